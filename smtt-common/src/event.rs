@@ -1,0 +1,89 @@
+//! Facts on the ring buffer: one header, then a payload whose form depends on the kind.
+//!
+//! Facts of the marker have payloads of a simple form, the same for all: the `words` of [`Schema`] as
+//! little-endian 64-bit integers, then (where `ranges` is set) that many address and length pairs, then each
+//! of the `strings` as a 16-bit length and UTF-8 bytes. A reader takes what it knows and ignores what follows,
+//! so a newer marker may append words only by a new kind and strings at the end.
+//!
+//! Records made by the kernel side are fixed structs, one file each below.
+
+pub mod exit;
+pub mod fault;
+pub mod marker;
+
+pub use marker::{MARKER_FACTS, Schema};
+
+/// Longest payload of a marker's fact; longer ones are refused by the kernel side and counted.
+pub const PAYLOAD_MAX: usize = 2048;
+/// Payload bytes that the kernel side reserves in the ring, smallest that fits.
+pub const PAYLOAD_CLASSES: [usize; 3] = [128, 512, PAYLOAD_MAX];
+
+/// What every record on the ring starts with.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// See [`Kind`].
+    pub kind: u16,
+    /// Zero; room for later.
+    pub flags: u16,
+    /// Bytes of payload that follow this header and are filled in.
+    pub payload_bytes: u32,
+    /// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`).
+    pub time_ns: u64,
+    /// Key of the executor (see [`crate::settings::executor_key`]), or zero where it is not known.
+    pub executor: u64,
+    /// Process id, in the initial pid namespace.
+    pub pid: u32,
+    /// Thread id, in the initial pid namespace.
+    pub tid: u32,
+}
+
+coded! {
+    /// Kind of a record on the ring.
+    Kind: u16 {
+        /// An executor says who it is.
+        EXECUTOR_DESCRIBED = 1 "executor_described",
+        /// A thread got a slot.
+        THREAD_REGISTERED = 2 "thread_registered",
+        /// A thread gave its slot back.
+        THREAD_GONE = 3 "thread_gone",
+        /// Name, level and lineage of an RDD.
+        RDD_DESCRIBED = 4 "rdd_described",
+        /// Name and size of a stage.
+        STAGE_DESCRIBED = 5 "stage_described",
+        /// A task started.
+        TASK_STARTED = 6 "task_started",
+        /// A task ended, with its outcome.
+        TASK_ENDED = 7 "task_ended",
+        /// A block is in memory.
+        BLOCK_STORED = 8 "block_stored",
+        /// A cached block is being read.
+        BLOCK_READ = 9 "block_read",
+        /// The collector moved a block's bytes.
+        BLOCK_MOVED = 10 "block_moved",
+        /// A block left memory.
+        BLOCK_REMOVED = 11 "block_removed",
+        /// Execution memory was allocated.
+        PAGE_ALLOCATED = 12 "page_allocated",
+        /// Execution memory was freed.
+        PAGE_FREED = 13 "page_freed",
+        /// A rare activity ended.
+        SPAN = 14 "span",
+        /// A Python worker process serves a task from now on, or no longer.
+        PYTHON_WORKER = 15 "python_worker",
+        /// Everything alive has been told again.
+        RESYNC_DONE = 16 "resync_done",
+        /// A process of an executor forked.
+        PROCESS_FORKED = 32 "process_forked",
+        /// A process of an executor exited, or replaced its image.
+        PROCESS_GONE = 33 "process_gone",
+        /// A sampled page fault with its address.
+        FAULT_SAMPLE = 34 "fault_sample",
+    }
+}
+
+const _: () = {
+    assert!(size_of::<RecordHeader>() == 32);
+    assert!(core::mem::offset_of!(RecordHeader, time_ns) == 8);
+    assert!(core::mem::offset_of!(RecordHeader, pid) == 24);
+};

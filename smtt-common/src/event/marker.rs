@@ -1,0 +1,173 @@
+//! The marker's facts as data: which JNI entry point tells what, in which order.
+//!
+//! The marker (Java), the native library, the kernel side's probe table, the decoder and the tests all take
+//! names and order from here.
+
+use super::Kind;
+
+/// Form of one fact.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// Kind of the record.
+    pub kind: Kind,
+    /// Name of the native method of the marker's `Native` class; the exported symbol is [`SYMBOL_PREFIX`] and this.
+    pub entry: &'static str,
+    /// 64-bit words, in order.
+    pub words: &'static [&'static str],
+    /// Whether `range_count` (the last word) pairs of address and length follow the words.
+    pub ranges: bool,
+    /// Strings, in order; longer ones are cut by the marker at a character boundary.
+    pub strings: &'static [&'static str],
+}
+
+/// What the exported name of every entry point starts with.
+pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
+/// File name of the native library.
+pub const LIBRARY_NAME: &str = "libsmtt_marker.so";
+
+/// Bit of `flags` in block facts: the bytes are on the Java heap and may move.
+pub const BLOCK_ON_HEAP: u64 = 1;
+/// Bit of `flags` in block facts: serialised bytes, else objects.
+pub const BLOCK_SERIALIZED: u64 = 2;
+/// Bit of `flags` in block facts: stored by a thread without a task (a replica, a promotion).
+pub const BLOCK_WITHOUT_TASK: u64 = 4;
+/// Bit of `flags` in block and page facts: told again for a resync, not new.
+pub const TOLD_AGAIN: u64 = 8;
+/// Bit of `flags` in page facts: the page is on the Java heap.
+pub const PAGE_ON_HEAP: u64 = 1;
+/// `address` of an execution memory grant that has no page (byte counts of spillable collections).
+pub const NO_ADDRESS: u64 = 0;
+
+/// Outcome word of a task's end.
+pub mod outcome {
+    /// The task returned its result.
+    pub const SUCCESS: u64 = 0;
+    /// It threw.
+    pub const FAILED: u64 = 1;
+    /// It was killed or interrupted.
+    pub const KILLED: u64 = 2;
+}
+
+/// Bits of the `storage_level` word.
+pub mod storage_level {
+    /// Uses disk.
+    pub const DISK: u64 = 1;
+    /// Uses memory.
+    pub const MEMORY: u64 = 2;
+    /// Outside the Java heap.
+    pub const OFF_HEAP: u64 = 4;
+    /// Kept as objects.
+    pub const DESERIALIZED: u64 = 8;
+    /// Replication count, from this bit on.
+    pub const REPLICATION_SHIFT: u32 = 8;
+}
+
+/// Every fact that the marker tells.
+pub const MARKER_FACTS: &[Schema] = &[
+    Schema {
+        kind: Kind::EXECUTOR_DESCRIBED,
+        entry: "executorDescribed",
+        // slots_address: where the header is mapped; missing_hooks: how many of the marker's hooks found no target.
+        words: &["slots_address", "slot_count", "start_unix_ms", "heap_max_bytes", "missing_hooks", "flags"],
+        ranges: false,
+        strings: &["application_id", "application_name", "executor_id", "host", "spark_version", "java_version", "missing_hook_names"],
+    },
+    Schema {
+        kind: Kind::THREAD_REGISTERED,
+        entry: "threadRegistered",
+        words: &["slot_address", "tid", "generation"],
+        ranges: false,
+        strings: &["thread_name"],
+    },
+    Schema { kind: Kind::THREAD_GONE, entry: "threadGone", words: &["slot_address", "tid", "generation"], ranges: false, strings: &[] },
+    Schema {
+        kind: Kind::RDD_DESCRIBED,
+        entry: "rddDescribed",
+        words: &["rdd_id", "partitions", "storage_level"],
+        ranges: false,
+        // parents: ids joined with commas.
+        strings: &["name", "call_site", "storage_level_text", "parents"],
+    },
+    Schema {
+        kind: Kind::STAGE_DESCRIBED,
+        entry: "stageDescribed",
+        words: &["stage_id", "stage_attempt", "tasks", "job_id", "rdd_id"],
+        ranges: false,
+        strings: &["name"],
+    },
+    Schema {
+        kind: Kind::TASK_STARTED,
+        entry: "taskStarted",
+        words: &["task_attempt_id", "stage_id", "stage_attempt", "partition", "attempt_number", "job_id"],
+        ranges: false,
+        strings: &[],
+    },
+    Schema {
+        kind: Kind::TASK_ENDED,
+        entry: "taskEnded",
+        words: &["task_attempt_id", "stage_id", "stage_attempt", "outcome", "execution_memory_peak_bytes"],
+        ranges: false,
+        strings: &["reason"],
+    },
+    Schema {
+        kind: Kind::BLOCK_STORED,
+        entry: "blockStored",
+        // A block with more ranges than fit comes as several facts: range_first says where this one goes on.
+        words: &["rdd_id", "partition", "size_bytes", "flags", "task_attempt_id", "range_total", "range_first", "range_count"],
+        ranges: true,
+        strings: &["block_id"],
+    },
+    Schema {
+        kind: Kind::BLOCK_READ,
+        entry: "blockRead",
+        words: &["rdd_id", "partition", "task_attempt_id"],
+        ranges: false,
+        strings: &["block_id"],
+    },
+    Schema {
+        kind: Kind::BLOCK_MOVED,
+        entry: "blockMoved",
+        words: &["rdd_id", "partition", "size_bytes", "flags", "task_attempt_id", "range_total", "range_first", "range_count"],
+        ranges: true,
+        strings: &["block_id"],
+    },
+    Schema { kind: Kind::BLOCK_REMOVED, entry: "blockRemoved", words: &["rdd_id", "partition"], ranges: false, strings: &["block_id"] },
+    Schema {
+        kind: Kind::PAGE_ALLOCATED,
+        entry: "pageAllocated",
+        // page_number: Spark's number in the task's page table, or -1 for a grant without a page.
+        words: &["task_attempt_id", "page_number", "address", "size_bytes", "flags", "rdd_id", "stage_id"],
+        ranges: false,
+        strings: &["consumer"],
+    },
+    Schema {
+        kind: Kind::PAGE_FREED,
+        entry: "pageFreed",
+        words: &["task_attempt_id", "page_number", "address", "size_bytes", "flags"],
+        ranges: false,
+        strings: &["consumer"],
+    },
+    Schema {
+        kind: Kind::SPAN,
+        entry: "span",
+        // Times are CLOCK_MONOTONIC, as System.nanoTime gives them on Linux.
+        words: &["task_attempt_id", "activity", "start_monotonic_ns", "duration_ns", "rdd_id"],
+        ranges: false,
+        strings: &["name"],
+    },
+    Schema {
+        kind: Kind::PYTHON_WORKER,
+        entry: "pythonWorker",
+        // pid in the JVM's pid namespace; task_attempt_id -1 when the worker goes back to the pool.
+        words: &["pid", "task_attempt_id", "hot", "stage_id", "stage_attempt"],
+        ranges: false,
+        strings: &[],
+    },
+    Schema { kind: Kind::RESYNC_DONE, entry: "resyncDone", words: &["request"], ranges: false, strings: &[] },
+];
+
+/// The form of a kind's payload, or `None` where the kind is not a marker's.
+#[must_use]
+pub fn schema(kind: Kind) -> Option<&'static Schema> {
+    MARKER_FACTS.iter().find(|schema| schema.kind == kind)
+}

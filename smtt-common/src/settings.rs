@@ -1,0 +1,86 @@
+//! What the daemon tells the kernel side: settings at load time, and the tables of traced processes.
+
+/// Read-only settings, set when the object is loaded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Every this-manieth fault of an executor per CPU is sent with its address; 0 switches the stream off.
+    pub fault_sample_every: u32,
+    /// Fault samples per second and CPU at most.
+    pub fault_samples_per_second: u32,
+    /// Facts per second that one executor may send.
+    pub facts_per_second: u32,
+    /// Threads that one executor may register.
+    pub threads_per_executor: u32,
+    /// Contexts that one executor may have at a time.
+    pub contexts_per_executor: u32,
+    /// Offset of `tgid` in the kernel's `task_struct`, from its BTF; 0 when not found (no fork tracking then).
+    pub task_tgid_offset: u32,
+    /// Offset of `pid` in the kernel's `task_struct`.
+    pub task_pid_offset: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Value of the process table (key: process id in the initial pid namespace).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Key of the executor that it belongs to.
+    pub executor: u64,
+    /// See [`ROLE_EXECUTOR`] and [`ROLE_CHILD`].
+    pub role: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// For a Python worker that serves a task: the context of its faults. A zero hot word is "no task known".
+    pub context: crate::context::SlotHead,
+}
+
+/// The JVM that described itself.
+pub const ROLE_EXECUTOR: u32 = 1;
+/// A descendant of such a JVM.
+pub const ROLE_CHILD: u32 = 2;
+
+/// Value of the thread table (key: thread id in the initial pid namespace).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Address of the thread's slot in its process.
+    pub slot_address: u64,
+    /// Key of the executor.
+    pub executor: u64,
+}
+
+/// Value of the budget table (key: executor key): what one executor uses of the shared tables.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Contexts in the table.
+    pub contexts: u64,
+    /// Threads in the table.
+    pub threads: u64,
+    /// Second (since boot) that `facts` counts.
+    pub second: u64,
+    /// Facts in that second.
+    pub facts: u64,
+}
+
+/// Key of an executor: the process id and the second since boot at which it was first seen, so that a process
+/// id that is used again gives another key.
+#[must_use]
+pub const fn executor_key(pid: u32, boot_seconds: u64) -> u64 {
+    (boot_seconds << 32) | pid as u64
+}
+
+/// The process id in an executor key.
+#[must_use]
+pub const fn executor_pid(key: u64) -> u32 {
+    key as u32
+}
+
+const _: () = {
+    assert!(size_of::<Settings>() == 32);
+    assert!(size_of::<Process>() == 40);
+    assert!(size_of::<Thread>() == 16);
+    assert!(size_of::<Budget>() == 32);
+};

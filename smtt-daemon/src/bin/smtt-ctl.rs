@@ -1,0 +1,2 @@
+//! smtt-ctl
+fn main() {}

@@ -1,0 +1,2 @@
+//! smtt-daemon
+fn main() {}

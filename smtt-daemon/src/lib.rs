@@ -1,0 +1,13 @@
+//! The SMTT daemon: source -> decode -> attribute -> aggregate -> export.
+pub mod aggregate;
+pub mod attribute;
+pub mod clock;
+pub mod config;
+pub mod control;
+pub mod decode;
+pub mod discover;
+pub mod export;
+pub mod loss;
+pub mod pipeline;
+pub mod probes;
+pub mod source;

@@ -1,0 +1,1 @@
+//! Harness of the tests: starts the daemon, asks it, reads the witnesses.

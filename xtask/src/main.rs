@@ -1,0 +1,2 @@
+//! `cargo xtask`: set-up, demo, tests, benchmarks and generated files.
+fn main() {}
