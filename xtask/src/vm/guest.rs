@@ -1,0 +1,153 @@
+//! The emulated machines, as data.
+
+use anyhow::{Result, bail};
+
+/// A guest's processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processor {
+    /// As the machine that we run on.
+    X86,
+    /// The one whose emulation has a dTLB counter.
+    Riscv,
+}
+
+impl Processor {
+    /// Debian's word for it.
+    pub fn debian(self) -> &'static str {
+        match self {
+            Self::X86 => "amd64",
+            Self::Riscv => "riscv64",
+        }
+    }
+
+    /// The emulator's program.
+    pub fn emulator(self) -> &'static str {
+        match self {
+            Self::X86 => "qemu-system-x86_64",
+            Self::Riscv => "qemu-system-riscv64",
+        }
+    }
+
+    /// The emulator's options for the machine and its processor.
+    pub fn machine(self) -> &'static [&'static str] {
+        match self {
+            Self::X86 => &["-machine", "q35"],
+            // `pmu-mask` leaves the fixed counters out and gives 13 programmable ones; 4-level page tables, as
+            // OpenJDK's port for this processor knows no 5-level ones.
+            Self::Riscv => &[
+                "-machine",
+                "virt",
+                "-cpu",
+                "rv64,sscofpmf=true,pmu-mask=0xfff8,sv57=off",
+            ],
+        }
+    }
+}
+
+/// An emulated machine.
+#[derive(Debug)]
+pub struct Guest {
+    /// Name on the command line and in every output.
+    pub name: &'static str,
+    /// Its processor.
+    pub processor: Processor,
+    /// Debian suite of the kernel.
+    pub suite: &'static str,
+    /// Debian package that depends on the newest kernel of that suite.
+    pub kernel: &'static str,
+    /// Memory of each of the two nodes.
+    pub node_mib: u32,
+    /// Probes that must be ok here. The others may be unsupported, but never broken.
+    pub must: &'static [&'static str],
+}
+
+/// All there are, in the order in which they run.
+pub static ALL: [Guest; 3] = [
+    Guest {
+        name: "x86-6.1",
+        processor: Processor::X86,
+        suite: "bookworm",
+        kernel: "linux-image-amd64",
+        node_mib: 1024,
+        must: X86_MUST,
+    },
+    Guest {
+        name: "x86-6.12",
+        processor: Processor::X86,
+        suite: "bookworm-backports",
+        kernel: "linux-image-amd64",
+        node_mib: 1024,
+        must: X86_MUST,
+    },
+    Guest {
+        name: "riscv64",
+        processor: Processor::Riscv,
+        suite: "trixie",
+        kernel: "linux-image-riscv64",
+        node_mib: 2048,
+        must: &[
+            "release",
+            "processors",
+            "nodes",
+            "btf",
+            "software_faults",
+            "fentry",
+            "kprobe",
+            "uprobe",
+            "dtlb_read_misses",
+            "dtlb_write_misses",
+            "dtlb_few_pages",
+            "dtlb_sampling",
+            "dtlb_program",
+        ],
+    },
+];
+
+const X86_MUST: &[&str] = &[
+    "release",
+    "processors",
+    "nodes",
+    "btf",
+    "software_faults",
+    "raw_tracepoint",
+    "fentry",
+    "kprobe",
+    "uprobe",
+];
+
+impl Guest {
+    /// The guests of that name, or all of them without a name.
+    pub fn named(name: Option<&str>) -> Result<Vec<&'static Self>> {
+        let found: Vec<_> = ALL
+            .iter()
+            .filter(|guest| name.is_none_or(|name| name == guest.name))
+            .collect();
+        if found.is_empty() {
+            let names: Vec<_> = ALL.iter().map(|guest| guest.name).collect();
+            bail!(
+                "no emulated machine {:?}; there are {}",
+                name.unwrap_or_default(),
+                names.join(", ")
+            );
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Guest;
+
+    #[test]
+    fn guests_are_found_by_name_and_others_named() {
+        assert_eq!(Guest::named(None).expect("all").len(), 3);
+        assert_eq!(
+            Guest::named(Some("riscv64")).expect("one")[0].suite,
+            "trixie"
+        );
+        let refused = Guest::named(Some("vax"))
+            .expect_err("no such guest")
+            .to_string();
+        assert!(refused.contains("x86-6.12"), "{refused}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Boots a guest, runs a script in it, and brings the output and the exit status back over its serial console.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::archive::Archive;
+use super::guest::{Guest, Processor};
+use super::libraries;
+use super::modules;
+use super::prepare::Prepared;
+
+/// The script's output lies between these words on the console. The kernel's own messages are kept off it.
+const BEGIN: &str = "=== smtt: the script begins";
+const END: &str = "=== smtt: the script ended with ";
+/// A guest that has said its last word is given this long to switch itself off.
+const OFF_TIME: Duration = Duration::from_secs(10);
+/// Lines of the console that are shown when a guest fails.
+const SHOWN_LINES: usize = 25;
+
+/// Where the disk is mounted in the guest.
+pub const DISK: &str = "/disk";
+
+/// A file to be put into the guest; a program brings its shared libraries.
+pub struct GuestFile {
+    /// Where it is here.
+    pub here: PathBuf,
+    /// Where it will be there.
+    pub there: String,
+}
+
+/// A machine that can be booted: four processors on two nodes.
+pub struct Machine<'a> {
+    /// Which.
+    pub guest: &'a Guest,
+    /// Its emulator, kernel and shell.
+    pub prepared: &'a Prepared,
+    /// What is put into it.
+    pub files: Vec<GuestFile>,
+    /// An ext4 image that is mounted, writable, at [`DISK`]; what is written there is thrown away.
+    pub disk: Option<PathBuf>,
+    /// From power on to power off at most.
+    pub time_out: Duration,
+    /// Where everything that the console showed goes.
+    pub log: PathBuf,
+}
+
+/// What running a script gave.
+pub struct Ran {
+    /// The script's exit status.
+    pub status: i32,
+    /// From power on to the script's first line.
+    pub boot: Duration,
+    /// The script's own time.
+    pub script: Duration,
+}
+
+/// The emulator, which dies with its owner.
+struct Emulator(Child);
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        // Both fail only when it has already ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Machine<'_> {
+    /// Boots, runs `script` with the guest's shell as root, gives each line of its output to `line`.
+    pub fn run(&self, script: &str, mut line: impl FnMut(&str)) -> Result<Ran> {
+        let initial = self.log.with_extension("cpio");
+        fs::write(&initial, self.first_file_system(script)?)
+            .with_context(|| format!("cannot write {}", initial.display()))?;
+        let mut log = File::create(&self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let start = Instant::now();
+        let mut emulator = self.start(&initial)?;
+        let lines = console_lines(&mut emulator)?;
+
+        let mut tail = Vec::new();
+        let (mut begun, mut ended) = (None, None);
+        while ended.is_none() {
+            let left = self.time_out.saturating_sub(start.elapsed());
+            let text = match lines.recv_timeout(left) {
+                Ok(text) => text,
+                Err(RecvTimeoutError::Timeout) => bail!(self.failed(
+                    &format!(
+                        "was not ready after {} s and was switched off",
+                        self.time_out.as_secs()
+                    ),
+                    &tail
+                )),
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!(self.failed("stopped before its script ended", &tail))
+                }
+            };
+            writeln!(log, "{text}").context("cannot write the console's log")?;
+            if let Some(status) = text
+                .split_once(END)
+                .and_then(|(_, status)| status.trim().parse::<i32>().ok())
+            {
+                ended = Some((status, Instant::now()));
+            } else if begun.is_some() {
+                line(&text);
+            } else if text.contains(BEGIN) {
+                begun = Some(Instant::now());
+            }
+            tail.push(text);
+            if tail.len() > SHOWN_LINES {
+                tail.remove(0);
+            }
+        }
+        // The pipe closes when the emulator ends; a guest that hangs while switching off is ended by the owner.
+        let _ = lines.recv_timeout(OFF_TIME);
+        let _ = fs::remove_file(&initial);
+        let ((status, ended), begun) = (
+            ended.context("no end")?,
+            begun.context("the script ended before it began")?,
+        );
+        Ok(Ran {
+            status,
+            boot: begun - start,
+            script: ended - begun,
+        })
+    }
+
+    fn failed(&self, what: &str, tail: &[String]) -> String {
+        format!(
+            "the emulated machine {} {what}. The end of its console ({}):\n  {}",
+            self.guest.name,
+            self.log.display(),
+            tail.join("\n  ")
+        )
+    }
+
+    fn start(&self, initial: &Path) -> Result<Emulator> {
+        let mut command = self.prepared.emulator(self.guest.processor);
+        command.args(self.guest.processor.machine());
+        let memory = format!("{}M", self.guest.node_mib);
+        command.args([
+            "-accel",
+            "tcg",
+            "-smp",
+            "4",
+            "-m",
+            &format!("{}M", 2 * self.guest.node_mib),
+        ]);
+        for (node, processors) in ["0-1", "2-3"].iter().enumerate() {
+            command.args([
+                "-object",
+                &format!("memory-backend-ram,size={memory},id=memory{node}"),
+            ]);
+            command.args([
+                "-numa",
+                &format!("node,nodeid={node},memdev=memory{node},cpus={processors}"),
+            ]);
+        }
+        command.args([
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            "stdio",
+        ]);
+        command
+            .arg("-kernel")
+            .arg(&self.prepared.kernel)
+            .arg("-initrd")
+            .arg(initial);
+        // `panic=-1`: a panic restarts at once, and the emulator ends instead of restarting.
+        command.args([
+            "-append",
+            "console=ttyS0 quiet loglevel=1 panic=-1 rdinit=/init",
+        ]);
+        if let Some(disk) = &self.disk {
+            command.args(["-device", "virtio-blk-pci,drive=disk"]);
+            command.args([
+                "-drive",
+                &format!(
+                    "id=disk,if=none,format=raw,snapshot=on,file={}",
+                    disk.display()
+                ),
+            ]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .with_context(|| format!("cannot start the emulator for {}", self.guest.name))?;
+        Ok(Emulator(child))
+    }
+
+    fn first_file_system(&self, script: &str) -> Result<Vec<u8>> {
+        let read =
+            |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let mut archive = Archive::default();
+        for folder in ["/proc", "/sys", "/tmp", "/etc", "/run", DISK] {
+            archive.folder(folder);
+        }
+        archive.device("/dev/console", 5, 1);
+        archive.file("/bin/busybox", &read(&self.prepared.busybox)?);
+        archive.link("/bin/sh", "busybox");
+        archive.file("/init", init(self.disk.is_some()).as_bytes());
+        archive.file("/script", format!("{script}\n").as_bytes());
+        if self.disk.is_some() {
+            // The shell's pattern gives them in the order of their names.
+            let modules = modules::for_disk(&self.prepared.modules)?;
+            for (order, (name, content)) in modules.iter().enumerate() {
+                archive.file(&format!("/modules/{order:02}-{name}.ko"), content);
+            }
+        }
+        for file in &self.files {
+            let content = read(&file.here)?;
+            archive.file(&file.there, &content);
+            if content.starts_with(b"\x7fELF") {
+                let folders = library_folders(self.guest.processor);
+                for (there, here) in libraries::needed_by(&file.here, &folders)? {
+                    archive.file(&there, &read(&here)?);
+                }
+            }
+        }
+        Ok(archive.finish())
+    }
+}
+
+/// Reads the console in a thread of its own, so that waiting for it can be bounded.
+fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
+    let console = emulator
+        .0
+        .stdout
+        .take()
+        .context("the emulator has no console")?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(console);
+        let mut bytes = Vec::new();
+        while reader
+            .read_until(b'\n', &mut bytes)
+            .is_ok_and(|read| read > 0)
+        {
+            let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+            if sender.send(text).is_err() {
+                break;
+            }
+            bytes.clear();
+        }
+    });
+    Ok(receiver)
+}
+
+/// Where a guest's libraries are found here.
+fn library_folders(processor: Processor) -> Vec<PathBuf> {
+    match processor {
+        Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
+            .iter()
+            .map(PathBuf::from)
+            .collect(),
+        Processor::Riscv => Vec::new(),
+    }
+}
+
+/// The guest's first program.
+fn init(disk: bool) -> String {
+    let disk = if disk {
+        "for module in /modules/*; do insmod $module; done\nmount -t ext4 /dev/vda /disk\n"
+    } else {
+        ""
+    };
+    format!(
+        "#!/bin/sh\n\
+         /bin/busybox --install -s /bin\n\
+         export PATH=/bin HOME=/tmp\n\
+         mount -t devtmpfs dev /dev\n\
+         mount -t proc proc /proc\n\
+         mount -t sysfs sys /sys\n\
+         mount -t tracefs trace /sys/kernel/tracing\n\
+         mount -t debugfs debug /sys/kernel/debug\n\
+         mount -t bpf bpf /sys/fs/bpf\n\
+         mount -t tmpfs tmp /tmp\n\
+         ip link set lo up\n\
+         {disk}\
+         echo '{BEGIN}'\n\
+         sh /script 2>&1\n\
+         echo '{END}'$?\n\
+         poweroff -f\n"
+    )
+}
