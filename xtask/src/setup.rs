@@ -79,7 +79,7 @@ fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
     steps.step(
         "marker: jar and native library",
         places.logs().join("marker.log"),
-        "see the compiler's message above",
+        "mend what the compiler says below",
         done,
         |_| {
             stamp.remove()?;
@@ -99,7 +99,7 @@ fn fixture_step(places: &Places, steps: &mut Steps) -> Result<()> {
     steps.step(
         "Spark applications of demo and tests",
         places.logs().join("fixture.log"),
-        "see the compiler's message above",
+        "mend what the compiler says below",
         done,
         |step| {
             stamp.remove()?;
