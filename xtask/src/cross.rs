@@ -1,43 +1,153 @@
-//! Builds a program of the workspace for an emulated machine's processor.
+//! Builds programs of the workspace for the processors of emulated machines.
+//!
+//! No precompiled standard library for a foreign processor can be taken for granted, so it is built from its
+//! source: by the compiler that the kernel side is built with, which has that source. Assembler, linker and C
+//! library are Debian's, unpacked into the cache.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::vm::Processor;
+use crate::places::Places;
+use crate::process::output;
+use crate::step::Steps;
+use crate::vm::{Apt, Processor, unpacked};
 
-/// Builds binary `binary` of `package` and gives its path.
+/// Rust's name of the foreign processor.
+const TARGET: &str = "riscv64gc-unknown-linux-gnu";
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+
+/// Builds binary `binary` of `package` (linked statically for a foreign processor, so that it runs in a guest
+/// whatever C library that has) and gives its path.
+///
+/// # Errors
+/// When there is no compiler for it, or the build fails.
 pub fn build(
-    root: &Path,
-    _cache: &Path,
+    places: &Places,
     processor: Processor,
     package: &str,
     binary: &str,
 ) -> Result<PathBuf> {
+    let mut command;
+    let folder;
     match processor {
         Processor::X86 => {
-            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status = Command::new("nice")
-                .args(["-n", "19"])
-                .arg(cargo)
-                .args([
-                    "build",
-                    "--quiet",
-                    "--release",
-                    "--package",
-                    package,
-                    "--bin",
-                    binary,
-                ])
-                .current_dir(root)
-                .status()
-                .context("cannot start cargo")?;
-            if !status.success() {
-                bail!("building {package} failed, see above");
-            }
-            Ok(root.join("target/release").join(binary))
+            command = cargo();
+            command.args(["build", "--target-dir"]).arg(&places.target);
+            folder = places.target.join("release");
         }
-        Processor::Riscv => bail!("not yet"),
+        Processor::Riscv => {
+            command = foreign_cargo(places)?;
+            let target = places.target.join("foreign");
+            command
+                .args([
+                    "-Z",
+                    "build-std=std,panic_abort",
+                    "--target",
+                    TARGET,
+                    "--target-dir",
+                ])
+                .arg(&target);
+            folder = target.join(TARGET).join("release");
+        }
     }
+    command
+        .args(["--release", "--package", package, "--bin", binary])
+        .current_dir(&places.root);
+    let log = places
+        .target
+        .join("log")
+        .join(format!("build-{binary}-{}.log", processor.debian()));
+    let title = format!("{binary} for {}", processor.debian());
+    Steps::new(1).always(&title, log, |step| step.run(&mut command, BUILD_LIMIT))?;
+    Ok(folder.join(binary))
+}
+
+/// Cargo, without what the cargo that runs this program has set for itself, and after everything else that wants
+/// the processors.
+fn cargo() -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19", "cargo"]).stdin(Stdio::null());
+    for name in [
+        "CARGO",
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "RUSTC_WRAPPER",
+        "CARGO_TARGET_DIR",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// `cargo build` with a compiler that can build the standard library, and a linker for the foreign processor.
+fn foreign_cargo(places: &Places) -> Result<Command> {
+    let linker = linker(places)?;
+    let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
+    let mut command = cargo();
+    if nightly_with_source() {
+        // The user's cargo may not be rustup's; this way needs no `+nightly`.
+        command = Command::new("nice");
+        command
+            .args(["-n", "19", "rustup", "run", "nightly", "cargo"])
+            .stdin(Stdio::null());
+    } else {
+        let debian = places.cache.join("rust-web/usr");
+        if !debian.join("bin/rustc").is_file() {
+            bail!("no compiler with the standard library's source: run `cargo xtask setup`");
+        }
+        command
+            .env("RUSTC", debian.join("bin/rustc"))
+            .env("RUSTC_BOOTSTRAP", "1");
+        libraries.push(debian.join("lib/x86_64-linux-gnu"));
+    }
+    let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
+    command
+        .arg("build")
+        .env(
+            "LD_LIBRARY_PATH",
+            std::env::join_paths(&libraries).context("the cache's path has a colon in it")?,
+        )
+        .env(
+            format!("{variable}_LINKER"),
+            linker.join("usr/bin/riscv64-linux-gnu-gcc"),
+        )
+        .env(
+            format!("{variable}_RUSTFLAGS"),
+            format!(
+                "-C link-arg=--sysroot={} -C target-feature=+crt-static",
+                linker.display()
+            ),
+        );
+    Ok(command)
+}
+
+/// Assembler, linker and C library.
+fn linker(places: &Places) -> Result<PathBuf> {
+    let mut steps = Steps::new(1);
+    let title = "linker for riscv64 (45 MB to fetch, 180 MB unpacked)";
+    unpacked(
+        places,
+        &mut steps,
+        "linker-riscv64",
+        "bookworm",
+        title,
+        |step, folder| {
+            let apt = Apt::open(places, step, "amd64")?;
+            let packages = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
+            apt.unpack_with_dependencies(step, "bookworm", &packages, folder)
+        },
+    )
+}
+
+/// Whether rustup has a nightly compiler with the library's source.
+fn nightly_with_source() -> bool {
+    output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]))
+        .is_ok_and(|sysroot| {
+            Path::new(sysroot.trim())
+                .join("lib/rustlib/src/rust/library/std")
+                .is_dir()
+        })
 }

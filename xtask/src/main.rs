@@ -1,15 +1,15 @@
-//! `cargo xtask`: set-up, demo, tests, benchmarks and generated files.
+//! `cargo xtask`: reads the arguments and calls the part that does it.
 
-mod cross;
-mod vm;
-
-use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
+use xtask::{demo, process, setup, stages, tidy, vm};
 
+/// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
     #[command(subcommand)]
     command: Task,
@@ -17,22 +17,65 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs the probe matrix in emulated machines: x86-6.1, x86-6.12, riscv64, or all of them.
+    /// Prepare this machine: Debian packages, eBPF toolchain, Spark, the marker. Each step is done once.
+    Setup {
+        /// Only these Spark versions (default: all that the tests use).
+        #[arg(long = "spark", value_name = "VERSION")]
+        spark: Vec<String>,
+    },
+    /// Trace a real Spark application on this machine and show what it did to the memory.
+    Demo {
+        /// Spark version to run.
+        #[arg(long, value_name = "VERSION", default_value = DEMO_SPARK)]
+        spark: String,
+        /// Run PageRank in PySpark instead of Java.
+        #[arg(long)]
+        python: bool,
+    },
+    /// Run all tests, or only some stages of them.
+    Test {
+        /// Stages to run.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(stages::names()))]
+        stages: Vec<String>,
+    },
+    /// Try the kernel hooks and counters in emulated machines; the stage `vm` of `test` does it for all of them.
     Vm {
         /// Only this machine.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
     },
+    /// Format, lint, regenerate generated files and check the repository's rules.
+    Tidy,
 }
 
-fn main() -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("xtask lies in no workspace")?;
-    let Task::Vm { machine } = Arguments::parse().command;
-    let whole = vm::test(root, &vm::Guest::named(machine.as_deref())?)?;
-    Ok(if whole {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let places = Places::find()?;
+    process::catch_interrupt()?;
+    match &arguments.command {
+        Task::Setup { spark } => {
+            let chosen: Vec<&str> = spark.iter().map(String::as_str).collect();
+            setup::setup(
+                &places,
+                if chosen.is_empty() {
+                    &SPARK_VERSIONS
+                } else {
+                    &chosen
+                },
+            )
+        }
+        Task::Demo { spark, python } => demo::demo(&places, spark, *python),
+        Task::Test { stages } => stages::test(&places, stages),
+        Task::Vm { machine } => vm::test(&places, machine.as_deref()),
+        Task::Tidy => tidy::tidy(&places),
+    }
 }

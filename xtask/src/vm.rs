@@ -3,7 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | [`guest`] | the machines there are: processor, kernel package, what each must be able to do |
-//! | [`step`] | a piece of preparation that is done once |
 //! | [`apt`] | Debian packages of any suite and processor, without touching the system's own packages |
 //! | [`prepare`] | emulator, kernels and the guests' shell, kept in the cache |
 //! | [`archive`] | the guest's first file system |
@@ -20,67 +19,70 @@ mod machine;
 mod matrix;
 mod modules;
 mod prepare;
-mod step;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-
-pub use guest::{Guest, Processor};
-use machine::{GuestFile, Machine};
-use prepare::Prepared;
+use anyhow::{Result, bail};
 
 use crate::cross;
+use crate::places::Places;
 
-/// Probing takes about a minute in the slowest guest on a busy machine; beyond this something hangs.
+pub use apt::Apt;
+pub use guest::{Guest, Processor};
+pub use machine::{GuestFile, Machine, Ran};
+pub use prepare::{Prepared, prepare, unpacked};
+
+/// Probing takes about half a minute in the slowest guest on a busy machine; beyond this something hangs.
 const PROBE_TIME_OUT: Duration = Duration::from_secs(300);
 
-/// Runs the probe matrix in the given guests, one after the other (emulation wants all processors). Says
-/// whether nothing is broken.
-pub fn test(root: &Path, guests: &[&'static Guest]) -> Result<bool> {
-    let cache = cache_dir()?;
-    let mut whole = true;
+/// Names of the emulated machines, in the order in which they run.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    guest::ALL.iter().map(|guest| guest.name).collect()
+}
+
+/// Runs the probe matrix in all emulated machines or the one of that name, one after the other (emulation wants
+/// all processors).
+///
+/// # Errors
+/// When a machine cannot be prepared or does not boot, or something that it must have is broken.
+pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
+    let mut total = matrix::Totals::default();
     let mut times = Vec::new();
-    for guest in guests {
-        let mut timed = |stage: &str, since: Instant| {
-            times.push((guest.name, stage.to_owned(), since.elapsed()))
-        };
+    for guest in Guest::named(name)? {
+        let mut timed = |stage, since: Instant| times.push((guest.name, stage, since.elapsed()));
         let since = Instant::now();
-        let prepared = prepare::prepare(&cache, guest)?;
+        let prepared = prepare(places, guest)?;
         timed("prepare", since);
 
         let since = Instant::now();
-        let probe = cross::build(
-            root,
-            &cache,
-            guest.processor,
-            "smtt-vmprobe",
-            "smtt-vmprobe",
-        )?;
+        let probe = cross::build(places, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
         timed("build", since);
 
         let since = Instant::now();
-        whole &= probe_guest(&cache, guest, &prepared, &probe)?;
+        total.add(&probe_guest(places, guest, &prepared, &probe)?);
         timed("boot and probe", since);
     }
     println!();
     for (guest, stage, time) in times {
         println!("{guest:<10} {stage:<16} {:>6.1} s", time.as_secs_f64());
     }
-    println!(
-        "emulated machines: {}",
-        if whole {
-            "nothing is broken"
-        } else {
-            "something is broken, see above"
-        }
-    );
-    Ok(whole)
+    // In the form of cargo's own tests, so that whoever sums those up sums these up as well.
+    println!("\n{total}");
+    if total.broken > 0 {
+        bail!("{} rows of the matrix are broken", total.broken);
+    }
+    Ok(())
 }
 
 /// Boots one guest and prints its rows of the matrix.
-fn probe_guest(cache: &Path, guest: &Guest, prepared: &Prepared, probe: &Path) -> Result<bool> {
+fn probe_guest(
+    places: &Places,
+    guest: &Guest,
+    prepared: &Prepared,
+    probe: &Path,
+) -> Result<matrix::Totals> {
     let machine = Machine {
         guest,
         prepared,
@@ -90,9 +92,7 @@ fn probe_guest(cache: &Path, guest: &Guest, prepared: &Prepared, probe: &Path) -
         }],
         disk: None,
         time_out: PROBE_TIME_OUT,
-        log: cache
-            .join("vm/log")
-            .join(format!("console-{}.log", guest.name)),
+        log: places.logs().join(format!("vm-console-{}.log", guest.name)),
     };
     let mut matrix = matrix::Matrix::new(guest);
     let ran = machine.run("/bin/smtt-vmprobe", |line| matrix.line(line))?;
@@ -103,17 +103,4 @@ fn probe_guest(cache: &Path, guest: &Guest, prepared: &Prepared, probe: &Path) -
         ran.script.as_secs_f64()
     );
     Ok(matrix.finish(ran.status))
-}
-
-/// The folder that holds what was downloaded and unpacked: `$SMTT_CACHE`, or `smtt` in the user's cache.
-fn cache_dir() -> Result<PathBuf> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    set("SMTT_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("smtt")))
-        .or_else(|| set("HOME").map(|folder| folder.join(".cache/smtt")))
-        .context("no cache folder: set SMTT_CACHE or HOME")
 }

@@ -7,10 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::step::Step;
+use crate::places::Places;
+use crate::step::Step;
 
 /// The suites that packages for a processor come from. They are not mixed further: a newer suite would draw the
 /// emulator's libraries to itself.
@@ -21,6 +23,9 @@ fn suites(architecture: &str) -> &'static [&'static str] {
         _ => &["trixie"],
     }
 }
+
+const FETCH_LIMIT: Duration = Duration::from_secs(900);
+const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 
 /// An apt state for one processor.
 pub struct Apt {
@@ -36,9 +41,12 @@ struct Mirror {
 }
 
 impl Apt {
-    /// The state below `folder` (of all steps) for `architecture`; the lists are fetched anew.
-    pub fn open(step: &Step, folder: &Path, architecture: &'static str) -> Result<Self> {
-        let folder = folder.join("apt").join(architecture);
+    /// The state for `architecture`, in the cache; the lists are fetched anew.
+    ///
+    /// # Errors
+    /// When the machine has no Debian mirror, or the mirror does not answer.
+    pub fn open(places: &Places, step: &mut Step, architecture: &'static str) -> Result<Self> {
+        let folder = places.cache.join("vm/apt").join(architecture);
         for part in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(part))
                 .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
@@ -59,19 +67,19 @@ impl Apt {
             folder,
             architecture,
         };
-        step.command(apt.command("apt-get").arg("update"))?;
+        step.run(apt.command("apt-get").arg("update"), FETCH_LIMIT)?;
         Ok(apt)
     }
 
     /// Unpacks the packages and all that they depend on (which may come from another suite) into `into`.
     pub fn unpack_with_dependencies(
         &self,
-        step: &Step,
+        step: &mut Step,
         suite: &str,
         packages: &[&str],
         into: &Path,
     ) -> Result<()> {
-        step.command(
+        step.run(
             self.command("apt-get")
                 .args([
                     "--yes",
@@ -82,6 +90,7 @@ impl Apt {
                     suite,
                 ])
                 .args(packages),
+            FETCH_LIMIT,
         )?;
         self.unpack(step, into)
     }
@@ -89,17 +98,18 @@ impl Apt {
     /// Unpacks the packages alone into `into`.
     pub fn unpack_alone(
         &self,
-        step: &Step,
+        step: &mut Step,
         suite: &str,
         packages: &[&str],
         into: &Path,
     ) -> Result<()> {
         let named = packages.iter().map(|package| format!("{package}/{suite}"));
-        step.command(
+        step.run(
             self.command("apt-get")
                 .arg("download")
                 .args(named)
                 .current_dir(self.archives()),
+            FETCH_LIMIT,
         )?;
         self.unpack(step, into)
     }
@@ -120,12 +130,15 @@ impl Apt {
     }
 
     /// Unpacks what was downloaded and gives the disk space of the packages back.
-    fn unpack(&self, step: &Step, into: &Path) -> Result<()> {
+    fn unpack(&self, step: &mut Step, into: &Path) -> Result<()> {
         let mut found = false;
         for entry in fs::read_dir(self.archives()).context("cannot list the downloaded packages")? {
             let path = entry.context("cannot list the downloaded packages")?.path();
             if path.extension().is_some_and(|extension| extension == "deb") {
-                step.command(Command::new("dpkg").arg("-x").arg(&path).arg(into))?;
+                step.run(
+                    Command::new("dpkg").arg("-x").arg(&path).arg(into),
+                    UNPACK_LIMIT,
+                )?;
                 fs::remove_file(&path)
                     .with_context(|| format!("cannot remove {}", path.display()))?;
                 found = true;

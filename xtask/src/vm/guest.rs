@@ -13,6 +13,7 @@ pub enum Processor {
 
 impl Processor {
     /// Debian's word for it.
+    #[must_use]
     pub fn debian(self) -> &'static str {
         match self {
             Self::X86 => "amd64",
@@ -20,7 +21,18 @@ impl Processor {
         }
     }
 
+    /// Debian suite of what runs in the guest besides the kernel.
+    #[must_use]
+    pub fn suite(self) -> &'static str {
+        match self {
+            Self::X86 => "bookworm",
+            // One of Debian's own processors since then only.
+            Self::Riscv => "trixie",
+        }
+    }
+
     /// The emulator's program.
+    #[must_use]
     pub fn emulator(self) -> &'static str {
         match self {
             Self::X86 => "qemu-system-x86_64",
@@ -29,6 +41,7 @@ impl Processor {
     }
 
     /// The emulator's options for the machine and its processor.
+    #[must_use]
     pub fn machine(self) -> &'static [&'static str] {
         match self {
             Self::X86 => &["-machine", "q35"],
@@ -117,6 +130,9 @@ const X86_MUST: &[&str] = &[
 
 impl Guest {
     /// The guests of that name, or all of them without a name.
+    ///
+    /// # Errors
+    /// When there is none of that name.
     pub fn named(name: Option<&str>) -> Result<Vec<&'static Self>> {
         let found: Vec<_> = ALL
             .iter()

@@ -14,10 +14,13 @@ use super::guest::{Guest, Processor};
 use super::libraries;
 use super::modules;
 use super::prepare::Prepared;
+use crate::process::check_interrupt;
 
 /// The script's output lies between these words on the console. The kernel's own messages are kept off it.
 const BEGIN: &str = "=== smtt: the script begins";
 const END: &str = "=== smtt: the script ended with ";
+/// How often Ctrl-C and the time limit are looked at.
+const POLL: Duration = Duration::from_millis(200);
 /// A guest that has said its last word is given this long to switch itself off.
 const OFF_TIME: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when a guest fails.
@@ -73,6 +76,9 @@ impl Drop for Emulator {
 
 impl Machine<'_> {
     /// Boots, runs `script` with the guest's shell as root, gives each line of its output to `line`.
+    ///
+    /// # Errors
+    /// When the emulator does not start, or the guest stops or takes too long; with the end of its console.
     pub fn run(&self, script: &str, mut line: impl FnMut(&str)) -> Result<Ran> {
         let initial = self.log.with_extension("cpio");
         fs::write(&initial, self.first_file_system(script)?)
@@ -86,16 +92,19 @@ impl Machine<'_> {
         let mut tail = Vec::new();
         let (mut begun, mut ended) = (None, None);
         while ended.is_none() {
-            let left = self.time_out.saturating_sub(start.elapsed());
-            let text = match lines.recv_timeout(left) {
+            let text = match lines.recv_timeout(POLL) {
                 Ok(text) => text,
-                Err(RecvTimeoutError::Timeout) => bail!(self.failed(
-                    &format!(
-                        "was not ready after {} s and was switched off",
-                        self.time_out.as_secs()
-                    ),
-                    &tail
-                )),
+                Err(RecvTimeoutError::Timeout) => {
+                    check_interrupt()?;
+                    if start.elapsed() < self.time_out {
+                        continue;
+                    }
+                    let seconds = self.time_out.as_secs();
+                    bail!(self.failed(
+                        &format!("was not ready after {seconds} s and was switched off"),
+                        &tail
+                    ));
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!(self.failed("stopped before its script ended", &tail))
                 }

@@ -1,14 +1,50 @@
 //! One line per kernel and probe: ok, unsupported with the reason, or broken.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
+
+/// How many rows there were of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Work and count right.
+    pub ok: u32,
+    /// The kernel or the machine does not have them, and need not.
+    pub unsupported: u32,
+    /// Do not do what they must.
+    pub broken: u32,
+}
+
+impl Totals {
+    /// Adds those of another guest.
+    pub fn add(&mut self, other: &Self) {
+        self.ok += other.ok;
+        self.unsupported += other.unsupported;
+        self.broken += other.broken;
+    }
+}
+
+impl Display for Totals {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let word = if self.broken == 0 { "ok" } else { "FAILED" };
+        let Self {
+            ok,
+            unsupported,
+            broken,
+        } = self;
+        write!(
+            out,
+            "test result: {word}. {ok} passed; {broken} failed; {unsupported} unsupported"
+        )
+    }
+}
 
 /// The rows of one guest while they come in.
 pub struct Matrix<'a> {
     guest: &'a Guest,
-    broken: u32,
-    seen: BTreeMap<String, bool>,
+    totals: Totals,
+    seen: BTreeSet<String>,
 }
 
 impl<'a> Matrix<'a> {
@@ -16,8 +52,8 @@ impl<'a> Matrix<'a> {
     pub fn new(guest: &'a Guest) -> Self {
         Self {
             guest,
-            broken: 0,
-            seen: BTreeMap::new(),
+            totals: Totals::default(),
+            seen: BTreeSet::new(),
         }
     }
 
@@ -44,29 +80,33 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Adds the rows that did not come. Says whether nothing is broken, the program's exit status included.
-    pub fn finish(mut self, status: i32) -> bool {
+    /// Adds the rows that did not come and the program's exit status, and gives the sums.
+    pub fn finish(mut self, status: i32) -> Totals {
         for name in self.guest.must {
-            if !self.seen.contains_key(*name) {
+            if !self.seen.contains(*name) {
                 self.row(name, "broken", "was not tried");
             }
         }
-        if status != 0 && self.broken == 0 {
+        if status != 0 && self.totals.broken == 0 {
             self.row("program", "broken", &format!("ended with status {status}"));
         }
-        self.broken == 0
+        self.totals
     }
 
     fn row(&mut self, name: &str, word: &str, detail: &str) {
         println!("{:<10} {name:<18} {word:<12} {detail}", self.guest.name);
-        self.broken += u32::from(word == "broken");
-        self.seen.insert(name.to_owned(), word == "ok");
+        match word {
+            "ok" => self.totals.ok += 1,
+            "unsupported" => self.totals.unsupported += 1,
+            _ => self.totals.broken += 1,
+        }
+        self.seen.insert(name.to_owned());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Matrix;
+    use super::{Matrix, Totals};
     use crate::vm::guest::ALL;
 
     fn verdict(lines: &[&str], status: i32) -> bool {
@@ -77,7 +117,7 @@ mod tests {
             .filter(|name| !lines.iter().any(|line| line.contains(**name)));
         all.for_each(|name| guest.line(&format!("probe {name} ok fine")));
         lines.iter().for_each(|line| guest.line(line));
-        guest.finish(status)
+        guest.finish(status).broken == 0
     }
 
     #[test]
@@ -96,8 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn sums_read_like_those_of_cargo() {
+        let totals = Totals {
+            ok: 9,
+            unsupported: 5,
+            broken: 0,
+        };
+        assert_eq!(
+            totals.to_string(),
+            "test result: ok. 9 passed; 0 failed; 5 unsupported"
+        );
+    }
+
+    #[test]
     fn a_row_that_does_not_come_and_a_bad_exit_fail() {
-        assert!(!Matrix::new(&ALL[0]).finish(0));
+        assert!(Matrix::new(&ALL[0]).finish(0).broken > 0);
         assert!(!verdict(&[], 139));
     }
 }

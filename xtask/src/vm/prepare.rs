@@ -9,10 +9,14 @@ use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::guest::{Guest, Processor};
-use super::step::Steps;
+use crate::places::Places;
+use crate::step::{Stamp, Step, Steps};
 
 /// The emulator's suite: older ones hang with two nodes on riscv64.
 const EMULATOR_SUITE: &str = "bookworm-backports";
+
+const REMEDY: &str = "see that the Debian mirror in /etc/apt can be reached (`apt-get update`), then run it again; \
+                      what was done is kept";
 
 /// Paths in the cache.
 #[derive(Debug)]
@@ -32,16 +36,12 @@ impl Prepared {
     /// and after everything else that wants the processors.
     pub fn emulator(&self, processor: Processor) -> Command {
         let at = |part: &str| self.emulator.join(part);
+        let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
+            .map(|part| at(part).display().to_string());
         let mut command = Command::new("nice");
         command.args(["-n", "19"]);
-        command
-            .arg(at("lib64/ld-linux-x86-64.so.2"))
-            .arg("--library-path");
-        command.arg(format!(
-            "{}:{}",
-            at("lib/x86_64-linux-gnu").display(),
-            at("usr/lib/x86_64-linux-gnu").display()
-        ));
+        command.arg(at("lib64/ld-linux-x86-64.so.2"));
+        command.args(["--library-path", &libraries.join(":")]);
         command.arg(at("usr/bin").join(processor.emulator()));
         for folder in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(at(folder));
@@ -52,44 +52,48 @@ impl Prepared {
 }
 
 /// Prepares `guest`; what is there already is kept.
-pub fn prepare(cache: &Path, guest: &Guest) -> Result<Prepared> {
-    let steps = Steps::new(cache.join("vm"))?;
+///
+/// # Errors
+/// When a package cannot be fetched or unpacked; the message says what to do.
+pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
+    let mut steps = Steps::new(3);
     let architecture = guest.processor.debian();
-    let emulator = steps.run(
+    let emulator = unpacked(
+        places,
+        &mut steps,
         "emulator",
         EMULATOR_SUITE,
-        "fetching the emulator (about 90 MB; 350 MB unpacked)",
-        |step| {
-            let apt = Apt::open(step, steps.folder(), "amd64")?;
+        "emulator (90 MB to fetch, 350 MB unpacked)",
+        |step, folder| {
+            let apt = Apt::open(places, step, "amd64")?;
             let packages = ["qemu-system-x86", "qemu-system-misc"];
-            apt.unpack_with_dependencies(step, EMULATOR_SUITE, &packages, &step.folder)
+            apt.unpack_with_dependencies(step, EMULATOR_SUITE, &packages, folder)
         },
     )?;
-    let kernel = steps.run(
+    let kernel = unpacked(
+        places,
+        &mut steps,
         &format!("kernel-{}", guest.name),
         &format!("{} {}", guest.suite, guest.kernel),
         &format!(
-            "fetching the kernel of {} (about 100 MB; 500 MB unpacked)",
+            "kernel of {} (100 MB to fetch, 500 MB unpacked)",
             guest.name
         ),
-        |step| {
-            let apt = Apt::open(step, steps.folder(), architecture)?;
+        |step, folder| {
+            let apt = Apt::open(places, step, architecture)?;
             let package = apt.first_dependency(guest.suite, guest.kernel)?;
-            apt.unpack_alone(step, guest.suite, &[&package], &step.folder)
+            apt.unpack_alone(step, guest.suite, &[&package], folder)
         },
     )?;
-    let shell_suite = if guest.processor == Processor::Riscv {
-        "trixie"
-    } else {
-        "bookworm"
-    };
-    let shell = steps.run(
+    let shell = unpacked(
+        places,
+        &mut steps,
         &format!("shell-{architecture}"),
-        shell_suite,
-        &format!("fetching a shell for {architecture}"),
-        |step| {
-            let apt = Apt::open(step, steps.folder(), architecture)?;
-            apt.unpack_alone(step, shell_suite, &["busybox-static"], &step.folder)
+        guest.processor.suite(),
+        &format!("shell for {architecture}"),
+        |step, folder| {
+            let apt = Apt::open(places, step, architecture)?;
+            apt.unpack_alone(step, guest.processor.suite(), &["busybox-static"], folder)
         },
     )?;
     Ok(Prepared {
@@ -100,23 +104,44 @@ pub fn prepare(cache: &Path, guest: &Guest) -> Result<Prepared> {
         modules: ["lib/modules", "usr/lib/modules"]
             .iter()
             .find_map(|part| first_in(&kernel.join(part), "").ok())
-            .with_context(|| {
-                format!(
-                    "no modules in {}: remove the folder and run again",
-                    kernel.display()
-                )
-            })?,
+            .with_context(|| again("modules", &kernel))?,
         busybox: ["bin/busybox", "usr/bin/busybox"]
             .iter()
             .map(|part| shell.join(part))
             .find(|path| path.exists())
-            .with_context(|| {
-                format!(
-                    "no busybox in {}: remove the folder and run again",
-                    shell.display()
-                )
-            })?,
+            .with_context(|| again("busybox", &shell))?,
     })
+}
+
+/// A step that fills the folder `name` of the emulated machines' cache, done once per `key` (what its content
+/// depends on). A step that was interrupted starts again with an empty folder.
+///
+/// # Errors
+/// When the step fails.
+pub fn unpacked(
+    places: &Places,
+    steps: &mut Steps,
+    name: &str,
+    key: &str,
+    title: &str,
+    work: impl FnOnce(&mut Step, &Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let folder = places.cache.join("vm").join(name);
+    let stamp = Stamp::new(places.cache.join("vm/stamp").join(name), key.to_owned());
+    let log = places.logs().join(format!("vm-{name}.log"));
+    let done = || stamp.valid() && folder.is_dir();
+    steps.step(title, log, REMEDY, done, |step| {
+        stamp.remove()?;
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        work(step, &folder)?;
+        stamp.write()
+    })?;
+    Ok(folder)
 }
 
 /// The first entry of a folder whose name begins so.
@@ -128,10 +153,12 @@ fn first_in(folder: &Path, prefix: &str) -> Result<PathBuf> {
             path.file_name()
                 .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
         })
-        .with_context(|| {
-            format!(
-                "no {prefix}* in {}: remove the folder and run again",
-                folder.display()
-            )
-        })
+        .with_context(|| again(prefix, folder))
+}
+
+fn again(what: &str, folder: &Path) -> String {
+    format!(
+        "no {what} in {}: remove that folder and run it again",
+        folder.display()
+    )
 }
