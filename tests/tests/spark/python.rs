@@ -49,14 +49,18 @@ fn page_rank(version: &str) -> Result<()> {
     }
 
     // A worker's memory is most of what Python touches: if it were not tagged, hardly anything would be.
-    let tasks = daemon.rows(&["tasks"])?;
-    let tagged: u64 = tasks
+    let rdds = daemon.rows(&["rdds"])?;
+    let contexts = rdds
         .iter()
-        .filter_map(|task| task["page_faults_python"].as_u64())
+        .filter_map(|row| row["contexts"].as_array())
+        .flatten();
+    let tagged: u64 = contexts
+        .filter(|context| context["activity"].as_str() == Some("python_worker"))
+        .filter_map(|context| context["page_faults"].as_u64())
         .sum();
     assert!(
         tagged > 1_000,
-        "only {tagged} faults of Python workers are tagged with a task: {tasks:#?}"
+        "only {tagged} faults of Python workers are tagged with a task: {rdds:#?}"
     );
     same_storage(&daemon, &run.submitted)?;
     same_tasks(&daemon, &run.submitted)?;
