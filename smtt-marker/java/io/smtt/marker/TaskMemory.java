@@ -69,7 +69,12 @@ final class TaskMemory extends WeakReference<Object> {
 
     synchronized void add(MemoryBlock block, String consumer, ThreadState state) {
         Page page = new Page(block, consumer, rdd(state));
-        Page before = pages.put(page.number, page);
+        Page before = pages.get(page.number);
+        if (before != null && before.address == page.address && before.sizeBytes == page.sizeBytes) {
+            // Spark's allocatePage calls itself when memory was short: one page, two returns.
+            return;
+        }
+        pages.put(page.number, page);
         if (before != null) {
             tellFreed(state, before.number, before.address, before.sizeBytes, before.array != null, before.consumer);
             hold(-before.sizeBytes);
