@@ -1,6 +1,16 @@
 //! Ring -> raw records: takes them out of the kernel's ring buffer in batches.
+//!
+//! The queue behind is bounded. While it is full nothing is read, the ring fills up, and the kernel side counts
+//! what does not fit: losses have one place.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context as _;
+use aya::maps::{MapData, RingBuf};
 use smtt_common::event::RecordHeader;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::Sender;
 
 /// One record as it came from the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,4 +19,79 @@ pub struct Record {
     pub header: RecordHeader,
     /// Its payload, `header.payload_bytes` of it or what there was.
     pub payload: Vec<u8>,
+}
+
+/// Records per batch at most.
+const BATCH: usize = 256;
+
+/// What was read from the ring.
+#[derive(Debug, Default)]
+pub struct SourceCounters {
+    /// Records taken out of the ring.
+    pub read: AtomicU64,
+    /// Records too short for a header.
+    pub malformed: AtomicU64,
+}
+
+/// Reads the ring until the receiver is gone.
+///
+/// # Errors
+/// When the ring cannot be waited for.
+pub async fn run(ring: RingBuf<MapData>, batches: Sender<Vec<Record>>, counters: Arc<SourceCounters>) -> anyhow::Result<()> {
+    // SAFETY: the ring owns its descriptor and hands out the same one for as long as it lives.
+    let mut ring = unsafe { AsyncFd::register(ring) }.context("the ring cannot be waited for")?;
+    loop {
+        let mut ready = ring.readable_mut().await.context("the ring cannot be waited for")?;
+        loop {
+            let mut batch = Vec::new();
+            while batch.len() < BATCH
+                && let Some(item) = ready.get_inner_mut().next()
+            {
+                counters.read.fetch_add(1, Ordering::Relaxed);
+                match parse(&item) {
+                    Some(record) => batch.push(record),
+                    None => {
+                        counters.malformed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            if batch.is_empty() {
+                break;
+            }
+            if batches.send(batch).await.is_err() {
+                return Ok(());
+            }
+        }
+        ready.clear_ready();
+    }
+}
+
+/// Splits a record into header and payload.
+#[must_use]
+pub fn parse(bytes: &[u8]) -> Option<Record> {
+    const SIZE: usize = size_of::<RecordHeader>();
+    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let header = RecordHeader { kind: u16_at(0)?, flags: u16_at(2)?, payload_bytes: u32_at(4)?, time_ns: u64_at(8)?, executor: u64_at(16)?, pid: u32_at(24)?, tid: u32_at(28)? };
+    let payload = bytes.get(SIZE..)?;
+    let length = payload.len().min(header.payload_bytes as usize);
+    Some(Record { header, payload: payload[..length].to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_split_and_a_short_one_refused() {
+        let mut bytes = vec![0; 40];
+        bytes[0] = 7;
+        bytes[4] = 3;
+        bytes[24] = 9;
+        bytes[32..36].copy_from_slice(b"abcd");
+        let record = parse(&bytes).expect("a whole record");
+        assert_eq!((record.header.kind, record.header.pid, record.payload.as_slice()), (7, 9, b"abc".as_slice()));
+        assert_eq!(parse(&bytes[..31]), None);
+    }
 }

@@ -1,11 +1,12 @@
 //! `cargo xtask`: reads the arguments and calls the part that does it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
-use xtask::{demo, process, setup, stages, tidy, vm};
+use xtask::{demo, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
@@ -44,6 +45,13 @@ enum Task {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
     },
+    /// Build the marker's jar and native library, and check them.
+    Marker {
+        /// Folder with the jars of the Spark to compile against (default: the oldest that is set up).
+        jars: Option<PathBuf>,
+        /// Folder for the results (default: target/marker).
+        out: Option<PathBuf>,
+    },
     /// Format, lint, regenerate generated files and check the repository's rules.
     Tidy,
 }
@@ -76,6 +84,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Demo { spark, python } => demo::demo(&places, spark, *python),
         Task::Test { stages } => stages::test(&places, stages),
         Task::Vm { machine } => vm::test(&places, machine.as_deref()),
+        Task::Marker { jars, out } => {
+            let jars = jars
+                .clone()
+                .map_or_else(|| setup::compile_jars(&places), Ok)?;
+            marker::build(
+                &places.root,
+                &jars,
+                out.as_ref().unwrap_or(&places.marker()),
+            )
+        }
         Task::Tidy => tidy::tidy(&places),
     }
 }

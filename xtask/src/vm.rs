@@ -20,7 +20,7 @@ mod matrix;
 mod modules;
 mod prepare;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -31,10 +31,14 @@ use crate::places::Places;
 pub use apt::Apt;
 pub use guest::{Guest, Processor};
 pub use machine::{GuestFile, Machine, Ran};
-pub use prepare::{Prepared, prepare, unpacked};
+pub use prepare::{Prepared, disk, prepare, unpacked};
 
 /// Probing takes about half a minute in the slowest guest on a busy machine; beyond this something hangs.
 const PROBE_TIME_OUT: Duration = Duration::from_secs(300);
+
+/// Whether a JVM starts: its own answer is the row's detail.
+const JVM_PROBE: &str = "answer=$(chroot /disk /usr/bin/env -i /usr/lib/jvm/java-21-openjdk-riscv64/bin/java -Xint -version 2>&1) \
+     && echo \"probe jvm ok $(echo \"$answer\" | head -n 1)\" || echo \"probe jvm broken $(echo \"$answer\" | tail -n 1)\"\n";
 
 /// Names of the emulated machines, in the order in which they run.
 #[must_use]
@@ -61,7 +65,14 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
         timed("build", since);
 
         let since = Instant::now();
-        total.add(&probe_guest(places, guest, &prepared, &probe)?);
+        let disk = guest
+            .jvm
+            .then(|| disk(places, guest.processor))
+            .transpose()?;
+        timed("disk", since);
+
+        let since = Instant::now();
+        total.add(&probe_guest(places, guest, &prepared, &probe, disk)?);
         timed("boot and probe", since);
     }
     println!();
@@ -82,6 +93,7 @@ fn probe_guest(
     guest: &Guest,
     prepared: &Prepared,
     probe: &Path,
+    disk: Option<PathBuf>,
 ) -> Result<matrix::Totals> {
     let machine = Machine {
         guest,
@@ -90,12 +102,16 @@ fn probe_guest(
             here: probe.to_owned(),
             there: "/bin/smtt-vmprobe".to_owned(),
         }],
-        disk: None,
+        disk,
         time_out: PROBE_TIME_OUT,
         log: places.logs().join(format!("vm-console-{}.log", guest.name)),
     };
     let mut matrix = matrix::Matrix::new(guest);
-    let ran = machine.run("/bin/smtt-vmprobe", |line| matrix.line(line))?;
+    let script = format!(
+        "/bin/smtt-vmprobe; status=$?\n{}exit $status",
+        if guest.jvm { JVM_PROBE } else { "" }
+    );
+    let ran = machine.run(&script, |line| matrix.line(line))?;
     println!(
         "{:<10} up in {:.1} s, probed in {:.1} s",
         guest.name,

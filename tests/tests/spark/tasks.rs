@@ -11,7 +11,8 @@ use crate::LOCAL_CLUSTER;
 fn every_outcome(version: &str) -> Result<()> {
     let lab = Lab::new(version)?;
     let daemon = lab.daemon()?;
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.places);
+    let application =
+        Application::java(&lab.places, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.places);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("end")?;
@@ -20,9 +21,16 @@ fn every_outcome(version: &str) -> Result<()> {
     // (the lost partition at least), 2 that ran when the job was cancelled.
     assert!(tasks >= 19, "only {tasks} tasks were compared");
     same_stages(&daemon, &run.submitted)?;
-    let states: Vec<String> = daemon.rows(&["tasks"])?.iter().filter_map(|task| task["state"].as_str().map(str::to_owned)).collect();
+    let states: Vec<String> = daemon
+        .rows(&["tasks"])?
+        .iter()
+        .filter_map(|task| task["state"].as_str().map(str::to_owned))
+        .collect();
     for state in ["succeeded", "failed", "killed"] {
-        assert!(states.iter().any(|seen| seen == state), "no task is listed as {state}: {states:?}");
+        assert!(
+            states.iter().any(|seen| seen == state),
+            "no task is listed as {state}: {states:?}"
+        );
     }
     assert_eq!(run.finish(&["end"])?, "RESULT outcomes 4 4 4");
     Ok(())

@@ -32,6 +32,8 @@ pub const ALL: &[(&str, Check)] = &[
 
 /// The function through which every page fault of a process goes, on every architecture.
 const FAULT_FUNCTION: &str = "handle_mm_fault";
+/// What the function tracer keeps free at every function's entry on riscv64.
+const TRACER_ENTRY_BYTES: u64 = 8;
 const SAMPLE_PERIOD: u64 = 1_000;
 
 fn release() -> io::Result<Outcome> {
@@ -123,16 +125,38 @@ fn kprobe() -> io::Result<Outcome> {
     let Some(kind) = pmu("kprobe")? else {
         return Ok(Unsupported("the kernel was built without kprobes".into()));
     };
-    count_faults(Kind::Probe, |program| {
-        let attributes = Attributes {
-            kind,
-            config1: c"handle_mm_fault".as_ptr() as u64,
-            ..Attributes::default()
+    let mut offset = 0;
+    let outcome = count_faults(Kind::Probe, |program| {
+        let open = |offset| {
+            let name = c"handle_mm_fault".as_ptr() as u64;
+            Event::open(
+                Attributes {
+                    kind,
+                    config1: name,
+                    config2: offset,
+                    ..Attributes::default()
+                },
+                false,
+            )
         };
-        let event = Event::open(attributes, false)?;
+        let event = match open(0) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                // A kernel whose kprobes cannot share a function's entry with the function tracer refuses the
+                // entry itself; the arguments are still in their registers behind the tracer's space.
+                offset = TRACER_ENTRY_BYTES;
+                open(offset)?
+            }
+            other => other?,
+        };
         event.set_program(program)?;
         event.enable(true)?;
         Ok(event)
+    })?;
+    Ok(match outcome {
+        Outcome::Ok(text) if offset > 0 => {
+            Outcome::Ok(format!("{text}; probed {offset} bytes behind the entry"))
+        }
+        other => other,
     })
 }
 
@@ -176,12 +200,8 @@ fn dtlb_write_misses() -> io::Result<Outcome> {
 }
 
 fn dtlb_few_pages() -> io::Result<Outcome> {
-    dtlb(
-        perf::DTLB_READ_MISSES,
-        8,
-        |memory| memory.read(PAGES / 8),
-        8,
-    )
+    let rounds = PAGES / 8;
+    dtlb(perf::DTLB_READ_MISSES, 8, |memory| memory.read(rounds), 0)
 }
 
 fn dtlb_sampling() -> io::Result<Outcome> {

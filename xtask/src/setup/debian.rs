@@ -56,22 +56,23 @@ pub(super) fn packages(places: &Places, steps: &mut Steps) -> Result<()> {
         || missing().is_empty(),
         |step| {
             let packages = missing();
-            if !answers("apt-get", &["--version"]) {
-                bail!(
-                    "this is not Debian (there is no apt-get), and these are missing: {}",
-                    packages.join(", ")
-                );
-            }
-            // SAFETY: geteuid(2) has no arguments and cannot fail.
-            if unsafe { libc::geteuid() } != 0 {
-                bail!("installing {} needs root", packages.join(", "));
-            }
             install(step, &packages)
         },
     )
 }
 
-fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
+/// Installs packages, with fresh package lists where that is needed.
+pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
+    if !answers("apt-get", &["--version"]) {
+        bail!(
+            "this is not Debian (there is no apt-get), and these are missing: {}",
+            packages.join(", ")
+        );
+    }
+    // SAFETY: geteuid(2) has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("installing {} needs root", packages.join(", "));
+    }
     if packages.iter().any(|package| !known(package)) {
         update(step)?;
     }

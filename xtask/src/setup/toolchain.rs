@@ -25,6 +25,12 @@ const PACKAGES: [&str; 5] = [
     "libstd-rust-web-1.96",
     "libllvm22",
 ];
+/// What Debian's LLVM is linked against: ordinary libraries that conflict with nothing, so they are installed.
+const LLVM_NEEDS: [(&str, &str); 3] = [
+    ("libedit.so.2", "libedit2"),
+    ("libz3.so.4", "libz3-4"),
+    ("libxml2.so.2", "libxml2"),
+];
 /// The version that links bitcode of LLVM 22 and older.
 const BPF_LINKER: &str = "0.10.0";
 
@@ -69,6 +75,15 @@ pub(super) fn kernel_side(places: &Places, steps: &mut Steps) -> Result<()> {
                         .arg(&unpacked),
                     UNPACK_LIMIT,
                 )?;
+            }
+            let known = output(Command::new("ldconfig").arg("-p")).unwrap_or_default();
+            let missing: Vec<&str> = LLVM_NEEDS
+                .iter()
+                .filter(|(file, _)| !known.contains(file))
+                .map(|(_, package)| *package)
+                .collect();
+            if !missing.is_empty() {
+                debian::install(step, &missing)?;
             }
             // The new folder gets its name only when it is complete.
             fs::rename(&unpacked, &folder)

@@ -70,6 +70,8 @@ pub struct Guest {
     pub kernel: &'static str,
     /// Memory of each of the two nodes.
     pub node_mib: u32,
+    /// Whether it gets a disk with a JVM.
+    pub jvm: bool,
     /// Probes that must be ok here. The others may be unsupported, but never broken.
     pub must: &'static [&'static str],
 }
@@ -82,6 +84,7 @@ pub static ALL: [Guest; 3] = [
         suite: "bookworm",
         kernel: "linux-image-amd64",
         node_mib: 1024,
+        jvm: false,
         must: X86_MUST,
     },
     Guest {
@@ -90,6 +93,7 @@ pub static ALL: [Guest; 3] = [
         suite: "bookworm-backports",
         kernel: "linux-image-amd64",
         node_mib: 1024,
+        jvm: false,
         must: X86_MUST,
     },
     Guest {
@@ -98,6 +102,7 @@ pub static ALL: [Guest; 3] = [
         suite: "trixie",
         kernel: "linux-image-riscv64",
         node_mib: 2048,
+        jvm: true,
         must: &[
             "release",
             "processors",
@@ -112,6 +117,7 @@ pub static ALL: [Guest; 3] = [
             "dtlb_few_pages",
             "dtlb_sampling",
             "dtlb_program",
+            "jvm",
         ],
     },
 ];

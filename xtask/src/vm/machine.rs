@@ -279,7 +279,9 @@ fn library_folders(processor: Processor) -> Vec<PathBuf> {
 /// The guest's first program.
 fn init(disk: bool) -> String {
     let disk = if disk {
-        "for module in /modules/*; do insmod $module; done\nmount -t ext4 /dev/vda /disk\n"
+        "for module in /modules/*; do insmod $module; done\n\
+         mount -t ext4 /dev/vda /disk\n\
+         for part in proc sys dev tmp; do mount --rbind /$part /disk/$part; done\n"
     } else {
         ""
     };
@@ -295,6 +297,7 @@ fn init(disk: bool) -> String {
          mount -t bpf bpf /sys/fs/bpf\n\
          mount -t tmpfs tmp /tmp\n\
          ip link set lo up\n\
+         hostname guest\n\
          {disk}\
          echo '{BEGIN}'\n\
          sh /script 2>&1\n\
