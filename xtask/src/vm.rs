@@ -33,8 +33,9 @@ pub use guest::{Guest, Processor};
 pub use machine::{GuestFile, Machine, Ran};
 pub use prepare::{Prepared, disk, prepare, unpacked};
 
-/// Probing takes about half a minute in the slowest guest on a busy machine; beyond this something hangs.
-const PROBE_TIME_OUT: Duration = Duration::from_secs(300);
+/// Probing takes half a minute in the slowest guest, some minutes when the machine has other work; beyond this
+/// something hangs.
+const PROBE_TIME_OUT: Duration = Duration::from_secs(900);
 
 /// Whether a JVM starts: its own answer is the row's detail.
 const JVM_PROBE: &str = "answer=$(chroot /disk /usr/bin/env -i /usr/lib/jvm/java-21-openjdk-riscv64/bin/java -Xint -version 2>&1) \
