@@ -1,6 +1,7 @@
 package io.smtt.marker;
 
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.InputStream;
 import java.util.Arrays;
 import org.apache.xbean.asm9.ClassReader;
@@ -21,20 +22,42 @@ public final class HookCheck {
 
     private HookCheck() {}
 
-    /** Defines rewritten classes itself, so that they are verified; everything else comes from the class path. */
+    /** Loads Spark's classes itself, the table's rewritten, so that they are verified against one another. */
     private static final class Loader extends ClassLoader {
-        Loader() {
+        private final Transformer transformer;
+
+        Loader(Transformer transformer) {
             super(HookCheck.class.getClassLoader());
+            this.transformer = transformer;
         }
 
-        Class<?> define(String name, byte[] bytes) {
-            return defineClass(name, bytes, 0, bytes.length);
+        @Override
+        protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            synchronized (getClassLoadingLock(name)) {
+                Class<?> loaded = findLoadedClass(name);
+                if (loaded != null || !name.startsWith("org.apache.spark.")) {
+                    return loaded != null ? loaded : super.loadClass(name, resolve);
+                }
+                try {
+                    String internal = name.replace('.', '/');
+                    byte[] bytes = read(internal);
+                    if (bytes == null) {
+                        throw new ClassNotFoundException(name);
+                    }
+                    byte[] rewritten = transformer.transform(this, internal, null, null, bytes);
+                    bytes = rewritten == null ? bytes : rewritten;
+                    return defineClass(name, bytes, 0, bytes.length);
+                } catch (IOException e) {
+                    throw new ClassNotFoundException(name, e);
+                }
+            }
         }
     }
 
     /** Checks every class of the table that this class path has. */
     public static void main(String[] arguments) throws Exception {
         Transformer transformer = new Transformer();
+        Loader loader = new Loader(transformer);
         int classes = 0;
         for (String name : HookTable.classes()) {
             byte[] bytes = read(name);
@@ -48,7 +71,7 @@ public final class HookCheck {
                 continue;
             }
             classes++;
-            verify(name.replace('/', '.'), rewritten);
+            verify(loader, name.replace('/', '.'));
             checkCallbacks(name, rewritten);
         }
         if (MissingHooks.count() > 0) {
@@ -59,10 +82,9 @@ public final class HookCheck {
     }
 
     /** A class is verified when it is initialised, before its static initialiser runs; whether that fails says nothing. */
-    private static void verify(String name, byte[] bytes) {
-        Loader loader = new Loader();
+    private static void verify(Loader loader, String name) {
         try {
-            Class.forName(loader.define(name, bytes).getName(), true, loader);
+            Class.forName(name, true, loader);
         } catch (VerifyError | IncompatibleClassChangeError e) {
             complain(name + ": " + e);
         } catch (Throwable e) {
@@ -95,7 +117,7 @@ public final class HookCheck {
         }
     }
 
-    private static byte[] read(String name) throws Exception {
+    private static byte[] read(String name) throws IOException {
         try (InputStream in = HookCheck.class.getClassLoader().getResourceAsStream(name + ".class")) {
             if (in == null) {
                 return null;

@@ -111,9 +111,10 @@ final class HookTable {
         String acquire = "(J" + CONSUMER + "J";
         String release = "(J" + CONSUMER + "V";
         on(RETURN, manager, "allocatePage", "(J" + CONSUMER + "Lorg/apache/spark/unsafe/memory/MemoryBlock;").to("Pages", "allocated", 0, 2);
-        on(CALL, manager, "allocatePage", "*").to("Pages", "acquireForPage").call(S + manager, "acquireExecutionMemory", acquire);
+        // The manager's own calls are those of a page that it allocates or frees, in whichever method of it they are.
+        on(CALL, manager, "*", "*").to("Pages", "acquireForPage").call(S + manager, "acquireExecutionMemory", acquire);
         on(ENTRY, manager, "freePage", "(Lorg/apache/spark/unsafe/memory/MemoryBlock;" + CONSUMER + "V").to("Pages", "freed", 0, 1);
-        on(CALL, manager, "freePage", "*").to("Pages", "releaseForPage").call(S + manager, "releaseExecutionMemory", release);
+        on(CALL, manager, "*", "*").to("Pages", "releaseForPage").call(S + manager, "releaseExecutionMemory", release);
         on(LONG_RESULT, manager, "acquireExecutionMemory", acquire).to("Pages", "beginAcquire", 0, 2).ends("Pages", "endAcquire");
         on(ENTRY, manager, "releaseExecutionMemory", release).to("Pages", "released", 0, 1, 2);
         on(ENTRY, manager, "cleanUpAllAllocatedMemory", "()J").to("Pages", "cleaned", 0);

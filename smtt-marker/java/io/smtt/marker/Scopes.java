@@ -85,23 +85,19 @@ public final class Scopes {
     }
 
     static void span(Frame frame) {
-        String name = frame.hook.span;
-        if (name == null) {
-            return;
+        if (frame.hook.span != null) {
+            Task task = frame.thread.task;
+            span(frame.thread, task == null ? -1 : task.attemptId, Words.activity(frame.hook.tag), frame.startNs, Words.rddId(frame.rdd),
+                    frame.hook.span);
         }
-        long duration = System.nanoTime() - frame.startNs;
-        if (duration < SPAN_MIN_NS) {
-            return;
+    }
+
+    /** Tells a span that ends now, if it was long enough. */
+    static void span(ThreadState state, long taskAttemptId, int activity, long startNs, int rddId, String name) {
+        long duration = System.nanoTime() - startNs;
+        if (duration >= SPAN_MIN_NS) {
+            state.facts.begin(FactForm.SPAN).word(taskAttemptId).word(activity).word(startNs).word(duration).word(rddId).text(name, 100).tell();
         }
-        Task task = frame.thread.task;
-        frame.thread.facts.begin(FactForm.SPAN)
-                .word(task == null ? -1 : task.attemptId)
-                .word(Words.activity(frame.hook.tag))
-                .word(frame.startNs)
-                .word(duration)
-                .word(Words.rddId(frame.rdd))
-                .text(name, 100)
-                .tell();
     }
 
     static Object failed(Throwable e) {

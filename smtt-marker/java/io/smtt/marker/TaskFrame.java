@@ -4,6 +4,7 @@ package io.smtt.marker;
 final class TaskFrame {
     final ThreadState thread;
     final long attemptId;
+    private final long startNs = System.nanoTime();
     /** Job of the task, once {@code Task.run} has said it. */
     int jobId = -1;
     /** The last state that the executor reported to its driver: FINISHED, FAILED or KILLED. */
@@ -12,5 +13,10 @@ final class TaskFrame {
     TaskFrame(ThreadState thread, long attemptId) {
         this.thread = thread;
         this.attemptId = attemptId;
+    }
+
+    /** The task is there now: what came before was deserialising it. */
+    void tellDeserialized() {
+        Scopes.span(thread, attemptId, Words.TASK_DESERIALIZE, startNs, -1, "Executor.TaskRunner.deserialize");
     }
 }

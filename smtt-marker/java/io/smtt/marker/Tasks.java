@@ -100,6 +100,9 @@ public final class Tasks {
                 Task before = Task.ALIVE.putIfAbsent(task.attemptId, task);
                 if (before == null) {
                     task.tellStart(state);
+                    if (state.runner != null) {
+                        state.runner.tellDeserialized();
+                    }
                 } else {
                     task = before;
                 }
