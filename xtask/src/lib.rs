@@ -12,10 +12,13 @@
 //! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
 //! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
 //! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
+//! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
 //! | [`demo`] | `cargo xtask demo` |
 //! | [`stages`] | `cargo xtask test` |
+//! | [`bench`] | `cargo xtask bench` |
 //! | [`tidy`] | `cargo xtask tidy` |
 
+pub mod bench;
 pub mod daemon;
 pub mod demo;
 pub mod fixture;
@@ -28,3 +31,4 @@ pub mod spark;
 pub mod stages;
 pub mod step;
 pub mod tidy;
+pub mod witness;

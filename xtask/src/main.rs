@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
-use xtask::{demo, marker, process, setup, stages, tidy};
+use xtask::{bench, demo, marker, process, setup, stages, tidy};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
@@ -38,6 +38,12 @@ enum Task {
         /// Stages to run.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(stages::names()))]
         stages: Vec<String>,
+    },
+    /// Measure what tracing costs, against its targets.
+    Bench {
+        /// Benchmarks to run.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::names()))]
+        names: Vec<String>,
     },
     /// Build the marker's jar and native library, and check them.
     Marker {
@@ -77,6 +83,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         Task::Demo { spark, python } => demo::demo(&places, spark, *python),
         Task::Test { stages } => stages::test(&places, stages),
+        Task::Bench { names } => bench::bench(&places, names),
         Task::Marker { jars, out } => {
             let jars = jars
                 .clone()
