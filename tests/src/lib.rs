@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`lab`] | one daemon and one Spark in a folder of their own, and the gates of an application |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
-//! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
+//!
+//! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
 pub mod lab;
 pub mod truth;
-pub mod witness;
+
+pub use xtask::witness;

@@ -68,16 +68,7 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
     println!("{}", probes(&daemon)?);
 
     let spark = Spark::new(places, version, &Jdk::main()?, &folder.join("spark"))?;
-    let application = if python {
-        Application::python(places, MASTER, "pagerank.py", &["60000", "10", "4", "4"])?
-    } else {
-        Application::java(
-            places,
-            MASTER,
-            "PageRank",
-            &["400000", "10", "6", "4", "MEMORY_ONLY_SER"],
-        )?
-    };
+    let application = application(places, python)?;
     let language = if python { "Python" } else { "Java" };
     println!(
         "Spark {version}: PageRank in {language} on {MASTER}, web interface on http://127.0.0.1:{}\n",
@@ -104,6 +95,23 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
         shown(places, &folder)
     );
     Ok(())
+}
+
+/// The PageRank of demo and benchmarks, without the marker.
+///
+/// # Errors
+/// When set-up has not been done.
+pub fn application(places: &Places, python: bool) -> Result<Application> {
+    if python {
+        Application::python(places, MASTER, "pagerank.py", &["60000", "10", "4", "4"])
+    } else {
+        Application::java(
+            places,
+            MASTER,
+            "PageRank",
+            &["400000", "10", "6", "4", "MEMORY_ONLY_SER"],
+        )
+    }
 }
 
 /// One line about the probes, and one more for each that is missing.

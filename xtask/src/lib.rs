@@ -12,12 +12,15 @@
 //! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
 //! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
 //! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
+//! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
 //! | [`demo`] | `cargo xtask demo` |
 //! | [`stages`] | `cargo xtask test` |
 //! | [`cross`] | programs for the processors of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
+//! | [`bench`] | `cargo xtask bench` |
 //! | [`tidy`] | `cargo xtask tidy` |
 
+pub mod bench;
 pub mod cross;
 pub mod daemon;
 pub mod demo;
@@ -32,3 +35,4 @@ pub mod stages;
 pub mod step;
 pub mod tidy;
 pub mod vm;
+pub mod witness;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
-use xtask::{demo, marker, process, setup, stages, tidy, vm};
+use xtask::{bench, demo, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
@@ -44,6 +44,12 @@ enum Task {
         /// Only this machine.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
+    },
+    /// Measure what tracing costs, against its targets.
+    Bench {
+        /// Benchmarks to run.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::names()))]
+        names: Vec<String>,
     },
     /// Build the marker's jar and native library, and check them.
     Marker {
@@ -84,6 +90,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Demo { spark, python } => demo::demo(&places, spark, *python),
         Task::Test { stages } => stages::test(&places, stages),
         Task::Vm { machine } => vm::test(&places, machine.as_deref()),
+        Task::Bench { names } => bench::bench(&places, names),
         Task::Marker { jars, out } => {
             let jars = jars
                 .clone()

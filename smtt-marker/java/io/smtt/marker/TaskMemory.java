@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.unsafe.memory.MemoryBlock;
 
 /**
@@ -32,8 +33,8 @@ final class TaskMemory extends WeakReference<Object> {
         final long rdd;
         long address;
 
-        Page(MemoryBlock block, String consumer, long rdd) {
-            number = block.pageNumber;
+        Page(long number, MemoryBlock block, String consumer, long rdd) {
+            this.number = number;
             sizeBytes = block.size();
             this.consumer = consumer;
             this.rdd = rdd;
@@ -49,10 +50,24 @@ final class TaskMemory extends WeakReference<Object> {
         }
     }
 
+    /** What one consumer was granted without a page, and the RDD of the first grant. */
+    private static final class Grant {
+        final long rdd;
+        long bytes;
+
+        Grant(long rdd) {
+            this.rdd = rdd;
+        }
+    }
+
+    private static final AtomicLong MANAGERS = new AtomicLong();
+
     private final long taskAttemptId;
     private final int stageId;
+    /** Added to page numbers: managers without a task share the attempt id -1, so their numbers must differ. */
+    private final long numbersFrom;
     private final Map<Long, Page> pages = new HashMap<>();
-    private final Map<String, Long> grants = new HashMap<>();
+    private final Map<String, Grant> grants = new HashMap<>();
     private long heldBytes;
     private long peakBytes;
 
@@ -60,6 +75,7 @@ final class TaskMemory extends WeakReference<Object> {
         super(manager, GONE);
         taskAttemptId = owner == null ? -1 : owner.attemptId;
         stageId = owner == null ? -1 : owner.stageId;
+        numbersFrom = owner == null ? MANAGERS.incrementAndGet() << 16 : 0;
         ALL.add(this);
     }
 
@@ -68,7 +84,7 @@ final class TaskMemory extends WeakReference<Object> {
     }
 
     synchronized void add(MemoryBlock block, String consumer, ThreadState state) {
-        Page page = new Page(block, consumer, rdd(state));
+        Page page = new Page(numbersFrom + block.pageNumber, block, consumer, rdd(state));
         Page before = pages.get(page.number);
         if (before != null && before.address == page.address && before.sizeBytes == page.sizeBytes) {
             // Spark's allocatePage calls itself when memory was short: one page, two returns.
@@ -84,7 +100,7 @@ final class TaskMemory extends WeakReference<Object> {
     }
 
     synchronized void free(MemoryBlock block, ThreadState state) {
-        Page page = pages.remove((long) block.pageNumber);
+        Page page = pages.remove(numbersFrom + block.pageNumber);
         if (page != null) {
             tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer);
             hold(-page.sizeBytes);
@@ -92,21 +108,21 @@ final class TaskMemory extends WeakReference<Object> {
     }
 
     synchronized void grant(String consumer, long bytes, ThreadState state) {
-        grants.merge(consumer, bytes, Long::sum);
+        Grant grant = grants.computeIfAbsent(consumer, name -> new Grant(rdd(state)));
+        grant.bytes += bytes;
         hold(bytes);
-        tellAllocated(state, -1, 0, bytes, 0, rdd(state), consumer);
+        tellAllocated(state, -1, 0, bytes, 0, grant.rdd, consumer);
     }
 
     synchronized void release(String consumer, long bytes, ThreadState state) {
-        long known = grants.getOrDefault(consumer, 0L);
-        long less = Math.min(known, bytes);
-        if (less <= 0) {
+        Grant grant = grants.get(consumer);
+        if (grant == null) {
             return;
         }
-        if (less == known) {
+        long less = Math.min(grant.bytes, bytes);
+        grant.bytes -= less;
+        if (grant.bytes == 0) {
             grants.remove(consumer);
-        } else {
-            grants.put(consumer, known - less);
         }
         hold(-less);
         tellFreed(state, -1, 0, less, false, consumer);
@@ -117,8 +133,8 @@ final class TaskMemory extends WeakReference<Object> {
         for (Page page : pages.values()) {
             tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer);
         }
-        for (Map.Entry<String, Long> grant : grants.entrySet()) {
-            tellFreed(state, -1, 0, grant.getValue(), false, grant.getKey());
+        for (Map.Entry<String, Grant> grant : grants.entrySet()) {
+            tellFreed(state, -1, 0, grant.getValue().bytes, false, grant.getKey());
         }
         pages.clear();
         grants.clear();
@@ -130,8 +146,8 @@ final class TaskMemory extends WeakReference<Object> {
             tellPage(state, page, TOLD_AGAIN);
         }
         // The sum that is held now, not one grant: they are not kept apart.
-        for (Map.Entry<String, Long> grant : grants.entrySet()) {
-            tellAllocated(state, -1, 0, grant.getValue(), TOLD_AGAIN, -1, grant.getKey());
+        for (Map.Entry<String, Grant> grant : grants.entrySet()) {
+            tellAllocated(state, -1, 0, grant.getValue().bytes, TOLD_AGAIN, grant.getValue().rdd, grant.getKey());
         }
     }
 

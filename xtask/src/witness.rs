@@ -64,6 +64,17 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((number(&fields, 14)? + number(&fields, 15)?) as f64 / ticks as f64)
 }
 
+/// Resident memory of a process, in bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let fields = stat(pid)?;
+    // SAFETY: sysconf(3) takes an integer and has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Ok(number(&fields, 24)? * page.cast_unsigned())
+}
+
 /// Processes that descend from `pid`, without itself.
 ///
 /// # Errors
