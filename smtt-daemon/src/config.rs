@@ -141,9 +141,11 @@ fn check(file: &file::File) -> Result<Config, Problem> {
     let hook = match file.probe.fault.hook.as_str() {
         "auto" => FaultHook::Auto,
         "raw_tracepoint" => FaultHook::RawTracepoint,
+        "fentry" => FaultHook::Fentry,
+        "kprobe" => FaultHook::Kprobe,
         "software" => FaultHook::Software,
         "off" => FaultHook::Off,
-        other => return Err(("probe.fault.hook", format!("{other:?} is none of \"auto\", \"raw_tracepoint\", \"software\", \"off\""))),
+        other => return Err(("probe.fault.hook", format!("{other:?} is none of \"auto\", \"raw_tracepoint\", \"fentry\", \"kprobe\", \"software\", \"off\""))),
     };
     let ring = file::size(&file.limits.ring).ok_or_else(|| ("limits.ring", format!("{:?} is no size: write a number and KiB, MiB or GiB, as in \"1MiB\"", file.limits.ring)))?;
     if !ring.is_power_of_two() || !(4096..=1 << 28).contains(&ring) {

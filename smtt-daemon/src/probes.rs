@@ -2,6 +2,7 @@
 
 pub mod btf;
 pub mod doctor;
+mod kernel_function;
 mod library;
 mod memory;
 mod reading;
@@ -23,7 +24,7 @@ use smtt_common::settings::{Budget, Process, ROLE_CHILD, ROLE_EXECUTOR, Settings
 
 use self::library::Libraries;
 use self::reading::Reader;
-use self::table::{Hook, Need, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
+use self::table::{Hook, Need, RUNG_FENTRY, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
 use self::wire::Wire;
 
 /// How one row of the probe table fared.
@@ -76,6 +77,10 @@ pub enum FaultHook {
     Auto,
     /// The raw tracepoints only.
     RawTracepoint,
+    /// The trampoline at the kernel's fault handler only.
+    Fentry,
+    /// The kprobe at the kernel's fault handler only.
+    Kprobe,
     /// The software event only; it does not tell reads from writes.
     Software,
     /// No page faults.
@@ -181,6 +186,8 @@ impl Probes {
                 let allowed = match fault_hook {
                     FaultHook::Auto => true,
                     FaultHook::RawTracepoint => row.rung == RUNG_RAW_TRACEPOINT,
+                    FaultHook::Fentry => row.rung == RUNG_FENTRY,
+                    FaultHook::Kprobe => row.rung == RUNG_KPROBE,
                     FaultHook::Software => row.rung == RUNG_SOFTWARE,
                     FaultHook::Off => false,
                 };
@@ -205,13 +212,15 @@ impl Probes {
             self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
             self.verdicts.push(verdict);
         }
-        self.access_known = fault_rung == Some(RUNG_RAW_TRACEPOINT);
+        self.access_known = fault_rung.is_some_and(|rung| rung != RUNG_SOFTWARE);
     }
 
     /// Attaches one row.
     fn attach(&mut self, row: &Row) -> Verdict {
         let attached = match row.hook {
             Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
+            Hook::FunctionEntry(name) => kernel_function::attach_entry(&mut self.ebpf, row.program, name),
+            Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
             Hook::Software(event) => self.attach_software(row.program, event),
             Hook::Marker => Ok(()),
         };

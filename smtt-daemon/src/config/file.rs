@@ -58,8 +58,8 @@ section!(Marker, "marker", {
 });
 
 section!(Fault, "probe.fault", {
-    /// Hook of page faults: "auto" takes the first that works, "raw_tracepoint" tells reads from writes,
-    /// "software" does not, "off" counts none.
+    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fentry" and "kprobe" tell
+    /// reads from writes, "software" does not; "off" counts none.
     hook: String = "auto".into();
     /// Every this-manieth fault is sent with its address, per CPU; 0 sends none.
     sample_every: u64 = 64;

@@ -72,7 +72,7 @@ fn tracepoints() -> Check {
     let mounted = TRACEFS.iter().find(|root| Path::new(root).join("events").is_dir());
     let seen = match mounted {
         Some(root) if Path::new(root).join("events/exceptions/page_fault_user").is_dir() => Ok(format!("exceptions:page_fault_user is in {root}")),
-        Some(root) => Err((format!("{root} has no exceptions:page_fault_user"), "nothing to do: the software event takes its place, without telling reads from writes")),
+        Some(root) => Err((format!("{root} has no exceptions:page_fault_user"), "nothing to do: the entry of the kernel's fault handler takes their place (fentry or kprobe), or the software event, which does not tell reads from writes")),
         None => Ok("tracefs is not mounted, and not needed: raw tracepoints are attached by name".into()),
     };
     check("page-fault tracepoints", false, seen)

@@ -14,6 +14,10 @@ pub enum Need {
 pub enum Hook {
     /// A raw tracepoint by name.
     RawTracepoint(&'static str),
+    /// The entry of a kernel function, by its trampoline.
+    FunctionEntry(&'static str),
+    /// The entry of a kernel function, by a kprobe.
+    Kprobe(&'static str),
     /// A software event of the kernel, once per occurrence, on every CPU.
     Software(SoftwareEvent),
     /// The entry points of the marker's native library, wherever it is found.
@@ -52,6 +56,8 @@ impl Row {
     pub fn hook_name(&self) -> String {
         match self.hook {
             Hook::RawTracepoint(name) => format!("raw_tracepoint:{name}"),
+            Hook::FunctionEntry(name) => format!("fentry:{name}"),
+            Hook::Kprobe(name) => format!("kprobe:{name}"),
             Hook::Software(SoftwareEvent::PageFaults) => "perf:software/page-faults/".into(),
             Hook::Software(SoftwareEvent::PageFaultsMajor) => "perf:software/major-faults/".into(),
             Hook::Marker => "uprobe:libsmtt_marker.so".into(),
@@ -59,10 +65,17 @@ impl Row {
     }
 }
 
-/// The rung of `fault` that tells reads from writes.
+/// The rung of `fault` at the processor's exception.
 pub const RUNG_RAW_TRACEPOINT: &str = "raw_tracepoint";
-/// The rung of `fault` that works everywhere.
+/// The rung of `fault` at the kernel's fault handler, the cheap way.
+pub const RUNG_FENTRY: &str = "fentry";
+/// The rung of `fault` at the kernel's fault handler, the old way.
+pub const RUNG_KPROBE: &str = "kprobe";
+/// The rung of `fault` that works everywhere, and alone does not tell reads from writes.
 pub const RUNG_SOFTWARE: &str = "software";
+
+/// The function that every page fault of a process goes through, on every architecture.
+const FAULT_HANDLER: &str = "handle_mm_fault";
 
 const ONLY: &str = "";
 
@@ -74,6 +87,8 @@ pub const TABLE: &[Row] = &[
     Row { probe: "exit", hook: Hook::RawTracepoint("sched_process_exit"), program: "exit", need: Need::Required, rung: ONLY, without: "a process id that is used again would be taken for the old one" },
     Row { probe: "fault", hook: Hook::RawTracepoint("page_fault_user"), program: "fault_user", need: Need::Required, rung: RUNG_RAW_TRACEPOINT, without: "page faults are not counted" },
     Row { probe: "fault", hook: Hook::RawTracepoint("page_fault_kernel"), program: "fault_kernel", need: Need::Required, rung: RUNG_RAW_TRACEPOINT, without: "page faults are not counted" },
+    Row { probe: "fault", hook: Hook::FunctionEntry(FAULT_HANDLER), program: "fault_fentry", need: Need::Required, rung: RUNG_FENTRY, without: "page faults are not counted" },
+    Row { probe: "fault", hook: Hook::Kprobe(FAULT_HANDLER), program: "fault_kprobe", need: Need::Required, rung: RUNG_KPROBE, without: "page faults are not counted" },
     Row { probe: "fault", hook: Hook::Software(SoftwareEvent::PageFaults), program: "fault_software", need: Need::Required, rung: RUNG_SOFTWARE, without: "page faults are not counted" },
     Row { probe: "fault_major", hook: Hook::Software(SoftwareEvent::PageFaultsMajor), program: "fault_major", need: Need::Optional, rung: ONLY, without: "major faults are not told apart" },
 ];

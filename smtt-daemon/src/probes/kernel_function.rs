@@ -1,0 +1,58 @@
+//! Programs at the entry of a kernel function.
+
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use aya::programs::{FEntry, KProbe, ProgramError};
+use aya::{Btf, Ebpf};
+
+/// What the function tracer keeps free at a function's entry where kprobes cannot share it (riscv64).
+const TRACER_ENTRY_BYTES: u64 = 8;
+
+/// By the function's trampoline. Kernels without it refuse to load the program, each in its own way: that is taken as
+/// "this kernel does not have it", for the same object loads elsewhere.
+pub fn attach_entry(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
+    let program: &mut FEntry = ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
+    let types = Btf::from_sys_fs().map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
+    program.load(function, &types).map_err(|error| unsupported(format!("this kernel does not load programs for the entry of {function}: {}", cause(&error))))?;
+    program.attach().with_context(|| format!("the kernel refuses the program at {function}"))?;
+    Ok(())
+}
+
+/// By a kprobe. Where the function's entry itself is the function tracer's alone, behind that: the arguments are still
+/// in their registers there.
+pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
+    let kind = "/sys/bus/event_source/devices/kprobe";
+    if !Path::new(kind).exists() {
+        return Err(unsupported(format!("{kind} is missing: the kernel was built without kprobes")));
+    }
+    let program: &mut KProbe = ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
+    program.load().context("the kernel refuses the program")?;
+    match program.attach(function, 0) {
+        Ok(_) => Ok(()),
+        Err(error) if cfg!(target_arch = "riscv64") && io_cause(&error).is_some_and(|error| error.kind() == ErrorKind::InvalidInput) => {
+            program.attach(function, TRACER_ENTRY_BYTES).with_context(|| format!("the kernel refuses a kprobe on {function}"))?;
+            Ok(())
+        }
+        Err(error) => bail!("the kernel refuses a kprobe on {function}: {}", cause(&error)),
+    }
+}
+
+/// An error that the verdict takes as "the kernel does not have it".
+fn unsupported(reason: String) -> anyhow::Error {
+    Error::new(ErrorKind::NotFound, reason).into()
+}
+
+/// What the system said; the program's name and the verifier's empty log are left out.
+fn cause(error: &ProgramError) -> String {
+    io_cause(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+fn io_cause(error: &ProgramError) -> Option<&Error> {
+    match error {
+        ProgramError::LoadError { io_error, .. } => Some(io_error),
+        ProgramError::SyscallError(error) => Some(&error.io_error),
+        _ => None,
+    }
+}
