@@ -50,7 +50,7 @@ fn run() -> Result<()> {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
-    let object = out.join("smtt-ebpf");
+    let object = out.join("smtt.bpf.o");
     let toolchain = if let Some(finished) = env::var_os("SMTT_EBPF_OBJECT") {
         println!("cargo:rerun-if-changed={}", Path::new(&finished).display());
         fs::copy(&finished, &object).map_err(|error| {

@@ -20,7 +20,7 @@ use crate::{emit::own_record, maps::setting, tables};
 /// The hook fires for new threads too; those have their parent's process id. The ids of the child are fields of
 /// the kernel's task, whose offsets the daemon takes from the kernel's own type information.
 #[raw_tracepoint]
-pub fn process_fork(ctx: RawTracePointContext) -> i32 {
+pub fn fork(ctx: RawTracePointContext) -> i32 {
     let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
     let Some(parent) = tables::process(pid) else {
         return 0;
@@ -52,7 +52,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
 /// `sched_process_exec(task, old tid, binary)`: an executor that replaces its image is no executor any more; a
 /// child stays a child. All other threads are gone by now, each through its own exit.
 #[raw_tracepoint]
-pub fn process_exec(ctx: RawTracePointContext) -> i32 {
+pub fn exec(ctx: RawTracePointContext) -> i32 {
     let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
     let Some(process) = tables::process(pid) else {
         return 0;
@@ -76,7 +76,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
 
 /// `sched_process_exit(task)`: fires for every thread; the process is gone when none of its threads is left.
 #[raw_tracepoint]
-pub fn process_exit(ctx: RawTracePointContext) -> i32 {
+pub fn exit(ctx: RawTracePointContext) -> i32 {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
     if tables::process(pid).is_none() {

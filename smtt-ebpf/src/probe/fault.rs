@@ -39,7 +39,7 @@ const MAJOR: u32 = 4;
 
 /// `page_fault_user(address, registers, error code)`: a fault of user code.
 #[raw_tracepoint]
-pub fn page_fault_user(ctx: RawTracePointContext) -> i32 {
+pub fn fault_user(ctx: RawTracePointContext) -> i32 {
     fault(ctx.arg(0), access(ctx.arg(2)));
     0
 }
@@ -47,7 +47,7 @@ pub fn page_fault_user(ctx: RawTracePointContext) -> i32 {
 /// `page_fault_kernel(address, registers, error code)`: a fault of kernel code. It counts where it is about the
 /// process's own memory, as it does in the kernel's `minflt`: a read into a fresh buffer, for example.
 #[raw_tracepoint]
-pub fn page_fault_kernel(ctx: RawTracePointContext) -> i32 {
+pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
     let address: u64 = ctx.arg(0);
     if address >= USER_END || faults_off() {
         return 0;
@@ -58,7 +58,7 @@ pub fn page_fault_kernel(ctx: RawTracePointContext) -> i32 {
 
 /// The kernel's software event for page faults: every fault, but not whether it read or wrote.
 #[perf_event]
-pub fn page_fault_event(ctx: PerfEventContext) -> i32 {
+pub fn fault_software(ctx: PerfEventContext) -> i32 {
     // SAFETY: the context is this program's own.
     fault(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
     0
@@ -66,7 +66,7 @@ pub fn page_fault_event(ctx: PerfEventContext) -> i32 {
 
 /// The kernel's software event for major faults.
 #[perf_event]
-pub fn page_fault_major(_ctx: PerfEventContext) -> i32 {
+pub fn fault_major(_ctx: PerfEventContext) -> i32 {
     if let Some(running) = running() {
         add_up(&running, MAJOR);
     }

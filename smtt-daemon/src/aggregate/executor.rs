@@ -1,0 +1,363 @@
+//! One executor: everything that was told or counted under its key.
+
+use super::memory::{Held, Memory};
+use super::task::{OverCap, TaskState, Tasks};
+use super::{Limits, Outcome, faults};
+use crate::attribute::{Agreement, Doing, RddKey, StageKey, Who};
+use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
+use smtt_common::context::Activity;
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Most threads or Python workers of an executor that are remembered by id.
+const IDS_MAX: usize = 8192;
+/// Pages of a task that are still there so long after its end were freed by a fact that got lost, in nanoseconds.
+const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
+
+/// One RDD, as one executor saw it.
+#[derive(Clone, Debug, Default)]
+pub struct Rdd {
+    /// Name, level and lineage, once told.
+    pub described: Option<RddDescribed>,
+    /// Its page faults, by context.
+    pub faults: FaultCounters,
+    /// The same by what was being done.
+    pub doing: BTreeMap<Doing, FaultCounters>,
+    /// Sampled faults whose address lies in memory of this RDD.
+    pub samples_by_address: u64,
+    /// Most that it ever held.
+    pub peak: Peak,
+    touched_ns: u64,
+}
+
+/// The most that something ever held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Bytes of blocks in memory.
+    pub storage_bytes: u64,
+    /// Blocks in memory.
+    pub blocks: u64,
+    /// Bytes of execution memory.
+    pub execution_bytes: u64,
+}
+
+impl Peak {
+    fn see(&mut self, held: &Held) {
+        self.storage_bytes = self.storage_bytes.max(held.storage_bytes);
+        self.blocks = self.blocks.max(held.blocks);
+        self.execution_bytes = self.execution_bytes.max(held.execution_bytes);
+    }
+}
+
+/// Spans of one activity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// How many.
+    pub count: u64,
+    /// Sum of their durations in nanoseconds.
+    pub duration_ns: u64,
+}
+
+/// A resync that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Resync {
+    request: u64,
+    since_ns: u64,
+}
+
+/// One executor.
+#[derive(Debug, Default)]
+pub struct Executor {
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+    /// What it says about itself.
+    pub described: Option<ExecutorDescribed>,
+    /// When it was first heard of, nanoseconds since boot.
+    pub first_seen_ns: u64,
+    /// When it died, nanoseconds since boot.
+    pub died_ns: Option<u64>,
+    /// The kernel side's totals.
+    pub counters: ExecutorCounters,
+    /// Faults that reached a context row.
+    pub context_faults: FaultCounters,
+    /// RDDs.
+    pub rdds: HashMap<RddKey, Rdd>,
+    /// RDDs that were folded into the overflow row, or never had one.
+    pub rdds_over_cap: u64,
+    /// Tasks and stages.
+    pub tasks: Tasks,
+    /// Blocks and pages.
+    pub memory: Memory,
+    /// Threads with a slot, by thread id in the JVM's pid namespace.
+    pub threads: BTreeSet<u32>,
+    /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
+    pub python_workers: BTreeMap<u32, u64>,
+    /// Child processes that live, by process id in the initial pid namespace.
+    pub children: BTreeSet<u32>,
+    /// Rare activities, by code.
+    pub spans: BTreeMap<u8, Spans>,
+    /// Address samples against contexts.
+    pub agreement: Agreement,
+    /// Most that all its RDDs together ever held.
+    pub peak: Peak,
+    /// Facts that the marker says it has emitted; `None` where its slot file is not open.
+    pub facts_emitted: Option<u64>,
+    resync: Option<Resync>,
+}
+
+impl Executor {
+    /// A new row.
+    pub(super) fn new(pid: u32, now_ns: u64) -> Self {
+        Self { pid, first_seen_ns: now_ns, ..Self::default() }
+    }
+
+    /// The row of an RDD; the overflow row when there is no room. RDDs without blocks, pages and running tasks'
+    /// work go first.
+    fn rdd(&mut self, key: RddKey, now_ns: u64, limits: &Limits) -> (&mut Rdd, bool) {
+        let mut key = key;
+        if key.id().is_some() && !self.rdds.contains_key(&key) && self.rdds.len() >= limits.rdds_per_executor {
+            self.fold_rdds();
+            if self.rdds.len() >= limits.rdds_per_executor {
+                self.rdds_over_cap += 1;
+                key = RddKey::Overflow;
+            }
+        }
+        let row = self.rdds.entry(key).or_default();
+        row.touched_ns = row.touched_ns.max(now_ns);
+        (row, key == RddKey::Overflow)
+    }
+
+    fn fold_rdds(&mut self) {
+        let held: BTreeSet<RddKey> = self.memory.holders().map(|(rdd, _)| rdd).collect();
+        let mut old: Vec<(u64, RddKey)> = self
+            .rdds
+            .iter()
+            .filter(|(key, _)| key.id().is_some() && !held.contains(key))
+            .map(|(key, rdd)| (rdd.touched_ns, *key))
+            .collect();
+        old.sort_unstable();
+        old.truncate((self.rdds.len() / 8).max(1));
+        for (_, key) in old {
+            let Some(rdd) = self.rdds.remove(&key) else { continue };
+            self.rdds_over_cap += 1;
+            let over = self.rdds.entry(RddKey::Overflow).or_default();
+            faults::add(&mut over.faults, &rdd.faults);
+            over.samples_by_address += rdd.samples_by_address;
+            for (doing, more) in &rdd.doing {
+                faults::add(over.doing.entry(*doing).or_default(), more);
+            }
+        }
+    }
+
+    /// Counts the growth of one context.
+    pub(super) fn add(&mut self, context: &ContextKey, growth: &FaultCounters, now_ns: u64, limits: &Limits) {
+        let who = Who::from(context);
+        faults::add(&mut self.context_faults, growth);
+        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        faults::add(&mut rdd.faults, growth);
+        faults::add(rdd.doing.entry(who.doing).or_default(), growth);
+        if let Some(id) = who.task {
+            match self.tasks.task(id, limits.tasks_per_executor) {
+                Some(task) => {
+                    task.add(growth, who.rdd, now_ns);
+                    if task.stage.is_none() {
+                        task.stage = who.stage;
+                    }
+                }
+                None => faults::add(&mut self.tasks.tasks_over_cap.faults, growth),
+            }
+        }
+        if let Some(key) = who.stage {
+            match self.tasks.stage(key, limits.stages_per_executor) {
+                Some(stage) => stage.add(growth, who.rdd, now_ns),
+                None => faults::add(&mut self.tasks.stages_over_cap.faults, growth),
+            }
+        }
+    }
+
+    /// Takes in one fact.
+    pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
+        let now_ns = event.time_ns;
+        let outcome = self.apply_living(event, limits);
+        if self.died_ns.is_some() {
+            // Told before it died and arrived after: nothing of it is held or runs any more.
+            self.let_go(now_ns, limits);
+        }
+        outcome
+    }
+
+    fn apply_living(&mut self, event: Event, limits: &Limits) -> Outcome {
+        let now_ns = event.time_ns;
+        let caps = (limits.tasks_per_executor, limits.stages_per_executor);
+        let room = |ok| if ok { Outcome::Applied } else { Outcome::OverCap("tasks") };
+        match event.fact {
+            Fact::ExecutorDescribed(described) => self.described = Some(*described),
+            Fact::ThreadRegistered(thread) => {
+                if self.threads.len() >= IDS_MAX && !self.threads.contains(&thread.tid) {
+                    return Outcome::OverCap("threads");
+                }
+                self.threads.insert(thread.tid);
+            }
+            Fact::ThreadGone(thread) => {
+                self.threads.remove(&thread.tid);
+            }
+            Fact::RddDescribed(described) => {
+                let (rdd, over) = self.rdd(RddKey::Id(described.rdd_id), now_ns, limits);
+                if over {
+                    return Outcome::OverCap("rdds");
+                }
+                rdd.described = Some(*described);
+            }
+            Fact::StageDescribed(described) => {
+                let key = StageKey::new(described.stage_id, described.stage_attempt);
+                let Some(stage) = self.tasks.stage(key, caps.1) else { return Outcome::OverCap("stages") };
+                stage.touched_ns = now_ns;
+                stage.described = Some(described);
+            }
+            Fact::TaskStarted(fact) => return room(self.tasks.started(&fact, self.resync.is_some(), now_ns, caps)),
+            Fact::TaskEnded(fact) => return room(self.tasks.ended(&fact, now_ns, caps)),
+            Fact::BlockStored(fact) => {
+                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let stage = fact.task_attempt_id.and_then(|id| self.tasks.tasks.get(&id)).and_then(|task| task.stage);
+                let outcome = self.memory.block_stored(&fact, stage, now_ns, limits);
+                self.see_peak(RddKey::of_fact(fact.rdd_id));
+                return outcome;
+            }
+            Fact::BlockMoved(fact) => return self.memory.block_moved(&fact, now_ns, limits),
+            Fact::BlockRead(fact) => return self.memory.block_read(&fact),
+            Fact::BlockRemoved(fact) => return self.memory.block_removed(&fact),
+            Fact::PageAllocated(fact) => {
+                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let resync = self.resync.map(|resync| resync.request);
+                let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
+                self.tasks.memory_changed(fact.task_attempt_id, change);
+                self.see_peak(RddKey::of_fact(fact.rdd_id));
+                return outcome;
+            }
+            Fact::PageFreed(fact) => {
+                let (outcome, change) = self.memory.page_freed(&fact);
+                self.tasks.memory_changed(fact.task_attempt_id, change);
+                return outcome;
+            }
+            Fact::Span(span) => {
+                let code = if Activity(span.activity).name().is_some() { span.activity } else { u8::MAX };
+                let spans = self.spans.entry(code).or_default();
+                spans.count += 1;
+                spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
+            }
+            Fact::PythonWorker(worker) => match worker.task_attempt_id {
+                Some(_) if self.python_workers.len() >= IDS_MAX => return Outcome::OverCap("python_workers"),
+                Some(task) => {
+                    self.python_workers.insert(worker.pid, task);
+                }
+                None => {
+                    self.python_workers.remove(&worker.pid);
+                }
+            },
+            Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
+            Fact::ProcessForked { child_pid } => {
+                if self.children.len() >= IDS_MAX {
+                    return Outcome::OverCap("child_processes");
+                }
+                self.children.insert(child_pid);
+            }
+            Fact::ProcessGone { is_executor: false, exec } => {
+                // A child that replaced its image is still a child.
+                if !exec {
+                    self.children.remove(&event.pid);
+                }
+            }
+            Fact::ProcessGone { is_executor: true, .. } => self.die(now_ns, limits),
+            Fact::FaultSample { address, context, .. } => self.sample(address, context.as_ref(), now_ns, limits),
+        }
+        Outcome::Applied
+    }
+
+    /// Something of that RDD may have grown.
+    fn see_peak(&mut self, rdd: RddKey) {
+        if let Some(row) = self.rdds.get_mut(&rdd) {
+            row.peak.see(&self.memory.held(rdd));
+        }
+        self.peak.see(&self.memory.total());
+    }
+
+    fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
+        let owner = self.memory.addresses.owner(address);
+        self.agreement.add(owner, context.map(|context| Who::from(context).rdd));
+        if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
+            self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
+        }
+    }
+
+    /// A resync was asked for.
+    pub(super) fn resync_requested(&mut self, request: u64, now_ns: u64) {
+        self.resync = Some(Resync { request, since_ns: now_ns });
+    }
+
+    fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
+        let Some(resync) = self.resync.filter(|resync| resync.request == request) else {
+            return Outcome::Ignored("resync_not_requested");
+        };
+        self.resync = None;
+        self.memory.sweep(resync.since_ns);
+        self.tasks.sweep(resync.since_ns, now_ns, limits.stages_per_executor);
+        Outcome::Applied
+    }
+
+    /// The JVM is gone: what it held is free, and its running tasks are lost.
+    pub(super) fn die(&mut self, now_ns: u64, limits: &Limits) {
+        if self.died_ns.is_some() {
+            return;
+        }
+        self.died_ns = Some(now_ns);
+        self.let_go(now_ns, limits);
+    }
+
+    fn let_go(&mut self, now_ns: u64, limits: &Limits) {
+        self.tasks.lose(now_ns, limits.stages_per_executor, |_| true);
+        self.memory.clear();
+        self.threads.clear();
+        self.python_workers.clear();
+        self.children.clear();
+        self.resync = None;
+    }
+
+    /// Drops pages of tasks that ended a while ago: their freeing was lost on the way.
+    pub(super) fn drop_stale_pages(&mut self, now_ns: u64) -> u64 {
+        let tasks = &self.tasks.tasks;
+        self.memory.drop_pages(|page| {
+            let task = page.task.and_then(|id| tasks.get(&id));
+            let ended = task.filter(|task| task.state.ended()).and_then(|task| task.end_ns);
+            ended.is_some_and(|end| now_ns.saturating_sub(end) > PAGES_OUTLIVE_TASK_NS)
+        })
+    }
+
+    /// The row that memory of an RDD is listed in.
+    #[must_use]
+    pub fn row_of(&self, rdd: RddKey) -> RddKey {
+        if rdd == RddKey::None || self.rdds.contains_key(&rdd) { rdd } else { RddKey::Overflow }
+    }
+
+    /// Tasks in one state.
+    #[must_use]
+    pub fn task_count(&self, state: TaskState) -> u64 {
+        self.tasks.stages.values().map(|stage| stage.count(state)).sum()
+    }
+
+    /// Rows that were folded or refused, by table.
+    #[must_use]
+    pub fn over_cap(&self) -> BTreeMap<&'static str, u64> {
+        let OverCap { rows: tasks, .. } = self.tasks.tasks_over_cap;
+        [
+            ("rdds", self.rdds_over_cap),
+            ("tasks", tasks),
+            ("stages", self.tasks.stages_over_cap.rows),
+            ("blocks", self.memory.blocks_over_cap),
+            ("pages", self.memory.pages_over_cap),
+            ("ranges", self.memory.ranges_refused),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect()
+    }
+}

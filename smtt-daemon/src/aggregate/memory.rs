@@ -1,0 +1,420 @@
+//! Memory that Spark has told about: cached blocks, and pages and grants of execution memory, of one executor.
+//!
+//! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
+//! hand without a walk through the tables; a test compares the two.
+
+use super::{Limits, Outcome};
+use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
+use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
+use std::collections::HashMap;
+
+/// Most ranges that one block may have; the others are counted.
+const RANGES_PER_BLOCK: usize = 4096;
+
+/// A block in memory.
+#[derive(Clone, Debug)]
+pub struct Block {
+    serial: u64,
+    /// RDD whose partition it holds.
+    pub rdd: RddKey,
+    /// Partition that it holds.
+    pub partition: Option<u32>,
+    /// Size in bytes as Spark accounts for it.
+    pub size_bytes: u64,
+    /// On the Java heap.
+    pub on_heap: bool,
+    /// Serialised bytes, else objects, whose size is Spark's estimate.
+    pub serialized: bool,
+    /// Stored by a thread without a task.
+    pub without_task: bool,
+    /// Task attempt that stored it.
+    pub task: Option<u64>,
+    /// Stage of that task, where it was known.
+    pub stage: Option<StageKey>,
+    /// Ranges that it has, also those that were not told or not kept.
+    pub range_total: u64,
+    /// Address and length of each range; (0, 0) where not told yet.
+    pub ranges: Vec<(u64, u64)>,
+    /// How often it was read.
+    pub reads: u64,
+    /// When it was stored, or first told of; nanoseconds since boot.
+    pub stored_ns: u64,
+    told_ns: u64,
+}
+
+/// What tells one piece of execution memory from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PageKey {
+    /// A page, by task attempt and Spark's page number.
+    Page(Option<u64>, u64),
+    /// Bytes granted without a page, by task attempt and consumer.
+    Grant(Option<u64>, String),
+}
+
+/// A page or grant of execution memory.
+#[derive(Clone, Debug)]
+pub struct Page {
+    serial: u64,
+    /// RDD that was current when it was allocated.
+    pub rdd: RddKey,
+    /// Task attempt that owns it.
+    pub task: Option<u64>,
+    /// Where it is; zero without an address.
+    pub address: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Class that asked for it.
+    pub consumer: String,
+    told_ns: u64,
+    /// The resync in which a grant was last told, so that several grants of one consumer add up once.
+    told_in: Option<u64>,
+}
+
+/// `after - before`, as far as it fits.
+fn difference(after: u64, before: u64) -> i64 {
+    if after >= before {
+        i64::try_from(after - before).unwrap_or(i64::MAX)
+    } else {
+        i64::try_from(before - after).map_or(i64::MIN, |less| -less)
+    }
+}
+
+/// What one RDD holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of its blocks in memory.
+    pub storage_bytes: u64,
+    /// Its blocks in memory.
+    pub blocks: u64,
+    /// Of them, how many are objects, whose size Spark only estimates.
+    pub estimated_blocks: u64,
+    /// Bytes of execution memory that were allocated while it was current.
+    pub execution_bytes: u64,
+    /// Pages and grants that make them up.
+    pub pages: u64,
+}
+
+impl Held {
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.blocks == 0 && self.pages == 0
+    }
+
+    /// Adds what another one holds.
+    pub fn add(&mut self, more: &Self) {
+        self.storage_bytes = self.storage_bytes.saturating_add(more.storage_bytes);
+        self.blocks += more.blocks;
+        self.estimated_blocks += more.estimated_blocks;
+        self.execution_bytes = self.execution_bytes.saturating_add(more.execution_bytes);
+        self.pages += more.pages;
+    }
+
+    fn take(&mut self, less: &Self) {
+        self.storage_bytes = self.storage_bytes.saturating_sub(less.storage_bytes);
+        self.blocks = self.blocks.saturating_sub(less.blocks);
+        self.estimated_blocks = self.estimated_blocks.saturating_sub(less.estimated_blocks);
+        self.execution_bytes = self.execution_bytes.saturating_sub(less.execution_bytes);
+        self.pages = self.pages.saturating_sub(less.pages);
+    }
+}
+
+impl Block {
+    fn held(&self) -> Held {
+        Held { storage_bytes: self.size_bytes, blocks: 1, estimated_blocks: u64::from(!self.serialized), ..Held::default() }
+    }
+}
+
+impl Page {
+    fn held(&self) -> Held {
+        Held { execution_bytes: self.size_bytes, pages: 1, ..Held::default() }
+    }
+}
+
+/// Blocks, pages and their addresses.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// By Spark's name of the block.
+    pub blocks: HashMap<String, Block>,
+    /// By task and page number, or task and consumer.
+    pub pages: HashMap<PageKey, Page>,
+    /// Addresses of both.
+    pub addresses: AddressMap,
+    /// Bytes of blocks that had no room in the table when they were stored, since the start.
+    pub blocks_over_cap: u64,
+    /// Pages that had no room in the table, since the start.
+    pub pages_over_cap: u64,
+    /// Ranges that were impossible or had no room, since the start.
+    pub ranges_refused: u64,
+    held: HashMap<RddKey, Held>,
+    all: Held,
+    next_serial: u64,
+}
+
+impl Memory {
+    /// What an RDD holds.
+    #[must_use]
+    pub fn held(&self, rdd: RddKey) -> Held {
+        self.held.get(&rdd).copied().unwrap_or_default()
+    }
+
+    /// What every RDD holds that holds anything.
+    pub fn holders(&self) -> impl Iterator<Item = (RddKey, &Held)> {
+        self.held.iter().map(|(rdd, held)| (*rdd, held))
+    }
+
+    /// What all hold together.
+    #[must_use]
+    pub const fn total(&self) -> Held {
+        self.all
+    }
+
+    fn hold(&mut self, rdd: RddKey, more: &Held) {
+        self.held.entry(rdd).or_default().add(more);
+        self.all.add(more);
+    }
+
+    fn release(&mut self, rdd: RddKey, less: &Held) {
+        if let Some(held) = self.held.get_mut(&rdd) {
+            held.take(less);
+            self.all.take(less);
+            if held.is_nothing() {
+                self.held.remove(&rdd);
+            }
+        }
+    }
+
+    fn serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial
+    }
+
+    /// A block was stored, or is told again.
+    pub(super) fn block_stored(&mut self, fact: &BlockFact, stage: Option<StageKey>, time_ns: u64, limits: &Limits) -> Outcome {
+        let rdd = RddKey::of_fact(fact.rdd_id);
+        let known = self.blocks.get(&fact.block_id);
+        if known.is_none() && self.blocks.len() >= limits.blocks_per_executor {
+            // A block's further ranges are not a further block.
+            if fact.range_first == 0 {
+                self.blocks_over_cap += 1;
+            }
+            return Outcome::OverCap("blocks");
+        }
+        let same = known.is_some_and(|block| {
+            block.size_bytes == fact.size_bytes
+                && block.range_total == fact.range_total
+                && block.rdd == rdd
+                && block.on_heap == fact.on_heap
+                && block.serialized == fact.serialized
+        });
+        if !same {
+            let reads = known.map_or(0, |block| block.reads);
+            let stored_ns = known.filter(|_| fact.told_again).map_or(time_ns, |block| block.stored_ns);
+            self.remove_block(&fact.block_id);
+            let block = Block {
+                serial: self.serial(),
+                rdd,
+                partition: fact.partition,
+                size_bytes: fact.size_bytes,
+                on_heap: fact.on_heap,
+                serialized: fact.serialized,
+                without_task: fact.without_task,
+                task: fact.task_attempt_id,
+                stage,
+                range_total: fact.range_total,
+                ranges: Vec::new(),
+                reads,
+                stored_ns,
+                told_ns: time_ns,
+            };
+            self.hold(rdd, &block.held());
+            self.blocks.insert(fact.block_id.clone(), block);
+        }
+        self.place_ranges(fact, time_ns, limits);
+        Outcome::Applied
+    }
+
+    /// The collector moved a block. Of a block that is not known (any more) this is no news: it may have been
+    /// removed between the collection and the telling, and then the removal was told first.
+    pub(super) fn block_moved(&mut self, fact: &BlockFact, time_ns: u64, limits: &Limits) -> Outcome {
+        let Some(block) = self.blocks.get(&fact.block_id) else { return Outcome::Ignored("block_not_known") };
+        let stage = block.stage;
+        if block.range_total == fact.range_total {
+            self.place_ranges(fact, time_ns, limits);
+            return Outcome::Applied;
+        }
+        // The same bytes in other pieces: all that was known of the ranges is out of date.
+        let fact = BlockFact { told_again: true, ..fact.clone() };
+        self.block_stored(&fact, stage, time_ns, limits)
+    }
+
+    fn place_ranges(&mut self, fact: &BlockFact, time_ns: u64, limits: &Limits) {
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else { return };
+        block.told_ns = time_ns;
+        let owner = Owner { serial: block.serial, is_block: true, rdd: block.rdd };
+        let first = usize::try_from(fact.range_first).unwrap_or(usize::MAX);
+        for (offset, range) in fact.ranges.iter().enumerate() {
+            let Some(index) = first.checked_add(offset).filter(|index| *index < RANGES_PER_BLOCK) else {
+                self.ranges_refused += 1;
+                continue;
+            };
+            if block.ranges.len() <= index {
+                block.ranges.resize(index + 1, (0, 0));
+            }
+            let old = block.ranges[index];
+            if old == *range {
+                continue;
+            }
+            self.addresses.remove(old.0, old.1, owner.serial);
+            block.ranges[index] = (0, 0);
+            if self.addresses.len() < limits.ranges_per_executor && self.addresses.insert(range.0, range.1, owner) {
+                block.ranges[index] = *range;
+            } else {
+                self.ranges_refused += 1;
+            }
+        }
+    }
+
+    fn remove_block(&mut self, block_id: &str) -> bool {
+        let Some(block) = self.blocks.remove(block_id) else { return false };
+        for (address, length) in &block.ranges {
+            self.addresses.remove(*address, *length, block.serial);
+        }
+        self.release(block.rdd, &block.held());
+        true
+    }
+
+    /// A cached block is being read.
+    pub(super) fn block_read(&mut self, fact: &BlockRead) -> Outcome {
+        match self.blocks.get_mut(&fact.block_id) {
+            Some(block) => {
+                block.reads += 1;
+                Outcome::Applied
+            }
+            None => Outcome::Ignored("block_not_known"),
+        }
+    }
+
+    /// A block left memory.
+    pub(super) fn block_removed(&mut self, fact: &BlockRemoved) -> Outcome {
+        if self.remove_block(&fact.block_id) { Outcome::Applied } else { Outcome::Ignored("block_not_known") }
+    }
+
+    /// Execution memory was allocated, or is told again. `resync` is the resync that is under way. Also says by
+    /// how many bytes the task's memory changed.
+    pub(super) fn page_allocated(
+        &mut self,
+        fact: &PageAllocated,
+        resync: Option<u64>,
+        time_ns: u64,
+        limits: &Limits,
+    ) -> (Outcome, i64) {
+        let key = match fact.page_number {
+            Some(number) => PageKey::Page(fact.task_attempt_id, number),
+            None => PageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
+        };
+        let told_in = resync.filter(|_| fact.told_again);
+        if let Some(page) = self.pages.get_mut(&key) {
+            page.told_ns = time_ns;
+            if matches!(key, PageKey::Grant(..)) {
+                let (rdd, before) = (page.rdd, page.size_bytes);
+                let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
+                page.size_bytes = if adds { before.saturating_add(fact.size_bytes) } else { fact.size_bytes };
+                page.told_in = told_in.or(page.told_in);
+                let after = page.size_bytes;
+                self.resized(rdd, before, after);
+                return (Outcome::Applied, difference(after, before));
+            }
+            if page.address == fact.address && page.size_bytes == fact.size_bytes {
+                return (Outcome::Applied, 0);
+            }
+        }
+        let before = self.page_forgotten(&key).unwrap_or(0);
+        if self.pages.len() >= limits.pages_per_executor {
+            self.pages_over_cap += 1;
+            return (Outcome::OverCap("pages"), 0);
+        }
+        let page = Page {
+            serial: self.serial(),
+            rdd: RddKey::of_fact(fact.rdd_id),
+            task: fact.task_attempt_id,
+            address: fact.address,
+            size_bytes: fact.size_bytes,
+            consumer: fact.consumer.clone(),
+            told_ns: time_ns,
+            told_in,
+        };
+        if page.address != 0 {
+            let owner = Owner { serial: page.serial, is_block: false, rdd: page.rdd };
+            if self.addresses.len() >= limits.ranges_per_executor || !self.addresses.insert(page.address, page.size_bytes, owner) {
+                self.ranges_refused += 1;
+            }
+        }
+        let grown = difference(page.size_bytes, before);
+        self.hold(page.rdd, &page.held());
+        self.pages.insert(key, page);
+        (Outcome::Applied, grown)
+    }
+
+    /// Execution memory was freed. Also says by how many bytes the task's memory changed.
+    pub(super) fn page_freed(&mut self, fact: &PageFreed) -> (Outcome, i64) {
+        let Some(number) = fact.page_number else {
+            let key = PageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
+            let Some(grant) = self.pages.get_mut(&key) else { return (Outcome::Ignored("page_not_known"), 0) };
+            let (rdd, before) = (grant.rdd, grant.size_bytes);
+            grant.size_bytes = before.saturating_sub(fact.size_bytes);
+            let after = grant.size_bytes;
+            self.resized(rdd, before, after);
+            if after == 0 {
+                self.page_forgotten(&key);
+            }
+            return (Outcome::Applied, difference(after, before));
+        };
+        match self.page_forgotten(&PageKey::Page(fact.task_attempt_id, number)) {
+            Some(bytes) => (Outcome::Applied, difference(0, bytes)),
+            None => (Outcome::Ignored("page_not_known"), 0),
+        }
+    }
+
+    /// A grant has another size now.
+    fn resized(&mut self, rdd: RddKey, before: u64, after: u64) {
+        self.hold(rdd, &Held { execution_bytes: after, pages: 1, ..Held::default() });
+        self.release(rdd, &Held { execution_bytes: before, pages: 1, ..Held::default() });
+    }
+
+    /// Removes a page and its addresses; returns its size in bytes.
+    fn page_forgotten(&mut self, key: &PageKey) -> Option<u64> {
+        let page = self.pages.remove(key)?;
+        self.addresses.remove(page.address, page.size_bytes, page.serial);
+        self.release(page.rdd, &page.held());
+        Some(page.size_bytes)
+    }
+
+    /// Drops pages of which `gone` says that their task is over; returns how many.
+    pub(super) fn drop_pages(&mut self, gone: impl Fn(&Page) -> bool) -> u64 {
+        let keys: Vec<PageKey> = self.pages.iter().filter(|(_, page)| gone(page)).map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            self.page_forgotten(key);
+        }
+        keys.len() as u64
+    }
+
+    /// Everything is free: the process is gone.
+    pub(super) fn clear(&mut self) {
+        self.blocks.clear();
+        self.pages.clear();
+        self.held.clear();
+        self.all = Held::default();
+        self.addresses = AddressMap::default();
+    }
+
+    /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.
+    pub(super) fn sweep(&mut self, since_ns: u64) -> u64 {
+        let blocks: Vec<String> =
+            self.blocks.iter().filter(|(_, block)| block.told_ns < since_ns).map(|(name, _)| name.clone()).collect();
+        for name in &blocks {
+            self.remove_block(name);
+        }
+        blocks.len() as u64 + self.drop_pages(|page| page.told_ns < since_ns)
+    }
+}

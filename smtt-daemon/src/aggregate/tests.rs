@@ -1,0 +1,1 @@
+//! Replays of event sequences against the views.

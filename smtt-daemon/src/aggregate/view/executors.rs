@@ -1,0 +1,183 @@
+//! Executors as rows.
+
+use super::{Filter, Listing, Who, stages_of};
+use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
+use crate::attribute::Agreement;
+use serde::{Deserialize, Serialize};
+use smtt_common::context::Activity;
+use smtt_common::counter::{FaultCounters, Unattributed};
+use std::collections::BTreeMap;
+
+/// One executor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExecutorRow {
+    /// Who it is.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Name of the application.
+    pub application_name: Option<String>,
+    /// `alive` or `dead`.
+    pub state: String,
+    /// Whether another executor claimed the same ids before it.
+    pub claimed_twice: bool,
+    /// Host as Spark names it.
+    pub host: Option<String>,
+    /// Version of Spark.
+    pub spark_version: Option<String>,
+    /// Version of Java.
+    pub java_version: Option<String>,
+    /// Hooks of the marker that found no target.
+    pub missing_hooks: Vec<String>,
+    /// Largest Java heap in bytes.
+    pub heap_max_bytes: Option<u64>,
+    /// All its page faults.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Faults that were counted for a context.
+    pub page_faults_attributed: Option<u64>,
+    /// Faults that were not.
+    pub page_faults_unattributed: Option<u64>,
+    /// The latter as a share of all, 0 to 1.
+    pub unattributed_share: Option<f64>,
+    /// Faults that were not, by class; classes without faults are left out.
+    pub unattributed: BTreeMap<String, u64>,
+    /// Bytes of cached blocks in memory.
+    pub storage_memory_bytes: u64,
+    /// Most that these ever were.
+    pub storage_memory_peak_bytes: u64,
+    /// Bytes of execution memory that are live.
+    pub execution_memory_bytes: u64,
+    /// Most that these ever were.
+    pub execution_memory_peak_bytes: u64,
+    /// Blocks in memory.
+    pub blocks: u64,
+    /// RDDs that have a row.
+    pub rdds: u64,
+    /// Tasks that run.
+    pub tasks_running: u64,
+    /// Tasks that returned their result.
+    pub tasks_succeeded: u64,
+    /// Tasks that threw.
+    pub tasks_failed: u64,
+    /// Tasks that were killed.
+    pub tasks_killed: u64,
+    /// Tasks whose end was not seen.
+    pub tasks_lost: u64,
+    /// Threads with a slot.
+    pub threads: u64,
+    /// Python workers that serve a task.
+    pub python_workers: u64,
+    /// Child processes that live.
+    pub child_processes: u64,
+    /// Facts of its marker that reached the kernel side.
+    pub facts: u64,
+    /// Of them, facts that the kernel side had to drop.
+    pub facts_dropped: u64,
+    /// Threads that were refused a place in the kernel side's table.
+    pub threads_refused: u64,
+    /// Sampled addresses against contexts.
+    pub address_samples: Agreement,
+    /// Share of comparable samples whose address and context name the same RDD, 0 to 1.
+    pub address_agreement: Option<f64>,
+    /// Rare activities: how many, and nanoseconds in all.
+    pub spans: BTreeMap<String, SpanRow>,
+    /// Rows that had no room, by table.
+    pub over_cap: BTreeMap<String, u64>,
+}
+
+/// Spans of one activity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanRow {
+    /// How many.
+    pub count: u64,
+    /// Sum of their durations in nanoseconds.
+    pub duration_ns: u64,
+}
+
+impl State {
+    /// Executors that the filter lets through.
+    #[must_use]
+    pub fn list_executors(&self, filter: &Filter) -> Listing<ExecutorRow> {
+        let names = self.names();
+        self.listing(filter, |key, executor, rows| {
+            let rdd = filter.rdd.is_none() || executor.rdds.keys().any(|rdd| filter.rdd(executor, *rdd));
+            let stage = filter.stage.is_none() || executor.tasks.stages.keys().any(|stage| filter.stage(Some(*stage)));
+            // Both conditions are about the same work.
+            let both = filter.rdd.is_none()
+                || filter.stage.is_none()
+                || executor
+                    .rdds
+                    .keys()
+                    .filter(|rdd| filter.rdd(executor, **rdd))
+                    .any(|rdd| stages_of(executor, *rdd).any(|stage| filter.stage(Some(stage))));
+            if rdd && stage && both {
+                rows.push(self.executor_row(executor, names.get(&key).is_some_and(|names| names.claimed_twice)));
+            }
+        })
+    }
+
+    fn executor_row(&self, executor: &Executor, claimed_twice: bool) -> ExecutorRow {
+        let said = executor.described.as_ref();
+        let counters = &executor.counters;
+        let unattributed = faults::unattributed(counters);
+        let mut all: FaultCounters = counters.attributed;
+        faults::add(&mut all, &unattributed);
+        let figures = self.figures(&all);
+        let counted = |faults: &FaultCounters| figures.page_faults.map(|_| faults::total(faults));
+        let held = executor.memory.total();
+        let class = |(code, faults): (usize, &FaultCounters)| {
+            let name = u8::try_from(code).ok().and_then(|code| Unattributed(code).name()).unwrap_or("unknown");
+            (name.to_owned(), faults::total(faults))
+        };
+        ExecutorRow {
+            who: Who::new(executor),
+            application_name: said.map(|said| said.application_name.clone()),
+            state: if executor.died_ns.is_some() { "dead" } else { "alive" }.to_owned(),
+            claimed_twice,
+            host: said.map(|said| said.host.clone()),
+            spark_version: said.map(|said| said.spark_version.clone()),
+            java_version: said.map(|said| said.java_version.clone()),
+            missing_hooks: said.map_or_else(Vec::new, |said| {
+                said.missing_hook_names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            }),
+            heap_max_bytes: said.map(|said| said.heap_max_bytes),
+            faults: figures,
+            page_faults_attributed: counted(&counters.attributed),
+            page_faults_unattributed: counted(&unattributed),
+            unattributed_share: (faults::total(&all) > 0)
+                .then(|| faults::total(&unattributed) as f64 / faults::total(&all) as f64),
+            unattributed: counters.unattributed.iter().enumerate().map(class).filter(|(_, count)| *count > 0).collect(),
+            storage_memory_bytes: held.storage_bytes,
+            storage_memory_peak_bytes: executor.peak.storage_bytes,
+            execution_memory_bytes: held.execution_bytes,
+            execution_memory_peak_bytes: executor.peak.execution_bytes,
+            blocks: held.blocks,
+            rdds: executor.rdds.keys().filter(|rdd| rdd.id().is_some()).count() as u64,
+            tasks_running: executor.task_count(TaskState::Running),
+            tasks_succeeded: executor.task_count(TaskState::Succeeded),
+            tasks_failed: executor.task_count(TaskState::Failed),
+            tasks_killed: executor.task_count(TaskState::Killed),
+            tasks_lost: executor.task_count(TaskState::Lost),
+            threads: executor.threads.len() as u64,
+            python_workers: executor.python_workers.len() as u64,
+            child_processes: executor.children.len() as u64,
+            facts: counters.facts_seen,
+            facts_dropped: counters.facts_rate_limited
+                + counters.facts_too_long
+                + counters.facts_unreadable
+                + counters.facts_ring_full,
+            threads_refused: counters.threads_refused,
+            address_samples: executor.agreement,
+            address_agreement: executor.agreement.share(),
+            spans: executor
+                .spans
+                .iter()
+                .map(|(code, spans)| {
+                    let name = Activity(*code).name().unwrap_or("unknown").to_owned();
+                    (name, SpanRow { count: spans.count, duration_ns: spans.duration_ns })
+                })
+                .collect(),
+            over_cap: executor.over_cap().into_iter().map(|(table, count)| (table.to_owned(), count)).collect(),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! RDDs and blocks as rows.
+
+use super::{Filter, Listing, NO_RDD, OVERFLOW, Who, stages_of};
+use crate::aggregate::{Block, Executor, FaultFigures, Held, State};
+use crate::attribute::RddKey;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One RDD on one executor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RddRow {
+    /// The executor.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Id of the RDD; absent in the rows `(no RDD)` and `(overflow)`.
+    pub rdd_id: Option<u32>,
+    /// Its name; absent where it has none or it is not known yet.
+    pub name: Option<String>,
+    /// Where in the application it was made.
+    pub call_site: Option<String>,
+    /// Its storage level as Spark writes it; before it was told, what its blocks show; absent without any.
+    pub storage_level: Option<String>,
+    /// Its partitions.
+    pub partitions: Option<u64>,
+    /// Ids of its parents.
+    pub parents: Vec<u32>,
+    /// Its blocks in the memory of this executor.
+    pub partitions_cached: u64,
+    /// Page faults in contexts that name it.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Bytes of its blocks in memory, as Spark accounts for them.
+    pub storage_memory_bytes: u64,
+    /// Whether some of them are objects, whose size Spark only estimates.
+    pub storage_memory_estimated: bool,
+    /// Most that they ever were.
+    pub storage_memory_peak_bytes: u64,
+    /// Bytes of execution memory that were allocated while it was current and are still live.
+    pub execution_memory_bytes: u64,
+    /// Most that they ever were.
+    pub execution_memory_peak_bytes: u64,
+    /// By what its faults are attributed: `context`.
+    pub attributed_by: String,
+    /// Sampled faults whose address lies in its blocks or pages.
+    pub samples_by_address: u64,
+    /// Its page faults by what was being done.
+    pub contexts: Vec<DoingRow>,
+}
+
+/// Page faults of one RDD while one thing was being done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoingRow {
+    /// What the thread was doing.
+    pub activity: String,
+    /// Whether Spark read or wrote the RDD.
+    pub access: String,
+    /// Which memory of Spark it concerned.
+    pub region: String,
+    /// Its page faults.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+}
+
+/// One address range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// First address in the executor.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// One block in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRow {
+    /// The executor.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Spark's name of the block.
+    pub block_id: String,
+    /// RDD whose partition it holds.
+    pub rdd_id: Option<u32>,
+    /// Partition that it holds.
+    pub partition: Option<u32>,
+    /// Size in bytes as Spark accounts for it.
+    pub size_bytes: u64,
+    /// Whether the size is Spark's estimate (objects), else the bytes themselves.
+    pub size_estimated: bool,
+    /// Where its bytes are; empty for objects.
+    pub ranges: Vec<Range>,
+    /// Ranges that it has; more than are listed when some were not told or had no room.
+    pub range_total: u64,
+    /// On the Java heap.
+    pub on_heap: bool,
+    /// Serialised bytes, else objects.
+    pub serialized: bool,
+    /// Task attempt that stored it; absent for a replica or one that a thread without a task stored.
+    pub task_attempt_id: Option<u64>,
+    /// Stage of that task.
+    pub stage_id: Option<u32>,
+    /// How often it was read.
+    pub reads: u64,
+    /// Time since it was stored, in nanoseconds.
+    pub age_ns: u64,
+}
+
+/// A storage level that blocks show when it was not told. Replication and disk cannot be seen there.
+fn level_of(block: &Block) -> &'static str {
+    match (block.on_heap, block.serialized) {
+        (true, false) => "Memory Deserialized (from blocks)",
+        (true, true) => "Memory Serialized (from blocks)",
+        (false, _) => "OffHeap Memory Serialized (from blocks)",
+    }
+}
+
+impl State {
+    /// RDDs that the filter lets through. Rows without `rdd_id` stand for work of no RDD, and for RDDs that had no
+    /// room.
+    #[must_use]
+    pub fn list_rdds(&self, filter: &Filter) -> Listing<RddRow> {
+        self.listing(filter, |_, executor, rows| {
+            let mut held: BTreeMap<RddKey, Held> = BTreeMap::new();
+            for (rdd, holds) in executor.memory.holders() {
+                held.entry(executor.row_of(rdd)).or_default().add(holds);
+            }
+            let mut keys: Vec<RddKey> = executor.rdds.keys().copied().collect();
+            keys.extend(held.keys().filter(|key| !executor.rdds.contains_key(key)));
+            keys.sort_unstable();
+            rows.extend(
+                keys.into_iter()
+                    .filter(|key| filter.rdd(executor, *key))
+                    .filter(|key| filter.stage.is_none() || stages_of(executor, *key).any(|stage| filter.stage(Some(stage))))
+                    .map(|key| self.rdd_row(executor, key, held.get(&key).copied().unwrap_or_default())),
+            );
+        })
+    }
+
+    fn rdd_row(&self, executor: &Executor, key: RddKey, held: Held) -> RddRow {
+        let rdd = executor.rdds.get(&key).cloned().unwrap_or_default();
+        let said = rdd.described.as_ref();
+        let name = match key {
+            RddKey::None => Some(NO_RDD.to_owned()),
+            RddKey::Overflow => Some(OVERFLOW.to_owned()),
+            RddKey::Id(_) => said.map(|said| said.name.clone()).filter(|name| !name.is_empty()),
+        };
+        let from_blocks = || {
+            let mut blocks = executor.memory.blocks.values().filter(|block| block.rdd == key && key.id().is_some());
+            blocks.next().map(|block| level_of(block).to_owned())
+        };
+        RddRow {
+            who: Who::new(executor),
+            rdd_id: key.id(),
+            name,
+            call_site: said.map(|said| said.call_site.clone()).filter(|site| !site.is_empty()),
+            storage_level: said.map(|said| said.storage_level_text.clone()).filter(|level| !level.is_empty()).or_else(from_blocks),
+            partitions: said.map(|said| said.partitions),
+            parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
+            partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
+            faults: self.figures(&rdd.faults),
+            storage_memory_bytes: held.storage_bytes,
+            storage_memory_estimated: held.estimated_blocks > 0,
+            storage_memory_peak_bytes: rdd.peak.storage_bytes.max(held.storage_bytes),
+            execution_memory_bytes: held.execution_bytes,
+            execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
+            attributed_by: "context".to_owned(),
+            samples_by_address: rdd.samples_by_address,
+            contexts: rdd
+                .doing
+                .iter()
+                .map(|(doing, faults)| DoingRow {
+                    activity: doing.activity.name().unwrap_or("unknown").to_owned(),
+                    access: doing.access.name().unwrap_or("unknown").to_owned(),
+                    region: doing.region.name().unwrap_or("unknown").to_owned(),
+                    faults: self.figures(faults),
+                })
+                .collect(),
+        }
+    }
+
+    /// Blocks that the filter lets through.
+    #[must_use]
+    pub fn list_blocks(&self, filter: &Filter) -> Listing<BlockRow> {
+        let now_ns = self.now_ns();
+        self.listing(filter, |_, executor, rows| {
+            let who = Who::new(executor);
+            rows.extend(
+                executor
+                    .memory
+                    .blocks
+                    .iter()
+                    .filter(|(_, block)| filter.rdd(executor, block.rdd) && filter.stage(block.stage))
+                    .map(|(name, block)| BlockRow {
+                        who: who.clone(),
+                        block_id: name.clone(),
+                        rdd_id: block.rdd.id(),
+                        partition: block.partition,
+                        size_bytes: block.size_bytes,
+                        size_estimated: !block.serialized,
+                        ranges: block
+                            .ranges
+                            .iter()
+                            .filter(|(_, length)| *length > 0)
+                            .map(|(address, length)| Range { address: *address, length: *length })
+                            .collect(),
+                        range_total: block.range_total,
+                        on_heap: block.on_heap,
+                        serialized: block.serialized,
+                        task_attempt_id: block.task.filter(|_| !block.without_task),
+                        stage_id: block.stage.map(|stage| stage.id),
+                        reads: block.reads,
+                        age_ns: now_ns.saturating_sub(block.stored_ns),
+                    }),
+            );
+        })
+    }
+}
