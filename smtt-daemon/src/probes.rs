@@ -297,6 +297,17 @@ impl Probes {
         Ok(readings)
     }
 
+    /// Facts of a process that the kernel side has seen so far.
+    #[must_use]
+    pub fn facts_seen(&self, pid: u32) -> u64 {
+        let seen = || -> anyhow::Result<u64> {
+            let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0)?;
+            let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
+            Ok(executors.get(&process.executor, 0)?.iter().map(|Wire(counters)| counters.facts_seen).sum())
+        };
+        seen().unwrap_or(0)
+    }
+
     /// The key of a process that has no row yet, or the key that it has. For executors found late.
     ///
     /// # Errors

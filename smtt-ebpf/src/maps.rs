@@ -49,7 +49,8 @@ pub struct Sampler {
 #[map]
 pub static SAMPLER: PerCpuArray<Sampler> = PerCpuArray::with_max_entries(1, 0);
 
-/// Set by the daemon before loading.
+/// Set by the daemon before loading. Its default must differ from every other constant: the compiler merges equal
+/// constants, and a merged one would change with the settings.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
     fault_sample_every: 0,
@@ -59,7 +60,7 @@ pub static SETTINGS: Settings = Settings {
     contexts_per_executor: 0,
     task_tgid_offset: 0,
     task_pid_offset: 0,
-    reserved: 0,
+    reserved: u32::MAX,
 };
 
 /// Reads one of the settings.
