@@ -1,0 +1,371 @@
+//! Every rung of the page-fault ladder, forced one after the other, counts the same for the same workload; and the
+//! marker's probe pads are hit on this kernel as often as they are called.
+//!
+//! Needs root. The test process is its own executor: it is adopted, so no JVM is needed, and the test runs as it is in
+//! emulated machines (`cargo xtask vm`), where `SMTT_MUST_HAVE` lists the rungs that must not be missing. The library of
+//! the marker is taken from `SMTT_MARKER_LIBRARY`. Run with `--test-threads=1`: a process is one executor at a time.
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::counter::FaultCounters;
+use smtt_common::event::marker::SYMBOL_PREFIX;
+use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
+
+/// The RDD that is read and the RDD that is written.
+const READ_RDD: u32 = 7;
+const WRITTEN_RDD: u32 = 8;
+/// Pages of each, per thread. Odd, so that a fault per pair of pages would be seen.
+const READ_PAGES: usize = 1501;
+const WRITTEN_PAGES: usize = 701;
+const THREADS: u64 = 2;
+const PAD_CALLS: u64 = 5000;
+
+/// The forced rungs, with their names in the configuration.
+const RUNGS: [(&str, FaultHook); 4] = [
+    ("raw_tracepoint", FaultHook::RawTracepoint),
+    ("fentry", FaultHook::Fentry),
+    ("kprobe", FaultHook::Kprobe),
+    ("software", FaultHook::Software),
+];
+
+/// The head of a thread's slot, as the kernel side reads it.
+#[repr(C, align(128))]
+struct OwnSlot {
+    hot: AtomicU64,
+    task_attempt_id: u64,
+    stage_id: u32,
+    stage_attempt: u32,
+}
+
+/// What one rung counted.
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    read_rdd: u64,
+    written_rdd: u64,
+}
+
+#[test]
+fn every_rung_counts_the_same() {
+    let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
+    let must: Vec<&str> = must.split(',').filter(|name| !name.is_empty()).collect();
+    let mut tried = 0;
+    for (name, hook) in RUNGS {
+        let mut probes = load(hook);
+        let verdicts: Vec<_> = probes
+            .verdicts()
+            .into_iter()
+            .filter(|row| row.probe == "fault")
+            .collect();
+        let refused = verdicts
+            .iter()
+            .find(|row| !matches!(row.verdict, VerdictState::Ok | VerdictState::NotApplicable));
+        if let Some(row) = refused {
+            println!("{name}: skipped, {} is missing: {}", row.hook, row.reason);
+            assert_eq!(row.verdict, VerdictState::Unsupported, "{row:?}");
+            assert!(!must.contains(&name), "this kernel must have it: {row:?}");
+            continue;
+        }
+        let attached: Vec<_> = verdicts
+            .iter()
+            .filter(|row| row.verdict == VerdictState::Ok)
+            .collect();
+        assert!(
+            !attached.is_empty() && attached.iter().all(|row| kind_of(&row.hook) == name),
+            "{verdicts:?}"
+        );
+
+        let (readings, minflt) = workload(&mut probes);
+        let sums = |rdd: u32| {
+            let rows = readings
+                .contexts
+                .iter()
+                .filter(|(key, _)| key.rdd_plus_one == rdd + 1);
+            rows.fold(FaultCounters::default(), |sum, (_, row)| FaultCounters {
+                read: sum.read + row.read,
+                write: sum.write + row.write,
+                unknown: sum.unknown + row.unknown,
+                major: sum.major + row.major,
+            })
+        };
+        let (read, written) = (sums(READ_RDD), sums(WRITTEN_RDD));
+        println!(
+            "{name}: RDD {READ_RDD} {read:?}, RDD {WRITTEN_RDD} {written:?}, {minflt} by the kernel's own count"
+        );
+        let all = |row: &FaultCounters| row.read + row.write + row.unknown;
+        assert_eq!(
+            Counted {
+                read_rdd: all(&read),
+                written_rdd: all(&written)
+            },
+            Counted {
+                read_rdd: THREADS * READ_PAGES as u64,
+                written_rdd: THREADS * WRITTEN_PAGES as u64
+            },
+            "{name}"
+        );
+        if name == "software" {
+            assert!(!readings.access_known);
+            assert_eq!(
+                (read.read, written.write),
+                (0, 0),
+                "the software event cannot tell"
+            );
+        } else {
+            assert!(readings.access_known);
+            assert_eq!(
+                (read.write, written.read),
+                (0, 0),
+                "{name} takes reads for writes"
+            );
+        }
+        assert!(
+            minflt >= all(&read) + all(&written),
+            "{name} counts more than there were: {minflt}"
+        );
+        tried += 1;
+    }
+    assert!(
+        tried >= 2,
+        "fewer than two rungs work here: nothing was compared"
+    );
+}
+
+#[test]
+fn pads_are_hit_as_often_as_they_are_called() {
+    let Some(library) = std::env::var_os("SMTT_MARKER_LIBRARY") else {
+        println!(
+            "skipped: SMTT_MARKER_LIBRARY does not name the marker's library (cargo xtask test and vm do)"
+        );
+        return;
+    };
+    let mut probes = load(FaultHook::Off);
+    probes
+        .attach_library(Path::new(&library))
+        .expect("every entry point has its pad");
+    let executor = probes
+        .adopt_executor(std::process::id())
+        .expect("a row for this process");
+    let entry = entry_point(Path::new(&library), "threadGone");
+    let payload = [0_u64; 4];
+    let before = probes.facts_seen(std::process::id());
+    for _ in 0..PAD_CALLS {
+        // SAFETY: the entry point only returns; what it is called with is for the probe, and lives until it returns.
+        unsafe {
+            entry(
+                std::ptr::null(),
+                std::ptr::null(),
+                payload.as_ptr() as i64,
+                size_of_val(&payload) as i32,
+            )
+        };
+    }
+    let seen = probes.facts_seen(std::process::id()) - before;
+    probes.forget_executor(executor).expect("the row is there");
+    assert_eq!(seen, PAD_CALLS);
+}
+
+type Entry = unsafe extern "C" fn(*const (), *const (), i64, i32);
+
+fn entry_point(library: &Path, name: &str) -> Entry {
+    let path =
+        CString::new(library.as_os_str().as_encoded_bytes()).expect("no zero byte in a path");
+    let symbol = CString::new(format!("{SYMBOL_PREFIX}{name}")).expect("no zero byte in a name");
+    // SAFETY: the marker's library has no constructors; both texts end with a zero byte.
+    let address =
+        unsafe { libc::dlsym(libc::dlopen(path.as_ptr(), libc::RTLD_NOW), symbol.as_ptr()) };
+    assert!(
+        !address.is_null(),
+        "{library:?} has no {name}: {}",
+        loader_says()
+    );
+    // SAFETY: every entry point has this form; the library is never unloaded.
+    unsafe { std::mem::transmute::<*mut libc::c_void, Entry>(address) }
+}
+
+fn loader_says() -> String {
+    // SAFETY: the text, if there is one, lives until the next call of the loader in this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}
+
+fn load(hook: FaultHook) -> Probes {
+    Probes::load(&ProbeSettings {
+        fault_hook: hook,
+        ..ProbeSettings::default()
+    })
+    .expect("run as root")
+}
+
+/// `raw_tracepoint:page_fault_user` -> `raw_tracepoint`.
+fn kind_of(hook: &str) -> &str {
+    match hook.split_once(':').map_or(hook, |(kind, _)| kind) {
+        "perf" => "software",
+        kind => kind,
+    }
+}
+
+/// Runs the threads, each pinned to a processor (on a machine with several nodes: of different nodes), and gives what
+/// was counted, and the kernel's own count of the threads' faults.
+fn workload(probes: &mut Probes) -> (Readings, u64) {
+    let executor = probes
+        .adopt_executor(std::process::id())
+        .expect("a row for this process");
+    let (tell, told) = channel();
+    let (mut starts, mut threads) = (Vec::new(), Vec::new());
+    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for number in 0..THREADS {
+        let (start, started) = channel::<()>();
+        let tell: Sender<(u32, u64)> = tell.clone();
+        starts.push(start);
+        let processor = number as usize * (processors - 1) / (THREADS as usize - 1);
+        threads.push(thread::spawn(move || {
+            pin(processor);
+            let slot = OwnSlot {
+                hot: AtomicU64::new(0),
+                task_attempt_id: number,
+                stage_id: 1,
+                stage_attempt: 0,
+            };
+            // SAFETY: gettid takes nothing.
+            let tid = unsafe { libc::gettid() } as u32;
+            tell.send((tid, &raw const slot as u64))
+                .expect("the test listens");
+            started.recv().expect("the test says when");
+            let before = faults();
+            touch(&slot);
+            faults() - before
+        }));
+    }
+    for _ in 0..THREADS {
+        let (tid, slot) = told.recv().expect("the threads tell");
+        probes
+            .adopt_thread(executor, tid, slot)
+            .expect("a row for the thread");
+    }
+    starts
+        .iter()
+        .for_each(|start| start.send(()).expect("the threads listen"));
+    let minflt = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("the thread ends"))
+        .sum();
+    let readings = probes.readings().expect("the tables can be read");
+    probes.forget_executor(executor).expect("the row is there");
+    (readings, minflt)
+}
+
+/// Touches fresh pages of two RDDs by turns, with the context of each.
+fn touch(slot: &OwnSlot) {
+    let (read, written) = (Fresh::map(READ_PAGES), Fresh::map(WRITTEN_PAGES));
+    let hot = |rdd: u32, access| Hot::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0).0;
+    for page in 0..READ_PAGES.max(WRITTEN_PAGES) {
+        if page < READ_PAGES {
+            slot.hot
+                .store(hot(READ_RDD, Access::READ), Ordering::Release);
+            read.read(page);
+        }
+        if page < WRITTEN_PAGES {
+            slot.hot
+                .store(hot(WRITTEN_RDD, Access::WRITE), Ordering::Release);
+            written.write(page);
+        }
+        slot.hot.store(0, Ordering::Release);
+    }
+}
+
+/// Untouched anonymous memory of small pages.
+struct Fresh {
+    base: *mut u8,
+    page_bytes: usize,
+    pages: usize,
+}
+
+impl Fresh {
+    fn map(pages: usize) -> Self {
+        // SAFETY: sysconf takes no pointers.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address that the kernel chooses; the advice is about that mapping.
+        let base = unsafe {
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                pages * page_bytes,
+                protection,
+                flags,
+                -1,
+                0,
+            );
+            assert_ne!(
+                base,
+                libc::MAP_FAILED,
+                "no memory: {}",
+                std::io::Error::last_os_error()
+            );
+            // A kernel without huge pages refuses it, which is as good.
+            libc::madvise(base, pages * page_bytes, libc::MADV_NOHUGEPAGE);
+            base.cast()
+        };
+        Self {
+            base,
+            page_bytes,
+            pages,
+        }
+    }
+
+    fn read(&self, page: usize) {
+        assert!(page < self.pages);
+        // SAFETY: inside the mapping.
+        unsafe { self.base.add(page * self.page_bytes).read_volatile() };
+    }
+
+    fn write(&self, page: usize) {
+        assert!(page < self.pages);
+        // SAFETY: inside the mapping, which is this thread's alone.
+        unsafe { self.base.add(page * self.page_bytes).write_volatile(1) };
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map`.
+        unsafe { libc::munmap(self.base.cast(), self.pages * self.page_bytes) };
+    }
+}
+
+fn pin(processor: usize) {
+    // SAFETY: the set is plain data; zero is the calling thread.
+    let pinned = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    assert_eq!(
+        pinned,
+        0,
+        "processor {processor}: {}",
+        std::io::Error::last_os_error()
+    );
+}
+
+/// Faults of the calling thread so far, by the kernel's own count.
+fn faults() -> u64 {
+    // SAFETY: plain data, filled by the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
+        usage
+    };
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
