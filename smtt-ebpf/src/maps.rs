@@ -58,8 +58,7 @@ pub struct Sampling {
 #[map]
 pub static SAMPLING: PerCpuArray<Sampling> = PerCpuArray::with_max_entries(1, 0);
 
-/// What the daemon sets before the object is loaded. Its default must differ from every other constant: the compiler
-/// merges equal constants, and a merged one would change with the settings.
+/// What the daemon sets before the object is loaded.
 #[unsafe(no_mangle)]
 static SETTINGS: Global<Settings> = Global::new(Settings {
     fault_sample_every: 0,
@@ -73,7 +72,7 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     task_signal_offset: 0,
     signal_live_offset: 0,
     task_pagefault_disabled_offset: 0,
-    reserved: u32::MAX,
+    reserved: 0,
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.
