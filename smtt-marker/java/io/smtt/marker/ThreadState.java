@@ -7,7 +7,7 @@ import org.apache.spark.TaskContext;
 import sun.misc.Unsafe;
 
 /** What the marker knows about one thread. Used by that thread only, but for {@link #sweep}. */
-final class ThreadState {
+public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
     private static final Unsafe U = Memory.UNSAFE;
