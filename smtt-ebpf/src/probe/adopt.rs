@@ -4,18 +4,27 @@
 //! counts as the hooks do. Doing it here keeps one writer and makes every change atomic; the daemon itself could
 //! only replace whole rows.
 
-use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use core::ffi::c_void;
+
+use aya_ebpf::programs::RawTracePointContext;
 use smtt_common::{context::SlotHead, settings::TableOperation};
 
 use crate::tables as rows;
 
-/// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused.
-#[raw_tracepoint]
-pub fn tables(ctx: RawTracePointContext) -> i32 {
+/// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused. Without aya's macro for raw tracepoints,
+/// which throws the answer away: a tracepoint has none.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "raw_tp")]
+pub fn tables(ctx: *mut c_void) -> u32 {
+    u32::from(change(&RawTracePointContext::new(ctx)))
+}
+
+#[inline(always)]
+fn change(ctx: &RawTracePointContext) -> bool {
     let operation = TableOperation(ctx.arg(0));
     let subject: u64 = ctx.arg(1);
     let executor: u64 = ctx.arg(2);
-    let done = match operation {
+    match operation {
         TableOperation::ADOPT_EXECUTOR => rows::adopt_executor(subject as u32).is_some(),
         TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
         TableOperation::ADOPT_THREAD => rows::adopt_thread(subject as u32, executor, ctx.arg(3)),
@@ -42,6 +51,5 @@ pub fn tables(ctx: RawTracePointContext) -> i32 {
             true
         }
         _ => false,
-    };
-    i32::from(done)
+    }
 }
