@@ -17,7 +17,8 @@ use crate::vm::{Apt, Processor, unpacked};
 
 /// Rust's name of the foreign processor.
 const TARGET: &str = "riscv64gc-unknown-linux-gnu";
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+/// How long a build may take.
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Builds binary `binary` of `package` (linked statically for a foreign processor, so that it runs in a guest
 /// whatever C library that has) and gives its path.
@@ -67,7 +68,7 @@ pub fn build(
 
 /// Cargo, without what the cargo that runs this program has set for itself, and after everything else that wants
 /// the processors.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "19", "cargo"]).stdin(Stdio::null());
     for name in [

@@ -40,7 +40,10 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
 }
 
 /// Builds the native library and puts it into place.
-fn build_library(root: &Path, out_dir: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// When it does not build.
+pub fn build_library(root: &Path, out_dir: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args([
         "build",
@@ -55,6 +58,7 @@ fn build_library(root: &Path, out_dir: &Path) -> Result<PathBuf> {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let built = target.join("marker").join(LIBRARY_NAME);
     let library = out_dir.join(LIBRARY_NAME);
+    fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
     let bytes = fs::read(&built).with_context(|| format!("{} was not built", built.display()))?;
     replace(&library, &bytes)?;
     Ok(library)

@@ -9,18 +9,20 @@
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
 //! | [`modules`] | the kernel modules that a guest's disk needs |
 //! | [`machine`] | boots one, runs a script in it, brings output and exit status back |
+//! | [`kernel_tests`] | the tests against the kernel, run in a guest |
 //! | [`matrix`] | one line per kernel and probe, and whether it is as it must be |
 
 mod apt;
 mod archive;
 mod guest;
+mod kernel_tests;
 mod libraries;
 mod machine;
 mod matrix;
 mod modules;
 mod prepare;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -30,6 +32,7 @@ use crate::places::Places;
 
 pub use apt::Apt;
 pub use guest::{Guest, Processor};
+pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};
 pub use prepare::{Prepared, disk, prepare, unpacked};
 
@@ -63,6 +66,10 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
 
         let since = Instant::now();
         let probe = cross::build(places, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
+        let tests = guest
+            .rungs
+            .map(|rungs| kernel_tests::build(places, rungs))
+            .transpose()?;
         timed("build", since);
 
         let since = Instant::now();
@@ -73,7 +80,8 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
         timed("disk", since);
 
         let since = Instant::now();
-        total.add(&probe_guest(places, guest, &prepared, &probe, disk)?);
+        let content = Content { probe, tests, disk };
+        total.add(&probe_guest(places, guest, &prepared, content)?);
         timed("boot and probe", since);
     }
     println!();
@@ -88,30 +96,43 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// What runs in a guest.
+struct Content {
+    probe: PathBuf,
+    tests: Option<KernelTests>,
+    disk: Option<PathBuf>,
+}
+
 /// Boots one guest and prints its rows of the matrix.
 fn probe_guest(
     places: &Places,
     guest: &Guest,
     prepared: &Prepared,
-    probe: &Path,
-    disk: Option<PathBuf>,
+    content: Content,
 ) -> Result<matrix::Totals> {
+    let mut files = vec![GuestFile {
+        here: content.probe,
+        there: "/bin/smtt-vmprobe".to_owned(),
+    }];
+    let mut script = "failed=0\n/bin/smtt-vmprobe || failed=1\n".to_owned();
+    if let Some(tests) = content.tests {
+        files.extend(tests.files);
+        script += &tests.script;
+    }
+    if guest.jvm {
+        script += JVM_PROBE;
+    }
+    script += "exit $failed";
+    let log = places.logs().join(format!("vm-console-{}.log", guest.name));
     let machine = Machine {
         guest,
         prepared,
-        files: vec![GuestFile {
-            here: probe.to_owned(),
-            there: "/bin/smtt-vmprobe".to_owned(),
-        }],
-        disk,
+        files,
+        disk: content.disk,
         time_out: PROBE_TIME_OUT,
-        log: places.logs().join(format!("vm-console-{}.log", guest.name)),
+        log,
     };
     let mut matrix = matrix::Matrix::new(guest);
-    let script = format!(
-        "/bin/smtt-vmprobe; status=$?\n{}exit $status",
-        if guest.jvm { JVM_PROBE } else { "" }
-    );
     let ran = machine.run(&script, |line| matrix.line(line))?;
     println!(
         "{:<10} up in {:.1} s, probed in {:.1} s",

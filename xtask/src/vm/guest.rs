@@ -72,7 +72,9 @@ pub struct Guest {
     pub node_mib: u32,
     /// Whether it gets a disk with a JVM.
     pub jvm: bool,
-    /// Probes that must be ok here. The others may be unsupported, but never broken.
+    /// Rungs of the fault ladder that its kernel must have, where the tests against the kernel run in it.
+    pub rungs: Option<&'static str>,
+    /// Probes and tests that must be ok here. The others may be unsupported, but never broken.
     pub must: &'static [&'static str],
 }
 
@@ -85,6 +87,7 @@ pub static ALL: [Guest; 3] = [
         kernel: "linux-image-amd64",
         node_mib: 1024,
         jvm: false,
+        rungs: Some("raw_tracepoint,fentry,kprobe,software"),
         must: X86_MUST,
     },
     Guest {
@@ -94,6 +97,7 @@ pub static ALL: [Guest; 3] = [
         kernel: "linux-image-amd64",
         node_mib: 1024,
         jvm: false,
+        rungs: Some("raw_tracepoint,fentry,kprobe,software"),
         must: X86_MUST,
     },
     Guest {
@@ -103,6 +107,7 @@ pub static ALL: [Guest; 3] = [
         kernel: "linux-image-riscv64",
         node_mib: 2048,
         jvm: true,
+        rungs: None,
         must: &[
             "release",
             "processors",
@@ -132,6 +137,8 @@ const X86_MUST: &[&str] = &[
     "fentry",
     "kprobe",
     "uprobe",
+    "every_rung_counts_the_same",
+    "pads_are_hit_as_often_as_they_are_called",
 ];
 
 impl Guest {

@@ -59,6 +59,17 @@ impl<'a> Matrix<'a> {
 
     /// Takes a line of the guest's output and prints its row; a line that is no row is printed as it is.
     pub fn line(&mut self, line: &str) {
+        // libtest's own lines.
+        if let Some((name, outcome)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            match outcome {
+                "ok" => return self.row(name, "ok", ""),
+                "FAILED" => return self.row(name, "broken", "its output is below"),
+                _ => {}
+            }
+        }
         let mut words = line.splitn(4, ' ');
         let (Some("probe"), Some(name), Some(word)) = (words.next(), words.next(), words.next())
         else {
@@ -80,7 +91,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Adds the rows that did not come and the program's exit status, and gives the sums.
+    /// Adds the rows that did not come and the script's exit status, and gives the sums.
     pub fn finish(mut self, status: i32) -> Totals {
         for name in self.guest.must {
             if !self.seen.contains(*name) {
@@ -88,7 +99,7 @@ impl<'a> Matrix<'a> {
             }
         }
         if status != 0 && self.totals.broken == 0 {
-            self.row("program", "broken", &format!("ended with status {status}"));
+            self.row("script", "broken", &format!("ended with status {status}"));
         }
         self.totals
     }
@@ -133,6 +144,11 @@ mod tests {
         assert!(!verdict(&["probe fentry unsupported no such hook"], 0));
         assert!(!verdict(&["probe dtlb_sampling broken 7 of 100"], 1));
         assert!(!verdict(&["probe uprobe strange"], 0));
+        assert!(!verdict(&["test counts::exact ... FAILED"], 0));
+        assert!(verdict(
+            &["test counts::exact ... ok", "test result: ok. 1 passed"],
+            0
+        ));
     }
 
     #[test]
