@@ -320,6 +320,20 @@ impl State {
         sum
     }
 
+    /// Facts that markers say they emitted and facts that the kernel side saw, of executors whose slot file was
+    /// read; `None` without any.
+    #[must_use]
+    pub fn marker_counts(&self) -> Option<(u64, u64)> {
+        self.executors
+            .values()
+            .filter_map(|executor| {
+                let (emitted, seen) = (executor.facts_emitted?, executor.counters.facts_seen);
+                // The last words of a dying executor are counted by the kernel side after its slots were last read.
+                Some((if executor.died_ns.is_some() { emitted.max(seen) } else { emitted }, seen))
+            })
+            .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
+    }
+
     /// The kernel side's own counters, at the last reading.
     #[must_use]
     pub const fn kernel_counters(&self) -> &[u64; COUNTERS] {

@@ -1,1 +1,179 @@
-//! control
+//! What people and machines ask the daemon: HTTP/JSON on a Unix socket, and the metrics port.
+//!
+//! [`Shared`] is where the pipeline and the handlers meet. The pipeline owns the state's contents, the handlers
+//! only read. Once per tick the pipeline does, in this order (the order keeps the ledger free of false alarms):
+//!
+//! 1. take the counts of the source (`SourceCounts`);
+//! 2. take the readings of the probes and give them to `State::add`;
+//! 3. read `facts_emitted` of every open slot file and give them to `State::set_facts_emitted`;
+//! 4. `State::expire`;
+//! 5. [`Shared::tick`] with the counts of the source and of the decoder.
+//!
+//! Events go to `State::apply` as they come. Verdicts are set whenever they change ([`Shared::set_verdicts`]).
+//! [`Shared::set_ready`] is called once the probes are in place and both listeners are open.
+
+pub mod client;
+pub mod protocol;
+pub mod server;
+pub mod sort;
+
+use crate::aggregate::{Limits, State};
+use crate::export::prometheus::Exporter;
+use crate::loss::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
+use crate::probes::{Verdict, VerdictState};
+use protocol::{Check, ProbeRow, SelfFigures, Status};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// Checks of the machine that need no running daemon.
+pub type Doctor = fn() -> Vec<Check>;
+
+/// What is fixed when the daemon starts.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Version of the daemon.
+    pub version: String,
+    /// How the kernel side was built.
+    pub kernel_side: String,
+    /// Where metrics are served on the web port.
+    pub telemetry_path: String,
+    /// Most series of one metric with an RDD label.
+    pub series_max: usize,
+    /// Checks of the machine.
+    pub doctor: Doctor,
+}
+
+/// Where the pipeline and the handlers meet.
+#[derive(Debug)]
+pub struct Shared {
+    identity: Identity,
+    started: Instant,
+    state: Mutex<State>,
+    verdicts: Mutex<Vec<Verdict>>,
+    ledger: Mutex<(LedgerInputs, LedgerInputs)>,
+    exporter: Exporter,
+    bpf_memory_bytes: OnceLock<AtomicU64>,
+    ready: AtomicBool,
+}
+
+/// A lock whose holder panicked still guards usable numbers: a wrong row is better than no daemon.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// A meeting place with an empty state.
+    #[must_use]
+    pub fn new(identity: Identity, limits: Limits) -> Self {
+        Self {
+            exporter: Exporter::new(identity.series_max),
+            identity,
+            started: Instant::now(),
+            state: Mutex::new(State::new(limits)),
+            verdicts: Mutex::default(),
+            ledger: Mutex::default(),
+            bpf_memory_bytes: OnceLock::new(),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// What is fixed since the start.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The state. Hold it for a moment only: everybody waits.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The exporter of metrics.
+    #[must_use]
+    pub const fn exporter(&self) -> &Exporter {
+        &self.exporter
+    }
+
+    /// Sets the probes' verdicts. Without an attached `fault` probe page faults become "not measured".
+    pub fn set_verdicts(&self, verdicts: Vec<Verdict>) {
+        let faults = verdicts.iter().any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Ok);
+        self.state().set_page_faults_measured(faults);
+        *lock(&self.verdicts) = verdicts;
+    }
+
+    /// Sets the memory of the daemon's own eBPF programs and maps, in bytes.
+    pub fn set_bpf_memory_bytes(&self, bytes: u64) {
+        self.bpf_memory_bytes.get_or_init(AtomicU64::default).store(bytes, Ordering::Relaxed);
+    }
+
+    /// The probes are in place and the listeners open, or no longer.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Whether the probes are in place and the listeners open.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Ends a tick: the ledger is made of what was counted up to now.
+    pub fn tick(&self, source: SourceCounts, decode: &DecodeCounts) {
+        let inputs = {
+            let state = self.state();
+            LedgerInputs {
+                marker: state.marker_counts().map(|(emitted, seen)| MarkerCounts { emitted, seen }),
+                executors: state.executor_totals(),
+                kernel: *state.kernel_counters(),
+                source,
+                decode: decode.clone(),
+                aggregate: state.counts().clone(),
+            }
+        };
+        let mut ledger = lock(&self.ledger);
+        let previous = std::mem::replace(&mut ledger.0, inputs);
+        ledger.1 = previous;
+    }
+
+    /// The loss ledger as of the last tick.
+    #[must_use]
+    pub fn ledger(&self) -> Vec<Hop> {
+        let inputs = lock(&self.ledger);
+        ledger(&inputs.0, &inputs.1)
+    }
+
+    /// The probes' verdicts.
+    #[must_use]
+    pub fn probes(&self) -> Vec<ProbeRow> {
+        lock(&self.verdicts).iter().map(ProbeRow::from).collect()
+    }
+
+    /// What the daemon itself uses.
+    #[must_use]
+    pub fn self_figures(&self) -> SelfFigures {
+        let process = procfs::process::Process::myself().and_then(|process| process.stat()).ok();
+        SelfFigures {
+            cpu_seconds: process.as_ref().map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
+            rss_bytes: process.as_ref().map(|stat| stat.rss.saturating_mul(procfs::page_size())),
+            bpf_memory_bytes: self.bpf_memory_bytes.get().map(|bytes| bytes.load(Ordering::Relaxed)),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// Everything that `smtt-ctl status` shows.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
+        Status {
+            version: self.identity.version.clone(),
+            kernel_side: self.identity.kernel_side.clone(),
+            ready,
+            degraded: protocol::degraded(ready, &probes, &ledger),
+            probes,
+            ledger,
+            own: self.self_figures(),
+            summary: self.state().list_executors(&crate::aggregate::view::Filter::default()).summary,
+        }
+    }
+}

@@ -1,1 +1,3 @@
-//! export
+//! What leaves the daemon by itself: metrics today, one folder entry per format.
+
+pub mod prometheus;

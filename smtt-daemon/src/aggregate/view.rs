@@ -41,7 +41,8 @@ impl Filter {
     fn executor(&self, key: u64, executor: &Executor, names: &std::collections::BTreeMap<u64, Names>) -> bool {
         let said = executor.described.as_ref();
         let app = self.app.as_ref().is_none_or(|wanted| {
-            said.is_some_and(|said| said.application_id == *wanted || said.application_name == *wanted)
+            // An empty name finds executors that have not described themselves.
+            said.map_or(wanted.is_empty(), |said| said.application_id == *wanted || said.application_name == *wanted)
         });
         let id = self.executor.as_ref().is_none_or(|wanted| {
             said.is_some_and(|said| said.executor_id == *wanted)

@@ -1,0 +1,193 @@
+//! Questions and answers of the HTTP/JSON interface.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/v1/status` | [`Status`] |
+//! | `/v1/doctor` | array of [`Check`] |
+//! | `/v1/executors`, `/v1/stages`, `/v1/tasks`, `/v1/rdds`, `/v1/blocks` | [`crate::aggregate::view::Listing`] |
+//! | `/v1/report` | [`Report`] |
+//!
+//! Listings take `app`, `executor`, `rdd`, `stage`, `sort` and `limit` in the query. An error is
+//! `{"error": "..."}` with a status of 400 or above.
+
+use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
+use crate::loss::Hop;
+use crate::probes::Verdict;
+use serde::{Deserialize, Serialize};
+
+/// One probe with its verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeRow {
+    /// Name of the probe.
+    pub name: String,
+    /// Where it is attached.
+    pub hook: String,
+    /// `ok`, `unsupported`, `broken` or `not_applicable`.
+    pub verdict: String,
+    /// Why, with the next step; empty when all is well.
+    pub reason: String,
+}
+
+impl From<&Verdict> for ProbeRow {
+    fn from(verdict: &Verdict) -> Self {
+        use crate::probes::VerdictState::{Broken, NotApplicable, Ok, Unsupported};
+        let state = match verdict.verdict {
+            Ok => "ok",
+            Unsupported => "unsupported",
+            Broken => "broken",
+            NotApplicable => "not_applicable",
+        };
+        Self {
+            name: verdict.probe.clone(),
+            hook: verdict.hook.clone(),
+            verdict: state.to_owned(),
+            reason: verdict.reason.clone(),
+        }
+    }
+}
+
+/// What the daemon itself uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SelfFigures {
+    /// CPU time since its start, in seconds.
+    pub cpu_seconds: Option<f64>,
+    /// Resident memory in bytes.
+    pub rss_bytes: Option<u64>,
+    /// Memory of its eBPF programs and maps in bytes.
+    pub bpf_memory_bytes: Option<u64>,
+    /// Time since its start, in seconds.
+    pub uptime_seconds: f64,
+}
+
+/// How the daemon fares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// How the kernel side was built.
+    pub kernel_side: String,
+    /// Whether the probes are in place and the listeners open.
+    pub ready: bool,
+    /// Why the answers are worse than they could be; empty when all is well.
+    pub degraded: Vec<String>,
+    /// The probes.
+    pub probes: Vec<ProbeRow>,
+    /// The loss ledger in the order of flow.
+    pub ledger: Vec<Hop>,
+    /// What the daemon uses.
+    #[serde(rename = "self")]
+    pub own: SelfFigures,
+    /// What is counted at all.
+    pub summary: Summary,
+}
+
+/// Why answers are worse than they could be.
+#[must_use]
+pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if !ready {
+        reasons.push("the daemon is still starting".to_owned());
+    }
+    for probe in probes.iter().filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported")) {
+        // A rung of a ladder that is not there matters only when no other rung holds.
+        if probe.verdict == "broken" || !probes.iter().any(|other| other.name == probe.name && other.verdict == "ok") {
+            reasons.push(format!("probe {} ({}) is {}: {}", probe.name, probe.hook, probe.verdict, probe.reason));
+        }
+    }
+    for hop in ledger.iter().filter(|hop| !hop.consistent) {
+        reasons.push(format!(
+            "the ledger does not add up at {}: {} attempted, {} delivered, {} lost, {} in flight",
+            hop.hop,
+            hop.attempted,
+            hop.delivered,
+            hop.lost_total(),
+            hop.in_flight
+        ));
+    }
+    reasons
+}
+
+/// One check of `smtt-ctl doctor`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was checked.
+    pub name: String,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do; empty when it is as it should be.
+    pub remedy: String,
+}
+
+/// Query of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Application id or name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// Executor id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// RDD id or name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdd: Option<String>,
+    /// Stage id, or id and attempt as `3.1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Field to sort by, with `:asc` or `:desc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sort: Option<String>,
+    /// Most rows of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+impl ListQuery {
+    /// Its conditions.
+    #[must_use]
+    pub fn filter(&self) -> Filter {
+        Filter {
+            app: self.app.clone(),
+            executor: self.executor.clone(),
+            rdd: self.rdd.clone(),
+            stage: self.stage.clone(),
+        }
+    }
+}
+
+/// Most rows of each table of a report.
+pub const REPORT_ROWS: usize = 10;
+
+/// Summary of everything that is known, by application.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The applications.
+    pub applications: Vec<ApplicationReport>,
+    /// The loss ledger.
+    pub ledger: Vec<Hop>,
+    /// Why the figures are worse than they could be.
+    pub degraded: Vec<String>,
+}
+
+/// Summary of one application on this worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ApplicationReport {
+    /// Its id; absent for executors that have not described themselves.
+    pub application_id: Option<String>,
+    /// Its name.
+    pub application_name: Option<String>,
+    /// Page faults of all its executors, and their unattributed share.
+    pub summary: Summary,
+    /// Its executors on this worker.
+    pub executors: Vec<ExecutorRow>,
+    /// RDDs with most page faults.
+    pub rdds_by_faults: Vec<RddRow>,
+    /// RDDs that held most memory.
+    pub rdds_by_memory: Vec<RddRow>,
+    /// Stages with most page faults.
+    pub stages: Vec<StageRow>,
+    /// Tasks with most page faults.
+    pub tasks: Vec<TaskRow>,
+}

@@ -1,0 +1,179 @@
+//! Routes and their handlers.
+
+use crate::aggregate::view::{Filter, Listing};
+use crate::control::Shared;
+use crate::control::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
+use crate::control::sort::{Row, Sort, sort};
+use axum::extract::{Query, State as Held};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Everything: the interface of `smtt-ctl`, and what the metrics port has.
+#[must_use]
+pub fn control_router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/status", get(|Held(shared): Held<Arc<Shared>>| async move { Json(shared.status()) }))
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/report", get(report_route))
+        .route(
+            "/v1/executors",
+            get(|held, query| list(held, query, &["application_id:asc", "executor_id:asc"], |s, f| s.state().list_executors(f))),
+        )
+        .route(
+            "/v1/stages",
+            get(|held, query| list(held, query, &["stage_id:asc", "executor_id:asc"], |s, f| s.state().list_stages(f))),
+        )
+        .route("/v1/tasks", get(|held, query| list(held, query, &["task_attempt_id:asc"], |s, f| s.state().list_tasks(f))))
+        .route(
+            "/v1/rdds",
+            get(|held, query| list(held, query, &["page_faults:desc", "storage_memory_bytes:desc"], |s, f| s.state().list_rdds(f))),
+        )
+        .route(
+            "/v1/blocks",
+            get(|held, query| list(held, query, &["rdd_id:asc", "partition:asc", "block_id:asc"], |s, f| s.state().list_blocks(f))),
+        )
+        .with_state(Arc::clone(&shared))
+        .merge(web_router(shared))
+}
+
+/// What the metrics port has.
+#[must_use]
+pub fn web_router(shared: Arc<Shared>) -> Router {
+    let path = shared.identity().telemetry_path.clone();
+    Router::new()
+        .route("/", get(landing))
+        .route(&path, get(metrics))
+        .route("/-/healthy", get(|| async { "smtt-daemon is healthy\n" }))
+        .route("/-/ready", get(ready))
+        .with_state(shared)
+}
+
+fn refused(message: &str) -> Response {
+    (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
+}
+
+/// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
+/// asked for, the most important first.
+async fn list<R: Serialize>(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+    order: &'static [&'static str],
+    listing: impl Fn(&Shared, &Filter) -> Listing<R>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return refused(&error.body_text()),
+    };
+    let Listing { rows, summary } = listing(&shared, &query.filter());
+    let mut rows: Vec<Row> = rows
+        .iter()
+        .filter_map(|row| match serde_json::to_value(row) {
+            Ok(Value::Object(row)) => Some(row),
+            _ => None,
+        })
+        .collect();
+    for by in order.iter().rev().copied().chain(query.sort.as_deref()) {
+        if let Err(error) = by.parse::<Sort>().and_then(|by| sort(&mut rows, &by)) {
+            return refused(&error.to_string());
+        }
+    }
+    rows.truncate(query.limit.unwrap_or(usize::MAX));
+    Json(json!({ "rows": rows, "summary": summary })).into_response()
+}
+
+async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {
+    let checks = shared.identity().doctor;
+    // The checks read files and try system calls.
+    match tokio::task::spawn_blocking(checks).await {
+        Ok(checks) => Json(checks).into_response(),
+        Err(error) => {
+            let message = format!("the checks failed: {error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": message }))).into_response()
+        }
+    }
+}
+
+async fn report_route(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => Json(report(&shared, &query.filter())).into_response(),
+        Err(error) => refused(&error.body_text()),
+    }
+}
+
+/// The report of everything that the filter lets through.
+#[must_use]
+pub fn report(shared: &Shared, filter: &Filter) -> Report {
+    let status = shared.status();
+    let state = shared.state();
+    let executors = state.list_executors(filter).rows;
+    let ids: BTreeSet<Option<String>> = executors.iter().map(|row| row.who.application_id.clone()).collect();
+    let applications = ids
+        .into_iter()
+        .map(|id| {
+            let filter = Filter { app: Some(id.clone().unwrap_or_default()), ..filter.clone() };
+            let executors: Vec<_> = executors.iter().filter(|row| row.who.application_id == id).cloned().collect();
+            let mut by_faults = state.list_rdds(&filter).rows;
+            let mut by_memory = by_faults.clone();
+            by_faults.retain(|row| row.faults.page_faults > Some(0));
+            by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
+            by_faults.truncate(REPORT_ROWS);
+            by_memory.retain(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes > 0);
+            by_memory.sort_by_key(|row| std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes));
+            by_memory.truncate(REPORT_ROWS);
+            let mut stages = state.list_stages(&filter);
+            stages.rows.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
+            stages.rows.truncate(REPORT_ROWS);
+            let mut tasks = state.list_tasks(&filter).rows;
+            tasks.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
+            tasks.truncate(REPORT_ROWS);
+            ApplicationReport {
+                application_name: executors.iter().find_map(|row| row.application_name.clone()),
+                application_id: id,
+                summary: stages.summary,
+                executors,
+                rdds_by_faults: by_faults,
+                rdds_by_memory: by_memory,
+                stages: stages.rows,
+                tasks,
+            }
+        })
+        .collect();
+    Report { applications, ledger: status.ledger, degraded: status.degraded }
+}
+
+async fn landing(Held(shared): Held<Arc<Shared>>) -> Html<String> {
+    let identity = shared.identity();
+    Html(format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
+         <body><h1>SMTT {version}</h1><p>Which Spark RDD, task and stage makes the memory hardware work.</p>\
+         <ul><li><a href=\"{path}\">Metrics</a></li><li><a href=\"/-/healthy\">Healthy</a></li>\
+         <li><a href=\"/-/ready\">Ready</a></li></ul></body></html>\n",
+        version = identity.version,
+        path = identity.telemetry_path,
+    ))
+}
+
+async fn ready(Held(shared): Held<Arc<Shared>>) -> (StatusCode, &'static str) {
+    if shared.is_ready() {
+        (StatusCode::OK, "smtt-daemon is ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "smtt-daemon is starting\n")
+    }
+}
+
+async fn metrics(Held(shared): Held<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+    match shared.exporter().scrape(&shared, accept) {
+        Ok((content_type, text)) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,118 @@
+//! Every metric as data: the exporter, docs/METRICS.md and the tests all take names, labels and help from here.
+
+/// Kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows while its row lives.
+    Counter,
+    /// A value now.
+    Gauge,
+    /// Always 1; the labels are the information.
+    Info,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Full name.
+    pub name: &'static str,
+    /// Kind.
+    pub kind: Kind,
+    /// Labels in order.
+    pub labels: &'static [&'static str],
+    /// One sentence without a full stop.
+    pub help: &'static str,
+    /// When there is no series.
+    pub absent: &'static str,
+}
+
+const RDD_LABELS: &[&str] = &["application_id", "executor_id", "rdd_id", "rdd_name"];
+
+macro_rules! metrics {
+    ($($konst:ident $name:literal $kind:ident $labels:expr, $help:literal, $absent:literal;)+) => {
+        $(#[doc = $help] pub const $konst: &Metric = &Metric { name: $name, kind: Kind::$kind, labels: $labels, help: $help, absent: $absent };)+
+        /// Every metric, in the order in which they are written.
+        pub const METRICS: &[&Metric] = &[$($konst),+];
+    };
+}
+
+metrics! {
+    BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
+        "Version of the daemon and how its kernel side was built", "";
+    PROBE_UP "smtt_probe_up" Gauge &["probe"],
+        "Whether a probe is attached by any of its hooks", "the probe is not needed or switched off";
+    EVENTS_ATTEMPTED "smtt_events_attempted_total" Counter &["hop"],
+        "Records that came to a hop on their way from the executors to the state", "no slot file is open (hop marker)";
+    EVENTS_LOST "smtt_events_lost_total" Counter &["hop", "cause"],
+        "Records that a hop did not pass on, by cause", "nothing was lost for that cause";
+    LEDGER_CONSISTENT "smtt_ledger_consistent" Gauge &["hop"],
+        "Whether records attempted at a hop equal those delivered, lost and in flight", "no slot file is open (hop marker)";
+    EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "application_name", "executor_id"],
+        "An executor that is known on this worker", "";
+    EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "executor_id"],
+        "Whether the executor's process lives", "the executor died longer ago than the retention";
+    EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "executor_id", "attribution"],
+        "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
+    EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
+        "Page faults of an executor without a context, by class of the thread", "there were none of that class";
+    EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
+        "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "there were no such samples";
+    RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
+        "Page faults of loads in contexts that name the RDD", "reads and writes are not told apart on this machine";
+    RDD_WRITE "smtt_rdd_page_faults_write_total" Counter RDD_LABELS,
+        "Page faults of stores in contexts that name the RDD", "reads and writes are not told apart on this machine";
+    RDD_UNKNOWN "smtt_rdd_page_faults_unknown_access_total" Counter RDD_LABELS,
+        "Page faults in contexts that name the RDD whose hook cannot tell loads from stores", "all faults could be told apart";
+    RDD_MAJOR "smtt_rdd_page_faults_major_total" Counter RDD_LABELS,
+        "Page faults that needed I/O in contexts that name the RDD (a part of the others)", "major faults are not counted on this machine";
+    RDD_STORAGE "smtt_rdd_storage_memory_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks in the executor's memory, as Spark accounts for them", "";
+    RDD_EXECUTION "smtt_rdd_execution_memory_bytes" Gauge RDD_LABELS,
+        "Bytes of live execution memory that was allocated while the RDD was current", "";
+    RDD_CACHED "smtt_rdd_partitions_cached" Gauge RDD_LABELS,
+        "Partitions of the RDD in the executor's memory", "work of no RDD";
+    SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
+        "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
+    EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
+        "Executors that found no room in the daemon's table", "";
+    PROCESS_CPU "process_cpu_seconds_total" Counter &[],
+        "User and system CPU time of the daemon in seconds", "it could not be read";
+    PROCESS_RSS "process_resident_memory_bytes" Gauge &[],
+        "Resident memory of the daemon in bytes", "it could not be read";
+    BPF_MEMORY "smtt_bpf_memory_bytes" Gauge &[],
+        "Memory of the daemon's eBPF programs and maps in bytes", "it could not be read";
+    SCRAPE_DURATION "smtt_scrape_duration_seconds" Gauge &[],
+        "Time that making this answer took in seconds", "";
+}
+
+/// The document that describes the metrics.
+#[must_use]
+pub fn document(metrics: &[&Metric]) -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         <!-- Generated from smtt-daemon/src/export/prometheus/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon metrics_document -->\n\n\
+         Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
+         * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" says when.\n\
+         * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
+         * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one, those with most memory touched (page faults times 4096 bytes) and held. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
+         * Counters of an executor end when it has been dead for `[retention] executors`.\n\
+         * Reads and writes are the hardware's: reading an RDD can cause write faults (its objects are new memory).\n\n\
+         | metric | kind | labels | what it is | no series when |\n|---|---|---|---|---|\n",
+    );
+    for metric in metrics {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Info => "info",
+        };
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        text.push_str(&format!(
+            "| `{}` | {kind} | {} | {} | {} |\n",
+            metric.name,
+            labels.join(", "),
+            metric.help.replace('|', "\\|"),
+            metric.absent
+        ));
+    }
+    text
+}

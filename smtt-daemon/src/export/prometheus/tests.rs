@@ -1,0 +1,1 @@
+//! The metrics of a small state, in both formats.
