@@ -6,9 +6,9 @@ mod library;
 mod memory;
 mod reading;
 mod table;
+mod tables;
 mod wire;
 
-use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -19,7 +19,7 @@ use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
 use smtt_common::context::SlotHead;
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
-use smtt_common::settings::{Budget, Process, ROLE_CHILD, ROLE_EXECUTOR, Settings, Thread, executor_key};
+use smtt_common::settings::{Budget, Process, ROLE_CHILD, Settings, TableOperation, Thread};
 
 use self::library::Libraries;
 use self::reading::Reader;
@@ -110,6 +110,7 @@ impl Default for ProbeSettings {
                 fault_samples_per_second: 200,
                 facts_per_second: 20_000,
                 threads_per_executor: 4096,
+                processes_per_executor: 1024,
                 contexts_per_executor: 4096,
                 ..Settings::default()
             },
@@ -151,6 +152,15 @@ impl Probes {
         if let Ok(offsets) = &offsets {
             (settings.task_tgid_offset, settings.task_pid_offset) = (offsets[0], offsets[1]);
         }
+        // The next ones only make counts exact in corners; where they are missing the kernel side does without.
+        let signal = btf::kernel_field_offsets("task_struct", &["signal"]);
+        let live = btf::kernel_field_offsets("signal_struct", &["live"]);
+        if let (Ok(signal), Ok(live)) = (&signal, &live) {
+            (settings.task_signal_offset, settings.signal_live_offset) = (signal[0], live[0]);
+        }
+        if let Ok(disabled) = btf::kernel_field_offsets("task_struct", &["pagefault_disabled"]) {
+            settings.task_pagefault_disabled_offset = disabled[0];
+        }
         let settings = Wire(settings);
         let mut ebpf = EbpfLoader::new()
             .override_global("SETTINGS", &settings, true)
@@ -162,6 +172,7 @@ impl Probes {
             .map_max_entries("THREADS", wanted.threads)
             .load(OBJECT)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` tells which is missing)")?;
+        tables::load(&mut ebpf)?;
         let mut probes = Self {
             verdicts: Vec::new(),
             libraries: Libraries::load(&mut ebpf)?,
@@ -197,6 +208,8 @@ impl Probes {
                 }
             } else if row.probe == "fault_major" && fault_hook == FaultHook::Off {
                 verdict(row, VerdictState::NotApplicable, "switched off by [probe.fault] hook")
+            } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
+                verdict(row, VerdictState::Unsupported, "its arguments are known for x86-64 only; the software event takes its place")
             } else if let (true, Some(reason)) = (row.probe == "fork", &no_offsets) {
                 verdict(row, VerdictState::Unsupported, reason)
             } else {
@@ -297,52 +310,58 @@ impl Probes {
         Ok(readings)
     }
 
+    /// Facts of a process that the kernel side has seen so far.
+    #[must_use]
+    pub fn facts_seen(&self, pid: u32) -> u64 {
+        let seen = || -> anyhow::Result<u64> {
+            let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0)?;
+            let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
+            Ok(executors.get(&process.executor, 0)?.iter().map(|Wire(counters)| counters.facts_seen).sum())
+        };
+        seen().unwrap_or(0)
+    }
+
     /// The key of a process that has no row yet, or the key that it has. For executors found late.
     ///
     /// # Errors
     /// When the table of executors is full.
-    pub fn adopt_executor(&mut self, pid: u32, boot_seconds: u64) -> anyhow::Result<u64> {
-        if let Ok(Wire(process)) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0)
-            && process.role == ROLE_EXECUTOR
-        {
-            return Ok(process.executor);
+    pub fn adopt_executor(&mut self, pid: u32) -> anyhow::Result<u64> {
+        if !self.change(TableOperation::ADOPT_EXECUTOR, &[u64::from(pid)])? {
+            bail!("the table of executors is full: raise [limits] executors");
         }
-        let key = executor_key(pid, boot_seconds);
-        let cpus = aya::util::nr_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-        let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map_mut("EXECUTORS").context("no table EXECUTORS")?)?;
-        let zeros = aya::maps::PerCpuValues::try_from(vec![Wire(ExecutorCounters::default()); cpus])?;
-        executors.insert(key, zeros, 0).context("the table of executors is full: raise [limits] executors")?;
-        self.map_mut::<u64, Budget>("BUDGETS")?.insert(key, Wire(Budget::default()), 0)?;
-        let process = Process { executor: key, role: ROLE_EXECUTOR, reserved: 0, context: SlotHead::default() };
-        self.map_mut::<u32, Process>("PROCESSES")?.insert(pid, Wire(process), 0)?;
-        Ok(key)
+        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} ended"))?;
+        Ok(process.executor)
     }
 
     /// Tells the kernel side where a thread's slot is. A thread that it knows keeps what it said itself.
     ///
     /// # Errors
-    /// When the table of threads is full.
+    /// When the table of threads is full, or the executor has its share of it.
     pub fn adopt_thread(&mut self, executor: u64, tid: u32, slot_address: u64) -> anyhow::Result<()> {
-        const NOEXIST: u64 = 1;
-        let mut threads = self.map_mut::<u32, Thread>("THREADS")?;
-        match threads.insert(tid, Wire(Thread { slot_address, executor }), NOEXIST) {
-            Err(_) if threads.get(&tid, 0).is_ok() => Ok(()),
-            other => other.context("the table of threads is full: raise [limits] threads"),
+        let known = self.map::<u32, Thread>("THREADS")?.get(&tid, 0).is_ok_and(|Wire(thread)| thread.executor == executor);
+        if known || self.change(TableOperation::ADOPT_THREAD, &[u64::from(tid), executor, slot_address])? {
+            return Ok(());
         }
+        bail!("no room for thread {tid} in the table of threads: raise [limits] threads")
+    }
+
+    /// Tells the kernel side that a thread is gone, where its exit came before it was adopted.
+    ///
+    /// # Errors
+    /// When the kernel side cannot be asked.
+    pub fn forget_thread(&mut self, tid: u32) -> anyhow::Result<()> {
+        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)]).map(drop)
     }
 
     /// Tells the kernel side about a child process that an executor had before it was found.
     ///
     /// # Errors
-    /// When the table of processes is full.
+    /// When the table of processes is full, or the executor has its share of it.
     pub fn adopt_child(&mut self, executor: u64, pid: u32) -> anyhow::Result<()> {
-        const NOEXIST: u64 = 1;
-        let process = Process { executor, role: ROLE_CHILD, reserved: 0, context: SlotHead::default() };
-        let mut processes = self.map_mut::<u32, Process>("PROCESSES")?;
-        match processes.insert(pid, Wire(process), NOEXIST) {
-            Err(_) if processes.get(&pid, 0).is_ok() => Ok(()),
-            other => other.context("the table of processes is full: raise [limits] processes"),
+        if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])? || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok() {
+            return Ok(());
         }
+        bail!("no room for process {pid} in the table of processes: raise [limits] processes")
     }
 
     /// Gives a Python worker the context of its task, for executors in a pid namespace of their own.
@@ -350,13 +369,16 @@ impl Probes {
     /// # Errors
     /// When that process is no child of that executor.
     pub fn set_worker_context(&mut self, executor: u64, pid: u32, context: SlotHead) -> anyhow::Result<()> {
-        let mut processes = self.map_mut::<u32, Process>("PROCESSES")?;
-        let Wire(mut process) = processes.get(&pid, 0).with_context(|| format!("process {pid} belongs to no executor"))?;
+        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} belongs to no executor"))?;
         if process.executor != executor || process.role != ROLE_CHILD {
             bail!("process {pid} is no child of that executor");
         }
-        process.context = context;
-        Ok(processes.insert(pid, Wire(process), 0)?)
+        let SlotHead { hot, task_attempt_id, stage_id, stage_attempt } = context;
+        self.change(TableOperation::SET_WORKER, &[u64::from(pid), executor, hot, task_attempt_id, u64::from(stage_id), u64::from(stage_attempt)]).map(drop)
+    }
+
+    fn change(&self, operation: TableOperation, words: &[u64]) -> anyhow::Result<bool> {
+        tables::change(&self.ebpf, operation, words)
     }
 
     /// Frees the rows of a dead executor, after its last reading.
@@ -384,9 +406,7 @@ impl Probes {
     /// Kernel memory of the tables and programs, in bytes, as the kernel accounts it.
     #[must_use]
     pub fn bpf_memory_bytes(&self) -> u64 {
-        let maps = self.ebpf.maps().filter_map(|(_, map)| memory::map_fd(map)).map(memory::locked_bytes);
-        let programs = self.ebpf.programs().filter_map(|(_, program)| program.fd().ok().map(|fd| memory::locked_bytes(fd.as_fd())));
-        maps.chain(programs).sum()
+        memory::locked_bytes()
     }
 
     fn map<K: aya::Pod, V>(&self, name: &str) -> anyhow::Result<HashMap<&MapData, K, Wire<V>>>

@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use aya::maps::{MapData, RingBuf};
 use smtt_common::event::RecordHeader;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::Sender;
+use tokio::time::sleep;
 
 /// One record as it came from the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ pub struct SourceCounters {
     pub malformed: AtomicU64,
 }
 
+/// How long a record waits in the ring at most. The kernel side wakes us only when a good part of the ring is used:
+/// a wake-up for each fact would cost the executor and us more than the fact.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Reads the ring until the receiver is gone.
 ///
 /// # Errors
@@ -41,20 +47,12 @@ pub async fn run(ring: RingBuf<MapData>, batches: Sender<Vec<Record>>, counters:
     // SAFETY: the ring owns its descriptor and hands out the same one for as long as it lives.
     let mut ring = unsafe { AsyncFd::register(ring) }.context("the ring cannot be waited for")?;
     loop {
-        let mut ready = ring.readable_mut().await.context("the ring cannot be waited for")?;
+        tokio::select! {
+            ready = ring.readable_mut() => ready.context("the ring cannot be waited for")?.clear_ready(),
+            () = sleep(LOOK_EVERY) => {}
+        }
         loop {
-            let mut batch = Vec::new();
-            while batch.len() < BATCH
-                && let Some(item) = ready.get_inner_mut().next()
-            {
-                counters.read.fetch_add(1, Ordering::Relaxed);
-                match parse(&item) {
-                    Some(record) => batch.push(record),
-                    None => {
-                        counters.malformed.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            }
+            let batch = next_batch(ring.get_mut(), &counters);
             if batch.is_empty() {
                 break;
             }
@@ -62,8 +60,27 @@ pub async fn run(ring: RingBuf<MapData>, batches: Sender<Vec<Record>>, counters:
                 return Ok(());
             }
         }
-        ready.clear_ready();
+        if batches.is_closed() {
+            return Ok(());
+        }
     }
+}
+
+/// Takes up to a batch of records out of the ring.
+pub fn next_batch(ring: &mut RingBuf<MapData>, counters: &SourceCounters) -> Vec<Record> {
+    let mut batch = Vec::new();
+    while batch.len() < BATCH
+        && let Some(item) = ring.next()
+    {
+        counters.read.fetch_add(1, Ordering::Relaxed);
+        match parse(&item) {
+            Some(record) => batch.push(record),
+            None => {
+                counters.malformed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    batch
 }
 
 /// Splits a record into header and payload.

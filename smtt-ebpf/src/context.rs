@@ -1,76 +1,129 @@
-//! The only reader of a thread's slot: who is the interrupted thread, in Spark's terms?
+//! Who is running: the only reader of a thread's slot.
 
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_probe_read_user};
-use smtt_common::context::{Hot, SlotHead};
-use smtt_common::counter::{ContextKey, Unattributed};
-use smtt_common::settings::{Process, ROLE_CHILD};
+use smtt_common::{
+    context::{Activity, Hot, SlotHead},
+    counter::{ContextKey, Unattributed},
+    settings::ROLE_EXECUTOR,
+};
 
 use crate::maps::{PROCESSES, THREADS};
 
-/// The current thread's process and thread id, in the initial pid namespace.
-#[inline(always)]
-pub fn current() -> (u32, u32) {
-    let both = bpf_get_current_pid_tgid();
-    ((both >> 32) as u32, both as u32)
+/// Whose work the hardware was interrupted in.
+pub struct Running {
+    /// Key of the executor.
+    pub executor: u64,
+    /// Why there is no context; meaningless where `attributed`.
+    pub class: Unattributed,
+    /// Whether `key` says what the thread is doing.
+    pub attributed: bool,
+    /// The context, all zero where there is none.
+    pub key: ContextKey,
 }
 
-/// The process's row, if it belongs to an executor. The first and cheapest question of every hook.
+/// The running thread's work, or `None` when its process belongs to no executor: one look-up for everybody else.
 #[inline(always)]
-pub fn process(pid: u32) -> Option<&'static Process> {
-    // SAFETY: rows of a preallocated map stay readable memory; a row that is replaced while it is read can only
-    // misattribute an event of a process that is going away.
-    unsafe { PROCESSES.get(pid) }
-}
-
-/// The context of the current thread, or why it has none.
-#[inline(always)]
-pub fn of_current(process: &Process, tid: u32) -> Result<ContextKey, Unattributed> {
-    if process.role == ROLE_CHILD {
-        return if process.context.hot == 0 { Err(Unattributed::CHILD) } else { Ok(key(process.executor, &process.context)) };
+pub fn running() -> Option<Running> {
+    let id = bpf_get_current_pid_tgid();
+    // SAFETY: a row that is deleted meanwhile may be used again: then one fault counts for another row.
+    let process = unsafe { PROCESSES.get((id >> 32) as u32) }?;
+    let executor = process.executor;
+    if process.role != ROLE_EXECUTOR {
+        return Some(with_head(executor, &process.context, Unattributed::CHILD));
     }
-    // SAFETY: as in `process`.
-    let Some(thread) = (unsafe { THREADS.get(tid) }) else {
-        return Err(class_of_name());
+    // SAFETY: as above.
+    let thread = unsafe { THREADS.get(id as u32) };
+    let Some(thread) = thread.filter(|thread| thread.executor == executor) else {
+        return Some(without(executor, class_by_name()));
     };
-    // SAFETY: reading user memory cannot harm; a bad address is an error value.
-    let Ok(head) = (unsafe { bpf_probe_read_user(thread.slot_address as *const SlotHead) }) else {
-        return Err(Unattributed::SLOT_UNREADABLE);
-    };
-    if Hot(head.hot).activity().0 == 0 {
-        return Err(Unattributed::IDLE);
+    // SAFETY: the helper checks the address; a slot that is not in memory is an error, not a wait.
+    match unsafe { bpf_probe_read_user(thread.slot_address as *const SlotHead) } {
+        Ok(head) => Some(with_head(executor, &head, Unattributed::IDLE)),
+        Err(_) => Some(without(executor, Unattributed::SLOT_UNREADABLE)),
     }
-    Ok(key(process.executor, &head))
 }
 
-/// The counter's key for what a slot says.
 #[inline(always)]
-fn key(executor: u64, head: &SlotHead) -> ContextKey {
-    let hot = Hot(head.hot);
-    ContextKey {
+fn without(executor: u64, class: Unattributed) -> Running {
+    Running {
         executor,
-        task_attempt_id: head.task_attempt_id,
-        stage_id: head.stage_id,
-        rdd_plus_one: hot.rdd_plus_one(),
-        stage_attempt: head.stage_attempt as u16,
-        activity: hot.activity().0,
-        access_region: hot.access().0 | (hot.region().0 << 4),
-        reserved: 0,
+        class,
+        attributed: false,
+        key: ContextKey::default(),
     }
 }
 
-/// Class of an unregistered thread, by the first two letters of its name as HotSpot gives it.
 #[inline(always)]
-fn class_of_name() -> Unattributed {
+fn with_head(executor: u64, head: &SlotHead, idle: Unattributed) -> Running {
+    let hot = Hot(head.hot);
+    if hot.activity() == Activity::IDLE {
+        return without(executor, idle);
+    }
+    Running {
+        executor,
+        class: idle,
+        attributed: true,
+        key: ContextKey {
+            executor,
+            task_attempt_id: head.task_attempt_id,
+            stage_id: head.stage_id,
+            rdd_plus_one: hot.rdd_plus_one(),
+            stage_attempt: head.stage_attempt as u16,
+            activity: hot.activity().0,
+            access_region: hot.access().0 | (hot.region().0 << 4),
+            reserved: 0,
+        },
+    }
+}
+
+/// The first bytes of a name as one number, and the mask for a prefix of that length.
+const fn prefix(text: &[u8]) -> (u64, u64) {
+    let mut value = 0_u64;
+    let mut at = 0;
+    while at < text.len() {
+        value |= (text[at] as u64) << (8 * at);
+        at += 1;
+    }
+    let mask = if text.len() >= 8 {
+        u64::MAX
+    } else {
+        (1_u64 << (8 * text.len())) - 1
+    };
+    (value, mask)
+}
+
+/// Thread names of the HotSpot JVM by their first eight bytes (Linux keeps fifteen). One comparison each.
+const NAMES: [((u64, u64), Unattributed); 12] = [
+    (prefix(b"GC Threa"), Unattributed::GC),
+    (prefix(b"G1 "), Unattributed::GC),
+    (prefix(b"ParGC Th"), Unattributed::GC),
+    (prefix(b"ZWorker"), Unattributed::GC),
+    (prefix(b"ZD"), Unattributed::GC),
+    (prefix(b"ZUncommi"), Unattributed::GC),
+    (prefix(b"Shenando"), Unattributed::GC),
+    (prefix(b"C1 Compi"), Unattributed::JIT),
+    (prefix(b"C2 Compi"), Unattributed::JIT),
+    (prefix(b"JVMCI"), Unattributed::JIT),
+    (prefix(b"VM Threa"), Unattributed::VM),
+    (prefix(b"VM Perio"), Unattributed::VM),
+];
+
+/// The class of a thread without a slot, by its name.
+#[inline(always)]
+fn class_by_name() -> Unattributed {
     let Ok(name) = bpf_get_current_comm() else {
         return Unattributed::OTHER;
     };
-    match (name[0], name[1]) {
-        // "GC Thread#0", "G1 Main Marker", "Shenandoah ...", "ZWorker#0", "XWorker#0", "ParGC ..."
-        (b'G', b'C' | b'1') | (b'S', b'h') | (b'Z' | b'X', b'W' | b'D') | (b'P', b'a') => Unattributed::GC,
-        // "C1 CompilerThre", "C2 CompilerThre"
-        (b'C', b'1' | b'2') => Unattributed::JIT,
-        // "VM Thread", "VM Periodic Tas"
-        (b'V', b'M') => Unattributed::VM,
-        _ => Unattributed::OTHER,
+    let start = u64::from_le_bytes([
+        name[0], name[1], name[2], name[3], name[4], name[5], name[6], name[7],
+    ]);
+    let mut at = 0;
+    while at < NAMES.len() {
+        let ((value, mask), class) = NAMES[at];
+        if start & mask == value {
+            return class;
+        }
+        at += 1;
     }
+    Unattributed::OTHER
 }

@@ -1,29 +1,35 @@
-//! Kernel side of SMTT. Filter, read, add or emit: every program does little, and constantly so.
+//! The kernel side of SMTT: which module is which, the licence and the panic handler. No logic here.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`maps`] | every table, with the reason for its size |
-//! | [`context`] | the only reader of a thread's slot |
-//! | [`count`] | adds to the counter of a context, or to a class of unattributed |
+//! | [`context`] | who is running: the only reader of a thread's slot |
+//! | [`tables`] | executors, processes and threads come and go: the only writer of those tables |
 //! | [`emit`] | the only writer to the ring |
-//! | [`probe`] | the programs, one file per hook family |
+//! | [`probe`] | one file per family of hooks |
 #![no_std]
 #![no_main]
-// Atomic adds are written in assembly: the target has no compare-and-swap, so the library has no fetch_add.
+// Atomic additions are written as instructions; see `maps::add`.
 #![feature(asm_experimental_arch)]
 
 mod context;
-mod count;
 mod emit;
 mod maps;
-mod probe;
-
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // The verifier proves that this is never reached.
-    loop {}
+mod probe {
+    pub mod adopt;
+    pub mod exit;
+    pub mod fault;
+    pub mod marker;
 }
+mod tables;
 
+/// The kernel offers the helpers used here to GPL-compatible programs only.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+static LICENSE: [u8; 4] = *b"GPL\0";
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Nothing here panics: the verifier would not load a program that could reach this loop.
+    loop {}
+}

@@ -44,7 +44,7 @@ impl Executors {
     pub fn adopt(&mut self, probes: &mut Probes, found: Found, now_ns: u64) -> anyhow::Result<(u64, u64)> {
         let seen_before = probes.facts_seen(found.pid);
         let told = found.slots.facts_emitted().unwrap_or(0);
-        let executor = probes.adopt_executor(found.pid, now_ns / 1_000_000_000)?;
+        let executor = probes.adopt_executor(found.pid)?;
         for thread in &found.threads {
             probes.adopt_thread(executor, thread.tid, thread.address)?;
         }

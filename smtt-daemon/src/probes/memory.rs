@@ -1,6 +1,7 @@
 //! Kernel memory of tables and programs.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::maps::Map;
 
@@ -21,10 +22,18 @@ pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
     Some(data.fd().as_fd())
 }
 
-/// Bytes that the kernel accounts to a table or program, from its `fdinfo`.
-pub fn locked_bytes(fd: BorrowedFd<'_>) -> u64 {
-    std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
-        .ok()
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok()))
-        .unwrap_or(0)
+/// Bytes that the kernel accounts to this process's tables and programs, from the `fdinfo` of its descriptors: also
+/// of those that were handed on, such as the ring. A descriptor that is a copy counts once.
+pub fn locked_bytes() -> u64 {
+    let mut bytes = HashMap::new();
+    for entry in std::fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        let id = field("map_id:").map(|id| ("map", id)).or_else(|| field("prog_id:").map(|id| ("program", id)));
+        // A link names its program too, but has no memory of its own to show.
+        if let (Some(id), Some(locked)) = (id, field("memlock:")) {
+            bytes.insert(id, locked);
+        }
+    }
+    bytes.values().sum()
 }

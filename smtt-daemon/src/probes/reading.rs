@@ -1,16 +1,16 @@
 //! Reads the tables of counters and turns running totals into growth.
 
 use std::collections::HashMap as Known;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuHashMap};
 use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
-use smtt_common::settings::Budget;
+use smtt_common::settings::TableOperation;
 
 use super::wire::Wire;
-use super::{Readings, memory};
+use super::{Readings, memory, tables};
 
 /// A context that has not grown for so many readings is taken out of the table; it comes back when it grows again.
 const QUIET_READINGS: u32 = 30;
@@ -32,22 +32,18 @@ impl Reader {
     pub fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Readings> {
         let mut readings = Readings::default();
         let mut quiet: Vec<ContextKey> = Vec::new();
-        {
-            let contexts: HashMap<&MapData, Wire<ContextKey>, Wire<FaultCounters>> = HashMap::try_from(ebpf.map("CONTEXTS").context("no table CONTEXTS")?)?;
-            for entry in contexts.iter() {
-                // A row that is inserted or removed meanwhile can end the walk early; the next reading has it.
-                let Ok((Wire(key), Wire(now))) = entry else { break };
-                let seen = self.known.entry(key).or_default();
-                let growth = minus(&now, &seen.counters);
-                if growth == FaultCounters::default() {
-                    seen.quiet += 1;
-                    if seen.quiet >= QUIET_READINGS {
-                        quiet.push(key);
-                    }
-                } else {
-                    *seen = Seen { counters: now, quiet: 0 };
-                    readings.contexts.push((key, growth));
+        let rows = tables::contexts(contexts(ebpf)?).context("the table of contexts cannot be read")?;
+        for (key, now) in rows {
+            let seen = self.known.entry(key).or_default();
+            let growth = minus(&now, &seen.counters);
+            if growth == FaultCounters::default() {
+                seen.quiet += 1;
+                if seen.quiet >= QUIET_READINGS {
+                    quiet.push(key);
                 }
+            } else {
+                *seen = Seen { counters: now, quiet: 0 };
+                readings.contexts.push((key, growth));
             }
         }
         self.remove(ebpf, &quiet, &mut readings)?;
@@ -63,31 +59,24 @@ impl Reader {
     }
 
     /// Takes contexts out of the table, with what they grew since.
-    fn remove(&mut self, ebpf: &mut Ebpf, keys: &[ContextKey], readings: &mut Readings) -> anyhow::Result<()> {
+    fn remove(&mut self, ebpf: &Ebpf, keys: &[ContextKey], readings: &mut Readings) -> anyhow::Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
         let mut removed: Known<u64, u64> = Known::new();
-        {
-            let map = memory::map_fd(ebpf.map("CONTEXTS").context("no table CONTEXTS")?).context("CONTEXTS is no hash table")?;
-            for key in keys {
-                let seen = self.known.remove(key).unwrap_or_default();
-                if let Some(last) = lookup_and_delete(map, key) {
-                    let growth = minus(&last, &seen.counters);
-                    if growth != FaultCounters::default() {
-                        readings.contexts.push((*key, growth));
-                    }
-                    *removed.entry(key.executor).or_default() += 1;
+        let map = contexts(ebpf)?;
+        for key in keys {
+            let seen = self.known.remove(key).unwrap_or_default();
+            if let Some(last) = tables::take_context(map, key) {
+                let growth = minus(&last, &seen.counters);
+                if growth != FaultCounters::default() {
+                    readings.contexts.push((*key, growth));
                 }
+                *removed.entry(key.executor).or_default() += 1;
             }
         }
-        let mut budgets: HashMap<&mut MapData, u64, Wire<Budget>> = HashMap::try_from(ebpf.map_mut("BUDGETS").context("no table BUDGETS")?)?;
         for (executor, count) in removed {
-            // The kernel side may add at the same moment; the share is a bound against floods, not a figure.
-            if let Ok(Wire(mut budget)) = budgets.get(&executor, 0) {
-                budget.contexts = budget.contexts.saturating_sub(count);
-                let _ = budgets.insert(executor, Wire(budget), 0);
-            }
+            tables::change(ebpf, TableOperation::RELEASE_CONTEXTS, &[executor, count])?;
         }
         Ok(())
     }
@@ -102,6 +91,11 @@ impl Reader {
         self.known.retain(|key, _| key.executor != executor);
         Ok(())
     }
+}
+
+/// The table of contexts.
+fn contexts(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
+    memory::map_fd(ebpf.map("CONTEXTS").context("no table CONTEXTS")?).context("CONTEXTS is no hash table")
 }
 
 /// The growth from one reading to the next.
@@ -133,23 +127,4 @@ fn plus(mut total: ExecutorCounters, one: &ExecutorCounters) -> ExecutorCounters
     total.samples_ring_full += one.samples_ring_full;
     total.samples_rate_limited += one.samples_rate_limited;
     total
-}
-
-/// Takes a row out of the table and returns its last value, in one step. aya has no call for it.
-fn lookup_and_delete(map: BorrowedFd<'_>, key: &ContextKey) -> Option<FaultCounters> {
-    const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
-    /// The part of the kernel's `union bpf_attr` for operations on one element.
-    #[repr(C)]
-    struct Element {
-        map: u32,
-        padding: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-    let mut value = FaultCounters::default();
-    let element = Element { map: map.as_raw_fd() as u32, padding: 0, key: std::ptr::from_ref(key) as u64, value: &raw mut value as u64, flags: 0 };
-    // SAFETY: key and value outlive the call and have the sizes that the table was made with.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_AND_DELETE_ELEM, &raw const element, size_of::<Element>()) };
-    (done == 0).then_some(value)
 }

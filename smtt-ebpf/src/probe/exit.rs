@@ -1,89 +1,121 @@
-//! Life and death of processes and threads: children belong to their executor, and nothing outlives its owner,
-//! so that an id that is used again starts clean.
+//! Birth and death of processes that belong to executors: fork, exec and exit.
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
-use aya_ebpf::macros::raw_tracepoint;
-use aya_ebpf::programs::RawTracePointContext;
-use smtt_common::context::SlotHead;
-use smtt_common::counter::Counter;
-use smtt_common::event::exit::{ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT};
-use smtt_common::settings::{Process, ROLE_CHILD, ROLE_EXECUTOR};
+use aya_ebpf::{
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
+    macros::raw_tracepoint,
+    programs::RawTracePointContext,
+};
+use smtt_common::{
+    event::{
+        Kind,
+        exit::{ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT},
+    },
+    settings::ROLE_EXECUTOR,
+};
 
-use crate::maps::{BUDGETS, PROCESSES, THREADS, add, count, setting};
-use crate::{context, emit};
+use crate::{emit::own_record, maps::setting, tables};
 
-/// `sched:sched_process_fork(parent, child)`: a child process of an executor's process belongs to the executor.
-#[raw_tracepoint(tracepoint = "sched_process_fork")]
-pub fn fork(tracepoint: RawTracePointContext) -> i32 {
-    let (pid, tid) = context::current();
-    let Some(parent) = context::process(pid) else {
+/// `sched_process_fork(parent, child)`: a child of an executor's process belongs to that executor.
+///
+/// The hook fires for new threads too; those have their parent's process id. The ids of the child are fields of
+/// the kernel's task, whose offsets the daemon takes from the kernel's own type information.
+#[raw_tracepoint]
+pub fn fork(ctx: RawTracePointContext) -> i32 {
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let Some(parent) = tables::process(pid) else {
         return 0;
     };
-    let child: u64 = tracepoint.arg(1);
-    // SAFETY: the offsets come from the kernel's own type information; a bad address is an error value.
-    let (child_pid, child_tgid) = unsafe {
-        (
-            bpf_probe_read_kernel((child + u64::from(setting!(task_pid_offset))) as *const u32).unwrap_or(0),
-            bpf_probe_read_kernel((child + u64::from(setting!(task_tgid_offset))) as *const u32).unwrap_or(0),
-        )
+    let child: u64 = ctx.arg(1);
+    let (Some(child_pid), Some(child_tid)) = (
+        field::<u32>(child, setting!(task_tgid_offset)),
+        field::<u32>(child, setting!(task_pid_offset)),
+    ) else {
+        return 0;
     };
-    // A new thread has the process id of its process.
-    if child_pid == 0 || child_pid != child_tgid {
+    // A new thread has its process's id; a new process has its own, equal to its first thread's.
+    if child_pid == pid || child_pid != child_tid {
         return 0;
     }
-    let process = Process { executor: parent.executor, role: ROLE_CHILD, reserved: 0, context: SlotHead::default() };
-    if PROCESSES.insert(child_tgid, process, 0).is_err() {
-        count(Counter::PROCESSES_REFUSED);
-        return 0;
+    if tables::adopt_child(child_pid, parent.executor) {
+        own_record(
+            Kind::PROCESS_FORKED,
+            parent.executor,
+            &ProcessForked {
+                child_pid,
+                reserved: 0,
+            },
+        );
     }
-    emit::process_forked(parent.executor, pid, tid, ProcessForked { child_pid: child_tgid, reserved: 0 });
     0
 }
 
-/// `sched:sched_process_exit(task)`: runs on the thread that exits. The process is taken as gone when its first
-/// thread goes; a JVM's and a Python worker's first thread goes last.
-#[raw_tracepoint(tracepoint = "sched_process_exit")]
-pub fn exit(_tracepoint: RawTracePointContext) -> i32 {
-    let (pid, tid) = context::current();
-    let Some(process) = context::process(pid) else {
+/// `sched_process_exec(task, old tid, binary)`: an executor that replaces its image is no executor any more; a
+/// child stays a child. All other threads are gone by now, each through its own exit.
+#[raw_tracepoint]
+pub fn exec(ctx: RawTracePointContext) -> i32 {
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let Some(process) = tables::process(pid) else {
         return 0;
     };
-    let executor = process.executor;
-    forget_thread(executor, tid);
-    if pid == tid {
+    let old_tid: u64 = ctx.arg(1);
+    // The thread that called exec takes over its process's id, so two rows may be stale.
+    tables::forget_thread(old_tid as u32);
+    tables::forget_thread(pid);
+    if process.role == ROLE_EXECUTOR && tables::forget_process(pid).is_some() {
+        own_record(
+            Kind::PROCESS_GONE,
+            process.executor,
+            &ProcessGone {
+                reason: REASON_EXEC,
+                is_executor: 1,
+            },
+        );
+    }
+    0
+}
+
+/// `sched_process_exit(task)`: fires for every thread; the process is gone when none of its threads is left.
+#[raw_tracepoint]
+pub fn exit(ctx: RawTracePointContext) -> i32 {
+    let id = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((id >> 32) as u32, id as u32);
+    if tables::process(pid).is_none() {
+        return 0;
+    }
+    tables::forget_thread(tid);
+    if !last_thread(ctx.arg(0), pid == tid) {
+        return 0;
+    }
+    if let Some(process) = tables::forget_process(pid) {
         let is_executor = u32::from(process.role == ROLE_EXECUTOR);
-        let _ = PROCESSES.remove(pid);
-        emit::process_gone(executor, pid, tid, ProcessGone { reason: REASON_EXIT, is_executor });
+        own_record(
+            Kind::PROCESS_GONE,
+            process.executor,
+            &ProcessGone {
+                reason: REASON_EXIT,
+                is_executor,
+            },
+        );
     }
     0
 }
 
-/// `sched:sched_process_exec(task, old_pid, bprm)`: the image is replaced, and with it every slot. A child stays a
-/// child (Python is started that way); a JVM is an executor no more.
-#[raw_tracepoint(tracepoint = "sched_process_exec")]
-pub fn exec(tracepoint: RawTracePointContext) -> i32 {
-    let (pid, tid) = context::current();
-    let Some(process) = context::process(pid) else {
-        return 0;
-    };
-    let executor = process.executor;
-    let role = process.role;
-    forget_thread(executor, tid);
-    forget_thread(executor, tracepoint.arg::<u64>(1) as u32);
-    if role == ROLE_EXECUTOR {
-        let _ = PROCESSES.remove(pid);
-        emit::process_gone(executor, pid, tid, ProcessGone { reason: REASON_EXEC, is_executor: 1 });
-    }
-    0
-}
-
-/// Removes a thread's row and gives its place back to the executor.
+/// Whether the exiting thread is its process's last. The kernel has already taken it off `signal->live` here (two
+/// threads that exit at once may both see zero: the row can be taken out only once).
 #[inline(always)]
-fn forget_thread(executor: u64, tid: u32) {
-    if THREADS.remove(tid).is_ok()
-        && let Some(budget) = BUDGETS.get_ptr_mut(executor)
-    {
-        // SAFETY: a pointer into a map row; adding all ones subtracts one.
-        add(unsafe { &raw mut (*budget).threads }, u64::MAX);
+fn last_thread(task: u64, is_first: bool) -> bool {
+    let signal_offset = setting!(task_signal_offset);
+    if signal_offset == 0 {
+        return is_first;
     }
+    let live = field::<u64>(task, signal_offset)
+        .and_then(|signal| field::<i32>(signal, setting!(signal_live_offset)));
+    live.map_or(is_first, |live| live <= 0)
+}
+
+/// A field of a kernel struct.
+#[inline(always)]
+fn field<T>(base: u64, offset: u32) -> Option<T> {
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.ok()
 }
