@@ -135,7 +135,9 @@ impl State {
             return Outcome::Ignored("executor_forgotten");
         }
         // The end of an executor that was never heard of makes no row.
-        if matches!(event.fact, Fact::ProcessGone { .. }) && !self.executors.contains_key(&event.executor) {
+        if matches!(event.fact, Fact::ProcessGone { .. })
+            && !self.executors.contains_key(&event.executor)
+        {
             return Outcome::Ignored("executor_not_known");
         }
         let limits = self.limits;
@@ -149,7 +151,11 @@ impl State {
     fn executor(&mut self, key: u64, now_ns: u64) -> Option<&mut Executor> {
         if !self.executors.contains_key(&key) {
             if self.executors.len() >= self.limits.executors {
-                let dead = self.executors.iter().filter_map(|(key, executor)| Some((executor.died_ns?, *key))).min();
+                let dead = self
+                    .executors
+                    .iter()
+                    .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+                    .min();
                 match dead {
                     Some((_, dead)) => self.forget(dead),
                     None => {
@@ -164,7 +170,8 @@ impl State {
             self.supersede(executor_pid(key), now_ns);
             // What was counted while it had no row is in its totals, which are read again.
             self.strangers.remove(&key);
-            self.executors.insert(key, Executor::new(executor_pid(key), now_ns));
+            self.executors
+                .insert(key, Executor::new(executor_pid(key), now_ns));
         }
         self.executors.get_mut(&key)
     }
@@ -172,29 +179,36 @@ impl State {
     /// A process id that is used again means that the executor that had it before is dead.
     fn supersede(&mut self, pid: u32, now_ns: u64) {
         let limits = self.limits;
-        for executor in self.executors.values_mut().filter(|executor| executor.pid == pid) {
+        for executor in self
+            .executors
+            .values_mut()
+            .filter(|executor| executor.pid == pid)
+        {
             executor.die(now_ns, &limits);
         }
     }
 
     fn remember_stranger(&mut self, key: u64, counters: ExecutorCounters) {
-        if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&key) {
-            if let Some((_, old)) = self.strangers.pop_first() {
-                faults::add_executor(&mut self.forgotten, &old);
-            }
+        if self.strangers.len() >= STRANGERS_MAX
+            && !self.strangers.contains_key(&key)
+            && let Some((_, old)) = self.strangers.pop_first()
+        {
+            faults::add_executor(&mut self.forgotten, &old);
         }
         self.strangers.insert(key, counters);
     }
 
     fn forget(&mut self, key: u64) {
-        let Some(executor) = self.executors.remove(&key) else { return };
+        let Some(executor) = self.executors.remove(&key) else {
+            return;
+        };
         faults::add_executor(&mut self.forgotten, &executor.counters);
         self.expired.push_back(key);
         self.expired_set.insert(key);
-        if self.expired.len() > EXPIRED_MAX {
-            if let Some(old) = self.expired.pop_front() {
-                self.expired_set.remove(&old);
-            }
+        if self.expired.len() > EXPIRED_MAX
+            && let Some(old) = self.expired.pop_front()
+        {
+            self.expired_set.remove(&old);
         }
     }
 
@@ -265,7 +279,9 @@ impl State {
             .executors
             .iter()
             .filter(|(_, executor)| {
-                executor.died_ns.is_some_and(|died| now_ns.saturating_sub(died) >= self.limits.retention_ns)
+                executor
+                    .died_ns
+                    .is_some_and(|died| now_ns.saturating_sub(died) >= self.limits.retention_ns)
             })
             .map(|(key, _)| *key)
             .collect();
@@ -291,8 +307,14 @@ impl State {
                     key: *key,
                     pid: executor.pid,
                     first_seen_ns: executor.first_seen_ns,
-                    application_id: executor.described.as_ref().map_or_else(String::new, |said| said.application_id.clone()),
-                    executor_id: executor.described.as_ref().map_or_else(String::new, |said| said.executor_id.clone()),
+                    application_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.application_id.clone()),
+                    executor_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.executor_id.clone()),
                 })
                 .collect(),
         )
@@ -314,7 +336,12 @@ impl State {
     #[must_use]
     pub fn executor_totals(&self) -> ExecutorCounters {
         let mut sum = self.forgotten;
-        for counters in self.executors.values().map(|executor| &executor.counters).chain(self.strangers.values()) {
+        for counters in self
+            .executors
+            .values()
+            .map(|executor| &executor.counters)
+            .chain(self.strangers.values())
+        {
             faults::add_executor(&mut sum, counters);
         }
         sum
@@ -329,7 +356,14 @@ impl State {
             .filter_map(|executor| {
                 let (emitted, seen) = (executor.facts_emitted?, executor.counters.facts_seen);
                 // The last words of a dying executor are counted by the kernel side after its slots were last read.
-                Some((if executor.died_ns.is_some() { emitted.max(seen) } else { emitted }, seen))
+                Some((
+                    if executor.died_ns.is_some() {
+                        emitted.max(seen)
+                    } else {
+                        emitted
+                    },
+                    seen,
+                ))
             })
             .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
     }

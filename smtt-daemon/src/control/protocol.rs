@@ -88,10 +88,20 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
     if !ready {
         reasons.push("the daemon is still starting".to_owned());
     }
-    for probe in probes.iter().filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported")) {
+    for probe in probes
+        .iter()
+        .filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported"))
+    {
         // A rung of a ladder that is not there matters only when no other rung holds.
-        if probe.verdict == "broken" || !probes.iter().any(|other| other.name == probe.name && other.verdict == "ok") {
-            reasons.push(format!("probe {} ({}) is {}: {}", probe.name, probe.hook, probe.verdict, probe.reason));
+        if probe.verdict == "broken"
+            || !probes
+                .iter()
+                .any(|other| other.name == probe.name && other.verdict == "ok")
+        {
+            reasons.push(format!(
+                "probe {} ({}) is {}: {}",
+                probe.name, probe.hook, probe.verdict, probe.reason
+            ));
         }
     }
     for hop in ledger.iter().filter(|hop| !hop.consistent) {

@@ -101,6 +101,52 @@ fn without_the_native_library() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn with_a_spark_whose_hook_is_missing() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let patched = lab.folder().join("patched");
+    let patched_path = patched.display().to_string();
+    lab.spark.helper(
+        &lab.places,
+        "RenameMethod",
+        &[
+            "org.apache.spark.storage.memory.MemoryStore",
+            "putIterator",
+            &patched_path,
+        ],
+    )?;
+    let marked = application(&lab)?
+        .with_marker(&lab.places)
+        .conf("spark.executor.extraClassPath", &patched_path);
+    let mut run = lab.run(marked)?;
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    // Everything but what that hook tells is still told.
+    smtt_tests::truth::same_tasks(&daemon, &run.submitted)?;
+    for executor in daemon.rows(&["executors"])? {
+        let missing = executor["missing_hooks"].to_string();
+        assert!(
+            missing.contains("putIterator"),
+            "the missing hook is not named: {executor:#?}"
+        );
+    }
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    let logs = executor_logs(&lab)?;
+    let warnings = logs
+        .lines()
+        .filter(|line| line.contains("smtt-marker: ") && line.contains("putIterator"))
+        .count();
+    assert_eq!(
+        warnings,
+        2,
+        "one warning per executor: {}",
+        lines_of_marker(&logs)
+    );
+    Ok(())
+}
+
 fn lines_of_marker(logs: &str) -> String {
     logs.lines()
         .filter(|line| line.contains("smtt-marker: "))

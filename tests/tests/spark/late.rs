@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use serde_json::Value;
 use smtt_tests::lab::Lab;
 use smtt_tests::truth::{same_storage, same_tasks};
+use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -84,5 +86,58 @@ fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     executors(&daemon)?;
     assert_eq!(same_storage(&daemon, &run.submitted)?, before);
     assert_eq!(run.finish(&["cached", "end"])?, PAGE_RANK_RESULT);
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let mut run = lab.run(Application::java(
+        &lab.places,
+        LOCAL_CLUSTER,
+        "PageRank",
+        &PAGE_RANK,
+    )?)?;
+    run.open("begin")?;
+    run.reach("cached")?;
+    let jar = lab
+        .places
+        .marker()
+        .join("smtt-marker.jar")
+        .display()
+        .to_string();
+    let driver = run.submitted.running.pid();
+    let executors: Vec<u32> = witness::descendants(driver)?
+        .into_iter()
+        .filter(|pid| witness::command_line(*pid).contains("CoarseGrainedExecutorBackend"))
+        .collect();
+    assert_eq!(executors.len(), 2, "{executors:?}");
+    for pid in executors {
+        lab.spark
+            .helper(&lab.places, "Attach", &[&pid.to_string(), &jar])?;
+    }
+    run.open("cached")?;
+    run.reach("end")?;
+    // Without the plugin there are no names, but blocks and tasks are those of Spark from now on.
+    let spark = run.submitted.rest("storage/rdd")?;
+    let used = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let expected: u64 = spark
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|rdd| used(rdd, "memoryUsed"))
+        .sum();
+    let seen = wait_for("storage memory is Spark's", FOUND_WITHIN, || {
+        let seen: u64 = daemon
+            .rows(&["rdds"])?
+            .iter()
+            .map(|rdd| used(rdd, "storage_memory_bytes"))
+            .sum();
+        Ok((seen == expected).then_some(seen))
+    })?;
+    assert!(seen > 1_000_000, "{seen} bytes");
+    assert!(daemon.rows(&["tasks"])?.len() >= 16);
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
     Ok(())
 }
