@@ -4,7 +4,7 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Every this-manieth fault of an executor per CPU is sent with its address; 0 switches the stream off.
+    /// Every this-manieth fault of executors, per CPU, is sent with its address; 0 switches the stream off.
     pub fault_sample_every: u32,
     /// Fault samples per second and CPU at most.
     pub fault_samples_per_second: u32,
@@ -14,10 +14,20 @@ pub struct Settings {
     pub threads_per_executor: u32,
     /// Contexts that one executor may have at a time.
     pub contexts_per_executor: u32,
+    /// Child processes that one executor may have at a time.
+    pub processes_per_executor: u32,
     /// Offset of `tgid` in the kernel's `task_struct`, from its BTF; 0 when not found (no fork tracking then).
     pub task_tgid_offset: u32,
     /// Offset of `pid` in the kernel's `task_struct`.
     pub task_pid_offset: u32,
+    /// Offset of `signal` in the kernel's `task_struct`; 0 when not found (a process then counts as gone when its
+    /// first thread is).
+    pub task_signal_offset: u32,
+    /// Offset of `live` in the kernel's `signal_struct`: how many threads of the process have not exited.
+    pub signal_live_offset: u32,
+    /// Offset of `pagefault_disabled` in the kernel's `task_struct`; 0 when not found (faults that the kernel
+    /// provokes and gives up on are then counted too).
+    pub task_pagefault_disabled_offset: u32,
     /// Zero.
     pub reserved: u32,
 }
@@ -59,10 +69,33 @@ pub struct Budget {
     pub contexts: u64,
     /// Threads in the table.
     pub threads: u64,
+    /// Child processes in the table.
+    pub processes: u64,
     /// Second (since boot) that `facts` counts.
     pub second: u64,
     /// Facts in that second.
     pub facts: u64,
+}
+
+coded! {
+    /// What the daemon asks of the kernel side's `tables` program, the only way in which it changes those tables
+    /// while they are in use. The program's arguments are the operation and then the words named here.
+    TableOperation: u64 {
+        /// pid: make it an executor, as if it had described itself.
+        ADOPT_EXECUTOR = 1 "adopt_executor",
+        /// pid, executor key: make it a child of that executor.
+        ADOPT_CHILD = 2 "adopt_child",
+        /// tid, executor key, slot address: give the thread a slot.
+        ADOPT_THREAD = 3 "adopt_thread",
+        /// pid, executor key, hot word, task attempt id, stage id, stage attempt: what a Python worker serves.
+        SET_WORKER = 4 "set_worker",
+        /// tid: the thread is gone.
+        FORGET_THREAD = 5 "forget_thread",
+        /// pid: the process is gone.
+        FORGET_PROCESS = 6 "forget_process",
+        /// executor key, count: that many of its contexts were taken out of the table.
+        RELEASE_CONTEXTS = 7 "release_contexts",
+    }
 }
 
 /// Key of an executor: the process id and the second since boot at which it was first seen, so that a process
@@ -79,8 +112,8 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 32);
+    assert!(size_of::<Settings>() == 48);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 16);
-    assert!(size_of::<Budget>() == 32);
+    assert!(size_of::<Budget>() == 40);
 };

@@ -1,1 +1,107 @@
-//! discover
+//! Finds executors that were there first, and marker libraries in files that are not known yet.
+//!
+//! New Java processes are looked at with growing pauses; a look reads `/proc/PID/maps` once, never `smaps`. A found
+//! executor brings its slot file (opened through `/proc/PID/map_files`, so it stays the right file whatever becomes
+//! of the process id), its threads with slots, its children and its copy of the library.
+
+mod process;
+mod slots;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use smtt_common::context::MAPPING_NAME;
+use smtt_common::event::marker::LIBRARY_NAME;
+
+pub use self::process::{children_of, host_pid, in_our_namespace};
+pub use self::slots::{SlotFile, ThreadSlot};
+
+/// An executor that was found.
+#[derive(Debug)]
+pub struct Found {
+    /// Process id, in the daemon's pid namespace.
+    pub pid: u32,
+    /// Its slot file.
+    pub slots: SlotFile,
+    /// Its copy of the marker's library, as a path that the daemon can open.
+    pub library: Option<PathBuf>,
+    /// Threads that have a slot now, with thread ids of the daemon's pid namespace.
+    pub threads: Vec<ThreadSlot>,
+    /// Its descendants, in the daemon's pid namespace.
+    pub children: Vec<u32>,
+    /// Whether it shares the daemon's pid namespace.
+    pub same_namespace: bool,
+}
+
+/// What is known of a process that was looked at.
+#[derive(Debug)]
+struct Seen {
+    start_ticks: u64,
+    next_look: Instant,
+    pause: Duration,
+    found: bool,
+}
+
+/// Pause before a process is looked at again; it doubles from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// Command names that are looked at.
+const NAMES: [&str; 2] = ["java", "jsvc"];
+
+/// Remembers which processes were looked at.
+#[derive(Debug, Default)]
+pub struct Discoverer {
+    seen: HashMap<u32, Seen>,
+}
+
+impl Discoverer {
+    /// Looks at the Java processes that are due and returns the executors found now for the first time.
+    pub fn scan(&mut self, now: Instant) -> Vec<Found> {
+        let alive = process::named(&NAMES);
+        self.seen.retain(|pid, seen| alive.get(pid) == Some(&seen.start_ticks));
+        let mut found = Vec::new();
+        for (pid, start_ticks) in alive {
+            let seen = self.seen.entry(pid).or_insert(Seen { start_ticks, next_look: now, pause: FIRST_PAUSE, found: false });
+            if seen.found || now < seen.next_look {
+                continue;
+            }
+            seen.next_look = now + seen.pause;
+            seen.pause = (seen.pause * 2).min(LAST_PAUSE);
+            if let Some(executor) = look(pid) {
+                seen.found = true;
+                found.push(executor);
+            }
+        }
+        found
+    }
+
+    /// Forgets a process, so that it is looked at again (a JVM whose registration was lost).
+    pub fn forget(&mut self, pid: u32) {
+        self.seen.remove(&pid);
+    }
+}
+
+/// Looks for the slot file in one process.
+fn look(pid: u32) -> Option<Found> {
+    // The handle pins the process: everything below speaks of this one or fails.
+    let handle = process::Handle::open(pid).ok()?;
+    let maps = handle.read("maps").ok()?;
+    let mut slots = None;
+    let mut library = None;
+    for line in maps.lines() {
+        let Some((range, name)) = process::mapping(line) else { continue };
+        if slots.is_none() && name == format!("/memfd:{MAPPING_NAME} (deleted)") {
+            match SlotFile::open(&handle, range) {
+                Ok(file) => slots = Some(file),
+                Err(error) => tracing::warn!(pid, "a slot file is not used: {error:#}"),
+            }
+        } else if library.is_none() && name.trim_end_matches(" (deleted)").rsplit('/').next() == Some(LIBRARY_NAME) {
+            library = Some(PathBuf::from(format!("/proc/{pid}/map_files/{range}")));
+        }
+    }
+    let slots = slots?;
+    let same_namespace = in_our_namespace(pid);
+    let threads = slots.threads(&handle, same_namespace);
+    Some(Found { pid, threads, children: children_of(pid), same_namespace, slots, library })
+}

@@ -1,1 +1,278 @@
-//! pipeline
+//! Wires the stages: ring -> decode -> state, counters -> state, discovery -> probes, and the listeners.
+//!
+//! One middle task owns the probes and feeds the state. Its queue from the ring is bounded ([`BATCHES`]); while it
+//! is full the ring fills and the kernel side counts what does not fit. Discovery reads `/proc` on a thread of its
+//! own. Nothing slow happens in the middle.
+
+mod executors;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use smtt_common::event::RecordHeader;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use self::executors::Executors;
+use crate::clock::now_boot_ns;
+use crate::config::Config;
+use crate::control::server::{ControlSocket, serve_control, serve_web};
+use crate::control::{Identity, Shared};
+use crate::decode::{Fact, decode};
+use crate::loss::{DecodeCounts, SourceCounts};
+use crate::probes::{Probes, TOOLCHAIN, doctor};
+use crate::source::{self, Record, SourceCounters};
+use crate::{discover, probes};
+
+/// Batches between the ring and the middle.
+const BATCHES: usize = 16;
+/// How often the kernel memory of tables and programs is read anew.
+const MEMORY_EVERY: Duration = Duration::from_secs(60);
+
+/// Runs the daemon until `shutdown` completes.
+///
+/// # Errors
+/// When a listener cannot be opened or the kernel side cannot be loaded: nothing of use would be left.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    // The socket first: it tells whether another daemon lives, before anything is put into the kernel.
+    let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
+    let web = TcpListener::bind(config.web.listen_address)
+        .await
+        .with_context(|| format!("cannot listen on {}: choose another --web.listen-address", config.web.listen_address))?;
+    let mut probes = Probes::load(&config.probes)?;
+    for library in &config.marker.libraries {
+        attach(&mut probes, library);
+    }
+    let identity = Identity {
+        version: env!("CARGO_PKG_VERSION").into(),
+        kernel_side: TOOLCHAIN.into(),
+        telemetry_path: config.web.telemetry_path.clone(),
+        series_max: config.series,
+        doctor: doctor::examine,
+    };
+    let shared = Arc::new(Shared::new(identity, config.limits));
+    log_verdicts(&probes);
+    shared.set_verdicts(probes.verdicts());
+
+    let (stop, stopped) = watch::channel(false);
+    let until_stopped = || {
+        let mut stopped = stopped.clone();
+        async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+        }
+    };
+    let mut services = JoinSet::new();
+    let served = Arc::clone(&shared);
+    let until = until_stopped();
+    services.spawn(async move { serve_control(served, socket, until).await.context("the control socket failed") });
+    let served = Arc::clone(&shared);
+    let until = until_stopped();
+    services.spawn(async move { serve_web(served, web, until).await.context("the metrics port failed") });
+    if let Some(log) = probes.take_log() {
+        services.spawn(carry_log(log, until_stopped()));
+    }
+    let (batches, incoming) = mpsc::channel(BATCHES);
+    let counters = Arc::new(SourceCounters::default());
+    let ring = probes.take_ring()?;
+    let (counted, until) = (Arc::clone(&counters), until_stopped());
+    services.spawn(async move {
+        tokio::select! {
+            ended = source::run(ring, batches, counted) => ended,
+            () = until => Ok(()),
+        }
+    });
+    let (found, discovered) = mpsc::channel(4);
+    spawn_discovery(config.marker.scan_interval, found, stopped.clone());
+
+    let mut middle = Middle { probes, shared, counters, decoded: DecodeCounts::default(), executors: Executors::default(), memory_read: None };
+    middle.tick();
+    middle.shared.set_ready(true);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    tracing::info!(socket = %config.control.socket.display(), metrics = %config.web.listen_address, "ready");
+    let ended = middle.work(config.tick, incoming, discovered, &mut services, shutdown).await;
+
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = stop.send(true);
+    // Connections get a moment to finish; then the process ends and with it everything in the kernel.
+    let _ = tokio::time::timeout(Duration::from_secs(2), async { while services.join_next().await.is_some() {} }).await;
+    ended
+}
+
+/// Puts probes on a library, and says so when that fails.
+fn attach(probes: &mut Probes, library: &std::path::Path) {
+    match probes.attach_library(library) {
+        Ok(()) => tracing::info!(library = %library.display(), "marker library probed"),
+        Err(error) if !library.exists() => tracing::info!(library = %library.display(), "no marker library there yet: {error:#}"),
+        Err(error) => tracing::warn!("{error:#}"),
+    }
+}
+
+fn log_verdicts(probes: &Probes) {
+    for verdict in probes.verdicts() {
+        let (probe, hook, reason) = (&verdict.probe, &verdict.hook, &verdict.reason);
+        match verdict.verdict {
+            probes::VerdictState::Ok => tracing::info!("probe {probe} on {hook}: ok {reason}"),
+            probes::VerdictState::NotApplicable => tracing::debug!("probe {probe} on {hook}: not needed, {reason}"),
+            probes::VerdictState::Unsupported => tracing::warn!("probe {probe} on {hook}: unsupported, {reason}"),
+            probes::VerdictState::Broken => tracing::error!("probe {probe} on {hook}: broken, {reason}"),
+        }
+    }
+}
+
+/// Carries the kernel side's own log into ours.
+async fn carry_log(log: aya_log::EbpfLogger<&'static dyn log::Log>, until: impl Future<Output = ()>) -> anyhow::Result<()> {
+    // SAFETY: the logger owns its descriptor and hands out the same one for as long as it lives.
+    let mut log = unsafe { AsyncFd::register(log) }.context("the kernel side's log cannot be waited for")?;
+    tokio::pin!(until);
+    loop {
+        tokio::select! {
+            () = &mut until => return Ok(()),
+            ready = log.readable_mut() => {
+                let mut ready = ready.context("the kernel side's log cannot be waited for")?;
+                ready.get_inner_mut().flush();
+                ready.clear_ready();
+            }
+        }
+    }
+}
+
+/// Scans for executors on a thread of its own, which ends with the daemon.
+fn spawn_discovery(every: Duration, found: mpsc::Sender<discover::Found>, stopped: watch::Receiver<bool>) {
+    let scan = move || {
+        let mut discoverer = discover::Discoverer::default();
+        while !*stopped.borrow() {
+            for executor in discoverer.scan(std::time::Instant::now()) {
+                if found.blocking_send(executor).is_err() {
+                    return;
+                }
+            }
+            std::thread::sleep(every);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("smtt-discover".into()).spawn(scan) {
+        tracing::error!("executors that started before the daemon are not found: no thread for it: {error}");
+    }
+}
+
+/// The middle task's belongings.
+struct Middle {
+    probes: Probes,
+    shared: Arc<Shared>,
+    counters: Arc<SourceCounters>,
+    decoded: DecodeCounts,
+    executors: Executors,
+    memory_read: Option<Instant>,
+}
+
+impl Middle {
+    /// Works until the shutdown, or until a service that should not end does.
+    async fn work(
+        &mut self,
+        tick: Duration,
+        mut incoming: mpsc::Receiver<Vec<Record>>,
+        mut discovered: mpsc::Receiver<discover::Found>,
+        services: &mut JoinSet<anyhow::Result<()>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let mut ticks = interval(tick);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                Some(batch) = incoming.recv() => self.take(&batch),
+                Some(found) = discovered.recv() => self.adopt(found),
+                _ = ticks.tick() => {
+                    self.tick();
+                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                }
+                Some(ended) = services.join_next() => {
+                    ended.context("a service crashed")??;
+                    anyhow::bail!("a service ended by itself");
+                }
+            }
+        }
+    }
+
+    /// Takes a batch of records into the state.
+    fn take(&mut self, batch: &[Record]) {
+        let mut state = self.shared.state();
+        for Record { header, payload } in batch {
+            let event = decode(header, payload);
+            self.decoded.count(&event);
+            match event {
+                Ok(event) => {
+                    follow(&mut self.executors, &mut self.probes, header, &event.fact);
+                    state.apply(event);
+                }
+                Err(error) => tracing::debug!(pid = header.pid, kind = header.kind, "a record is skipped: {error}"),
+            }
+        }
+    }
+
+    /// Takes in an executor that was found: probes on its library, rows in the kernel side, and a request to tell
+    /// everything again.
+    fn adopt(&mut self, found: discover::Found) {
+        if let Some(library) = &found.library {
+            attach(&mut self.probes, library);
+            self.shared.set_verdicts(self.probes.verdicts());
+        }
+        let now = now_boot_ns();
+        match self.executors.adopt(&mut self.probes, found, now) {
+            Ok((executor, request)) => self.shared.state().resync_requested(executor, request, now),
+            Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
+        }
+    }
+
+    /// Reads the counters, in the order that keeps the ledger free of false alarms.
+    fn tick(&mut self) {
+        let source = SourceCounts { taken: self.counters.read.load(Ordering::Relaxed), malformed: self.counters.malformed.load(Ordering::Relaxed) };
+        let now = now_boot_ns();
+        match self.probes.readings() {
+            Ok(readings) => {
+                let mut state = self.shared.state();
+                state.add(&readings, now);
+                for (executor, facts) in self.executors.facts_emitted(now) {
+                    state.set_facts_emitted(executor, facts);
+                }
+                for (executor, request) in self.executors.heal(&readings, now) {
+                    state.resync_requested(executor, request, now);
+                }
+                for executor in self.executors.dead() {
+                    state.executor_gone(executor, now);
+                }
+                for executor in state.expire(now) {
+                    self.executors.forget(executor);
+                    if let Err(error) = self.probes.forget_executor(executor) {
+                        tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");
+                    }
+                }
+            }
+            Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
+        }
+        self.shared.tick(source, &self.decoded);
+        if self.memory_read.is_none_or(|read| read.elapsed() >= MEMORY_EVERY) {
+            self.memory_read = Some(Instant::now());
+            self.shared.set_bpf_memory_bytes(self.probes.bpf_memory_bytes());
+        }
+    }
+}
+
+/// What a fact changes outside of the state.
+fn follow(executors: &mut Executors, probes: &mut Probes, header: &RecordHeader, fact: &Fact) {
+    match fact {
+        Fact::ProcessGone { .. } if header.executor != 0 => executors.process_gone(header.executor, header.pid),
+        Fact::PythonWorker(worker) => {
+            if let Err(error) = executors.python_worker(probes, header.executor, worker) {
+                tracing::debug!("a Python worker's task is not known: {error:#}");
+            }
+        }
+        _ => {}
+    }
+}

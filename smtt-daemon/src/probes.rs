@@ -1,7 +1,30 @@
 //! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::source`] name aya types.
 
+pub mod btf;
+pub mod doctor;
+mod library;
+mod memory;
+mod reading;
+mod table;
+mod tables;
+mod wire;
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
+use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::{PerfEvent, RawTracePoint};
+use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
+use smtt_common::context::SlotHead;
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
+use smtt_common::settings::{Budget, Process, ROLE_CHILD, Settings, TableOperation, Thread};
+
+use self::library::Libraries;
+use self::reading::Reader;
+use self::table::{Hook, Need, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
+use self::wire::Wire;
 
 /// How one row of the probe table fared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,4 +66,364 @@ pub struct Readings {
     pub access_known: bool,
     /// Whether major faults are counted.
     pub major_known: bool,
+}
+
+/// Which rung of the page-fault ladder to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultHook {
+    /// The first that attaches.
+    #[default]
+    Auto,
+    /// The raw tracepoints only.
+    RawTracepoint,
+    /// The software event only; it does not tell reads from writes.
+    Software,
+    /// No page faults.
+    Off,
+}
+
+/// What the kernel side is loaded with.
+#[derive(Clone, Debug)]
+pub struct ProbeSettings {
+    /// Rung of the fault ladder.
+    pub fault_hook: FaultHook,
+    /// Settings that the kernel side reads; the offsets are filled in here.
+    pub settings: Settings,
+    /// Size of the ring in bytes: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// Rows of the context table.
+    pub contexts: u32,
+    /// Executors at a time.
+    pub executors: u32,
+    /// Processes at a time.
+    pub processes: u32,
+    /// Threads at a time.
+    pub threads: u32,
+}
+
+impl Default for ProbeSettings {
+    fn default() -> Self {
+        Self {
+            fault_hook: FaultHook::Auto,
+            settings: Settings {
+                fault_sample_every: 64,
+                fault_samples_per_second: 200,
+                facts_per_second: 20_000,
+                threads_per_executor: 4096,
+                processes_per_executor: 1024,
+                contexts_per_executor: 4096,
+                ..Settings::default()
+            },
+            ring_bytes: 1 << 20,
+            contexts: 16_384,
+            executors: 64,
+            processes: 4096,
+            threads: 16_384,
+        }
+    }
+}
+
+/// The kernel side, loaded and attached. Dropping it leaves nothing behind in the kernel.
+pub struct Probes {
+    ebpf: Ebpf,
+    verdicts: Vec<Verdict>,
+    libraries: Libraries,
+    reader: Reader,
+    access_known: bool,
+    major_known: bool,
+}
+
+/// The object that `build.rs` made.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
+
+/// Toolchain that the kernel side was compiled with.
+pub const TOOLCHAIN: &str = env!("SMTT_EBPF_TOOLCHAIN");
+
+impl Probes {
+    /// Loads the kernel side and attaches every row of the table but the marker's, whose library comes later.
+    ///
+    /// # Errors
+    /// Where nothing can work: no permission to load programs, or a required table that cannot be made. A probe
+    /// that cannot be attached is a verdict, not an error.
+    pub fn load(wanted: &ProbeSettings) -> anyhow::Result<Self> {
+        memory::lift_limit();
+        let mut settings = wanted.settings;
+        let offsets = btf::kernel_field_offsets("task_struct", &["tgid", "pid"]);
+        if let Ok(offsets) = &offsets {
+            (settings.task_tgid_offset, settings.task_pid_offset) = (offsets[0], offsets[1]);
+        }
+        // The next ones only make counts exact in corners; where they are missing the kernel side does without.
+        let signal = btf::kernel_field_offsets("task_struct", &["signal"]);
+        let live = btf::kernel_field_offsets("signal_struct", &["live"]);
+        if let (Ok(signal), Ok(live)) = (&signal, &live) {
+            (settings.task_signal_offset, settings.signal_live_offset) = (signal[0], live[0]);
+        }
+        if let Ok(disabled) = btf::kernel_field_offsets("task_struct", &["pagefault_disabled"]) {
+            settings.task_pagefault_disabled_offset = disabled[0];
+        }
+        let settings = Wire(settings);
+        let mut ebpf = EbpfLoader::new()
+            .override_global("SETTINGS", &settings, true)
+            .map_max_entries("RING", wanted.ring_bytes)
+            .map_max_entries("CONTEXTS", wanted.contexts)
+            .map_max_entries("EXECUTORS", wanted.executors)
+            .map_max_entries("BUDGETS", wanted.executors)
+            .map_max_entries("PROCESSES", wanted.processes)
+            .map_max_entries("THREADS", wanted.threads)
+            .load(OBJECT)
+            .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` tells which is missing)")?;
+        tables::load(&mut ebpf)?;
+        let mut probes = Self {
+            verdicts: Vec::new(),
+            libraries: Libraries::load(&mut ebpf)?,
+            reader: Reader::default(),
+            access_known: false,
+            major_known: false,
+            ebpf,
+        };
+        probes.attach_table(wanted.fault_hook, offsets.err());
+        Ok(probes)
+    }
+
+    fn attach_table(&mut self, fault_hook: FaultHook, no_offsets: Option<String>) {
+        let mut fault_rung: Option<&str> = None;
+        for row in TABLE.iter().filter(|row| row.hook != Hook::Marker) {
+            let verdict = if row.probe == "fault" {
+                let allowed = match fault_hook {
+                    FaultHook::Auto => true,
+                    FaultHook::RawTracepoint => row.rung == RUNG_RAW_TRACEPOINT,
+                    FaultHook::Software => row.rung == RUNG_SOFTWARE,
+                    FaultHook::Off => false,
+                };
+                if !allowed {
+                    verdict(row, VerdictState::NotApplicable, "switched off by [probe.fault] hook")
+                } else if fault_rung.is_some_and(|rung| rung != row.rung) {
+                    verdict(row, VerdictState::NotApplicable, "a better hook is attached")
+                } else {
+                    let verdict = self.attach(row);
+                    if verdict.verdict == VerdictState::Ok {
+                        fault_rung = Some(row.rung);
+                    }
+                    verdict
+                }
+            } else if row.probe == "fault_major" && fault_hook == FaultHook::Off {
+                verdict(row, VerdictState::NotApplicable, "switched off by [probe.fault] hook")
+            } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
+                verdict(row, VerdictState::Unsupported, "its arguments are known for x86-64 only; the software event takes its place")
+            } else if let (true, Some(reason)) = (row.probe == "fork", &no_offsets) {
+                verdict(row, VerdictState::Unsupported, reason)
+            } else {
+                self.attach(row)
+            };
+            self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
+            self.verdicts.push(verdict);
+        }
+        self.access_known = fault_rung == Some(RUNG_RAW_TRACEPOINT);
+    }
+
+    /// Attaches one row.
+    fn attach(&mut self, row: &Row) -> Verdict {
+        let attached = match row.hook {
+            Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
+            Hook::Software(event) => self.attach_software(row.program, event),
+            Hook::Marker => Ok(()),
+        };
+        match attached {
+            Ok(()) => verdict(row, VerdictState::Ok, ""),
+            Err(error) => {
+                let missing = error.chain().any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound));
+                let state = if missing { VerdictState::Unsupported } else { VerdictState::Broken };
+                verdict(row, state, &format!("{error:#}; without it {}", row.without))
+            }
+        }
+    }
+
+    fn attach_raw_tracepoint(&mut self, program: &str, name: &str) -> anyhow::Result<()> {
+        let program: &mut RawTracePoint = self.ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
+        program.load().context("the kernel refuses the program")?;
+        program.attach(name).context("this kernel does not have the tracepoint")?;
+        Ok(())
+    }
+
+    fn attach_software(&mut self, program: &str, event: table::SoftwareEvent) -> anyhow::Result<()> {
+        let program: &mut PerfEvent = self.ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
+        program.load().context("the kernel refuses the program")?;
+        let event = match event {
+            table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
+            table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
+        };
+        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+        for cpu in cpus {
+            program
+                .attach(PerfEventConfig::Software(event), PerfEventScope::AllProcessesOneCpu { cpu }, SamplePolicy::Period(1), false)
+                .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
+        }
+        Ok(())
+    }
+
+    /// How every probe fares, in the order of the table.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let mut all = self.libraries.verdicts();
+        all.extend(self.verdicts.iter().cloned());
+        all
+    }
+
+    /// Whether something is missing that the machine should have. An unsupported rung is none while another works.
+    #[must_use]
+    pub fn degraded(&self) -> bool {
+        let works = |probe: &str| self.verdicts.iter().any(|verdict| verdict.probe == probe && verdict.verdict == VerdictState::Ok);
+        TABLE.iter().filter(|row| row.hook != Hook::Marker && row.need == Need::Required).any(|row| !works(row.probe))
+            || self.verdicts.iter().any(|verdict| verdict.verdict == VerdictState::Broken)
+    }
+
+    /// Puts probes on the entry points of a marker library, once per file.
+    ///
+    /// # Errors
+    /// A sentence that says why this file is not probed: unreadable, an entry point missing, a pad that is not
+    /// there, or the kernel's refusal.
+    pub fn attach_library(&mut self, path: &Path) -> anyhow::Result<()> {
+        self.libraries.attach(&mut self.ebpf, path)
+    }
+
+    /// Takes the ring out, for [`crate::source`]. It can be taken once.
+    ///
+    /// # Errors
+    /// When it was taken before.
+    pub fn take_ring(&mut self) -> anyhow::Result<RingBuf<MapData>> {
+        Ok(RingBuf::try_from(self.ebpf.take_map("RING").context("the ring was taken before")?)?)
+    }
+
+    /// Takes the kernel side's own log out, or `None` where it has none.
+    pub fn take_log(&mut self) -> Option<aya_log::EbpfLogger<&'static dyn log::Log>> {
+        aya_log::EbpfLogger::init(&mut self.ebpf).ok()
+    }
+
+    /// Reads what was added up since the last reading.
+    ///
+    /// # Errors
+    /// When a table cannot be read, which only a kernel out of memory does.
+    pub fn readings(&mut self) -> anyhow::Result<Readings> {
+        let mut readings = self.reader.read(&mut self.ebpf)?;
+        readings.access_known = self.access_known;
+        readings.major_known = self.major_known;
+        Ok(readings)
+    }
+
+    /// Facts of a process that the kernel side has seen so far.
+    #[must_use]
+    pub fn facts_seen(&self, pid: u32) -> u64 {
+        let seen = || -> anyhow::Result<u64> {
+            let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0)?;
+            let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
+            Ok(executors.get(&process.executor, 0)?.iter().map(|Wire(counters)| counters.facts_seen).sum())
+        };
+        seen().unwrap_or(0)
+    }
+
+    /// The key of a process that has no row yet, or the key that it has. For executors found late.
+    ///
+    /// # Errors
+    /// When the table of executors is full.
+    pub fn adopt_executor(&mut self, pid: u32) -> anyhow::Result<u64> {
+        if !self.change(TableOperation::ADOPT_EXECUTOR, &[u64::from(pid)])? {
+            bail!("the table of executors is full: raise [limits] executors");
+        }
+        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} ended"))?;
+        Ok(process.executor)
+    }
+
+    /// Tells the kernel side where a thread's slot is. A thread that it knows keeps what it said itself.
+    ///
+    /// # Errors
+    /// When the table of threads is full, or the executor has its share of it.
+    pub fn adopt_thread(&mut self, executor: u64, tid: u32, slot_address: u64) -> anyhow::Result<()> {
+        let known = self.map::<u32, Thread>("THREADS")?.get(&tid, 0).is_ok_and(|Wire(thread)| thread.executor == executor);
+        if known || self.change(TableOperation::ADOPT_THREAD, &[u64::from(tid), executor, slot_address])? {
+            return Ok(());
+        }
+        bail!("no room for thread {tid} in the table of threads: raise [limits] threads")
+    }
+
+    /// Tells the kernel side that a thread is gone, where its exit came before it was adopted.
+    ///
+    /// # Errors
+    /// When the kernel side cannot be asked.
+    pub fn forget_thread(&mut self, tid: u32) -> anyhow::Result<()> {
+        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)]).map(drop)
+    }
+
+    /// Tells the kernel side about a child process that an executor had before it was found.
+    ///
+    /// # Errors
+    /// When the table of processes is full, or the executor has its share of it.
+    pub fn adopt_child(&mut self, executor: u64, pid: u32) -> anyhow::Result<()> {
+        if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])? || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok() {
+            return Ok(());
+        }
+        bail!("no room for process {pid} in the table of processes: raise [limits] processes")
+    }
+
+    /// Gives a Python worker the context of its task, for executors in a pid namespace of their own.
+    ///
+    /// # Errors
+    /// When that process is no child of that executor.
+    pub fn set_worker_context(&mut self, executor: u64, pid: u32, context: SlotHead) -> anyhow::Result<()> {
+        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} belongs to no executor"))?;
+        if process.executor != executor || process.role != ROLE_CHILD {
+            bail!("process {pid} is no child of that executor");
+        }
+        let SlotHead { hot, task_attempt_id, stage_id, stage_attempt } = context;
+        self.change(TableOperation::SET_WORKER, &[u64::from(pid), executor, hot, task_attempt_id, u64::from(stage_id), u64::from(stage_attempt)]).map(drop)
+    }
+
+    fn change(&self, operation: TableOperation, words: &[u64]) -> anyhow::Result<bool> {
+        tables::change(&self.ebpf, operation, words)
+    }
+
+    /// Frees the rows of a dead executor, after its last reading.
+    ///
+    /// # Errors
+    /// When a table is missing from the object.
+    pub fn forget_executor(&mut self, executor: u64) -> anyhow::Result<()> {
+        let mut processes = self.map_mut::<u32, Process>("PROCESSES")?;
+        let own: Vec<u32> = processes.iter().flatten().filter(|(_, Wire(process))| process.executor == executor).map(|(pid, _)| pid).collect();
+        for pid in own {
+            let _ = processes.remove(&pid);
+        }
+        let mut threads = self.map_mut::<u32, Thread>("THREADS")?;
+        let own: Vec<u32> = threads.iter().flatten().filter(|(_, Wire(thread))| thread.executor == executor).map(|(tid, _)| tid).collect();
+        for tid in own {
+            let _ = threads.remove(&tid);
+        }
+        self.reader.forget(&mut self.ebpf, executor)?;
+        let _ = self.map_mut::<u64, Budget>("BUDGETS")?.remove(&executor);
+        let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map_mut("EXECUTORS").context("no table EXECUTORS")?)?;
+        let _ = executors.remove(&executor);
+        Ok(())
+    }
+
+    /// Kernel memory of the tables and programs, in bytes, as the kernel accounts it.
+    #[must_use]
+    pub fn bpf_memory_bytes(&self) -> u64 {
+        memory::locked_bytes()
+    }
+
+    fn map<K: aya::Pod, V>(&self, name: &str) -> anyhow::Result<HashMap<&MapData, K, Wire<V>>>
+    where
+        Wire<V>: aya::Pod,
+    {
+        Ok(HashMap::try_from(self.ebpf.map(name).with_context(|| format!("no table {name}"))?)?)
+    }
+
+    fn map_mut<K: aya::Pod, V>(&mut self, name: &str) -> anyhow::Result<HashMap<&mut MapData, K, Wire<V>>>
+    where
+        Wire<V>: aya::Pod,
+    {
+        Ok(HashMap::try_from(self.ebpf.map_mut(name).with_context(|| format!("no table {name}"))?)?)
+    }
+}
+
+fn verdict(row: &Row, state: VerdictState, reason: &str) -> Verdict {
+    Verdict { probe: row.probe.into(), hook: row.hook_name(), verdict: state, reason: reason.into() }
 }

@@ -1,0 +1,137 @@
+//! The executors that are alive, seen from outside: their slot files, requests to tell everything again, and those
+//! that ended without a word.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+use smtt_common::context::SlotHead;
+use smtt_common::settings::executor_pid;
+
+use crate::decode::PythonWorker;
+use crate::discover::{Found, SlotFile, host_pid};
+use crate::probes::{Probes, Readings};
+
+/// Pause between two requests to tell everything again, in nanoseconds: losses come in bursts, and asking in the
+/// middle of one adds to it.
+const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
+/// How often the slot files are read for the marker's own count, in nanoseconds.
+const COUNT_PAUSE_NS: u64 = 2_000_000_000;
+
+/// An executor with an open slot file.
+#[derive(Debug)]
+struct Open {
+    slots: SlotFile,
+    same_namespace: bool,
+    /// Facts that the marker had told before its probes were in place; they were never attempted for us.
+    told_before: u64,
+    /// Facts that were lost on the way when it was last asked to tell everything again.
+    lost_then: u64,
+    asked_ns: u64,
+}
+
+/// All open executors by key.
+#[derive(Debug, Default)]
+pub struct Executors {
+    open: BTreeMap<u64, Open>,
+    requests: u64,
+    counted_ns: u64,
+}
+
+impl Executors {
+    /// Gives a found executor its rows in the kernel side and asks it to tell everything again. Returns its key and
+    /// the request.
+    pub fn adopt(&mut self, probes: &mut Probes, found: Found, now_ns: u64) -> anyhow::Result<(u64, u64)> {
+        let seen_before = probes.facts_seen(found.pid);
+        let told = found.slots.facts_emitted().unwrap_or(0);
+        let executor = probes.adopt_executor(found.pid)?;
+        for thread in &found.threads {
+            probes.adopt_thread(executor, thread.tid, thread.address)?;
+        }
+        for child in &found.children {
+            probes.adopt_child(executor, *child)?;
+        }
+        let request = self.next_request(now_ns);
+        found.slots.request_resync(request).context("the executor ended while it was looked at")?;
+        // Facts in flight now are counted on both sides soon; only what came before the probes is set aside.
+        let told_before = told.saturating_sub(seen_before);
+        self.open.insert(executor, Open { slots: found.slots, same_namespace: found.same_namespace, told_before, lost_then: 0, asked_ns: now_ns });
+        tracing::info!(pid = found.pid, threads = found.threads.len(), children = found.children.len(), "executor found");
+        Ok((executor, request))
+    }
+
+    /// Requests differ from one another, from those of an earlier daemon, and from zero.
+    fn next_request(&mut self, now_ns: u64) -> u64 {
+        self.requests = (self.requests + 1).max(now_ns);
+        self.requests
+    }
+
+    /// What each marker says it has told since its probes were in place, now and then.
+    pub fn facts_emitted(&mut self, now_ns: u64) -> Vec<(u64, u64)> {
+        if now_ns.saturating_sub(self.counted_ns) < COUNT_PAUSE_NS {
+            return Vec::new();
+        }
+        self.counted_ns = now_ns;
+        self.open.iter().filter_map(|(key, open)| Some((*key, open.slots.facts_emitted().ok()?.saturating_sub(open.told_before)))).collect()
+    }
+
+    /// Asks executors that lost facts on the way to tell everything again.
+    pub fn heal(&mut self, readings: &Readings, now_ns: u64) -> Vec<(u64, u64)> {
+        let mut asked = Vec::new();
+        for (key, counters) in &readings.executors {
+            let lost = counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
+            let due = self.open.get(key).is_some_and(|open| lost > open.lost_then && now_ns.saturating_sub(open.asked_ns) >= REQUEST_PAUSE_NS);
+            if !due {
+                continue;
+            }
+            let request = self.next_request(now_ns);
+            if let Some(open) = self.open.get_mut(key)
+                && open.slots.request_resync(request).is_ok()
+            {
+                tracing::info!(pid = executor_pid(*key), lost = lost - open.lost_then, "facts were lost: the executor is asked to tell everything again");
+                open.lost_then = lost;
+                open.asked_ns = now_ns;
+                asked.push((*key, request));
+            }
+        }
+        asked
+    }
+
+    /// Executors whose process is gone though no record said so.
+    pub fn dead(&mut self) -> Vec<u64> {
+        let dead: Vec<u64> = self.open.keys().copied().filter(|key| !Path::new(&format!("/proc/{}", executor_pid(*key))).exists()).collect();
+        for key in &dead {
+            self.open.remove(key);
+        }
+        dead
+    }
+
+    /// A process of an executor is gone.
+    pub fn process_gone(&mut self, executor: u64, pid: u32) {
+        if executor_pid(executor) == pid {
+            self.open.remove(&executor);
+        }
+    }
+
+    /// Forgets an executor.
+    pub fn forget(&mut self, executor: u64) {
+        self.open.remove(&executor);
+    }
+
+    /// Gives a Python worker its task where the kernel side cannot: the marker knows the worker by its id in another
+    /// pid namespace.
+    pub fn python_worker(&self, probes: &mut Probes, executor: u64, worker: &PythonWorker) -> anyhow::Result<()> {
+        if self.open.get(&executor).is_none_or(|open| open.same_namespace) {
+            return Ok(());
+        }
+        let inner = worker.pid;
+        let pid = host_pid(executor_pid(executor), inner).with_context(|| format!("no child of the executor has the id {inner}"))?;
+        let context = worker.task_attempt_id.map_or_else(SlotHead::default, |task_attempt_id| SlotHead {
+            hot: worker.hot,
+            task_attempt_id,
+            stage_id: worker.stage_id.unwrap_or(u32::MAX),
+            stage_attempt: worker.stage_attempt,
+        });
+        probes.set_worker_context(executor, pid, context)
+    }
+}

@@ -1,0 +1,79 @@
+//! Every probe as a row: its name, its hook, the program behind it, what it needs and what stands in for it.
+
+/// What the daemon is without this probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Without it (and its alternatives) there is nothing to show.
+    Required,
+    /// Without it a column is absent or a life ends later.
+    Optional,
+}
+
+/// How a row is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A raw tracepoint by name.
+    RawTracepoint(&'static str),
+    /// A software event of the kernel, once per occurrence, on every CPU.
+    Software(SoftwareEvent),
+    /// The entry points of the marker's native library, wherever it is found.
+    Marker,
+}
+
+/// The kernel's software events that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftwareEvent {
+    /// Every page fault.
+    PageFaults,
+    /// Major page faults.
+    PageFaultsMajor,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Name in status, metrics and configuration.
+    pub probe: &'static str,
+    /// Where it is attached.
+    pub hook: Hook,
+    /// Function in the kernel side.
+    pub program: &'static str,
+    /// What the daemon is without it.
+    pub need: Need,
+    /// Rung of the probe's ladder; the first rung that attaches wins. Rows of one rung belong together.
+    pub rung: &'static str,
+    /// What is lost without it, for the reader of a verdict.
+    pub without: &'static str,
+}
+
+impl Row {
+    /// The hook as people know it.
+    #[must_use]
+    pub fn hook_name(&self) -> String {
+        match self.hook {
+            Hook::RawTracepoint(name) => format!("raw_tracepoint:{name}"),
+            Hook::Software(SoftwareEvent::PageFaults) => "perf:software/page-faults/".into(),
+            Hook::Software(SoftwareEvent::PageFaultsMajor) => "perf:software/major-faults/".into(),
+            Hook::Marker => "uprobe:libsmtt_marker.so".into(),
+        }
+    }
+}
+
+/// The rung of `fault` that tells reads from writes.
+pub const RUNG_RAW_TRACEPOINT: &str = "raw_tracepoint";
+/// The rung of `fault` that works everywhere.
+pub const RUNG_SOFTWARE: &str = "software";
+
+const ONLY: &str = "";
+
+/// Every probe, in the order in which they are attached.
+pub const TABLE: &[Row] = &[
+    Row { probe: "marker", hook: Hook::Marker, program: "marker", need: Need::Required, rung: ONLY, without: "no executor is seen" },
+    Row { probe: "fork", hook: Hook::RawTracepoint("sched_process_fork"), program: "fork", need: Need::Optional, rung: ONLY, without: "faults of Python workers are not counted" },
+    Row { probe: "exec", hook: Hook::RawTracepoint("sched_process_exec"), program: "exec", need: Need::Optional, rung: ONLY, without: "a JVM that replaces its image stays listed" },
+    Row { probe: "exit", hook: Hook::RawTracepoint("sched_process_exit"), program: "exit", need: Need::Required, rung: ONLY, without: "a process id that is used again would be taken for the old one" },
+    Row { probe: "fault", hook: Hook::RawTracepoint("page_fault_user"), program: "fault_user", need: Need::Required, rung: RUNG_RAW_TRACEPOINT, without: "page faults are not counted" },
+    Row { probe: "fault", hook: Hook::RawTracepoint("page_fault_kernel"), program: "fault_kernel", need: Need::Required, rung: RUNG_RAW_TRACEPOINT, without: "page faults are not counted" },
+    Row { probe: "fault", hook: Hook::Software(SoftwareEvent::PageFaults), program: "fault_software", need: Need::Required, rung: RUNG_SOFTWARE, without: "page faults are not counted" },
+    Row { probe: "fault_major", hook: Hook::Software(SoftwareEvent::PageFaultsMajor), program: "fault_major", need: Need::Optional, rung: ONLY, without: "major faults are not told apart" },
+];

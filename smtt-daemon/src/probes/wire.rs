@@ -1,0 +1,22 @@
+//! Lets the types of `smtt-common` be map keys, values and globals.
+
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
+use smtt_common::settings::{Budget, Process, Settings, Thread};
+
+/// A type of the boundary as aya wants it: plain bytes.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Wire<T>(pub T);
+
+/// Types that are plain bytes without padding, as the asserts in `smtt-common` hold.
+trait Plain: Copy + 'static {}
+impl Plain for ContextKey {}
+impl Plain for FaultCounters {}
+impl Plain for ExecutorCounters {}
+impl Plain for Process {}
+impl Plain for Thread {}
+impl Plain for Budget {}
+impl Plain for Settings {}
+
+// SAFETY: `Plain` is private to this file and only on `repr(C)` structs of integers without padding.
+unsafe impl<T: Plain> aya::Pod for Wire<T> {}

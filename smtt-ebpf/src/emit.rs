@@ -1,0 +1,138 @@
+//! The only writer to the ring: reserve, fill, submit, count. Nothing is built before its place is reserved, and
+//! a record that found no place is counted by the caller's row.
+
+use core::ptr;
+
+use aya_ebpf::{
+    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, generated::bpf_probe_read_user},
+};
+use smtt_common::{
+    counter::Counter,
+    event::{Kind, PAYLOAD_CLASSES, RecordHeader},
+};
+
+use crate::maps::{RING, count};
+
+/// How a fact fared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is on the ring.
+    Sent,
+    /// The ring is full.
+    RingFull,
+    /// Its bytes could not be read.
+    Unreadable,
+}
+
+/// A record as it lies on the ring.
+#[repr(C)]
+struct Record<P> {
+    header: RecordHeader,
+    payload: P,
+}
+
+/// The header of a record about the running thread.
+#[inline(always)]
+fn header(kind: Kind, executor: u64, payload_bytes: u32) -> RecordHeader {
+    let id = bpf_get_current_pid_tgid();
+    RecordHeader {
+        kind: kind.0,
+        flags: 0,
+        payload_bytes,
+        // SAFETY: the helper has no precondition.
+        time_ns: unsafe { bpf_ktime_get_boot_ns() },
+        executor,
+        pid: (id >> 32) as u32,
+        tid: id as u32,
+    }
+}
+
+/// Whether to wake the daemon: only when a good part of the ring is used. It looks by itself many times a second,
+/// so a job's steady trickle of facts costs no wake-up each.
+#[inline(always)]
+fn wakeup() -> u64 {
+    if RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 8 {
+        u64::from(BPF_RB_FORCE_WAKEUP)
+    } else {
+        u64::from(BPF_RB_NO_WAKEUP)
+    }
+}
+
+/// Puts a record with a payload of the kernel side's own on the ring; false when the ring is full.
+#[inline(always)]
+pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) -> bool {
+    let Some(mut entry) = RING.reserve::<Record<P>>(0) else {
+        return false;
+    };
+    let record = entry.as_mut_ptr();
+    // SAFETY: the entry is that large, aligned to 8 and ours until it is submitted.
+    unsafe {
+        ptr::write(
+            &raw mut (*record).header,
+            header(kind, executor, size_of::<P>() as u32),
+        );
+        ptr::write(&raw mut (*record).payload, *payload);
+    }
+    entry.submit(wakeup());
+    count(Counter::RECORDS_SUBMITTED);
+    true
+}
+
+/// As [`record`], for facts of the kernel side itself (fork, exit), with its own counters.
+#[inline(always)]
+pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) {
+    count(Counter::RECORDS_SEEN);
+    if !record(kind, executor, payload) {
+        count(Counter::RECORDS_RING_FULL);
+    }
+}
+
+/// Copies a payload out of the running process into the smallest record class that holds it.
+///
+/// The copy goes straight into the ring: a uprobe program can be preempted, so a buffer per CPU could be
+/// overwritten by another thread's fact between its two halves.
+#[inline(always)]
+pub fn user_payload(kind: Kind, executor: u64, address: u64, bytes: u64) -> Outcome {
+    if bytes <= PAYLOAD_CLASSES[0] as u64 {
+        in_class::<{ PAYLOAD_CLASSES[0] }>(kind, executor, address, bytes)
+    } else if bytes <= PAYLOAD_CLASSES[1] as u64 {
+        in_class::<{ PAYLOAD_CLASSES[1] }>(kind, executor, address, bytes)
+    } else {
+        in_class::<{ PAYLOAD_CLASSES[2] }>(kind, executor, address, bytes)
+    }
+}
+
+#[inline(always)]
+fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: u64) -> Outcome {
+    let Some(mut entry) = RING.reserve::<Record<[u8; BYTES]>>(0) else {
+        return Outcome::RingFull;
+    };
+    let record = entry.as_mut_ptr();
+    // The verifier must see the bound on the very value that is used as the size.
+    let size = if bytes > BYTES as u64 {
+        BYTES as u64
+    } else {
+        bytes
+    };
+    // SAFETY: the entry holds a header and BYTES bytes and is ours until it is submitted; the source is checked by
+    // the helper.
+    let read = unsafe {
+        ptr::write(
+            &raw mut (*record).header,
+            header(kind, executor, size as u32),
+        );
+        bpf_probe_read_user(
+            (&raw mut (*record).payload).cast(),
+            size as u32,
+            address as *const _,
+        )
+    };
+    if read != 0 {
+        entry.discard(u64::from(BPF_RB_NO_WAKEUP));
+        return Outcome::Unreadable;
+    }
+    entry.submit(wakeup());
+    count(Counter::RECORDS_SUBMITTED);
+    Outcome::Sent
+}

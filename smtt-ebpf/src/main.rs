@@ -1,0 +1,35 @@
+//! The kernel side of SMTT: which module is which, the licence and the panic handler. No logic here.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`maps`] | every table, with the reason for its size |
+//! | [`context`] | who is running: the only reader of a thread's slot |
+//! | [`tables`] | executors, processes and threads come and go: the only writer of those tables |
+//! | [`emit`] | the only writer to the ring |
+//! | [`probe`] | one file per family of hooks |
+#![no_std]
+#![no_main]
+// Atomic additions are written as instructions; see `maps::add`.
+#![feature(asm_experimental_arch)]
+
+mod context;
+mod emit;
+mod maps;
+mod probe {
+    pub mod adopt;
+    pub mod exit;
+    pub mod fault;
+    pub mod marker;
+}
+mod tables;
+
+/// The kernel offers the helpers used here to GPL-compatible programs only.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Nothing here panics: the verifier would not load a program that could reach this loop.
+    loop {}
+}

@@ -1,0 +1,183 @@
+//! Every table of the kernel side. All are allocated in full when they are made: a hook that runs inside a page
+//! fault must not allocate. The sizes here are only defaults; the daemon sets them from its configuration.
+
+use core::arch::asm;
+
+use aya_ebpf::{
+    Global,
+    macros::map,
+    maps::{HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+};
+use smtt_common::{
+    counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
+    settings::{Budget, Process, Settings, Thread},
+};
+
+/// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 1 MiB holds the burst of
+/// several thousand while the daemon is not scheduled.
+#[map]
+pub static RING: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Process id -> executor and role. The first look-up of every hook: small, so that it stays in the cache.
+#[map]
+pub static PROCESSES: HashMap<u32, Process> = HashMap::with_max_entries(4096, 0);
+
+/// Thread id -> slot. Executors have some hundred threads with a slot.
+#[map]
+pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
+
+/// Context -> its faults. One row per task, RDD and activity that is alive; the daemon takes quiet rows out.
+#[map]
+pub static CONTEXTS: HashMap<ContextKey, ContextCounters> = HashMap::with_max_entries(65_536, 0);
+
+/// Executor -> its totals, one copy per CPU because every fault adds to it.
+#[map]
+pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with_max_entries(64, 0);
+
+/// Executor -> what it uses of the tables above. Shared by all CPUs because a limit is for the whole machine;
+/// touched by facts and new contexts only, not by every fault.
+#[map]
+pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
+
+/// The kernel side's own counters, which belong to no executor.
+#[map]
+static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT as u32, 0);
+
+/// How far the sampled stream of faults is.
+#[repr(C)]
+pub struct Sampling {
+    /// Faults of executors on this CPU.
+    pub faults: u64,
+    /// Second since boot that `samples` counts.
+    pub second: u64,
+    /// Samples in that second.
+    pub samples: u64,
+}
+
+/// The sampled stream's state, one row: per CPU because its limit is per CPU.
+#[map]
+pub static SAMPLING: PerCpuArray<Sampling> = PerCpuArray::with_max_entries(1, 0);
+
+/// What the daemon sets before the object is loaded.
+#[unsafe(no_mangle)]
+static SETTINGS: Global<Settings> = Global::new(Settings {
+    fault_sample_every: 0,
+    fault_samples_per_second: 0,
+    facts_per_second: 0,
+    threads_per_executor: 0,
+    contexts_per_executor: 0,
+    processes_per_executor: 0,
+    task_tgid_offset: 0,
+    task_pid_offset: 0,
+    task_signal_offset: 0,
+    signal_live_offset: 0,
+    task_pagefault_disabled_offset: 0,
+    reserved: 0,
+});
+
+/// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.
+pub static NO_CONTEXT_COUNTERS: ContextCounters = ContextCounters {
+    read: 0,
+    write: 0,
+    unknown: 0,
+    major: 0,
+};
+/// See [`NO_CONTEXT_COUNTERS`].
+pub static NO_BUDGET: Budget = Budget {
+    contexts: 0,
+    threads: 0,
+    processes: 0,
+    second: 0,
+    facts: 0,
+};
+/// See [`NO_CONTEXT_COUNTERS`].
+pub static NO_EXECUTOR_COUNTERS: ExecutorCounters = ExecutorCounters {
+    attributed: NO_CONTEXT_COUNTERS,
+    unattributed: [NO_CONTEXT_COUNTERS; smtt_common::counter::UNATTRIBUTED_CLASSES],
+    facts_seen: 0,
+    facts_rate_limited: 0,
+    facts_too_long: 0,
+    facts_unreadable: 0,
+    facts_ring_full: 0,
+    threads_refused: 0,
+    samples_seen: 0,
+    samples_ring_full: 0,
+    samples_rate_limited: 0,
+};
+
+/// One word of the settings. Each is read by itself: the whole struct would be copied to the stack.
+macro_rules! setting {
+    ($field:ident) => {
+        $crate::maps::settings_word(core::mem::offset_of!(
+            smtt_common::settings::Settings,
+            $field
+        ))
+    };
+}
+pub(crate) use setting;
+
+/// The word of the settings at that offset; see [`setting`].
+#[inline(always)]
+pub fn settings_word(offset: usize) -> u32 {
+    let settings: *const u8 = core::ptr::from_ref(&SETTINGS).cast();
+    // SAFETY: the macro above passes offsets of the struct's own fields, all of which are 32 bits wide. Volatile
+    // because the daemon writes them before the object is loaded, which the compiler cannot know.
+    unsafe { core::ptr::read_volatile(settings.add(offset).cast::<u32>()) }
+}
+
+/// Adds to a counter that several CPUs, or a program and the one it was preempted by, may write at once.
+///
+/// As an instruction of its own because this target has no compare-and-swap, so that the library offers no atomic
+/// additions on it.
+#[inline(always)]
+pub fn add(counter: *mut u64, count: u64) {
+    // SAFETY: the callers pass pointers into map values, aligned to 8 and valid for the whole program run.
+    unsafe {
+        asm!("lock *(u64 *)({counter} + 0) += {count}", counter = in(reg) counter, count = in(reg) count);
+    }
+}
+
+/// Takes from such a counter.
+#[inline(always)]
+pub fn take(counter: *mut u64, count: u64) {
+    add(counter, count.wrapping_neg());
+}
+
+/// Adds one to such a counter and gives the value before.
+#[inline(always)]
+pub fn next(counter: *mut u64) -> u64 {
+    let mut value = 1_u64;
+    // SAFETY: as for `add`.
+    unsafe {
+        asm!(
+            "{value} = atomic_fetch_add((u64 *)({counter} + 0), {value})",
+            counter = in(reg) counter,
+            value = inout(reg) value,
+        );
+    }
+    value
+}
+
+/// Adds one and says whether the value was below the limit; where it was not, nothing stays added.
+#[inline(always)]
+pub fn add_below(counter: *mut u64, limit: u64) -> bool {
+    if next(counter) < limit {
+        return true;
+    }
+    take(counter, 1);
+    false
+}
+
+/// Counts for the kernel side itself.
+#[inline(always)]
+pub fn count(counter: Counter) {
+    if let Some(value) = COUNTERS.get_ptr_mut(counter.0) {
+        add(value, 1);
+    }
+}
+
+/// Value of one of the kernel side's own counters on this CPU.
+#[inline(always)]
+pub fn counted(counter: Counter) -> u64 {
+    COUNTERS.get(counter.0).copied().unwrap_or(0)
+}

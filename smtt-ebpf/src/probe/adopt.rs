@@ -1,0 +1,47 @@
+//! The daemon's hand in the tables: a program that is attached nowhere and only run on request.
+//!
+//! Executors that were there before the daemon, and rows that the daemon takes out, change the same tables and
+//! counts as the hooks do. Doing it here keeps one writer and makes every change atomic; the daemon itself could
+//! only replace whole rows.
+
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use smtt_common::{context::SlotHead, settings::TableOperation};
+
+use crate::tables as rows;
+
+/// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused.
+#[raw_tracepoint]
+pub fn tables(ctx: RawTracePointContext) -> i32 {
+    let operation = TableOperation(ctx.arg(0));
+    let subject: u64 = ctx.arg(1);
+    let executor: u64 = ctx.arg(2);
+    let done = match operation {
+        TableOperation::ADOPT_EXECUTOR => rows::adopt_executor(subject as u32).is_some(),
+        TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
+        TableOperation::ADOPT_THREAD => rows::adopt_thread(subject as u32, executor, ctx.arg(3)),
+        TableOperation::SET_WORKER => {
+            rows::set_worker(
+                subject as u32,
+                executor,
+                SlotHead {
+                    hot: ctx.arg(3),
+                    task_attempt_id: ctx.arg(4),
+                    stage_id: ctx.arg(5),
+                    stage_attempt: ctx.arg(6),
+                },
+            );
+            true
+        }
+        TableOperation::FORGET_THREAD => {
+            rows::forget_thread(subject as u32);
+            true
+        }
+        TableOperation::FORGET_PROCESS => rows::forget_process(subject as u32).is_some(),
+        TableOperation::RELEASE_CONTEXTS => {
+            rows::release_contexts(subject, executor);
+            true
+        }
+        _ => false,
+    };
+    i32::from(done)
+}

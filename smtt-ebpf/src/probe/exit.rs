@@ -1,0 +1,121 @@
+//! Birth and death of processes that belong to executors: fork, exec and exit.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
+    macros::raw_tracepoint,
+    programs::RawTracePointContext,
+};
+use smtt_common::{
+    event::{
+        Kind,
+        exit::{ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT},
+    },
+    settings::ROLE_EXECUTOR,
+};
+
+use crate::{emit::own_record, maps::setting, tables};
+
+/// `sched_process_fork(parent, child)`: a child of an executor's process belongs to that executor.
+///
+/// The hook fires for new threads too; those have their parent's process id. The ids of the child are fields of
+/// the kernel's task, whose offsets the daemon takes from the kernel's own type information.
+#[raw_tracepoint]
+pub fn fork(ctx: RawTracePointContext) -> i32 {
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let Some(parent) = tables::process(pid) else {
+        return 0;
+    };
+    let child: u64 = ctx.arg(1);
+    let (Some(child_pid), Some(child_tid)) = (
+        field::<u32>(child, setting!(task_tgid_offset)),
+        field::<u32>(child, setting!(task_pid_offset)),
+    ) else {
+        return 0;
+    };
+    // A new thread has its process's id; a new process has its own, equal to its first thread's.
+    if child_pid == pid || child_pid != child_tid {
+        return 0;
+    }
+    if tables::adopt_child(child_pid, parent.executor) {
+        own_record(
+            Kind::PROCESS_FORKED,
+            parent.executor,
+            &ProcessForked {
+                child_pid,
+                reserved: 0,
+            },
+        );
+    }
+    0
+}
+
+/// `sched_process_exec(task, old tid, binary)`: an executor that replaces its image is no executor any more; a
+/// child stays a child. All other threads are gone by now, each through its own exit.
+#[raw_tracepoint]
+pub fn exec(ctx: RawTracePointContext) -> i32 {
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let Some(process) = tables::process(pid) else {
+        return 0;
+    };
+    let old_tid: u64 = ctx.arg(1);
+    // The thread that called exec takes over its process's id, so two rows may be stale.
+    tables::forget_thread(old_tid as u32);
+    tables::forget_thread(pid);
+    if process.role == ROLE_EXECUTOR && tables::forget_process(pid).is_some() {
+        own_record(
+            Kind::PROCESS_GONE,
+            process.executor,
+            &ProcessGone {
+                reason: REASON_EXEC,
+                is_executor: 1,
+            },
+        );
+    }
+    0
+}
+
+/// `sched_process_exit(task)`: fires for every thread; the process is gone when none of its threads is left.
+#[raw_tracepoint]
+pub fn exit(ctx: RawTracePointContext) -> i32 {
+    let id = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((id >> 32) as u32, id as u32);
+    if tables::process(pid).is_none() {
+        return 0;
+    }
+    tables::forget_thread(tid);
+    if !last_thread(ctx.arg(0), pid == tid) {
+        return 0;
+    }
+    if let Some(process) = tables::forget_process(pid) {
+        let is_executor = u32::from(process.role == ROLE_EXECUTOR);
+        own_record(
+            Kind::PROCESS_GONE,
+            process.executor,
+            &ProcessGone {
+                reason: REASON_EXIT,
+                is_executor,
+            },
+        );
+    }
+    0
+}
+
+/// Whether the exiting thread is its process's last. The kernel has already taken it off `signal->live` here (two
+/// threads that exit at once may both see zero: the row can be taken out only once).
+#[inline(always)]
+fn last_thread(task: u64, is_first: bool) -> bool {
+    let signal_offset = setting!(task_signal_offset);
+    if signal_offset == 0 {
+        return is_first;
+    }
+    let live = field::<u64>(task, signal_offset)
+        .and_then(|signal| field::<i32>(signal, setting!(signal_live_offset)));
+    live.map_or(is_first, |live| live <= 0)
+}
+
+/// A field of a kernel struct.
+#[inline(always)]
+fn field<T>(base: u64, offset: u32) -> Option<T> {
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.ok()
+}

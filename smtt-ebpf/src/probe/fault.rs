@@ -1,0 +1,216 @@
+//! Page faults: each is added to the context of the thread that it interrupted.
+//!
+//! Two rungs count them, one of which is attached: the raw tracepoints, which know reads from writes, or the
+//! kernel's software event. Major faults are a separate software event, because only the kernel knows, after it
+//! has handled a fault, that it had to wait for a disk.
+
+use core::ptr;
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    helpers::{bpf_probe_read_kernel, generated::bpf_get_current_task},
+    macros::{perf_event, raw_tracepoint},
+    programs::{PerfEventContext, RawTracePointContext},
+};
+use smtt_common::{
+    counter::{ContextKey, Counter, FaultCounters, Unattributed},
+    event::{
+        Kind,
+        fault::{ACCESS_UNKNOWN, ACCESS_WRITE, FaultSample},
+    },
+};
+
+use crate::{
+    context::{Running, running},
+    emit::record,
+    maps::{
+        BUDGETS, CONTEXTS, EXECUTORS, NO_CONTEXT_COUNTERS, SAMPLING, add, add_below, count, next,
+        setting, take,
+    },
+    tables::{self, EEXIST},
+};
+
+/// Bit of the x86 error code: the access was a write.
+const ERROR_WRITE: u64 = 1 << 1;
+/// End of the lower half of the address space; user addresses are below it.
+const USER_END: u64 = 1 << 63;
+/// The `access` of a major fault: which access it was is counted elsewhere already.
+const MAJOR: u32 = 4;
+
+/// `page_fault_user(address, registers, error code)`: a fault of user code.
+#[raw_tracepoint]
+pub fn fault_user(ctx: RawTracePointContext) -> i32 {
+    fault(ctx.arg(0), access(ctx.arg(2)));
+    0
+}
+
+/// `page_fault_kernel(address, registers, error code)`: a fault of kernel code. It counts where it is about the
+/// process's own memory, as it does in the kernel's `minflt`: a read into a fresh buffer, for example.
+#[raw_tracepoint]
+pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
+    let address: u64 = ctx.arg(0);
+    if address >= USER_END || faults_off() {
+        return 0;
+    }
+    fault(address, access(ctx.arg(2)));
+    0
+}
+
+/// The kernel's software event for page faults: every fault, but not whether it read or wrote.
+#[perf_event]
+pub fn fault_software(ctx: PerfEventContext) -> i32 {
+    // SAFETY: the context is this program's own.
+    fault(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
+    0
+}
+
+/// The kernel's software event for major faults.
+#[perf_event]
+pub fn fault_major(_ctx: PerfEventContext) -> i32 {
+    if let Some(running) = running() {
+        add_up(&running, MAJOR);
+    }
+    0
+}
+
+#[inline(always)]
+fn access(error_code: u64) -> u32 {
+    if error_code & ERROR_WRITE == 0 {
+        0
+    } else {
+        ACCESS_WRITE
+    }
+}
+
+/// Whether the kernel tries an access whose fault it will not serve (it takes another way then): no page fault in
+/// the sense of `minflt`. A slot of ours that is not in memory comes here too.
+#[inline(always)]
+fn faults_off() -> bool {
+    let offset = setting!(task_pagefault_disabled_offset);
+    if offset == 0 {
+        return false;
+    }
+    // SAFETY: the running task is there, and the helper checks the address.
+    let off = unsafe {
+        bpf_probe_read_kernel((bpf_get_current_task() + u64::from(offset)) as *const i32)
+    };
+    off.is_ok_and(|off| off != 0)
+}
+
+#[inline(always)]
+fn fault(address: u64, access: u32) {
+    let Some(running) = running() else {
+        return;
+    };
+    add_up(&running, access);
+    sample(&running, address, access);
+}
+
+/// Adds one fault to its context (or its class) and to its executor.
+#[inline(always)]
+fn add_up(running: &Running, access: u32) {
+    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
+        return;
+    };
+    let mut class = running.class;
+    if running.attributed {
+        if let Some(context) = row(&running.key) {
+            add_access(context, access);
+            // SAFETY: the row was just looked up.
+            add_access(unsafe { &raw mut (*executor).attributed }, access);
+            return;
+        }
+        class = Unattributed::TABLE_FULL;
+    }
+    let class = usize::from(class.0 & 7);
+    // SAFETY: as above; the index is below the number of classes.
+    add_access(
+        unsafe {
+            (&raw mut (*executor).unattributed)
+                .cast::<FaultCounters>()
+                .add(class)
+        },
+        access,
+    );
+}
+
+#[inline(always)]
+fn add_access(counters: *mut FaultCounters, access: u32) {
+    // SAFETY: the callers pass pointers into map values.
+    let counter = unsafe {
+        match access {
+            0 => &raw mut (*counters).read,
+            ACCESS_WRITE => &raw mut (*counters).write,
+            MAJOR => &raw mut (*counters).major,
+            _ => &raw mut (*counters).unknown,
+        }
+    };
+    add(counter, 1);
+}
+
+/// The context's row, made if it is new and the executor has not used up its share.
+#[inline(always)]
+fn row(key: &ContextKey) -> Option<*mut FaultCounters> {
+    if let Some(row) = CONTEXTS.get_ptr_mut(key) {
+        return Some(row);
+    }
+    let budget = BUDGETS.get_ptr_mut(key.executor)?;
+    // SAFETY: the row was just looked up.
+    let contexts = unsafe { &raw mut (*budget).contexts };
+    if !add_below(contexts, u64::from(setting!(contexts_per_executor))) {
+        return None;
+    }
+    if let Err(error) = CONTEXTS.insert(key, &NO_CONTEXT_COUNTERS, u64::from(BPF_NOEXIST)) {
+        take(contexts, 1);
+        if error != EEXIST {
+            if error != E2BIG {
+                count(Counter::MAP_BUSY);
+            }
+            return None;
+        }
+    }
+    CONTEXTS.get_ptr_mut(key)
+}
+
+/// The kernel's answer for a full table.
+const E2BIG: i32 = -7;
+
+/// Sends every this-manieth fault with its address, within the limit per second.
+#[inline(always)]
+fn sample(running: &Running, address: u64, access: u32) {
+    let every = u64::from(setting!(fault_sample_every));
+    if every == 0 {
+        return;
+    }
+    let Some(state) = SAMPLING.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY (here and below): the rows were just looked up and stay map values for the whole run.
+    if next(unsafe { &raw mut (*state).faults }) % every != 0 {
+        return;
+    }
+    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
+        return;
+    };
+    add(unsafe { &raw mut (*executor).samples_seen }, 1);
+    let second = tables::boot_second();
+    unsafe {
+        if ptr::read_volatile(&raw const (*state).second) != second {
+            ptr::write_volatile(&raw mut (*state).second, second);
+            ptr::write_volatile(&raw mut (*state).samples, 0);
+        }
+    }
+    if next(unsafe { &raw mut (*state).samples }) >= u64::from(setting!(fault_samples_per_second)) {
+        add(unsafe { &raw mut (*executor).samples_rate_limited }, 1);
+        return;
+    }
+    let payload = FaultSample {
+        address,
+        access,
+        reserved: 0,
+        context: running.key,
+    };
+    if !record(Kind::FAULT_SAMPLE, running.executor, &payload) {
+        add(unsafe { &raw mut (*executor).samples_ring_full }, 1);
+    }
+}

@@ -1,0 +1,149 @@
+//! The marker's facts: one program behind every JNI entry point. The attachment's cookie says which one it is.
+
+use core::ptr;
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::bpf_get_attach_cookie},
+    macros::uprobe,
+    programs::ProbeContext,
+};
+use aya_log_ebpf::warn;
+use smtt_common::{
+    context::SlotHead,
+    counter::Counter,
+    event::{Kind, PAYLOAD_MAX},
+    settings::ROLE_EXECUTOR,
+};
+
+use crate::{
+    emit::{Outcome, user_payload},
+    maps::{BUDGETS, EXECUTORS, add, count, counted, next, setting},
+    tables,
+};
+
+/// A fact of the marker: third and fourth argument of the entry point are its payload's address and length.
+#[uprobe]
+pub fn marker(ctx: ProbeContext) -> u32 {
+    let (Some(address), Some(length)) = (ctx.arg::<u64>(2), ctx.arg::<u64>(3)) else {
+        return 0;
+    };
+    // SAFETY: the context is this program's own.
+    let kind = Kind(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16);
+    // The length is a Java int: the upper half of the register is not defined.
+    fact(&ctx, kind, address, u64::from(length as u32));
+    0
+}
+
+#[inline(always)]
+fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
+    let id = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((id >> 32) as u32, id as u32);
+    let executor = if kind == Kind::EXECUTOR_DESCRIBED {
+        let Some(executor) = tables::adopt_executor(pid) else {
+            if counted(Counter::EXECUTORS_REFUSED) == 1 {
+                warn!(ctx, "no room for executor {}: raise limits.executors", pid);
+            }
+            return;
+        };
+        executor
+    } else {
+        match tables::process(pid) {
+            Some(process) if process.role == ROLE_EXECUTOR => process.executor,
+            _ => {
+                count(Counter::FACTS_UNKNOWN_PROCESS);
+                return;
+            }
+        }
+    };
+    let Some(row) = EXECUTORS.get_ptr_mut(executor) else {
+        count(Counter::FACTS_UNKNOWN_PROCESS);
+        return;
+    };
+    // SAFETY (here and below): the row was just looked up and stays a map value for the whole run.
+    add(unsafe { &raw mut (*row).facts_seen }, 1);
+    if bytes == 0 || bytes > PAYLOAD_MAX as u64 {
+        add(unsafe { &raw mut (*row).facts_too_long }, 1);
+        return;
+    }
+    // The tables follow the fact even when it is not sent: its place in them is bounded by itself.
+    match kind {
+        Kind::THREAD_REGISTERED => register(tid, executor, address),
+        Kind::THREAD_GONE => unregister(tid, address),
+        Kind::PYTHON_WORKER => worker(executor, address, bytes),
+        _ => {}
+    }
+    if !within_rate(executor) {
+        add(unsafe { &raw mut (*row).facts_rate_limited }, 1);
+        return;
+    }
+    match user_payload(kind, executor, address, bytes) {
+        Outcome::Sent => {}
+        Outcome::RingFull => add(unsafe { &raw mut (*row).facts_ring_full }, 1),
+        Outcome::Unreadable => add(unsafe { &raw mut (*row).facts_unreadable }, 1),
+    }
+}
+
+/// The first word is the slot's address. Only the calling thread can be registered: whoever else the fact names
+/// (in a pid namespace that may not be ours) cannot be believed.
+#[inline(always)]
+fn register(tid: u32, executor: u64, address: u64) {
+    // SAFETY: the helper checks the address.
+    if let Ok(slot_address) = unsafe { bpf_probe_read_user(address as *const u64) } {
+        tables::adopt_thread(tid, executor, slot_address);
+    }
+}
+
+/// A thread that gives its own slot back; what is said about others is left to their exit.
+#[inline(always)]
+fn unregister(tid: u32, address: u64) {
+    // SAFETY: the helper checks the address.
+    let Ok(slot_address) = (unsafe { bpf_probe_read_user(address as *const u64) }) else {
+        return;
+    };
+    if tables::thread_slot(tid) == Some(slot_address) {
+        tables::forget_thread(tid);
+    }
+}
+
+#[inline(always)]
+fn worker(executor: u64, address: u64, bytes: u64) {
+    if bytes < size_of::<[u64; 5]>() as u64 {
+        return;
+    }
+    // SAFETY: the helper checks the address.
+    let Ok(words) = (unsafe { bpf_probe_read_user(address as *const [u64; 5]) }) else {
+        return;
+    };
+    let [pid, task_attempt_id, hot, stage_id, stage_attempt] = words;
+    let idle = task_attempt_id == u64::MAX;
+    tables::set_worker(
+        pid as u32,
+        executor,
+        SlotHead {
+            hot: if idle { 0 } else { hot },
+            task_attempt_id,
+            stage_id: stage_id as u32,
+            stage_attempt: stage_attempt as u32,
+        },
+    );
+}
+
+/// Whether the executor may send one more fact in this second. Two CPUs that enter a new second at once may let a
+/// few more through: it is a brake, not a measurement.
+#[inline(always)]
+fn within_rate(executor: u64) -> bool {
+    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
+        return false;
+    };
+    let second = tables::boot_second();
+    // SAFETY: the row was just looked up; other CPUs write these words too, each of them whole.
+    let facts = unsafe {
+        if ptr::read_volatile(&raw const (*budget).second) != second {
+            ptr::write_volatile(&raw mut (*budget).second, second);
+            ptr::write_volatile(&raw mut (*budget).facts, 0);
+        }
+        &raw mut (*budget).facts
+    };
+    next(facts) < u64::from(setting!(facts_per_second))
+}

@@ -1,0 +1,231 @@
+//! Executors, processes and threads come and go. Everything that changes those tables is here, so that what an
+//! executor uses of them is counted in one place.
+
+use aya_ebpf::{
+    bindings::{BPF_ANY, BPF_NOEXIST},
+    helpers::bpf_ktime_get_boot_ns,
+};
+use smtt_common::{
+    context::SlotHead,
+    counter::Counter,
+    settings::{Process, ROLE_CHILD, ROLE_EXECUTOR, Thread, executor_key},
+};
+
+use crate::maps::{
+    BUDGETS, EXECUTORS, NO_BUDGET, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, add_below, count,
+    setting, take,
+};
+
+/// Nanoseconds in a second.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Seconds since boot.
+#[inline(always)]
+pub fn boot_second() -> u64 {
+    // SAFETY: the helper has no precondition.
+    unsafe { bpf_ktime_get_boot_ns() / SECOND_NS }
+}
+
+/// The row of a process, copied.
+#[inline(always)]
+pub fn process(pid: u32) -> Option<Process> {
+    // SAFETY: copied at once; a row that is deleted meanwhile may be used again, which mixes up one event.
+    unsafe { PROCESSES.get(pid).copied() }
+}
+
+/// Makes a process an executor and gives its key. One that already is keeps its key.
+#[inline(always)]
+pub fn adopt_executor(pid: u32) -> Option<u64> {
+    let before = process(pid);
+    if let Some(known) = before.filter(|known| known.role == ROLE_EXECUTOR) {
+        return Some(known.executor);
+    }
+    let second = boot_second();
+    let mut key = executor_key(pid, second);
+    let mut made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
+    if made == Err(EEXIST) {
+        // The same process was an executor earlier in this second, and replaced its image.
+        key = executor_key(pid, second + 1);
+        made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
+    }
+    if made.is_err() {
+        count(Counter::EXECUTORS_REFUSED);
+        return None;
+    }
+    let row = Process {
+        executor: key,
+        role: ROLE_EXECUTOR,
+        reserved: 0,
+        context: NO_HEAD,
+    };
+    if BUDGETS.insert(key, &NO_BUDGET, u64::from(BPF_ANY)).is_err()
+        || PROCESSES.insert(pid, &row, u64::from(BPF_ANY)).is_err()
+    {
+        let _ = BUDGETS.remove(key);
+        let _ = EXECUTORS.remove(key);
+        count(Counter::EXECUTORS_REFUSED);
+        return None;
+    }
+    if let Some(child) = before {
+        release_process(child.executor);
+    }
+    Some(key)
+}
+
+/// Makes a process a child of an executor; false when there is no room.
+#[inline(always)]
+pub fn adopt_child(pid: u32, executor: u64) -> bool {
+    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
+        return false;
+    };
+    // SAFETY: the row was just looked up.
+    let processes = unsafe { &raw mut (*budget).processes };
+    if !add_below(processes, u64::from(setting!(processes_per_executor))) {
+        count(Counter::PROCESSES_REFUSED);
+        return false;
+    }
+    let row = Process {
+        executor,
+        role: ROLE_CHILD,
+        reserved: 0,
+        context: NO_HEAD,
+    };
+    match PROCESSES.insert(pid, &row, u64::from(BPF_NOEXIST)) {
+        Ok(()) => true,
+        Err(error) => {
+            take(processes, 1);
+            if error != EEXIST {
+                count(Counter::PROCESSES_REFUSED);
+            }
+            false
+        }
+    }
+}
+
+/// Gives a thread a slot. False when there is no room for another thread of that executor.
+#[inline(always)]
+pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
+    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
+        return false;
+    };
+    // SAFETY: the row was just looked up.
+    let threads = unsafe { &raw mut (*budget).threads };
+    let row = Thread {
+        slot_address,
+        executor,
+    };
+    // SAFETY: copied at once.
+    let before = unsafe { THREADS.get(tid).copied() };
+    let new = before.is_none_or(|before| before.executor != executor);
+    if new && !add_below(threads, u64::from(setting!(threads_per_executor))) {
+        return refuse_thread(executor);
+    }
+    if THREADS.insert(tid, &row, u64::from(BPF_ANY)).is_err() {
+        if new {
+            take(threads, 1);
+        }
+        return refuse_thread(executor);
+    }
+    if let Some(before) = before.filter(|_| new) {
+        // A row that outlived its thread, and the id is used again.
+        release_thread(before.executor);
+    }
+    true
+}
+
+#[inline(always)]
+fn refuse_thread(executor: u64) -> bool {
+    if let Some(row) = EXECUTORS.get_ptr_mut(executor) {
+        // SAFETY: the row was just looked up.
+        add(unsafe { &raw mut (*row).threads_refused }, 1);
+    }
+    false
+}
+
+/// The slot that a thread has.
+#[inline(always)]
+pub fn thread_slot(tid: u32) -> Option<u64> {
+    // SAFETY: copied at once.
+    unsafe { THREADS.get(tid).map(|thread| thread.slot_address) }
+}
+
+/// Takes a thread's row out.
+#[inline(always)]
+pub fn forget_thread(tid: u32) {
+    // SAFETY: copied at once.
+    let Some(row) = (unsafe { THREADS.get(tid).copied() }) else {
+        return;
+    };
+    if THREADS.remove(tid).is_ok() {
+        release_thread(row.executor);
+    }
+}
+
+/// Takes a process's row out and gives it, if this call was the one that did it.
+#[inline(always)]
+pub fn forget_process(pid: u32) -> Option<Process> {
+    let row = process(pid)?;
+    PROCESSES.remove(pid).ok()?;
+    if row.role != ROLE_EXECUTOR {
+        release_process(row.executor);
+    }
+    Some(row)
+}
+
+/// What a Python worker serves from now on; only a child of that very executor can be told.
+#[inline(always)]
+pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
+    let Some(row) = PROCESSES.get_ptr_mut(pid) else {
+        return;
+    };
+    // SAFETY: the row was just looked up. The order of the stores is the slot's own: idle, cold words, hot word, so
+    // that a fault of the worker in between counts for nobody rather than for a mixture. They are volatile so that
+    // the compiler keeps them.
+    unsafe {
+        if (*row).executor != executor || (*row).role != ROLE_CHILD {
+            return;
+        }
+        let context = &raw mut (*row).context;
+        core::ptr::write_volatile(&raw mut (*context).hot, 0);
+        core::ptr::write_volatile(&raw mut (*context).task_attempt_id, head.task_attempt_id);
+        core::ptr::write_volatile(&raw mut (*context).stage_id, head.stage_id);
+        core::ptr::write_volatile(&raw mut (*context).stage_attempt, head.stage_attempt);
+        core::ptr::write_volatile(&raw mut (*context).hot, head.hot);
+    }
+}
+
+/// Notes that contexts of an executor were taken out of the table.
+#[inline(always)]
+pub fn release_contexts(executor: u64, contexts: u64) {
+    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
+        // SAFETY: the row was just looked up.
+        take(unsafe { &raw mut (*budget).contexts }, contexts);
+    }
+}
+
+#[inline(always)]
+fn release_thread(executor: u64) {
+    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
+        // SAFETY: the row was just looked up.
+        take(unsafe { &raw mut (*budget).threads }, 1);
+    }
+}
+
+#[inline(always)]
+fn release_process(executor: u64) {
+    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
+        // SAFETY: the row was just looked up.
+        take(unsafe { &raw mut (*budget).processes }, 1);
+    }
+}
+
+/// The kernel's answer for a row that exists.
+pub const EEXIST: i32 = -17;
+
+/// No task known.
+const NO_HEAD: SlotHead = SlotHead {
+    hot: 0,
+    task_attempt_id: 0,
+    stage_id: 0,
+    stage_attempt: 0,
+};

@@ -1,0 +1,38 @@
+package io.smtt.marker;
+
+import sun.misc.Unsafe;
+
+/**
+ * The hot path: what a thread is doing now, as one ordered store on entering and one on leaving.
+ *
+ * <p>Ordered stores and not plain ones: the compiler may move or drop plain stores between which it sees no use,
+ * and it does. Not volatile ones either: the reader is an interrupt of this very thread, so no hardware fence is
+ * needed, and one would cost ten times as much.
+ */
+public final class Context {
+    private static final Unsafe U = Memory.UNSAFE;
+
+    private Context() {}
+
+    /**
+     * Enters a function of the framework.
+     *
+     * @param tag activity, access and region; the RDD is the one that is being materialised on this thread
+     * @return what to hand to {@link #exit}
+     */
+    public static long enter(long tag) {
+        ThreadState state = ThreadState.current();
+        long slot = state.slot;
+        long before = U.getLong(slot);
+        Pipeline pipeline = state.pipeline;
+        long rdd = pipeline != null ? pipeline.rdd : before & Words.RDD_BITS;
+        U.putOrderedLong(null, slot, tag | rdd);
+        U.loadFence();
+        return before;
+    }
+
+    /** Leaves it: back to what was before. */
+    public static void exit(long before) {
+        U.putOrderedLong(null, ThreadState.current().slot, before);
+    }
+}

@@ -1,0 +1,122 @@
+package io.smtt.marker;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.api.plugin.PluginContext;
+
+/**
+ * Descriptions of RDDs and stages in an executor: asked from the driver on a thread of its own, told once per change.
+ * Asking may wait for the driver, so it happens on no other thread.
+ */
+final class Descriptions implements Runnable {
+    /** While tasks run, and once after the last one. */
+    private static final long ASK_EVERY_MS = 1000;
+    /** Stopping waits this long for the last answer; the driver may be gone already. */
+    private static final long LAST_MS = 500;
+    private static final int KEPT = 50_000;
+
+    private static final Map<String, Object[]> TOLD = new LinkedHashMap<>();
+
+    private final PluginContext context;
+    private final CountDownLatch stopping = new CountDownLatch(1);
+    private final CountDownLatch stopped = new CountDownLatch(1);
+    private long seen;
+
+    Descriptions(PluginContext context) {
+        this.context = context;
+        synchronized (TOLD) {
+            // Another application in the same JVM has other RDDs with the same ids.
+            TOLD.clear();
+        }
+    }
+
+    void start() {
+        Thread thread = new Thread(this, "smtt-descriptions");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    void stop() throws InterruptedException {
+        stopping.countDown();
+        stopped.await(LAST_MS, TimeUnit.MILLISECONDS);
+    }
+
+    @Override
+    public void run() {
+        try {
+            boolean last = false;
+            boolean busy = true;
+            while (!last) {
+                last = stopping.await(ASK_EVERY_MS, TimeUnit.MILLISECONDS);
+                boolean running = !Task.ALIVE.isEmpty();
+                if (busy || running || last) {
+                    ask();
+                }
+                busy = running;
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } finally {
+            stopped.countDown();
+        }
+    }
+
+    private void ask() {
+        try {
+            Object[] answer;
+            do {
+                Catalogue here = DriverSide.local();
+                answer = here != null ? here.since(seen) : (Object[]) context.ask(seen);
+                for (Object one : answer) {
+                    Object[] description = (Object[]) one;
+                    keep(description);
+                    tell(ThreadState.current(), description);
+                    seen = (Long) description[0];
+                }
+            } while (answer.length == Catalogue.BATCH);
+        } catch (Throwable e) {
+            if (stopping.getCount() > 0) {
+                Warnings.once("the driver does not answer, RDDs may have no names (is spark.plugins set there?)", e);
+            }
+        }
+    }
+
+    private static void keep(Object[] description) {
+        String key = description[1] + "." + description[2] + (description[1].equals(Catalogue.STAGE) ? "." + description[3] : "");
+        synchronized (TOLD) {
+            TOLD.put(key, description);
+            if (TOLD.size() > KEPT) {
+                TOLD.remove(TOLD.keySet().iterator().next());
+            }
+        }
+    }
+
+    private static void tell(ThreadState teller, Object[] description) {
+        boolean rdd = description[1].equals(Catalogue.RDD);
+        FactWriter fact = teller.facts.begin(rdd ? FactForm.RDD_DESCRIBED : FactForm.STAGE_DESCRIBED);
+        // Names first and short, the call site may be long.
+        int[] longest = rdd ? new int[] {300, 400, 100, 600} : new int[] {400};
+        int string = 0;
+        for (int i = 2; i < description.length; i++) {
+            if (description[i] instanceof Long) {
+                fact.word((Long) description[i]);
+            } else {
+                fact.text((String) description[i], longest[Math.min(string++, longest.length - 1)]);
+            }
+        }
+        fact.tell();
+    }
+
+    /** Tells every description again, for a resync. */
+    static void tellAgain() {
+        Object[][] all;
+        synchronized (TOLD) {
+            all = TOLD.values().toArray(new Object[0][]);
+        }
+        for (Object[] description : all) {
+            tell(ThreadState.current(), description);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+package io.smtt.marker;
+
+import java.util.Collections;
+import java.util.Map;
+import org.apache.spark.SparkContext;
+import org.apache.spark.api.plugin.DriverPlugin;
+import org.apache.spark.api.plugin.PluginContext;
+
+/** The plugin in the driver: collects descriptions from Spark's listener bus, and answers the executors' questions. */
+public final class DriverSide implements DriverPlugin {
+    /** The catalogue of the context in this JVM: in local mode the executor is here, and needs no message. */
+    private static volatile Catalogue local;
+
+    private final Catalogue catalogue = new Catalogue();
+
+    /** Made by {@link SmttPlugin}. */
+    public DriverSide() {}
+
+    /** The catalogue of a driver in this JVM, or null. */
+    static Catalogue local() {
+        return local;
+    }
+
+    @Override
+    public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
+        try {
+            context.addSparkListener(new StageListener(catalogue));
+            local = catalogue;
+        } catch (Throwable e) {
+            Warnings.once("RDDs will have no names", e);
+        }
+        return Collections.emptyMap();
+    }
+
+    /** An executor asks: everything described since the number it has seen. */
+    @Override
+    public Object receive(Object message) {
+        try {
+            return catalogue.since((Long) message);
+        } catch (Throwable e) {
+            Warnings.once("an executor's question was not understood", e);
+            return new Object[0];
+        }
+    }
+
+    @Override
+    public void shutdown() {
+        if (local == catalogue) {
+            local = null;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+package io.smtt.marker;
+
+import java.lang.management.ManagementFactory;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+
+/** Who this JVM is. Told once application and executor are known, before anything else, and when it changes. */
+final class ExecutorIdentity {
+    private static String toldApplication;
+    private static int toldMissing;
+    private static volatile boolean known;
+
+    private ExecutorIdentity() {}
+
+    /** Tells who this is if not told yet; false while Spark itself does not know, or where nothing is traced. */
+    static boolean describe() {
+        return known || tell(false);
+    }
+
+    /** Whether {@link #describe} has succeeded. */
+    static boolean known() {
+        return known;
+    }
+
+    /** A context of Spark started in this JVM: another application may begin in the same process (local mode). */
+    static void refresh() {
+        tell(false);
+    }
+
+    /** Tells again, for a resync. */
+    static void again() {
+        tell(true);
+    }
+
+    /** Tells again if a hook turned out to be missing since. */
+    static void refreshMissing() {
+        if (known && MissingHooks.count() != toldMissing) {
+            tell(true);
+        }
+    }
+
+    private static synchronized boolean tell(boolean always) {
+        SparkEnv env = SparkEnv.get();
+        if (env == null || env.conf() == null) {
+            return known;
+        }
+        SparkConf conf = env.conf();
+        if (!conf.contains("spark.app.id")) {
+            return known;
+        }
+        String application = conf.get("spark.app.id");
+        if (!always && application.equals(toldApplication)) {
+            return known;
+        }
+        if (!SlotFile.create()) {
+            return false;
+        }
+        toldApplication = application;
+        toldMissing = MissingHooks.count();
+        ThreadState.current().facts.begin(FactForm.EXECUTOR_DESCRIBED)
+                .word(SlotFile.address())
+                .word(SlotFile.SLOT_COUNT)
+                .word(ManagementFactory.getRuntimeMXBean().getStartTime())
+                .word(Runtime.getRuntime().maxMemory())
+                .word(toldMissing)
+                .word(0)
+                .text(application, 200)
+                .text(conf.get("spark.app.name", ""), 250)
+                .text(env.executorId(), 100)
+                .text(host(env), 200)
+                .text(sparkVersion(), 60)
+                .text(System.getProperty("java.version"), 60)
+                .text(MissingHooks.names(), 700)
+                .tell();
+        known = true;
+        Background.start();
+        return true;
+    }
+
+    private static String host(SparkEnv env) {
+        try {
+            return env.blockManager().blockManagerId().host();
+        } catch (Throwable notYet) {
+            return env.conf().get("spark.driver.host", "");
+        }
+    }
+
+    private static String sparkVersion() {
+        try {
+            return org.apache.spark.package$.MODULE$.SPARK_VERSION();
+        } catch (Throwable unknown) {
+            return "";
+        }
+    }
+}

@@ -1,0 +1,92 @@
+package io.smtt.marker;
+
+import java.util.Map;
+import org.apache.spark.TaskContext;
+import org.apache.spark.TaskFailedReason;
+import org.apache.spark.api.plugin.ExecutorPlugin;
+import org.apache.spark.api.plugin.PluginContext;
+
+/**
+ * The plugin in an executor: says who the executor is before its first task, and asks the driver for descriptions.
+ * Without the agent it also tells tasks, but not what they are doing.
+ *
+ * <p>An exception out of a plugin ends the executor, and Spark starts it again for ever: nothing may escape.
+ */
+public final class ExecutorSide implements ExecutorPlugin {
+    private Descriptions descriptions;
+
+    /** Made by {@link SmttPlugin}. */
+    public ExecutorSide() {}
+
+    @Override
+    public void init(PluginContext context, Map<String, String> extra) {
+        try {
+            FactLog.open();
+            if (!Native.load()) {
+                return;
+            }
+            ExecutorIdentity.refresh();
+            if (!Transformer.installed()) {
+                Warnings.once("no agent in this JVM: tasks are told, what they are doing is not", null);
+            }
+            descriptions = new Descriptions(context);
+            descriptions.start();
+        } catch (Throwable e) {
+            Warnings.once("the plugin is switched off in this executor", e);
+        }
+    }
+
+    @Override
+    public void onTaskStart() {
+        try {
+            if (Native.loaded() && !Transformer.installed()) {
+                Tasks.set(TaskContext.get());
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    @Override
+    public void onTaskSucceeded() {
+        taskEnded(Task.SUCCESS, "");
+    }
+
+    @Override
+    public void onTaskFailed(TaskFailedReason reason) {
+        try {
+            String text = reason.toErrorString();
+            boolean killed = reason.getClass().getName().endsWith("TaskKilled");
+            taskEnded(killed ? Task.KILLED : Task.FAILED, text.substring(0, Math.min(text.length(), 500)));
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    private static void taskEnded(long outcome, String reason) {
+        try {
+            if (!Native.loaded() || Transformer.installed()) {
+                return;
+            }
+            ThreadState state = ThreadState.current();
+            if (state.task != null) {
+                state.task.outcome = outcome;
+                state.task.reason = reason;
+                Tasks.finish(state, state.task);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    @Override
+    public void shutdown() {
+        try {
+            if (descriptions != null) {
+                descriptions.stop();
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+package io.smtt.marker;
+
+import static io.smtt.marker.Hook.Kind.ARGUMENT;
+import static io.smtt.marker.Hook.Kind.CALL;
+import static io.smtt.marker.Hook.Kind.ENTRY;
+import static io.smtt.marker.Hook.Kind.HOT;
+import static io.smtt.marker.Hook.Kind.LONG_RESULT;
+import static io.smtt.marker.Hook.Kind.PULL;
+import static io.smtt.marker.Hook.Kind.RESULT;
+import static io.smtt.marker.Hook.Kind.RETURN;
+import static io.smtt.marker.Hook.Kind.SCOPE;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Every place in Spark that the marker looks at, as data. docs/ATTRIBUTION.md says what each tag means and why.
+ *
+ * <p>Descriptors are those of Spark 3.5.9, 4.0.5 and 4.3.0; where they differ the row matches by a part of it.
+ */
+final class HookTable {
+    private static final List<Hook> ROWS = new ArrayList<>();
+    private static final Map<String, List<Hook>> BY_CLASS = new HashMap<>();
+
+    private static final String S = "org/apache/spark/";
+    private static final String ITERATOR = "(Lscala/collection/Iterator;)V";
+    private static final String CONSUMER = "Lorg/apache/spark/memory/MemoryConsumer;)";
+    private static final String SPILL = "(J" + CONSUMER + "J";
+    private static final String BLOCK_ID = "(Lorg/apache/spark/storage/BlockId;";
+
+    private HookTable() {}
+
+    static {
+        tasks();
+        rdds();
+        storage();
+        execution();
+        functions();
+        python();
+    }
+
+    static Hook at(int index) {
+        return ROWS.get(index);
+    }
+
+    /** The rows of a class by its internal name, or null. */
+    static List<Hook> of(String className) {
+        return BY_CLASS.get(className);
+    }
+
+    static Iterable<String> classes() {
+        return BY_CLASS.keySet();
+    }
+
+    private static Hook on(Hook.Kind kind, String className, String method, String descriptor) {
+        Hook hook = new Hook(kind, S + className, method, descriptor);
+        hook.index = ROWS.size();
+        ROWS.add(hook);
+        BY_CLASS.computeIfAbsent(hook.className, name -> new ArrayList<>()).add(hook);
+        return hook;
+    }
+
+    /** Which task a thread works for. */
+    private static void tasks() {
+        on(SCOPE, "executor/Executor$TaskRunner", "run", "()V").to("Tasks", "begin", 0).ends("Tasks", "end");
+        on(CALL, "executor/Executor$TaskRunner", "*", "*").to("Tasks", "statusUpdate")
+                .call(S + "executor/ExecutorBackend", "statusUpdate", "(JLscala/Enumeration$Value;Ljava/nio/ByteBuffer;)V");
+        // The type of the cpus argument changed in 4.3.
+        on(ENTRY, "scheduler/Task", "run", "(JI*").to("Tasks", "job", 0);
+        on(ENTRY, "TaskContext$", "setTaskContext", "(Lorg/apache/spark/TaskContext;)V").to("Tasks", "set", 1);
+        on(ENTRY, "TaskContext$", "unset", "()V").to("Tasks", "unset");
+        on(ENTRY, "TaskContextImpl", "markTaskFailed", "(Ljava/lang/Throwable;)V").to("Tasks", "failed", 0, 1);
+        for (String task : new String[] {"scheduler/ShuffleMapTask", "scheduler/ResultTask"}) {
+            on(CALL, task, "runTask", "*").to("Calls", "deserialize")
+                    .call(S + "serializer/SerializerInstance", "deserialize",
+                            "(Ljava/nio/ByteBuffer;Ljava/lang/ClassLoader;Lscala/reflect/ClassTag;)Ljava/lang/Object;");
+        }
+    }
+
+    /** Which RDD is materialised or read. */
+    private static void rdds() {
+        String compute = "(Lorg/apache/spark/Partition;Lorg/apache/spark/TaskContext;)Lscala/collection/Iterator;";
+        on(ENTRY, "rdd/RDD", "iterator", compute).to("Reads", "first", 0, 1);
+        on(RESULT, "rdd/RDD", "getOrCompute", compute).to("Reads", "begin", 0, 1).ends("Reads", "end");
+        on(ENTRY, "storage/BlockManager", "releaseLock", BLOCK_ID + "Lscala/Option;)V").to("Reads", "release", 1);
+    }
+
+    /** Which blocks are in memory. */
+    private static void storage() {
+        String store = "storage/memory/MemoryStore";
+        String map = "java/util/LinkedHashMap";
+        on(PULL, store, "putIterator", "(Lorg/apache/spark/storage/BlockId;Lscala/collection/Iterator;*").to("Blocks", "beginUnroll", 1)
+                .replaces(2).ends("Scopes", "endPull").tag(Words.CACHE_WRITE, Words.WRITE, Words.STORAGE);
+        on(CALL, store, "*", "*").to("Blocks", "put").call(map, "put", "(Ljava/lang/Object;Ljava/lang/Object;)Ljava/lang/Object;");
+        on(CALL, store, "*", "*").to("Blocks", "remove").call(map, "remove", "(Ljava/lang/Object;)Ljava/lang/Object;");
+        on(CALL, store, "*", "*").to("Blocks", "clear").call(map, "clear", "()V");
+        on(SCOPE, "storage/BlockManager", "dropFromMemory", BLOCK_ID + "*").to("Blocks", "beginDrop", 1).ends("Scopes", "end")
+                .tag(Words.EVICT, Words.READ, Words.STORAGE).span("BlockManager.dropFromMemory");
+        String broadcast = "broadcast/TorrentBroadcast";
+        on(SCOPE, broadcast, "readBroadcastBlock", "()Ljava/lang/Object;").tag(Words.BROADCAST, Words.NO_ACCESS, Words.STORAGE)
+                .span("TorrentBroadcast.readBroadcastBlock");
+        on(SCOPE, broadcast, "writeBlocks", "(Ljava/lang/Object;)I").tag(Words.BROADCAST, Words.NO_ACCESS, Words.STORAGE)
+                .span("TorrentBroadcast.writeBlocks");
+    }
+
+    /** Which execution memory is held. */
+    private static void execution() {
+        String manager = "memory/TaskMemoryManager";
+        String acquire = "(J" + CONSUMER + "J";
+        String release = "(J" + CONSUMER + "V";
+        on(RETURN, manager, "allocatePage", "(J" + CONSUMER + "Lorg/apache/spark/unsafe/memory/MemoryBlock;").to("Pages", "allocated", 0, 2);
+        // The manager's own calls are those of a page that it allocates or frees, in whichever method of it they are.
+        on(CALL, manager, "*", "*").to("Pages", "acquireForPage").call(S + manager, "acquireExecutionMemory", acquire);
+        on(ENTRY, manager, "freePage", "(Lorg/apache/spark/unsafe/memory/MemoryBlock;" + CONSUMER + "V").to("Pages", "freed", 0, 1);
+        on(CALL, manager, "*", "*").to("Pages", "releaseForPage").call(S + manager, "releaseExecutionMemory", release);
+        on(LONG_RESULT, manager, "acquireExecutionMemory", acquire).to("Pages", "beginAcquire", 0, 2).ends("Pages", "endAcquire");
+        on(ENTRY, manager, "releaseExecutionMemory", release).to("Pages", "released", 0, 1, 2);
+        on(ENTRY, manager, "cleanUpAllAllocatedMemory", "()J").to("Pages", "cleaned", 0);
+    }
+
+    /** Which function of the framework runs. */
+    private static void functions() {
+        for (String writer : new String[] {"UnsafeShuffleWriter", "SortShuffleWriter", "BypassMergeSortShuffleWriter"}) {
+            on(PULL, "shuffle/sort/" + writer, "write", ITERATOR).to("Scopes", "beginPull").ends("Scopes", "endPull")
+                    .tag(Words.SHUFFLE_WRITE, Words.WRITE, Words.EXECUTION);
+        }
+        for (String map : new String[] {"ExternalSorter", "ExternalAppendOnlyMap"}) {
+            on(PULL, "util/collection/" + map, "insertAll", ITERATOR).to("Scopes", "beginPull").ends("Scopes", "endPull")
+                    .tag(Words.INSERT, Words.WRITE, Words.EXECUTION);
+        }
+        sort("shuffle/sort/ShuffleInMemorySorter", "getSortedIterator", "()*");
+        sort("util/collection/unsafe/sort/UnsafeInMemorySorter", "getSortedIterator", "()*");
+        sort("util/collection/unsafe/sort/UnsafeExternalSorter", "getSortedIterator", "()*");
+        sort("util/collection/ExternalSorter", "partitionedIterator", "()*");
+        sort("sql/execution/UnsafeExternalRowSorter", "sort", "()*");
+        spill("shuffle/sort/ShuffleExternalSorter", "spill", SPILL);
+        spill("shuffle/sort/ShuffleExternalSorter", "writeSortedFile", "(Z)V");
+        spill("util/collection/unsafe/sort/UnsafeExternalSorter", "spill", SPILL);
+        spill("unsafe/map/BytesToBytesMap", "spill", SPILL);
+        spill("unsafe/map/BytesToBytesMap$MapIterator", "spill", "(J)J");
+        spill("util/collection/Spillable", "spill", SPILL);
+        spill("util/collection/ExternalSorter", "spill", "(Lorg/apache/spark/util/collection/WritablePartitionedPairCollection;)V");
+        spill("util/collection/ExternalAppendOnlyMap", "spill", "(Lorg/apache/spark/util/collection/SizeTracker;)V");
+        spill("sql/execution/joins/LongToUnsafeRowMap", "spill", SPILL);
+        merge("shuffle/sort/UnsafeShuffleWriter", "closeAndWriteOutput", "()V");
+        merge("shuffle/sort/BypassMergeSortShuffleWriter", "writePartitionedData", "*");
+        merge("util/collection/ExternalSorter", "writePartitionedMapOutput", "*");
+        merge("util/collection/ExternalSorter", "merge", "*");
+        merge("util/collection/unsafe/sort/UnsafeSorterSpillMerger", "getSortedIterator", "()*");
+        on(SCOPE, "unsafe/map/BytesToBytesMap", "growAndRehash", "()V").tag(Words.HASH_GROW, Words.WRITE, Words.EXECUTION)
+                .span("BytesToBytesMap.growAndRehash");
+        // The queue became a deque in 4.3, and the call moved into a lambda: any method of the class.
+        for (String queue : new String[] {"java/util/concurrent/LinkedBlockingQueue", "java/util/concurrent/LinkedBlockingDeque"}) {
+            on(CALL, "storage/ShuffleBlockFetcherIterator", "*", "*").to("Calls", "take").call(queue, "take", "()Ljava/lang/Object;");
+        }
+    }
+
+    private static void sort(String className, String method, String descriptor) {
+        named(on(SCOPE, className, method, descriptor).tag(Words.SORT, Words.WRITE, Words.EXECUTION));
+    }
+
+    private static void spill(String className, String method, String descriptor) {
+        named(on(SCOPE, className, method, descriptor).tag(Words.SPILL, Words.READ, Words.EXECUTION));
+    }
+
+    private static void merge(String className, String method, String descriptor) {
+        named(on(SCOPE, className, method, descriptor).tag(Words.MERGE, Words.READ, Words.EXECUTION));
+    }
+
+    private static void named(Hook hook) {
+        hook.span(hook.group);
+    }
+
+    /** What is exchanged with Python workers. */
+    private static void python() {
+        String runner = "api/python/BasePythonRunner";
+        on(ARGUMENT, runner, "compute", "(Lscala/collection/Iterator;ILorg/apache/spark/TaskContext;)Lscala/collection/Iterator;")
+                .to("Python", "input");
+        on(HOT, runner + "$ReaderIterator", "hasNext", "()Z").tag(Words.PYTHON_EXCHANGE, Words.NO_ACCESS, Words.NO_REGION);
+        on(HOT, runner + "$ReaderIterator", "next", "()Ljava/lang/Object;").tag(Words.PYTHON_EXCHANGE, Words.NO_ACCESS, Words.NO_REGION);
+        on(RETURN, "api/python/PythonWorkerFactory", "create", "()Lscala/Tuple2;").to("Python", "created");
+    }
+}

@@ -1,0 +1,101 @@
+package io.smtt.marker;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.ByteArrayOutputStream;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.MessageDigest;
+import java.util.Arrays;
+
+/**
+ * Where the native library is: as told, beside the jar, installed, or unpacked from the jar.
+ *
+ * <p>The daemon puts its probes on the file (its inode), in advance where it knows the path: so a path that stays
+ * the same for every executor comes first, and unpacking goes to one place per user, once per version.
+ */
+final class LibraryFile {
+    private static final String NAME = "libsmtt_marker.so";
+    private static final Path INSTALLED = Paths.get("/usr/lib/smtt", NAME);
+
+    private LibraryFile() {}
+
+    static Path find() throws Exception {
+        String told = Options.get("library");
+        if (told != null) {
+            Path path = Paths.get(told).toAbsolutePath();
+            if (!Files.isReadable(path)) {
+                throw new IOException("library=" + told + " is not a readable file");
+            }
+            return path;
+        }
+        Path beside = besideJar();
+        if (beside != null && Files.isReadable(beside)) {
+            return beside;
+        }
+        if (Files.isReadable(INSTALLED)) {
+            return INSTALLED;
+        }
+        return unpack();
+    }
+
+    private static Path besideJar() {
+        try {
+            Path jar = Paths.get(LibraryFile.class.getProtectionDomain().getCodeSource().getLocation().toURI());
+            return jar.resolveSibling(NAME);
+        } catch (Exception e) {
+            return null;
+        }
+    }
+
+    private static Path unpack() throws Exception {
+        byte[] bytes = bundled();
+        String user = System.getProperty("user.name");
+        Path folder = Paths.get(System.getProperty("java.io.tmpdir"), "smtt-marker-" + user);
+        if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
+            Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+        }
+        // Somebody else's folder of that name in a shared place could hold somebody else's code.
+        boolean ours = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS).getName().equals(user)
+                && PosixFilePermissions.toString(Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS)).equals("rwx------");
+        if (!ours) {
+            throw new IOException(folder + " belongs to somebody else; give library=PATH");
+        }
+        Path file = folder.resolve(digest(bytes) + "-" + NAME);
+        if (Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS) && Arrays.equals(Files.readAllBytes(file), bytes)) {
+            return file;
+        }
+        Path part = Files.createTempFile(folder, "part", ".so");
+        Files.write(part, bytes);
+        return Files.move(part, file, StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
+    }
+
+    private static byte[] bundled() throws IOException {
+        String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
+        String resource = "/native/linux-" + machine + "/" + NAME;
+        try (InputStream in = LibraryFile.class.getResourceAsStream(resource)) {
+            if (in == null) {
+                throw new IOException("no " + NAME + " beside the jar, at " + INSTALLED + ", or in the jar (" + resource + ")");
+            }
+            ByteArrayOutputStream out = new ByteArrayOutputStream();
+            byte[] part = new byte[8192];
+            for (int read = in.read(part); read >= 0; read = in.read(part)) {
+                out.write(part, 0, read);
+            }
+            return out.toByteArray();
+        }
+    }
+
+    private static String digest(byte[] bytes) throws Exception {
+        byte[] hash = MessageDigest.getInstance("SHA-256").digest(bytes);
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < 8; i++) {
+            text.append(String.format("%02x", hash[i]));
+        }
+        return text.toString();
+    }
+}

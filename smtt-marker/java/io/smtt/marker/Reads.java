@@ -1,0 +1,123 @@
+package io.smtt.marker;
+
+import org.apache.spark.InterruptibleIterator;
+import org.apache.spark.Partition;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.storage.RDDBlockId;
+import org.apache.spark.storage.memory.PartiallyUnrolledIterator;
+import scala.collection.Iterator;
+
+/** Hooks around RDDs: which one is materialised, and from when to when a cached one is read. */
+public final class Reads {
+    private static final boolean EXACT = Options.exact();
+
+    private Reads() {}
+
+    /** Entry of {@code RDD.iterator}: the first one of a task is the stage's own RDD. */
+    public static void first(Object rdd, Object partition) {
+        try {
+            ThreadState state = ThreadState.current();
+            Pipeline pipeline = state.pipeline;
+            if (pipeline == null || pipeline.rdd != 0) {
+                return;
+            }
+            pipeline.rdd = Words.rdd(((RDD<?>) rdd).id(), ((Partition) partition).index());
+            if (Words.activity(state.hot()) == Words.COMPUTE) {
+                state.hot(Words.COMPUTE_TAG | pipeline.rdd);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    /** Entry of {@code RDD.getOrCompute}: until it returns, what is computed is this cached RDD. */
+    public static Object begin(int hook, Object rdd, Object partition) {
+        try {
+            ThreadState state = ThreadState.currentInTask();
+            Frame frame = new Frame(state, HookTable.at(hook));
+            frame.subject = rdd;
+            frame.rdd = Words.rdd(((RDD<?>) rdd).id(), ((Partition) partition).index());
+            state.pipeline = new Pipeline(frame.rdd);
+            state.hot(state.pipeline.word);
+            return frame;
+        } catch (Throwable e) {
+            return Scopes.failed(e);
+        }
+    }
+
+    /** Its exit with an exception. */
+    public static void abort(Object open) {
+        if (open == null) {
+            return;
+        }
+        Frame frame = (Frame) open;
+        frame.thread.pipeline = frame.pipeline;
+        frame.thread.hot(frame.before);
+    }
+
+    /** Its return: from now on, until the block is released, the RDD is being read. */
+    public static Object end(Object result, Object open) {
+        if (open == null) {
+            return result;
+        }
+        abort(open);
+        try {
+            Frame frame = (Frame) open;
+            Pipeline outer = frame.pipeline;
+            // A block that did not fit is handed through: reading it is computing it.
+            boolean uncached = result instanceof InterruptibleIterator
+                    && ((InterruptibleIterator<?>) result).delegate() instanceof PartiallyUnrolledIterator;
+            if (outer == null || uncached || result == null) {
+                return result;
+            }
+            RDD<?> rdd = (RDD<?>) frame.subject;
+            int region = rdd.getStorageLevel().useMemory() ? Words.STORAGE : Words.NO_REGION;
+            long word = Words.tag(Words.CACHE_READ, Words.READ, region) | frame.rdd;
+            // Spark returns a subclass for a block that was there before and the plain class for one just computed.
+            if (result.getClass() != InterruptibleIterator.class) {
+                tellRead(frame);
+            }
+            if (EXACT) {
+                return new ExactIterator((Iterator<?>) result, word, frame.thread);
+            }
+            frame.thread.hot(outer.open(frame.rdd, word));
+            return result;
+        } catch (Throwable e) {
+            Scopes.failed(e);
+            return result;
+        }
+    }
+
+    private static void tellRead(Frame frame) {
+        Task task = frame.thread.task;
+        if (task != null && !task.firstRead(frame.rdd)) {
+            return;
+        }
+        int rdd = ((RDD<?>) frame.subject).id();
+        long partition = frame.rdd & 0xff_ffff;
+        frame.thread.facts.begin(FactForm.BLOCK_READ)
+                .word(rdd).word(partition).word(task == null ? -1 : task.attemptId)
+                .text("rdd_" + rdd + "_" + partition, 200).tell();
+    }
+
+    /** Entry of {@code BlockManager.releaseLock}: Spark calls it when a cached block's iterator is exhausted. */
+    public static void release(Object block) {
+        try {
+            if (!(block instanceof RDDBlockId)) {
+                return;
+            }
+            ThreadState state = ThreadState.current();
+            Pipeline pipeline = state.pipeline;
+            if (pipeline == null) {
+                return;
+            }
+            RDDBlockId id = (RDDBlockId) block;
+            long word = pipeline.close(Words.rdd(id.rddId(), id.splitIndex()));
+            if (word != 0 && Words.activity(state.hot()) == Words.CACHE_READ) {
+                state.hot(word);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+}

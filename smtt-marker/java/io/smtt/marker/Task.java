@@ -1,0 +1,108 @@
+package io.smtt.marker;
+
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.TaskContext;
+
+/** A running task attempt. Told once when it starts and once when it ends, whatever happens in between. */
+final class Task {
+    static final ConcurrentHashMap<Long, Task> ALIVE = new ConcurrentHashMap<>();
+
+    static final long SUCCESS = 0;
+    static final long FAILED = 1;
+    static final long KILLED = 2;
+
+    /** Told reads per task: beyond it a cached block's read is no longer told, only counted by the word. */
+    private static final int READS_MAX = 1000;
+
+    final long attemptId;
+    final int stageId;
+    final int stageAttempt;
+    final int partition;
+    final int attemptNumber;
+    final int jobId;
+    /** The thread that runs the task; helper threads only lend a hand. */
+    final Thread thread;
+    /** The pipeline of the task's own thread. */
+    final Pipeline pipeline = new Pipeline(0);
+    /** Spark's manager of this task's execution memory, or null where only the thread's name is known. */
+    volatile Object memoryManager;
+    volatile TaskMemory memory;
+    volatile String reason = "";
+    volatile long outcome = -1;
+
+    private final Set<Long> readsTold = new HashSet<>();
+    private final List<Long> pythonWorkers = new ArrayList<>(1);
+    private boolean ended;
+
+    Task(long attemptId, int stageId, int stageAttempt, int partition, int attemptNumber, int jobId, Thread thread) {
+        this.attemptId = attemptId;
+        this.stageId = stageId;
+        this.stageAttempt = stageAttempt;
+        this.partition = partition;
+        this.attemptNumber = attemptNumber;
+        this.jobId = jobId;
+        this.thread = thread;
+    }
+
+    Task(TaskContext context, int jobId) {
+        this(context.taskAttemptId(), context.stageId(), context.stageAttemptNumber(), context.partitionId(), context.attemptNumber(), jobId,
+                Thread.currentThread());
+        memoryManager = context.taskMemoryManager();
+    }
+
+    synchronized void tellStart(ThreadState teller) {
+        if (ended) {
+            return;
+        }
+        teller.facts.begin(FactForm.TASK_STARTED)
+                .word(attemptId).word(stageId).word(stageAttempt).word(partition).word(attemptNumber).word(jobId).tell();
+    }
+
+    synchronized void tellEnd(ThreadState teller) {
+        if (ended) {
+            return;
+        }
+        releasePython(teller);
+        ended = true;
+        TaskMemory held = memory;
+        teller.facts.begin(FactForm.TASK_ENDED)
+                .word(attemptId).word(stageId).word(stageAttempt).word(outcome < 0 ? SUCCESS : outcome)
+                .word(held == null ? 0 : held.peakBytes()).text(reason, 500).tell();
+    }
+
+    /** True the first time a block is read by this task. */
+    synchronized boolean firstRead(long block) {
+        return readsTold.size() < READS_MAX && readsTold.add(block);
+    }
+
+    synchronized void pythonWorker(ThreadState teller, long pid) {
+        if (!pythonWorkers.contains(pid)) {
+            pythonWorkers.add(pid);
+        }
+        tellPython(teller, pid, attemptId);
+    }
+
+    /** Tells again which worker processes serve this task. */
+    synchronized void tellPythonAgain(ThreadState teller) {
+        for (long pid : pythonWorkers) {
+            tellPython(teller, pid, attemptId);
+        }
+    }
+
+    /** The worker processes go back to the pool. */
+    synchronized void releasePython(ThreadState teller) {
+        for (long pid : pythonWorkers) {
+            tellPython(teller, pid, -1);
+        }
+        pythonWorkers.clear();
+    }
+
+    private void tellPython(ThreadState teller, long pid, long attempt) {
+        long hot = attempt < 0 ? 0 : Words.tag(Words.PYTHON_WORKER, Words.NO_ACCESS, Words.NO_REGION) | pipeline.rdd;
+        teller.facts.begin(FactForm.PYTHON_WORKER).word(pid).word(attempt).word(hot).word(stageId).word(stageAttempt).tell();
+    }
+}

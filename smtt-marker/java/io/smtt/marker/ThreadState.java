@@ -1,0 +1,122 @@
+package io.smtt.marker;
+
+import java.util.Iterator;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import org.apache.spark.TaskContext;
+import sun.misc.Unsafe;
+
+/** What the marker knows about one thread. Used by that thread only, but for {@link #sweep}. */
+final class ThreadState {
+    private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
+    private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
+    private static final Unsafe U = Memory.UNSAFE;
+
+    final Thread thread = Thread.currentThread();
+    final FactWriter facts;
+    /** Address of the hot word: the slot's, or of private memory while the thread has no slot. */
+    long slot;
+    /** The coroutine that runs now: user code between the framework's scopes; null inside a pulling scope. */
+    Pipeline pipeline;
+    /** The task attempt that this thread works for, or null. */
+    Task task;
+    /** The executor's frame around a task, or null on threads that are no task threads. */
+    TaskFrame runner;
+    /** The next call of acquireExecutionMemory or releaseExecutionMemory belongs to a page. */
+    boolean pageCall;
+
+    private final long memory;
+    private boolean registered;
+    private boolean refused;
+
+    private ThreadState() {
+        memory = U.allocateMemory(FactWriter.PAYLOAD_MAX + SlotFile.SLOT_BYTES);
+        U.setMemory(memory, FactWriter.PAYLOAD_MAX + SlotFile.SLOT_BYTES, (byte) 0);
+        facts = new FactWriter(this, memory);
+        slot = memory + FactWriter.PAYLOAD_MAX;
+        ALL.add(this);
+    }
+
+    static ThreadState current() {
+        return CURRENT.get();
+    }
+
+    /** The current thread's state; a thread in the middle of a task that nobody told about takes it up now. */
+    static ThreadState currentInTask() {
+        ThreadState state = CURRENT.get();
+        if (state.task == null && state.runner == null) {
+            TaskContext context = TaskContext.get();
+            if (context != null) {
+                Tasks.set(context);
+            }
+        }
+        return state;
+    }
+
+    boolean registered() {
+        return registered;
+    }
+
+    long hot() {
+        return U.getLong(slot);
+    }
+
+    /** The ordered store that changes what this thread is doing. */
+    void hot(long word) {
+        U.putOrderedLong(null, slot, word);
+        U.loadFence();
+    }
+
+    /** Gives the thread a slot, once the executor is known and while there are free ones. */
+    void register() {
+        if (registered || refused || !ExecutorIdentity.describe()) {
+            return;
+        }
+        int tid = Native.threadId();
+        long taken = SlotFile.take(tid);
+        if (taken == 0) {
+            refused = true;
+            return;
+        }
+        slot = taken;
+        registered = true;
+        tellThread(FactForm.THREAD_REGISTERED, this).text(thread.getName(), 128).tell();
+    }
+
+    /** Starts or ends work for a task; the hot word is 0 while the cold words change. */
+    void work(Task next, long word) {
+        hot(0);
+        task = next;
+        SlotFile.setTask(slot, next);
+        hot(word);
+    }
+
+    void countFact() {
+        if (registered) {
+            U.putOrderedLong(null, slot + SlotFile.FACTS, U.getLong(slot + SlotFile.FACTS) + 1);
+        } else {
+            SlotFile.countFactWithoutSlot();
+        }
+    }
+
+    private FactWriter tellThread(FactForm form, ThreadState of) {
+        return facts.begin(form).word(of.slot).word(U.getInt(of.slot + SlotFile.TID)).word(U.getInt(of.slot + SlotFile.GENERATION));
+    }
+
+    /** Takes back what dead threads held. Helper threads of a task never say that they end. */
+    static void sweep() {
+        ThreadState teller = current();
+        for (Iterator<ThreadState> all = ALL.iterator(); all.hasNext(); ) {
+            ThreadState state = all.next();
+            if (state.thread.isAlive()) {
+                continue;
+            }
+            all.remove();
+            if (state.registered) {
+                teller.tellThread(FactForm.THREAD_GONE, state).tell();
+                SlotFile.give(state.slot);
+            }
+            U.freeMemory(state.memory);
+        }
+    }
+}

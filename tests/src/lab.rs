@@ -1,0 +1,194 @@
+//! One daemon and one Spark in a folder of their own, and the gates at which an application waits.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use xtask::daemon::{Daemon, Options};
+use xtask::places::{Jdk, Places};
+use xtask::process::wait_for;
+use xtask::spark::{Application, Spark, Submitted};
+
+/// How long an application may take from one gate to the next on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(150);
+
+/// Two Sparks at once would starve each other on a small machine.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Everything of one test. Kept on disk when the test fails.
+#[derive(Debug)]
+pub struct Lab {
+    /// Where things lie.
+    pub places: Places,
+    /// The Spark under test.
+    pub spark: Spark,
+    folder: Option<TempDir>,
+    path: PathBuf,
+    runs: std::cell::Cell<u32>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// Spark `version` on the machine's JDK 17.
+    ///
+    /// # Errors
+    /// When set-up has not been done.
+    pub fn new(version: &str) -> Result<Self> {
+        Self::on(version, &Jdk::main()?)
+    }
+
+    /// Spark `version` on a certain JDK.
+    ///
+    /// # Errors
+    /// When set-up has not been done.
+    pub fn on(version: &str, jdk: &Jdk) -> Result<Self> {
+        // A test that failed while it had the turn leaves nothing behind that matters to the next.
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = Places::find()?;
+        let folder = tempfile::Builder::new()
+            .prefix("smtt-test-")
+            .tempdir()
+            .context("cannot make a folder for the test")?;
+        let path = folder.path().to_path_buf();
+        let spark = Spark::new(&places, version, jdk, &path.join("spark"))?;
+        Ok(Self {
+            places,
+            spark,
+            folder: Some(folder),
+            path,
+            runs: std::cell::Cell::new(0),
+            _turn: turn,
+        })
+    }
+
+    /// Starts a daemon that knows where the marker's library is.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn daemon(&self) -> Result<Daemon> {
+        self.daemon_with(&Options::default())
+    }
+
+    /// Starts a daemon.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn daemon_with(&self, options: &Options) -> Result<Daemon> {
+        Daemon::start(&self.places, &programs()?, &self.path, options)
+    }
+
+    /// Submits an application that waits at its gates.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn run(&self, application: Application) -> Result<Run> {
+        self.runs.set(self.runs.get() + 1);
+        let gates = self.path.join(format!("gates-{}", self.runs.get()));
+        std::fs::create_dir_all(&gates)?;
+        let submitted = application
+            .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
+            .submit(&self.spark, &format!("application-{}", self.runs.get()))?;
+        Ok(Run { submitted, gates })
+    }
+
+    /// Submits an application that waits for nobody.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn run_through(&self, application: &Application) -> Result<Submitted> {
+        self.runs.set(self.runs.get() + 1);
+        application.submit(&self.spark, &format!("application-{}", self.runs.get()))
+    }
+
+    /// The test's folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(folder) = self.folder.take()
+        {
+            println!(
+                "logs of the failed test are kept in {}",
+                folder.keep().display()
+            );
+        }
+    }
+}
+
+/// A running application with gates.
+#[derive(Debug)]
+pub struct Run {
+    /// The driver's process and REST API.
+    pub submitted: Submitted,
+    gates: PathBuf,
+}
+
+impl Run {
+    /// Waits until the application stands at the gate.
+    ///
+    /// # Errors
+    /// When it ends before, or takes too long.
+    pub fn reach(&mut self, gate: &str) -> Result<()> {
+        let reached = self.gates.join(format!("{gate}.reached"));
+        let running = &mut self.submitted.running;
+        wait_for(
+            &format!("the application reaches the gate {gate}"),
+            LIMIT,
+            || {
+                if reached.exists() {
+                    return Ok(Some(()));
+                }
+                if let Some(status) = running.poll()? {
+                    bail!(
+                        "the application ended before the gate {gate} ({status}){}",
+                        running.hint()
+                    );
+                }
+                Ok(None)
+            },
+        )
+        .with_context(|| {
+            format!(
+                "the application's log is {}",
+                self.submitted.running.log().display()
+            )
+        })
+    }
+
+    /// Opens the gate, also before the application gets there.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn open(&self, gate: &str) -> Result<()> {
+        std::fs::write(self.gates.join(format!("{gate}.go")), "")?;
+        Ok(())
+    }
+
+    /// Opens the gates, lets the application run to its end and returns its result line.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn finish(&mut self, gates: &[&str]) -> Result<String> {
+        for gate in gates {
+            self.open(gate)?;
+        }
+        self.submitted.result(LIMIT)
+    }
+}
+
+/// Folder of the programs under test: beside the test itself.
+fn programs() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("cannot tell where the test lies")?;
+    let folder = test
+        .parent()
+        .and_then(Path::parent)
+        .context("the test is not in target/PROFILE/deps")?;
+    Ok(folder.to_path_buf())
+}

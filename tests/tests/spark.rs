@@ -1,0 +1,28 @@
+//! Tests against real Spark: what SMTT says is compared with Spark's REST API and with the kernel.
+//!
+//! They need root, a finished `cargo xtask setup` and a built daemon: `cargo xtask test spark` sees to all of
+//! it. Applications wait at gates (see `Barrier.java`): no task runs while two sides are compared. The tests
+//! take turns by themselves, because two Sparks at once would starve each other.
+
+#[path = "spark/fail_open.rs"]
+mod fail_open;
+#[path = "spark/faults.rs"]
+mod faults;
+#[path = "spark/late.rs"]
+mod late;
+#[path = "spark/matrix.rs"]
+mod matrix;
+#[path = "spark/python.rs"]
+mod python;
+#[path = "spark/storage.rs"]
+mod storage;
+#[path = "spark/tasks.rs"]
+mod tasks;
+
+/// Two executors with one core each, in JVMs of their own.
+const LOCAL_CLUSTER: &str = "local-cluster[2,1,1024]";
+
+/// A PageRank that takes about ten seconds, and its result.
+const PAGE_RANK: [&str; 5] = ["20000", "8", "3", "4", "MEMORY_ONLY_SER"];
+/// What it prints, with and without the marker, on every version.
+const PAGE_RANK_RESULT: &str = "RESULT pagerank 20000 pages, sum 19821.3, top 624.49 148.74 100.70";

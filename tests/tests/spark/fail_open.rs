@@ -1,0 +1,109 @@
+//! The job's result is the same whatever happens to the tracer.
+
+use anyhow::{Context, Result};
+use smtt_tests::lab::Lab;
+use xtask::spark::Application;
+
+use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
+
+fn application(lab: &Lab) -> Result<Application> {
+    Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)
+}
+
+/// What the executors and the driver wrote to their logs.
+fn executor_logs(lab: &Lab) -> Result<String> {
+    let mut text = String::new();
+    let mut folders = vec![lab.folder().join("spark")];
+    while let Some(folder) = folders.pop() {
+        for entry in folder
+            .read_dir()
+            .with_context(|| format!("cannot list {}", folder.display()))?
+        {
+            let path = entry?.path();
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.file_name().is_some_and(|name| name == "stderr")
+                || path.extension().is_some_and(|extension| extension == "log")
+            {
+                text.push_str(&String::from_utf8_lossy(&std::fs::read(&path)?));
+            }
+        }
+    }
+    Ok(text)
+}
+
+#[test]
+fn without_the_marker() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    assert_eq!(
+        lab.run_through(&application(&lab)?)?
+            .result(smtt_tests::lab::LIMIT)?,
+        PAGE_RANK_RESULT
+    );
+    assert!(
+        daemon.rows(&["executors"])?.is_empty(),
+        "a JVM without the marker is no executor"
+    );
+    Ok(())
+}
+
+#[test]
+fn without_a_daemon() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.places))?;
+    assert_eq!(submitted.result(smtt_tests::lab::LIMIT)?, PAGE_RANK_RESULT);
+    let logs = executor_logs(&lab)?;
+    assert!(
+        !logs.contains("smtt-marker: "),
+        "nothing is wrong, so the marker has nothing to say: {}",
+        lines_of_marker(&logs)
+    );
+    Ok(())
+}
+
+#[test]
+fn the_daemon_is_killed_in_the_middle() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let mut daemon = lab.daemon()?;
+    let mut run = lab.run(application(&lab)?.with_marker(&lab.places))?;
+    run.open("begin")?;
+    run.reach("cached")?;
+    assert_eq!(daemon.rows(&["executors"])?.len(), 2);
+    run.open("cached")?;
+    // Tasks are running now.
+    daemon.kill();
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    // It left a socket behind; the next one replaces it.
+    daemon.start_again()?;
+    Ok(())
+}
+
+#[test]
+fn without_the_native_library() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let jar = lab.places.marker().join("smtt-marker.jar");
+    let marked = application(&lab)?.with_marker_at(&jar, "library=/nonexistent/libsmtt_marker.so");
+    assert_eq!(
+        lab.run_through(&marked)?.result(smtt_tests::lab::LIMIT)?,
+        PAGE_RANK_RESULT
+    );
+    assert!(daemon.rows(&["executors"])?.is_empty());
+    let logs = executor_logs(&lab)?;
+    assert!(
+        logs.contains("smtt-marker: "),
+        "the missing library is not warned of"
+    );
+    Ok(())
+}
+
+fn lines_of_marker(logs: &str) -> String {
+    logs.lines()
+        .filter(|line| line.contains("smtt-marker: "))
+        .collect::<Vec<_>>()
+        .join("\n")
+}

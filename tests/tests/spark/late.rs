@@ -1,0 +1,88 @@
+//! A daemon that comes late: executors that were there before it are found, with all that they hold.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use smtt_tests::lab::Lab;
+use smtt_tests::truth::{same_storage, same_tasks};
+use xtask::daemon::{Daemon, Options};
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
+
+/// The first scans for executors come a second after one another, then less often.
+const FOUND_WITHIN: Duration = Duration::from_secs(15);
+
+fn executors(daemon: &Daemon) -> Result<()> {
+    wait_for("both executors are found", FOUND_WITHIN, || {
+        Ok((daemon.rows(&["executors"])?.len() == 2).then_some(()))
+    })
+}
+
+fn found(options: &Options) -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("cached")?;
+    let daemon = lab.daemon_with(options)?;
+    executors(&daemon)?;
+    let cached = same_storage(&daemon, &run.submitted)?;
+    assert!(cached.contains_key("links"), "{cached:?}");
+
+    // What happens from now on is seen in full: the tasks of later stages, and their faults.
+    run.open("cached")?;
+    run.reach("end")?;
+    same_storage(&daemon, &run.submitted)?;
+    let tasks = daemon.rows(&["tasks"])?;
+    let late: Vec<_> = tasks
+        .iter()
+        .filter(|task| task["state"].as_str() == Some("succeeded"))
+        .collect();
+    assert!(
+        late.len() >= 16,
+        "{} tasks after the daemon's start: {tasks:#?}",
+        late.len()
+    );
+    let faults: u64 = late
+        .iter()
+        .filter_map(|task| task["page_faults"].as_u64())
+        .sum();
+    assert!(faults > 0, "the late tasks have no page faults: {late:#?}");
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    Ok(())
+}
+
+#[test]
+fn executors_from_before_the_daemon_are_found() -> Result<()> {
+    found(&Options::default())
+}
+
+#[test]
+fn a_library_that_no_path_names_is_found_in_the_executors() -> Result<()> {
+    found(&Options {
+        without_library: true,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
+    let lab = Lab::new("4.3.0")?;
+    let mut daemon = lab.daemon()?;
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("cached")?;
+    let before = same_storage(&daemon, &run.submitted)?;
+    same_tasks(&daemon, &run.submitted)?;
+    daemon.stop();
+    daemon.start_again()?;
+    executors(&daemon)?;
+    assert_eq!(same_storage(&daemon, &run.submitted)?, before);
+    assert_eq!(run.finish(&["cached", "end"])?, PAGE_RANK_RESULT);
+    Ok(())
+}

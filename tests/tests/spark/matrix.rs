@@ -1,0 +1,112 @@
+//! Every supported Spark, JDK and mode: the job's result is right, and storage, stages and tasks are Spark's.
+
+use anyhow::Result;
+use smtt_tests::lab::Lab;
+use smtt_tests::truth::{same_stages, same_storage, same_tasks};
+use xtask::places::Jdk;
+use xtask::spark::Application;
+
+use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
+
+fn page_rank(lab: &Lab, master: &str) -> Result<()> {
+    let daemon = lab.daemon()?;
+    let application =
+        Application::java(&lab.places, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    let cached = same_storage(&daemon, &run.submitted)?;
+    assert!(cached.contains_key("links"), "{cached:?}");
+    let tasks = same_tasks(&daemon, &run.submitted)?;
+    assert!(tasks > 20, "only {tasks} tasks");
+    same_stages(&daemon, &run.submitted)?;
+    // The RDD that is cached was written, then read by every iteration.
+    let rdds = daemon.rows(&["rdds"])?;
+    let faults: u64 = rdds
+        .iter()
+        .filter(|row| row["name"].as_str() == Some("links"))
+        .filter_map(|row| row["page_faults"].as_u64())
+        .sum();
+    assert!(
+        faults > 0,
+        "no page fault is counted for the RDD links: {rdds:#?}"
+    );
+    for executor in daemon.rows(&["executors"])? {
+        let missing = executor["missing_hooks"].as_array().map(Vec::len);
+        assert_eq!(
+            missing,
+            Some(0),
+            "hooks are missing in Spark {}: {executor:#?}",
+            lab.spark.version
+        );
+    }
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    Ok(())
+}
+
+fn mode(version: &str, master: &str) -> Result<()> {
+    page_rank(&Lab::new(version)?, master)
+}
+
+fn standalone(version: &str) -> Result<()> {
+    let lab = Lab::new(version)?;
+    let cluster = lab.spark.standalone(2, 1, 1024)?;
+    page_rank(&lab, &cluster.url)
+}
+
+#[test]
+fn spark_3_5_local() -> Result<()> {
+    mode("3.5.9", "local[*]")
+}
+
+#[test]
+fn spark_3_5_local_cluster() -> Result<()> {
+    mode("3.5.9", LOCAL_CLUSTER)
+}
+
+#[test]
+fn spark_3_5_standalone() -> Result<()> {
+    standalone("3.5.9")
+}
+
+#[test]
+fn spark_4_0_local() -> Result<()> {
+    mode("4.0.5", "local[*]")
+}
+
+#[test]
+fn spark_4_0_local_cluster() -> Result<()> {
+    mode("4.0.5", LOCAL_CLUSTER)
+}
+
+#[test]
+fn spark_4_0_standalone() -> Result<()> {
+    standalone("4.0.5")
+}
+
+#[test]
+fn spark_4_3_local() -> Result<()> {
+    mode("4.3.0", "local[*]")
+}
+
+#[test]
+fn spark_4_3_local_cluster() -> Result<()> {
+    mode("4.3.0", LOCAL_CLUSTER)
+}
+
+#[test]
+fn spark_4_3_standalone() -> Result<()> {
+    standalone("4.3.0")
+}
+
+#[test]
+fn spark_4_3_on_the_newest_jdk() -> Result<()> {
+    // Spark 4.3 is the only one here that runs on a JDK newer than 21.
+    let Some(jdk) = Jdk::all().into_iter().rfind(|jdk| jdk.release > 17) else {
+        println!("skipped: this machine has no JDK newer than 17 under /usr/lib/jvm");
+        return Ok(());
+    };
+    println!("Spark 4.3.0 on JDK {}", jdk.release);
+    page_rank(&Lab::on("4.3.0", &jdk)?, LOCAL_CLUSTER)
+}

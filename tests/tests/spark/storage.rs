@@ -1,0 +1,199 @@
+//! Storage memory is what Spark says it is, and the address ranges of blocks hold the blocks.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use smtt_tests::lab::{Lab, Run};
+use smtt_tests::truth::same_storage;
+use smtt_tests::witness;
+use xtask::daemon::Daemon;
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+
+/// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
+const PATTERN_SHARE: f64 = 0.95;
+
+fn application(lab: &Lab) -> Result<Application> {
+    Ok(
+        Application::java(&lab.places, LOCAL_CLUSTER, "Storage", &["4"])?
+            .conf("spark.memory.offHeap.enabled", "true")
+            .conf("spark.memory.offHeap.size", "128m")
+            .with_marker(&lab.places),
+    )
+}
+
+/// All storage levels, then unpersisted RDDs, then evicted blocks.
+fn storage_memory(version: &str) -> Result<()> {
+    let lab = Lab::new(version)?;
+    let daemon = lab.daemon()?;
+    let mut run = lab.run(application(&lab)?)?;
+
+    run.reach("cached")?;
+    let cached = same_storage(&daemon, &run.submitted)?;
+    for name in [
+        "serialised",
+        "objects",
+        "off-heap",
+        "replicated",
+        "serialised pair",
+    ] {
+        assert!(
+            cached.get(name).is_some_and(|bytes| *bytes > 6_000_000),
+            "{name} holds no 6 MB: {cached:?}"
+        );
+    }
+    let double = cached["serialised pair"] as f64 / cached["serialised"] as f64;
+    assert!(
+        (1.99..2.01).contains(&double),
+        "a replicated RDD holds twice the memory: {cached:?}"
+    );
+
+    run.open("cached")?;
+    run.reach("unpersisted")?;
+    let left = same_storage(&daemon, &run.submitted)?;
+    assert!(
+        !left.contains_key("objects") && !left.contains_key("serialised pair"),
+        "{left:?}"
+    );
+    assert_eq!(left["off-heap"], cached["off-heap"]);
+
+    run.open("unpersisted")?;
+    run.reach("evicted")?;
+    let evicted = same_storage(&daemon, &run.submitted)?;
+    let before: u64 = left
+        .iter()
+        .filter(|(name, _)| *name != "off-heap")
+        .map(|(_, bytes)| bytes)
+        .sum();
+    let after: u64 = evicted
+        .iter()
+        .filter(|(name, _)| !matches!(name.as_str(), "off-heap" | "large"))
+        .map(|(_, bytes)| bytes)
+        .sum();
+    assert!(
+        after < before,
+        "nothing was evicted for the large RDD: {left:?}, then {evicted:?}"
+    );
+
+    run.open("evicted")?;
+    run.reach("end")?;
+    same_storage(&daemon, &run.submitted)?;
+    assert_eq!(run.finish(&["end"])?, "RESULT storage 6816 records");
+    Ok(())
+}
+
+#[test]
+fn storage_memory_in_spark_3_5() -> Result<()> {
+    storage_memory("3.5.9")
+}
+
+#[test]
+fn storage_memory_in_spark_4_0() -> Result<()> {
+    storage_memory("4.0.5")
+}
+
+#[test]
+fn storage_memory_in_spark_4_3() -> Result<()> {
+    storage_memory("4.3.0")
+}
+
+/// Reads every range of the named RDD's blocks and looks for what the application wrote there.
+fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool) -> Result<usize> {
+    let application = run.submitted.application_id()?;
+    let pids: BTreeMap<String, u32> = daemon
+        .rows(&["executors", "--app", &application])?
+        .iter()
+        .map(|row| Ok((text(row, "executor_id")?, number(row, "pid")? as u32)))
+        .collect::<Result<_>>()?;
+    let rdds = daemon.rows(&["rdds", "--app", &application])?;
+    let rdd = rdds
+        .iter()
+        .find(|row| row["name"].as_str() == Some(name))
+        .with_context(|| format!("no RDD {name} in {rdds:?}"))?;
+    let rdd = number(rdd, "rdd_id")?.to_string();
+    let blocks = daemon.rows(&["blocks", "--app", &application, "--rdd", &rdd])?;
+    for block in &blocks {
+        if block["on_heap"].as_bool() != Some(on_heap)
+            || block["serialized"].as_bool() != Some(true)
+        {
+            bail!("{name}: expected a serialised block, on the heap: {on_heap}; seen {block}");
+        }
+        let executor = text(block, "executor_id")?;
+        let pid = *pids
+            .get(&executor)
+            .with_context(|| format!("no executor {executor} in {pids:?}"))?;
+        let pattern = format!("<{name}/{}>", number(block, "partition")?);
+        let ranges = block["ranges"]
+            .as_array()
+            .with_context(|| format!("no ranges in {block}"))?;
+        let (mut bytes, mut covered) = (0, 0);
+        for range in ranges {
+            let (address, length) = (number(range, "address")?, number(range, "length")? as usize);
+            let memory = witness::memory(pid, address, length)?;
+            bytes += length;
+            covered += occurrences(&memory, pattern.as_bytes()) * pattern.len();
+        }
+        let size = number(block, "size_bytes")? as usize;
+        if bytes != size || (covered as f64) < PATTERN_SHARE * size as f64 {
+            bail!(
+                "{name}: a block of {size} bytes has ranges of {bytes} bytes, {covered} of them hold {pattern}: {block}"
+            );
+        }
+    }
+    Ok(blocks.len())
+}
+
+fn occurrences(memory: &[u8], pattern: &[u8]) -> usize {
+    let mut count = 0;
+    let mut at = 0;
+    while at + pattern.len() <= memory.len() {
+        if memory[at..].starts_with(pattern) {
+            count += 1;
+            at += pattern.len();
+        } else {
+            at += 1;
+        }
+    }
+    count
+}
+
+fn text(row: &Value, key: &str) -> Result<String> {
+    Ok(row[key]
+        .as_str()
+        .with_context(|| format!("no text {key} in {row}"))?
+        .to_owned())
+}
+
+fn number(row: &Value, key: &str) -> Result<u64> {
+    row[key]
+        .as_u64()
+        .with_context(|| format!("no number {key} in {row}"))
+}
+
+#[test]
+fn address_ranges_hold_the_blocks() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let mut run = lab.run(application(&lab)?)?;
+    run.reach("cached")?;
+    same_storage(&daemon, &run.submitted)?;
+    assert_eq!(
+        ranges_hold_the_pattern(&daemon, &run, "off-heap", false)?,
+        4
+    );
+    // The collector may move on-heap bytes between the answer and our reading of them; not five times in a row.
+    let mut tries = 0;
+    let on_heap = loop {
+        tries += 1;
+        match ranges_hold_the_pattern(&daemon, &run, "serialised", true) {
+            Err(error) if tries < 5 => println!("again, the collector may have run: {error:#}"),
+            result => break result?,
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    };
+    assert_eq!(on_heap, 4);
+    run.finish(&["cached", "unpersisted", "evicted", "end"])?;
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Tasks and stages are those of Spark's REST API: none missing, none extra, however they ended.
+
+use anyhow::Result;
+use smtt_tests::lab::Lab;
+use smtt_tests::truth::{same_stages, same_tasks};
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+
+/// Successes, a failed attempt that is tried again, a stage that is tried again, killed tasks.
+fn every_outcome(version: &str) -> Result<()> {
+    let lab = Lab::new(version)?;
+    let daemon = lab.daemon()?;
+    let application =
+        Application::java(&lab.places, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("end")?;
+    let tasks = same_tasks(&daemon, &run.submitted)?;
+    // 4 plain, 4 and one more attempt, 4 map tasks, 3 tasks that lose a fetch, tasks of the second attempt
+    // (the lost partition at least), 2 that ran when the job was cancelled.
+    assert!(tasks >= 19, "only {tasks} tasks were compared");
+    same_stages(&daemon, &run.submitted)?;
+    let states: Vec<String> = daemon
+        .rows(&["tasks"])?
+        .iter()
+        .filter_map(|task| task["state"].as_str().map(str::to_owned))
+        .collect();
+    for state in ["succeeded", "failed", "killed"] {
+        assert!(
+            states.iter().any(|seen| seen == state),
+            "no task is listed as {state}: {states:?}"
+        );
+    }
+    assert_eq!(run.finish(&["end"])?, "RESULT outcomes 4 4 4");
+    Ok(())
+}
+
+#[test]
+fn every_outcome_in_spark_3_5() -> Result<()> {
+    every_outcome("3.5.9")
+}
+
+#[test]
+fn every_outcome_in_spark_4_0() -> Result<()> {
+    every_outcome("4.0.5")
+}
+
+#[test]
+fn every_outcome_in_spark_4_3() -> Result<()> {
+    every_outcome("4.3.0")
+}

@@ -1,0 +1,282 @@
+//! `cargo xtask bench`: what tracing costs, each figure against its target.
+//!
+//! Everything that is compared runs in turns in one session, because the machine's speed changes between
+//! sessions; printed are ratios or differences of neighbours, and their median.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::daemon::{Daemon, Options};
+use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::process::{run, wait_for};
+use crate::setup::setup;
+use crate::spark::Spark;
+use crate::step::Steps;
+use crate::{demo, witness};
+
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+/// Pairs of the whole job, with and without tracing.
+const JOB_PAIRS: usize = 5;
+/// How long the idle daemon is watched.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Most nanoseconds of one change of context and back.
+const SWITCH_NS: f64 = 2.0;
+/// Longest job with tracing, as a multiple of the job without.
+const JOB_RATIO: f64 = 1.02;
+/// Most of one CPU that the daemon may take while executors idle, in per cent.
+const IDLE_PERCENT: f64 = 0.5;
+/// Most resident memory of the daemon, in MiB.
+const RESIDENT_MIB: f64 = 64.0;
+
+/// Runs the benchmarks (all, or those named) and prints one line each.
+///
+/// # Errors
+/// When a benchmark cannot be run. A target that is missed is printed, not an error.
+pub fn bench(places: &Places, only: &[String]) -> Result<()> {
+    // SAFETY: geteuid(2) has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("loading eBPF programs needs root: run it as root");
+    }
+    setup(places, &[DEMO_SPARK])?;
+    Steps::new(1).always("release build", places.logs().join("build.log"), |step| {
+        let mut cargo = Command::new("cargo");
+        cargo.args([
+            "build",
+            "--release",
+            "--package",
+            "smtt-daemon",
+            "--package",
+            "smtt-tests",
+            "--bins",
+        ]);
+        step.run(cargo.current_dir(&places.root), BUILD_LIMIT)
+    })?;
+    let folder = places.target.join("bench");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder)?;
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|chosen| chosen == name);
+    println!();
+    if wanted("switch") {
+        switch(places, &folder)?;
+    }
+    if wanted("idle") {
+        idle(places, &folder.join("idle"))?;
+    }
+    if wanted("job") {
+        job(places, &folder.join("job"))?;
+    }
+    Ok(())
+}
+
+/// Names of the benchmarks.
+#[must_use]
+pub fn names() -> [&'static str; 3] {
+    ["switch", "idle", "job"]
+}
+
+/// One line: what, the figure, the target, and by how much it is missed.
+fn report(what: &str, value: f64, unit: &str, target: f64, detail: &str) {
+    let verdict = if value <= target {
+        "ok".to_owned()
+    } else {
+        format!("MISSED by {:.1} %", 100.0 * (value / target - 1.0))
+    };
+    println!("{what:32} {value:9.3} {unit:6} at most {target} {unit}: {verdict}  ({detail})");
+}
+
+fn switch(places: &Places, folder: &Path) -> Result<()> {
+    let jdk = Jdk::main()?;
+    let log = folder.join("switch.log");
+    let jar = places.marker().join("smtt-marker.jar");
+    let mut java = Command::new(jdk.tool("java"));
+    java.arg("-cp")
+        .arg(format!(
+            "{}:{}",
+            jar.display(),
+            places.fixture_jar().display()
+        ))
+        .arg("io.smtt.fixture.SwitchBench");
+    run(
+        "the benchmark of the context switch",
+        &mut java,
+        &log,
+        RUN_LIMIT,
+    )?;
+    let line = crate::spark::result_line(&log)?;
+    let figure = |word: usize| {
+        line.split_whitespace()
+            .nth(word)
+            .and_then(|word| word.parse::<f64>().ok())
+    };
+    let (median, best) = figure(2)
+        .zip(figure(5))
+        .with_context(|| format!("no figures in {line}"))?;
+    report(
+        "context switch in Java",
+        median,
+        "ns",
+        SWITCH_NS,
+        &format!("enter and exit, ThreadLocal included; best {best} ns"),
+    );
+    Ok(())
+}
+
+/// CPU and memory of the daemon while two executors hold blocks and wait.
+fn idle(places: &Places, folder: &Path) -> Result<()> {
+    let daemon = Daemon::start(
+        places,
+        &places.target.join("release"),
+        folder,
+        &Options::default(),
+    )?;
+    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
+    let gates = gates(folder, "gates", &["begin", "cached"])?;
+    let mut submitted = demo::application(places, false)?
+        .with_marker(places)
+        .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
+        .submit(&spark, "spark")?;
+    reach(&mut submitted.running, &gates.join("end.reached"))?;
+    thread::sleep(Duration::from_secs(3));
+    let before = witness::cpu_seconds(daemon.pid())?;
+    let start = Instant::now();
+    thread::sleep(IDLE);
+    let used = witness::cpu_seconds(daemon.pid())? - before;
+    let percent = 100.0 * used / start.elapsed().as_secs_f64();
+    report(
+        "daemon, executors idle",
+        percent,
+        "% CPU",
+        IDLE_PERCENT,
+        &format!("{used:.2} s in {} s", IDLE.as_secs()),
+    );
+    let resident = witness::resident_bytes(daemon.pid())? as f64 / f64::from(1 << 20);
+    report(
+        "daemon, resident memory",
+        resident,
+        "MiB",
+        RESIDENT_MIB,
+        "after a PageRank on two executors",
+    );
+    fs::write(gates.join("end.go"), "")?;
+    submitted.result(RUN_LIMIT)?;
+    Ok(())
+}
+
+/// The demo's job with and without marker and daemon, in turns.
+fn job(places: &Places, folder: &Path) -> Result<()> {
+    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
+    // The first run warms the page cache and counts for nothing.
+    let seconds = |number: usize, traced: bool| -> Result<f64> {
+        let daemon = if traced {
+            Some(Daemon::start(
+                places,
+                &places.target.join("release"),
+                &folder.join(format!("daemon-{number}")),
+                &Options::default(),
+            )?)
+        } else {
+            None
+        };
+        let gates = gates(
+            folder,
+            &format!("gates-{number}-{traced}"),
+            &["cached", "end"],
+        )?;
+        let mut application = demo::application(places, false)?
+            .conf("spark.smtt.fixture.barrier", &gates.display().to_string());
+        if traced {
+            application = application.with_marker(places);
+        }
+        let mut submitted = application.submit(&spark, &format!("spark-{number}-{traced}"))?;
+        reach(&mut submitted.running, &gates.join("begin.reached"))?;
+        let start = Instant::now();
+        fs::write(gates.join("begin.go"), "")?;
+        reach(&mut submitted.running, &gates.join("end.reached"))?;
+        let elapsed = start.elapsed().as_secs_f64();
+        submitted.result(RUN_LIMIT)?;
+        drop(daemon);
+        Ok(elapsed)
+    };
+    seconds(0, false)?;
+    let mut ratios = Vec::new();
+    for pair in 1..=JOB_PAIRS {
+        // Which one comes first alternates too: the second of two runs may profit from the first.
+        let (with, without) = if pair % 2 == 0 {
+            let with = seconds(pair, true)?;
+            (with, seconds(pair, false)?)
+        } else {
+            let without = seconds(pair, false)?;
+            (seconds(pair, true)?, without)
+        };
+        println!(
+            "    pair {pair}: {with:.2} s traced, {without:.2} s not, ratio {:.3}",
+            with / without
+        );
+        ratios.push(with / without);
+    }
+    let detail = format!(
+        "median of {JOB_PAIRS} pairs, from {:.3} to {:.3}",
+        least(&ratios),
+        most(&ratios)
+    );
+    report(
+        "PageRank, traced / untraced",
+        median(&mut ratios),
+        "x",
+        JOB_RATIO,
+        &detail,
+    );
+    Ok(())
+}
+
+fn gates(folder: &Path, name: &str, open: &[&str]) -> Result<PathBuf> {
+    let gates = folder.join(name);
+    fs::create_dir_all(&gates)?;
+    for gate in open {
+        fs::write(gates.join(format!("{gate}.go")), "")?;
+    }
+    Ok(gates)
+}
+
+fn reach(running: &mut crate::process::Running, gate: &Path) -> Result<()> {
+    wait_for("the application reaches its gate", RUN_LIMIT, || {
+        if let Some(status) = running.poll()? {
+            bail!("the application ended early ({status}){}", running.hint());
+        }
+        Ok(gate.exists().then_some(()))
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+        assert!(median(&mut []).is_nan());
+    }
+}

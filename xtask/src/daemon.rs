@@ -1,0 +1,228 @@
+//! A daemon with a configuration, socket and port of its own, and questions to it through `smtt-ctl`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::http;
+use crate::places::Places;
+use crate::process::{Running, free_port, wait_for};
+
+/// How long loading the kernel side and the first scan may take.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What differs from the default configuration, beside socket, port and library.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// More lines of TOML: whole sections other than `[web]`, `[control]` and `[marker]`.
+    pub toml: String,
+    /// More lines of the `[marker]` section.
+    pub marker_toml: String,
+    /// Do not tell it where the native library is: it then has to find it in executors.
+    pub without_library: bool,
+}
+
+/// A running daemon; it is stopped when this value goes out of scope.
+#[derive(Debug)]
+pub struct Daemon {
+    running: Running,
+    ctl: PathBuf,
+    socket: PathBuf,
+    config: PathBuf,
+    program: PathBuf,
+    /// Port of `/metrics` on 127.0.0.1.
+    pub port: u16,
+}
+
+impl Daemon {
+    /// Starts the daemon of the folder `programs` with its files in `folder`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready, with the end of its log.
+    pub fn start(
+        places: &Places,
+        programs: &Path,
+        folder: &Path,
+        options: &Options,
+    ) -> Result<Self> {
+        let program = programs.join("smtt-daemon");
+        let ctl = programs.join("smtt-ctl");
+        for path in [&program, &ctl] {
+            if !path.is_file() {
+                bail!(
+                    "{} is not built: run `cargo build -p smtt-daemon`, or `cargo xtask test`",
+                    path.display()
+                );
+            }
+        }
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let socket = folder.join("smtt.sock");
+        let port = free_port()?;
+        let libraries = if options.without_library {
+            String::new()
+        } else {
+            format!(
+                "{:?}",
+                places
+                    .marker()
+                    .join("libsmtt_marker.so")
+                    .display()
+                    .to_string()
+            )
+        };
+        let text = format!(
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{libraries}]\n{}\n{}",
+            socket.display().to_string(),
+            options.marker_toml,
+            options.toml
+        );
+        let config = folder.join("smtt.toml");
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let running = launch(&program, &config)?;
+        let mut daemon = Self {
+            running,
+            ctl,
+            socket,
+            config,
+            program,
+            port,
+        };
+        daemon.wait_ready()?;
+        Ok(daemon)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let port = self.port;
+        let running = &mut self.running;
+        wait_for("the daemon gets ready", START_LIMIT, || {
+            if let Some(status) = running.poll()? {
+                bail!("the daemon ended at once ({status}){}", running.hint());
+            }
+            Ok(http::get(port, "/-/ready").ok().map(|_| ()))
+        })
+        .with_context(|| format!("the log of the daemon is {}", self.running.log().display()))
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// Its log.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        self.running.log()
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A question to it, not started yet.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.ctl);
+        command
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// What `smtt-ctl` says on standard output. An answer that is degraded (exit code 1) is an answer.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let output = self
+            .command(arguments)
+            .output()
+            .with_context(|| format!("cannot start {}", self.ctl.display()))?;
+        if !matches!(output.status.code(), Some(0 | 1)) {
+            let error = String::from_utf8_lossy(&output.stderr);
+            bail!(
+                "smtt-ctl {} failed ({}): {}{}",
+                arguments.join(" "),
+                output.status,
+                error.trim(),
+                self.running.hint()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The same with `--json`, parsed.
+    ///
+    /// # Errors
+    /// When it does not answer in JSON.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let mut all = arguments.to_vec();
+        all.push("--json");
+        let text = self.ask(&all)?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("smtt-ctl {} did not answer in JSON: {text}", all.join(" ")))
+    }
+
+    /// A listing, as its rows.
+    ///
+    /// # Errors
+    /// When the answer is not an array.
+    pub fn rows(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        match self.json(arguments)? {
+            Value::Array(rows) => Ok(rows),
+            other => bail!(
+                "smtt-ctl {} --json is not an array: {other}",
+                arguments.join(" ")
+            ),
+        }
+    }
+
+    /// Text of `/metrics`.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        http::get(self.port, "/metrics")
+    }
+
+    /// Ends it as systemd does.
+    pub fn stop(&mut self) {
+        self.running.stop();
+    }
+
+    /// Ends it without a chance to clean up, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.running.signal(libc::SIGKILL);
+        self.running.stop();
+    }
+
+    /// Starts it again with the same configuration, after [`Self::stop`] or [`Self::kill`].
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.running = launch(&self.program, &self.config)?;
+        self.wait_ready()
+    }
+}
+
+fn launch(program: &Path, config: &Path) -> Result<Running> {
+    let mut command = Command::new(program);
+    command
+        .arg("--config")
+        .arg(config)
+        .env_remove("NOTIFY_SOCKET");
+    Running::start(
+        "smtt-daemon",
+        &mut command,
+        &config.with_file_name("daemon.log"),
+    )
+}

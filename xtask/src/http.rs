@@ -1,0 +1,76 @@
+//! One GET request over the loopback interface: Spark's REST API and the daemon's metrics need no more.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Body of `http://127.0.0.1:PORT/PATH`.
+///
+/// # Errors
+/// When nobody listens, the status is not 200, or the answer is cut off.
+pub fn get(port: u16, path: &str) -> Result<String> {
+    let (status, body) = request(port, path, "")?;
+    if status != 200 {
+        bail!(
+            "http://127.0.0.1:{port}{path} answered {status}: {}",
+            body.chars().take(200).collect::<String>()
+        );
+    }
+    Ok(body)
+}
+
+/// Status and body; `headers` are whole lines that end in CR LF.
+///
+/// # Errors
+/// When nobody listens or the answer is not HTTP.
+pub fn request(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
+    let url = format!("http://127.0.0.1:{port}{path}");
+    let mut stream = TcpStream::connect(("127.0.0.1", port))
+        .with_context(|| format!("cannot connect to {url}"))?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    // With version 1.0 and no keep-alive the end of the answer is the end of the stream, never chunked.
+    write!(
+        stream,
+        "GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{headers}\r\n"
+    )?;
+    let mut answer = Vec::new();
+    stream
+        .read_to_end(&mut answer)
+        .with_context(|| format!("{url} broke off"))?;
+    parse(&String::from_utf8_lossy(&answer))
+        .with_context(|| format!("{url} did not answer as HTTP does"))
+}
+
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head
+        .strip_prefix("HTTP/1.")?
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()?;
+    Some((status, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn answers() {
+        assert_eq!(
+            parse("HTTP/1.1 200 OK\r\nA: b\r\n\r\n[]"),
+            Some((200, "[]".to_owned()))
+        );
+        assert_eq!(
+            parse("HTTP/1.0 404 Not Found\r\n\r\n"),
+            Some((404, String::new()))
+        );
+        assert_eq!(parse("SSH-2.0-x\r\n\r\n"), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! What `cargo xtask` is made of, and what the tests share with it: where things lie, processes that are
+//! stopped again, a daemon of one's own, Spark from a Python environment.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`places`] | the checkout, the cache, the JDKs |
+//! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
+//! | [`step`] | set-up steps: told, skipped when done before, shown while they run |
+//! | [`setup`] | everything a fresh machine needs |
+//! | [`fixture`] | the Spark applications of tests and demo, compiled |
+//! | [`marker`] | the marker's jar and native library |
+//! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
+//! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
+//! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
+//! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
+//! | [`demo`] | `cargo xtask demo` |
+//! | [`stages`] | `cargo xtask test` |
+//! | [`bench`] | `cargo xtask bench` |
+//! | [`tidy`] | `cargo xtask tidy` |
+
+pub mod bench;
+pub mod daemon;
+pub mod demo;
+pub mod fixture;
+pub mod http;
+pub mod marker;
+pub mod places;
+pub mod process;
+pub mod setup;
+pub mod spark;
+pub mod stages;
+pub mod step;
+pub mod tidy;
+pub mod witness;

@@ -1,0 +1,355 @@
+//! Child processes with a log, a time limit and an end.
+//!
+//! Each child leads a process group of its own: Ctrl-C at the terminal reaches only this program, which then
+//! stops what it started, in order, by process group id. Nothing is ever ended by name.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How often waiting loops look.
+const POLL: Duration = Duration::from_millis(50);
+/// How long a child may take to end by itself after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on Ctrl-C and SIGTERM make [`check_interrupt`] fail instead of ending this program at once.
+///
+/// # Errors
+/// When the signal handlers cannot be installed.
+pub fn catch_interrupt() -> Result<()> {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // A second Ctrl-C ends the program at once, with the shell's status for it.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(flag))?;
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
+    }
+    Ok(())
+}
+
+/// Fails when the user pressed Ctrl-C.
+///
+/// # Errors
+/// That is its purpose.
+pub fn check_interrupt() -> Result<()> {
+    if INTERRUPTED
+        .get()
+        .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// A child that is stopped when this value goes out of scope.
+#[derive(Debug)]
+pub struct Running {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts `command` in a process group of its own, with no input, its output going to `log`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
+        if let Some(folder) = log.parent() {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        }
+        let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let err = out.try_clone()?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0)
+            .spawn()
+            .with_context(|| {
+                format!("cannot start {name} ({})", command.get_program().display())
+            })?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_path_buf(),
+        })
+    }
+
+    /// Process id, also the id of its process group.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its output goes.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Whether it still runs.
+    pub fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Its exit status, when it has ended.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end; `tick` is called about 20 times a second meanwhile.
+    ///
+    /// # Errors
+    /// When the time is over (the child is stopped then), `tick` fails or the user pressed Ctrl-C.
+    pub fn wait(
+        &mut self,
+        limit: Duration,
+        mut tick: impl FnMut() -> Result<()>,
+    ) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(status);
+            }
+            check_interrupt()?;
+            tick()?;
+            if start.elapsed() > limit {
+                self.stop();
+                bail!(
+                    "{} did not end within {} s and was stopped{}",
+                    self.name,
+                    limit.as_secs(),
+                    self.hint()
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// The log's path and last lines, to end an error message with.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        hint(&self.log)
+    }
+
+    /// Sends a signal to the child only.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill(2) takes two integers; the pid is that of a child which has not been waited for.
+        unsafe { libc::kill(self.pid().cast_signed(), signal) };
+    }
+
+    /// Ends the child and whatever is left of its process group: SIGTERM, ten seconds of grace, SIGKILL.
+    pub fn stop(&mut self) {
+        let group = -self.pid().cast_signed();
+        if self.alive() {
+            // SAFETY: kill(2) takes two integers; the group is led by our child, which has not been waited for.
+            unsafe { libc::kill(group, libc::SIGTERM) };
+            let start = Instant::now();
+            while self.alive() && start.elapsed() < GRACE {
+                thread::sleep(POLL);
+            }
+        }
+        // SAFETY: as above; a group with no members left gives ESRCH, and a group id is not given to a new
+        // process while a member lives.
+        unsafe { libc::kill(group, libc::SIGKILL) };
+        // An error means that it was waited for before.
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Runs a command to its end; success is required. `title` is what an error message calls it.
+///
+/// # Errors
+/// When it cannot be started, takes longer than `limit`, or does not succeed; with the last lines of the log.
+pub fn run(title: &str, command: &mut Command, log: &Path, limit: Duration) -> Result<()> {
+    let mut running = Running::start(title, command, log)?;
+    let status = running.wait(limit, || Ok(()))?;
+    if !status.success() {
+        bail!("{title} failed ({status}){}", running.hint());
+    }
+    Ok(())
+}
+
+/// Runs a command that says little, and returns what it said on standard output.
+///
+/// # Errors
+/// When it cannot be started or does not succeed; with what it said on standard error.
+pub fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!(
+            "{name} failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Waits until `ready` gives a value.
+///
+/// # Errors
+/// When `ready` fails, the time is over, or the user pressed Ctrl-C.
+pub fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
+        check_interrupt()?;
+        if start.elapsed() > limit {
+            bail!("{what}: not within {} s", limit.as_secs());
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A log's path and last lines, to end an error message with.
+#[must_use]
+pub fn hint(log: &Path) -> String {
+    let lines = tail(log, 12);
+    if lines.is_empty() {
+        return format!("; its log {} is empty", log.display());
+    }
+    format!(
+        "; the end of its log {}:\n    {}",
+        log.display(),
+        lines.join("\n    ")
+    )
+}
+
+/// The last `count` lines of a file that say something.
+#[must_use]
+pub fn tail(log: &Path, count: usize) -> Vec<String> {
+    const BYTES: u64 = 16 * 1024;
+    let mut text = Vec::new();
+    let read = File::open(log).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
+        file.read_to_end(&mut text)
+    });
+    if read.is_err() {
+        return Vec::new();
+    }
+    let text = String::from_utf8_lossy(&text);
+    // Progress bars rewrite a line with carriage returns; only the last state counts.
+    let lines: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.rsplit('\r').find(|part| !part.trim().is_empty()))
+        .map(|line| line.trim_end().chars().take(300).collect())
+        .collect();
+    lines[lines.len().saturating_sub(count)..].to_vec()
+}
+
+/// Whether standard output is a terminal, so that a line may be written over.
+#[must_use]
+pub fn on_terminal() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("CI").is_none()
+}
+
+/// Prints without a line end and shows it at once. A closed standard output is nobody's error.
+pub fn show(text: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .ok();
+}
+
+/// A TCP port of the loopback interface that was free a moment ago.
+///
+/// # Errors
+/// When there is none.
+pub fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")
+        .context("no free port on 127.0.0.1")?
+        .local_addr()?
+        .port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("smtt-process-{name}-{}.log", std::process::id()))
+    }
+
+    #[test]
+    fn a_child_that_takes_too_long_is_stopped_with_its_descendants() {
+        let path = log("slow");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 300 & echo child $!; wait"]);
+        let error = run("slow", &mut command, &path, Duration::from_millis(400))
+            .expect_err("it must not succeed");
+        assert!(
+            error.to_string().contains("did not end within"),
+            "{error:#}"
+        );
+        let child: i32 = tail(&path, 1)[0]
+            .trim_start_matches("child ")
+            .parse()
+            .expect("a pid");
+        // SAFETY: signal 0 only asks whether the process is there.
+        let gone = || unsafe { libc::kill(child, 0) } != 0;
+        wait_for("the descendant ends", Duration::from_secs(5), || {
+            Ok((gone() || zombie(child)).then_some(()))
+        })
+        .expect("ends");
+        std::fs::remove_file(path).ok();
+    }
+
+    fn zombie(pid: i32) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    }
+
+    #[test]
+    fn a_failure_shows_the_end_of_the_log() {
+        let path = log("fails");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; echo the reason >&2; exit 3"]);
+        let error = run("it", &mut command, &path, Duration::from_secs(10))
+            .expect_err("it must fail")
+            .to_string();
+        assert!(
+            error.contains("exit status: 3") && error.contains("the reason"),
+            "{error}"
+        );
+        std::fs::remove_file(path).ok();
+    }
+
+    #[test]
+    fn the_last_state_of_a_progress_line_counts() {
+        let path = log("progress");
+        std::fs::write(&path, "one\n10 %\r55 %\r100 %\n\nend").expect("writes");
+        assert_eq!(tail(&path, 2), ["100 %", "end"]);
+        std::fs::remove_file(path).ok();
+    }
+}

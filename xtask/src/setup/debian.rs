@@ -1,0 +1,128 @@
+//! Debian packages, only those whose programs are missing.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::places::{Jdk, Places};
+use crate::step::{Step, Steps};
+
+/// What a package is needed for, and the question whether the machine has that already (from this package or
+/// any other source).
+struct Need {
+    package: &'static str,
+    present: fn() -> bool,
+}
+
+const NEEDS: [Need; 4] = [
+    Need {
+        package: "openjdk-17-jdk-headless",
+        present: || Jdk::main().is_ok(),
+    },
+    Need {
+        package: "python3-venv",
+        present: || answers("python3", &["-c", "import venv, ensurepip"]),
+    },
+    Need {
+        package: "gcc",
+        present: || answers("cc", &["--version"]),
+    },
+    Need {
+        package: "libc6-dev",
+        present: || Path::new("/usr/include/stdlib.h").is_file(),
+    },
+];
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(900);
+const UPDATE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Step: what Java, Python and the linker need.
+pub(super) fn packages(places: &Places, steps: &mut Steps) -> Result<()> {
+    let missing = || {
+        NEEDS
+            .iter()
+            .filter(|need| !(need.present)())
+            .map(|need| need.package)
+            .collect::<Vec<_>>()
+    };
+    let title = "Debian packages: JDK 17, Python venv, C linker";
+    let remedy = "become root and run it again, or install openjdk-17-jdk-headless, python3-venv and gcc by hand";
+    steps.step(
+        title,
+        places.logs().join("apt.log"),
+        remedy,
+        || missing().is_empty(),
+        |step| {
+            let packages = missing();
+            install(step, &packages)
+        },
+    )
+}
+
+/// Installs packages, with fresh package lists where that is needed.
+pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
+    if !answers("apt-get", &["--version"]) {
+        bail!(
+            "this is not Debian (there is no apt-get), and these are missing: {}",
+            packages.join(", ")
+        );
+    }
+    // SAFETY: geteuid(2) has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("installing {} needs root", packages.join(", "));
+    }
+    if packages.iter().any(|package| !known(package)) {
+        update(step)?;
+    }
+    let mut command = apt_get();
+    command
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(packages);
+    if step.run(&mut command, INSTALL_LIMIT).is_ok() {
+        return Ok(());
+    }
+    // Old package lists name files that the mirror no longer has.
+    update(step)?;
+    step.run(&mut command, INSTALL_LIMIT)
+}
+
+/// Fetches the package lists.
+pub(super) fn update(step: &mut Step) -> Result<()> {
+    step.run(apt_get().arg("update"), UPDATE_LIMIT)
+}
+
+/// Whether apt knows a version of the package that can be installed.
+pub(super) fn known(package: &str) -> bool {
+    let policy = Command::new("apt-cache")
+        .env("LC_ALL", "C")
+        .args(["policy", package])
+        .stdin(Stdio::null())
+        .output();
+    policy.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.contains("Candidate:") && !text.contains("Candidate: (none)")
+    })
+}
+
+/// apt-get that never asks.
+pub(super) fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("LC_ALL", "C")
+        .arg("--quiet");
+    command
+}
+
+/// Whether the command can be started and succeeds.
+pub(super) fn answers(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

@@ -1,0 +1,75 @@
+//! Python environments with PySpark: each is a whole Spark distribution of one version.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::places::Places;
+use crate::process::output;
+use crate::step::{Stamp, Steps};
+
+const VENV_LIMIT: Duration = Duration::from_secs(300);
+const PIP_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Compares every installed file with pip's own record of it, so that a broken-off installation is seen.
+const VERIFY: &str = "
+import importlib.metadata, sys
+found = importlib.metadata.distribution('pyspark')
+for file in found.files:
+    path = file.locate()
+    if file.size is not None and (not path.exists() or path.stat().st_size != file.size):
+        sys.exit(f'{path} is not as it was installed')
+import pyspark
+sys.exit(0 if pyspark.__version__ == found.version == sys.argv[1] else f'it is PySpark {found.version}')
+";
+
+/// Step: the environment of one Spark version.
+pub(super) fn environment(places: &Places, steps: &mut Steps, version: &str) -> Result<()> {
+    let folder = places.spark_env(version);
+    let python = folder.join("bin/python");
+    let stamp = Stamp::new(
+        places.cache.join(format!("stamp/spark-{version}")),
+        format!("pyspark=={version}\n"),
+    );
+    // A complete environment without a stamp is taken over.
+    let done = || {
+        python.is_file() && (stamp.valid() || (complete(&python, version) && stamp.write().is_ok()))
+    };
+    let title = format!("Spark {version} (pyspark from the Python package index, 300 to 500 MB)");
+    let remedy = "check that pip reaches its index (`python3 -m pip download pyspark --no-deps -d /tmp`), then run it again";
+    steps.step(
+        &title,
+        places.logs().join(format!("spark-{version}.log")),
+        remedy,
+        done,
+        |step| {
+            stamp.remove()?;
+            if folder.exists() {
+                fs::remove_dir_all(&folder)
+                    .with_context(|| format!("cannot remove {}", folder.display()))?;
+            }
+            step.run(
+                Command::new("python3").args(["-m", "venv"]).arg(&folder),
+                VENV_LIMIT,
+            )?;
+            let mut pip = Command::new(&python);
+            pip.args([
+                "-m",
+                "pip",
+                "install",
+                "--no-input",
+                "--disable-pip-version-check",
+                "--no-cache-dir",
+                "--progress-bar=off",
+            ]);
+            step.run(pip.arg(format!("pyspark=={version}")), PIP_LIMIT)
+        },
+    )
+}
+
+fn complete(python: &Path, version: &str) -> bool {
+    output(Command::new(python).args(["-c", VERIFY, version])).is_ok()
+}

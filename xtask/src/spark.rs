@@ -1,0 +1,363 @@
+//! Spark of one version on one JDK: `spark-submit` and stand-alone clusters, each in a folder of its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::http;
+use crate::places::{Jdk, Places};
+use crate::process::{Running, free_port, wait_for};
+
+/// How long Spark may take to come up on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+/// A Spark distribution with a scratch folder of its own.
+#[derive(Clone, Debug)]
+pub struct Spark {
+    /// For example `4.0.5`.
+    pub version: String,
+    java_home: PathBuf,
+    home: PathBuf,
+    python: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Spark {
+    /// Spark `version` on `jdk`; everything that it writes goes to `scratch`.
+    ///
+    /// # Errors
+    /// When that version is not set up.
+    pub fn new(places: &Places, version: &str, jdk: &Jdk, scratch: &Path) -> Result<Self> {
+        let distribution = places.spark_home(version)?;
+        // Workers write into SPARK_HOME/work; a home of links keeps that out of the cache.
+        let home = scratch.join("spark-home");
+        if !home.exists() {
+            fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+            for name in ["bin", "jars", "sbin", "python", "data"] {
+                let from = distribution.join(name);
+                if from.exists() {
+                    symlink(&from, home.join(name))?;
+                }
+            }
+        }
+        fs::create_dir_all(scratch.join("conf"))?;
+        fs::create_dir_all(scratch.join("local"))?;
+        Ok(Self {
+            version: version.to_owned(),
+            java_home: jdk.home.clone(),
+            home,
+            python: places.spark_env(version).join("bin/python"),
+            scratch: scratch.to_path_buf(),
+        })
+    }
+
+    /// A program of Spark, with the user's own Spark settings out of the way.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.home.join("bin").join(name));
+        for (key, _) in std::env::vars_os() {
+            let text = key.to_string_lossy();
+            if text.starts_with("SPARK_")
+                || text.starts_with("PYSPARK_")
+                || text.ends_with("JAVA_OPTIONS")
+                || text == "JAVA_TOOL_OPTIONS"
+            {
+                command.env_remove(&key);
+            }
+        }
+        command
+            .env("SPARK_HOME", &self.home)
+            .env("SPARK_CONF_DIR", self.scratch.join("conf"))
+            .env("SPARK_LOCAL_DIRS", self.scratch.join("local"))
+            .env("SPARK_LOCAL_IP", "127.0.0.1")
+            .env("JAVA_HOME", &self.java_home)
+            .env("PYSPARK_PYTHON", &self.python)
+            .env("PYSPARK_DRIVER_PYTHON", &self.python)
+            .current_dir(&self.scratch);
+        command
+    }
+
+    /// Starts a stand-alone master and workers; they end with the returned value.
+    ///
+    /// # Errors
+    /// When they do not come up.
+    pub fn standalone(
+        &self,
+        workers: usize,
+        cores: usize,
+        memory_mib: usize,
+    ) -> Result<Standalone> {
+        let port = free_port()?;
+        let url = format!("spark://127.0.0.1:{port}");
+        let web = free_port()?;
+        let mut command = self.program("spark-class");
+        command.args([
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+        ]);
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--webui-port",
+            &web.to_string(),
+        ]);
+        let mut processes = vec![Running::start(
+            "Spark master",
+            &mut command,
+            &self.scratch.join("master.log"),
+        )?];
+        wait_for("the Spark master answers", START_LIMIT, || {
+            Ok(http::get(web, "/json/").ok())
+        })?;
+        for number in 0..workers {
+            let mut command = self.program("spark-class");
+            command.args([
+                "org.apache.spark.deploy.worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+            ]);
+            command.args([
+                "--cores",
+                &cores.to_string(),
+                "--memory",
+                &format!("{memory_mib}m"),
+            ]);
+            command
+                .arg("--work-dir")
+                .arg(self.scratch.join(format!("work-{number}")))
+                .arg(&url);
+            processes.push(Running::start(
+                "Spark worker",
+                &mut command,
+                &self.scratch.join(format!("worker-{number}.log")),
+            )?);
+        }
+        wait_for("the Spark workers register", START_LIMIT, || {
+            let state: Value = serde_json::from_str(&http::get(web, "/json/")?)?;
+            Ok((state["aliveworkers"].as_u64() == Some(workers as u64)).then_some(()))
+        })?;
+        Ok(Standalone { url, processes })
+    }
+}
+
+/// A stand-alone cluster that ends with this value: workers first.
+#[derive(Debug)]
+pub struct Standalone {
+    /// Its master, for `--master`.
+    pub url: String,
+    processes: Vec<Running>,
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        while let Some(mut process) = self.processes.pop() {
+            process.stop();
+        }
+    }
+}
+
+/// One application to submit.
+#[derive(Clone, Debug)]
+pub struct Application {
+    master: String,
+    conf: Vec<(String, String)>,
+    driver_java_options: Vec<String>,
+    program: Vec<OsString>,
+    /// Port of the web interface and REST API while it runs.
+    pub ui_port: u16,
+}
+
+impl Application {
+    /// A Java application from the fixture's jar.
+    ///
+    /// # Errors
+    /// When the machine has no free port.
+    pub fn java(places: &Places, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
+        let jar = places.fixture_jar();
+        if !jar.is_file() {
+            bail!("{} is not built: run `cargo xtask setup`", jar.display());
+        }
+        let mut program = vec![
+            OsString::from("--class"),
+            format!("io.smtt.fixture.{class}").into(),
+            jar.into(),
+        ];
+        program.extend(arguments.iter().map(OsString::from));
+        Self::new(master, program)
+    }
+
+    /// A Python application of the fixture.
+    ///
+    /// # Errors
+    /// When the machine has no free port.
+    pub fn python(places: &Places, master: &str, file: &str, arguments: &[&str]) -> Result<Self> {
+        let mut program = vec![
+            places
+                .root
+                .join("tests/fixture/python")
+                .join(file)
+                .into_os_string(),
+        ];
+        program.extend(arguments.iter().map(OsString::from));
+        Self::new(master, program)
+    }
+
+    fn new(master: &str, program: Vec<OsString>) -> Result<Self> {
+        let ui_port = free_port()?;
+        let mut application = Self {
+            master: master.to_owned(),
+            conf: Vec::new(),
+            driver_java_options: Vec::new(),
+            program,
+            ui_port,
+        };
+        for (key, value) in [
+            ("spark.ui.port", ui_port.to_string().as_str()),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.driver.host", "127.0.0.1"),
+            ("spark.driver.bindAddress", "127.0.0.1"),
+            ("spark.driver.memory", "1g"),
+            ("spark.executor.memory", "1g"),
+            // Small shuffles go through Spark's own sorters too, as those of a real size do.
+            (
+                "spark.serializer",
+                "org.apache.spark.serializer.KryoSerializer",
+            ),
+            ("spark.shuffle.sort.bypassMergeThreshold", "1"),
+        ] {
+            application = application.conf(key, value);
+        }
+        Ok(application)
+    }
+
+    /// Adds or replaces a setting.
+    #[must_use]
+    pub fn conf(mut self, key: &str, value: &str) -> Self {
+        self.conf.retain(|(present, _)| present != key);
+        self.conf.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The two settings of an administrator that load the marker into every executor, as README.md gives them.
+    #[must_use]
+    pub fn with_marker(self, places: &Places) -> Self {
+        let folder = places.marker();
+        self.with_marker_at(&folder.join("smtt-marker.jar"), "")
+    }
+
+    /// The same with another jar, and with arguments for the agent.
+    #[must_use]
+    pub fn with_marker_at(mut self, jar: &Path, agent_arguments: &str) -> Self {
+        let jar = jar.display();
+        let agent = if agent_arguments.is_empty() {
+            format!("-javaagent:{jar}")
+        } else {
+            format!("-javaagent:{jar}={agent_arguments}")
+        };
+        if self.master.starts_with("local[") {
+            // The driver is the executor.
+            self.driver_java_options.push(agent);
+        } else {
+            self = self
+                .conf("spark.executor.defaultJavaOptions", &agent)
+                .conf("spark.driver.extraClassPath", &jar.to_string());
+        }
+        self.conf("spark.plugins.defaultList", "io.smtt.marker.SmttPlugin")
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When `spark-submit` cannot be started.
+    pub fn submit(&self, spark: &Spark, name: &str) -> Result<Submitted> {
+        let mut command = spark.program("spark-submit");
+        command.args(["--master", &self.master]);
+        for (key, value) in &self.conf {
+            command.arg("--conf").arg(format!("{key}={value}"));
+        }
+        if !self.driver_java_options.is_empty() {
+            command
+                .arg("--driver-java-options")
+                .arg(self.driver_java_options.join(" "));
+        }
+        command.args(&self.program);
+        let log = spark.scratch.join(format!("{name}.log"));
+        let running = Running::start(name, &mut command, &log)?;
+        Ok(Submitted {
+            running,
+            ui_port: self.ui_port,
+        })
+    }
+}
+
+/// A submitted application; it is stopped when this value goes out of scope.
+#[derive(Debug)]
+pub struct Submitted {
+    /// The `spark-submit` process, which becomes the driver.
+    pub running: Running,
+    /// Port of the web interface and REST API while it runs.
+    pub ui_port: u16,
+}
+
+impl Submitted {
+    /// Waits for its end and returns its result line.
+    ///
+    /// # Errors
+    /// When it fails, prints no result, or takes longer than `limit`.
+    pub fn result(&mut self, limit: Duration) -> Result<String> {
+        let status = self.running.wait(limit, || Ok(()))?;
+        if !status.success() {
+            bail!("the application failed ({status}){}", self.running.hint());
+        }
+        result_line(self.running.log())
+    }
+
+    /// Asks Spark's REST API about the running application: `path` is relative to it, for example `stages`.
+    ///
+    /// # Errors
+    /// When the API does not answer.
+    pub fn rest(&self, path: &str) -> Result<Value> {
+        let id = self.application_id()?;
+        let text = http::get(self.ui_port, &format!("/api/v1/applications/{id}/{path}"))?;
+        serde_json::from_str(&text).context("Spark's REST API did not answer in JSON")
+    }
+
+    /// Its id, as Spark's REST API gives it.
+    ///
+    /// # Errors
+    /// When the API does not answer (yet, or any more).
+    pub fn application_id(&self) -> Result<String> {
+        let applications: Value =
+            serde_json::from_str(&http::get(self.ui_port, "/api/v1/applications")?)?;
+        let id = applications[0]["id"].as_str();
+        Ok(id
+            .context("Spark's REST API lists no application")?
+            .to_owned())
+    }
+}
+
+/// The line of an application's output that starts with `RESULT`.
+///
+/// # Errors
+/// When there is none.
+pub fn result_line(log: &Path) -> Result<String> {
+    let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().rev().find(|line| line.starts_with("RESULT "));
+    Ok(line
+        .with_context(|| {
+            format!(
+                "the application printed no result{}",
+                crate::process::hint(log)
+            )
+        })?
+        .to_owned())
+}

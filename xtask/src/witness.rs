@@ -1,0 +1,173 @@
+//! What the kernel says about a process, read from `/proc`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result};
+
+/// Page faults of a process since it started, as the kernel counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Without input or output.
+    pub minor: u64,
+    /// With.
+    pub major: u64,
+}
+
+impl Faults {
+    /// All of them.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.minor + self.major
+    }
+}
+
+/// The fields of `/proc/PID/stat` after the name, which may itself contain spaces and parentheses.
+fn stat(pid: u32) -> Result<Vec<String>> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let (_, fields) = text
+        .rsplit_once(')')
+        .with_context(|| format!("{path} has no name"))?;
+    Ok(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+fn number(fields: &[String], field: usize) -> Result<u64> {
+    // proc(5) numbers fields from 1, and the first one after the name is the third.
+    let text = fields
+        .get(field - 3)
+        .with_context(|| format!("/proc/PID/stat has no field {field}"))?;
+    text.parse()
+        .with_context(|| format!("field {field} of /proc/PID/stat is {text}"))
+}
+
+/// Faults of all threads of a process, ended ones included.
+///
+/// # Errors
+/// When the process is gone.
+pub fn faults(pid: u32) -> Result<Faults> {
+    let fields = stat(pid)?;
+    Ok(Faults {
+        minor: number(&fields, 10)?,
+        major: number(&fields, 12)?,
+    })
+}
+
+/// CPU time of a process, in seconds.
+///
+/// # Errors
+/// When the process is gone.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let fields = stat(pid)?;
+    // SAFETY: sysconf(3) takes an integer and has no preconditions.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Ok((number(&fields, 14)? + number(&fields, 15)?) as f64 / ticks as f64)
+}
+
+/// Resident memory of a process, in bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let fields = stat(pid)?;
+    // SAFETY: sysconf(3) takes an integer and has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Ok(number(&fields, 24)? * page.cast_unsigned())
+}
+
+/// Processes that descend from `pid`, without itself.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub fn descendants(pid: u32) -> Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc").context("cannot list /proc")? {
+        let Some(child) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        // A process that ended meanwhile has no parent.
+        if let Ok(parent) = stat(child).and_then(|fields| number(&fields, 4)) {
+            parents.push((child, parent as u32));
+        }
+    }
+    let mut found = vec![pid];
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(child, _)| *child),
+        );
+        next += 1;
+    }
+    found.remove(0);
+    Ok(found)
+}
+
+/// Command line of a process, its arguments parted by spaces; empty when it is gone.
+#[must_use]
+pub fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// Bytes of a process's memory.
+///
+/// # Errors
+/// When they are not mapped.
+pub fn memory(pid: u32, address: u64, length: usize) -> Result<Vec<u8>> {
+    let path = format!("/proc/{pid}/mem");
+    let mut bytes = vec![0; length];
+    let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+    file.read_exact_at(&mut bytes, address)
+        .with_context(|| format!("{path} has no {length} bytes at {address:#x}"))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_faults_grow_with_touched_pages() {
+        let before = faults(std::process::id()).expect("reads");
+        let mut pages = vec![0_u8; 64 << 20];
+        for page in pages.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        assert!(pages.iter().step_by(4096).all(|byte| *byte == 1));
+        let after = faults(std::process::id()).expect("reads");
+        // Huge pages may make one fault of 512.
+        assert!(after.total() >= before.total() + 32, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn own_memory_is_readable() {
+        let bytes = *b"a witness";
+        let read = memory(std::process::id(), bytes.as_ptr() as u64, bytes.len()).expect("reads");
+        assert_eq!(read, bytes);
+        assert!(memory(std::process::id(), 8, 8).is_err());
+    }
+
+    #[test]
+    fn a_child_is_a_descendant() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("starts");
+        let found = descendants(std::process::id()).expect("lists");
+        child.kill().expect("ends");
+        child.wait().expect("waits");
+        assert!(
+            found.contains(&child.id()),
+            "{found:?} has no {}",
+            child.id()
+        );
+    }
+}
