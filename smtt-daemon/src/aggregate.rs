@@ -96,6 +96,8 @@ pub struct State {
     counts: AggregateCounts,
     expired: VecDeque<u64>,
     expired_set: HashSet<u64>,
+    /// Dead executors that had to make room since the last call of [`State::expire`].
+    evicted: Vec<u64>,
     now_ns: u64,
 }
 
@@ -115,6 +117,7 @@ impl State {
             counts: AggregateCounts::default(),
             expired: VecDeque::new(),
             expired_set: HashSet::new(),
+            evicted: Vec::new(),
             now_ns: 0,
         }
     }
@@ -157,7 +160,10 @@ impl State {
                     .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
                     .min();
                 match dead {
-                    Some((_, dead)) => self.forget(dead),
+                    Some((_, dead)) => {
+                        self.forget(dead);
+                        self.evicted.push(dead);
+                    }
                     None => {
                         if !self.strangers.contains_key(&key) {
                             self.executors_refused += 1;
@@ -269,7 +275,7 @@ impl State {
     }
 
     /// Forgets executors that died longer ago than the retention, and pages whose freeing was lost. Returns the
-    /// keys of forgotten executors, whose rows in the kernel side can go too.
+    /// keys of executors forgotten since the last call (also those that had to make room), whose rows in the kernel side can go too.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
         for executor in self.executors.values_mut() {
@@ -288,7 +294,8 @@ impl State {
         for key in &old {
             self.forget(*key);
         }
-        old
+        self.evicted.extend(old);
+        std::mem::take(&mut self.evicted)
     }
 
     /// All executors by key.

@@ -13,8 +13,6 @@ mod status;
 pub mod table;
 pub mod top;
 
-pub use doctor::local_checks;
-
 use crate::control::client::{Client, ClientError};
 use args::{Args, Command};
 use std::io::{self, IsTerminal, Write};
@@ -143,7 +141,9 @@ pub fn run(args: &Args) -> Exit {
     let output = Output::detect(args.json);
     let result = match &args.command {
         Command::Status => runtime.block_on(status::run(&client, output)),
-        Command::Doctor { config } => runtime.block_on(doctor::run(&client, output, config)),
+        Command::Doctor { config } => {
+            runtime.block_on(doctor::run(&client, output, config.as_ref()))
+        }
         Command::Executors(query) => {
             runtime.block_on(listing::run(&client, output, &columns::EXECUTORS, query))
         }

@@ -208,6 +208,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             "kernel",
             executors.facts_seen
                 + counter(Counter::FACTS_UNKNOWN_PROCESS)
+                + counter(Counter::EXECUTORS_REFUSED)
                 + executors.samples_seen
                 + counter(Counter::RECORDS_SEEN),
             submitted,
@@ -219,6 +220,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
                     "facts_unknown_process",
                     counter(Counter::FACTS_UNKNOWN_PROCESS),
                 ),
+                ("executors_refused", counter(Counter::EXECUTORS_REFUSED)),
                 ("facts_ring_full", executors.facts_ring_full),
                 ("samples_rate_limited", executors.samples_rate_limited),
                 ("samples_ring_full", executors.samples_ring_full),
@@ -254,6 +256,7 @@ mod tests {
     fn inputs() -> LedgerInputs {
         let mut kernel = [0; COUNTERS];
         kernel[Counter::FACTS_UNKNOWN_PROCESS.0 as usize] = 5;
+        kernel[Counter::EXECUTORS_REFUSED.0 as usize] = 2;
         kernel[Counter::RECORDS_SEEN.0 as usize] = 10;
         kernel[Counter::RECORDS_SUBMITTED.0 as usize] = 105;
         LedgerInputs {

@@ -303,6 +303,10 @@ impl Memory {
             }
             self.addresses.remove(old.0, old.1, owner.serial);
             block.ranges[index] = (0, 0);
+            if range.0 == 0 {
+                // The marker could not find out where it is.
+                continue;
+            }
             if self.addresses.len() < limits.ranges_per_executor
                 && self.addresses.insert(range.0, range.1, owner)
             {

@@ -13,6 +13,7 @@
 use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
 use crate::loss::Hop;
 use crate::probes::Verdict;
+pub use crate::probes::doctor::Check;
 use serde::{Deserialize, Serialize};
 
 /// One probe with its verdict.
@@ -115,19 +116,6 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
         ));
     }
     reasons
-}
-
-/// One check of `smtt-ctl doctor`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// What was checked.
-    pub name: String,
-    /// Whether it is as it should be.
-    pub ok: bool,
-    /// What was found.
-    pub detail: String,
-    /// What to do; empty when it is as it should be.
-    pub remedy: String,
 }
 
 /// Query of a listing.

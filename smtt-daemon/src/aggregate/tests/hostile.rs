@@ -292,6 +292,11 @@ fn executors_have_a_cap_and_the_dead_make_room() {
         tell(&mut state, 1, 2 * S, described("app-1", "1")),
         Outcome::Ignored("executor_forgotten")
     );
+    assert_eq!(
+        state.expire(2 * S),
+        [key(1)],
+        "its rows in the kernel side can go too"
+    );
 }
 
 #[test]

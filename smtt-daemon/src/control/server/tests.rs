@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 fn checks() -> Vec<Check> {
     vec![Check {
+        required: true,
         name: "BTF".to_owned(),
         ok: true,
         detail: "there".to_owned(),
