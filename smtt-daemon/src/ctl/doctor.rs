@@ -1,7 +1,9 @@
 //! `smtt-ctl doctor`: whether this machine can do it, what is missing, what to do.
 
 use super::{Exit, Failure, Output, say};
-use crate::config::{Config, ConfigError, DEFAULT_PATH};
+use crate::config::{self, ConfigError};
+
+const DEFAULT_PATH: &str = "/etc/smtt/smtt.toml";
 use crate::control::client::{Client, ClientError};
 use crate::control::protocol::{Check, Status};
 use std::path::{Path, PathBuf};
@@ -55,7 +57,7 @@ fn config_check(path: Option<&Path>) -> (Check, Option<ConfigError>) {
         .unwrap_or_else(|| Path::new(DEFAULT_PATH))
         .display()
         .to_string();
-    let (detail, error) = match Config::load(path, &[]) {
+    let (detail, error) = match config::load(path) {
         Ok(_) => (
             format!("{shown} is right (or not there, then the defaults hold)"),
             None,
