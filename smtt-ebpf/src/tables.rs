@@ -114,9 +114,10 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         slot_address,
         executor,
     };
+    // A plain number, zero for "no row": an option would leave a word unset that the verifier sees being kept.
     // SAFETY: copied at once.
-    let before = unsafe { THREADS.get(tid).copied() };
-    let new = before.is_none_or(|before| before.executor != executor);
+    let before = unsafe { THREADS.get(tid).map_or(0, |before| before.executor) };
+    let new = before != executor;
     if new && !add_below(threads, u64::from(setting!(threads_per_executor))) {
         return refuse_thread(executor);
     }
@@ -126,9 +127,9 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         }
         return refuse_thread(executor);
     }
-    if let Some(before) = before.filter(|_| new) {
+    if new && before != 0 {
         // A row that outlived its thread, and the id is used again.
-        release_thread(before.executor);
+        release_thread(before);
     }
     true
 }
