@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
-use smtt_tests::lab::Lab;
+use smtt_tests::lab::{Lab, Run};
 use smtt_tests::truth::{same_storage, same_tasks};
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
@@ -16,9 +16,9 @@ use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 /// The first scans for executors come a second after one another, then less often.
 const FOUND_WITHIN: Duration = Duration::from_secs(15);
 
-fn executors(daemon: &Daemon) -> Result<()> {
+fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     wait_for("both executors are found", FOUND_WITHIN, || {
-        Ok((daemon.rows(&["executors"])?.len() == 2).then_some(()))
+        Ok((run.rows(daemon, &["executors"])?.len() == 2).then_some(()))
     })
 }
 
@@ -30,7 +30,7 @@ fn found(options: &Options) -> Result<()> {
     run.open("begin")?;
     run.reach("cached")?;
     let daemon = lab.daemon_with(options)?;
-    executors(&daemon)?;
+    executors(&daemon, &run)?;
     let cached = same_storage(&daemon, &run.submitted)?;
     assert!(cached.contains_key("links"), "{cached:?}");
 
@@ -38,7 +38,7 @@ fn found(options: &Options) -> Result<()> {
     run.open("cached")?;
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
-    let tasks = daemon.rows(&["tasks"])?;
+    let tasks = run.rows(&daemon, &["tasks"])?;
     let late: Vec<_> = tasks
         .iter()
         .filter(|task| task["state"].as_str() == Some("succeeded"))
@@ -54,7 +54,7 @@ fn found(options: &Options) -> Result<()> {
         .sum();
     assert!(faults > 0, "the late tasks have no page faults: {late:#?}");
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -83,10 +83,10 @@ fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     same_tasks(&daemon, &run.submitted)?;
     daemon.stop();
     daemon.start_again()?;
-    executors(&daemon)?;
+    executors(&daemon, &run)?;
     assert_eq!(same_storage(&daemon, &run.submitted)?, before);
     assert_eq!(run.finish(&["cached", "end"])?, PAGE_RANK_RESULT);
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -129,15 +129,15 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
         .map(|rdd| used(rdd, "memoryUsed"))
         .sum();
     let seen = wait_for("storage memory is Spark's", FOUND_WITHIN, || {
-        let seen: u64 = daemon
-            .rows(&["rdds"])?
+        let seen: u64 = run
+            .rows(&daemon, &["rdds"])?
             .iter()
             .map(|rdd| used(rdd, "storage_memory_bytes"))
             .sum();
         Ok((seen == expected).then_some(seen))
     })?;
     assert!(seen > 1_000_000, "{seen} bytes");
-    assert!(daemon.rows(&["tasks"])?.len() >= 16);
+    assert!(run.rows(&daemon, &["tasks"])?.len() >= 16);
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
-    Ok(())
+    lab.passed()
 }
