@@ -68,6 +68,17 @@ pub struct Readings {
     pub major_known: bool,
 }
 
+/// Rows of one executor in the kernel side's tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// Its processes, itself included.
+    pub processes: usize,
+    /// Its threads that have a slot.
+    pub threads: usize,
+    /// Its contexts.
+    pub contexts: usize,
+}
+
 /// Which rung of the page-fault ladder to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultHook {
@@ -401,6 +412,24 @@ impl Probes {
         let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map_mut("EXECUTORS").context("no table EXECUTORS")?)?;
         let _ = executors.remove(&executor);
         Ok(())
+    }
+
+    /// What an executor uses of the shared tables, or `None` when it has no row.
+    ///
+    /// # Errors
+    /// When the table is missing from the object.
+    pub fn budget(&self, executor: u64) -> anyhow::Result<Option<Budget>> {
+        Ok(self.map::<u64, Budget>("BUDGETS")?.get(&executor, 0).ok().map(|Wire(budget)| budget))
+    }
+
+    /// Rows of an executor that are in the tables now.
+    ///
+    /// # Errors
+    /// When a table cannot be read.
+    pub fn rows(&self, executor: u64) -> anyhow::Result<Rows> {
+        let processes = self.map::<u32, Process>("PROCESSES")?.iter().flatten().filter(|(_, Wire(process))| process.executor == executor).count();
+        let threads = self.map::<u32, Thread>("THREADS")?.iter().flatten().filter(|(_, Wire(thread))| thread.executor == executor).count();
+        Ok(Rows { processes, threads, contexts: self.reader.rows(&self.ebpf, executor)? })
     }
 
     /// Kernel memory of the tables and programs, in bytes, as the kernel accounts it.

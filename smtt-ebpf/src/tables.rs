@@ -36,9 +36,12 @@ pub fn process(pid: u32) -> Option<Process> {
 /// Makes a process an executor and gives its key. One that already is keeps its key.
 #[inline(always)]
 pub fn adopt_executor(pid: u32) -> Option<u64> {
-    let before = process(pid);
-    if let Some(known) = before.filter(|known| known.role == ROLE_EXECUTOR) {
-        return Some(known.executor);
+    let mut parent = 0;
+    if let Some(known) = process(pid) {
+        if known.role == ROLE_EXECUTOR {
+            return Some(known.executor);
+        }
+        parent = known.executor;
     }
     let second = boot_second();
     let mut key = executor_key(pid, second);
@@ -66,8 +69,9 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
-    if let Some(child) = before {
-        release_process(child.executor);
+    if parent != 0 {
+        // An executor that another one started, as a local cluster does, is its own from here on.
+        release_process(parent);
     }
     Some(key)
 }
@@ -114,21 +118,23 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         slot_address,
         executor,
     };
+    // The executor that the row was of, zero for none: a plain number, because of an `Option` the compiler may keep
+    // an undefined half, which the verifier does not let it touch.
     // SAFETY: copied at once.
-    let before = unsafe { THREADS.get(tid).copied() };
-    let new = before.is_none_or(|before| before.executor != executor);
+    let before = unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor);
+    let new = before != executor;
     if new && !add_below(threads, u64::from(setting!(threads_per_executor))) {
         return refuse_thread(executor);
     }
-    if THREADS.insert(tid, &row, u64::from(BPF_ANY)).is_err() {
+    if THREADS.insert(tid, row, u64::from(BPF_ANY)).is_err() {
         if new {
             take(threads, 1);
         }
         return refuse_thread(executor);
     }
-    if let Some(before) = before.filter(|_| new) {
+    if new && before != 0 {
         // A row that outlived its thread, and the id is used again.
-        release_thread(before.executor);
+        release_thread(before);
     }
     true
 }

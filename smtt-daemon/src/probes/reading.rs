@@ -81,6 +81,11 @@ impl Reader {
         Ok(())
     }
 
+    /// Contexts of an executor that are in the table now.
+    pub fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
+        Ok(tables::contexts(contexts(ebpf)?)?.iter().filter(|(key, _)| key.executor == executor).count())
+    }
+
     /// Drops the contexts of an executor that is forgotten.
     pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<()> {
         let mut contexts: HashMap<&mut MapData, Wire<ContextKey>, Wire<FaultCounters>> = HashMap::try_from(ebpf.map_mut("CONTEXTS").context("no table CONTEXTS")?)?;

@@ -165,10 +165,7 @@ impl State {
             call_site: said
                 .map(|said| said.call_site.clone())
                 .filter(|site| !site.is_empty()),
-            storage_level: said
-                .map(|said| said.storage_level_text.clone())
-                .filter(|level| !level.is_empty())
-                .or_else(from_blocks),
+            storage_level: said.map(level_told).filter(|level| !level.is_empty()).or_else(from_blocks),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
@@ -234,4 +231,14 @@ impl State {
             );
         })
     }
+}
+
+/// The level as Spark describes it, but "None" where nothing is stored: Spark's own words for that level,
+/// "Serialized 1x Replicated", sound as if something were.
+fn level_told(said: &crate::decode::RddDescribed) -> String {
+    use smtt_common::event::marker::storage_level::{DISK, MEMORY};
+    if said.storage_level & (DISK | MEMORY) == 0 && !said.storage_level_text.is_empty() {
+        return "None".to_owned();
+    }
+    said.storage_level_text.clone()
 }

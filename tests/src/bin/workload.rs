@@ -1,0 +1,101 @@
+//! A native program that speaks the marker's contract without Java, so that what should be counted is known exactly.
+//!
+//! `workload LIBRARY SCENARIO [key=value ...]` loads the marker's native library, makes the slot file, describes
+//! itself as an executor of the application "workload" and prints `READY`. Then it waits for a line on its
+//! standard input, runs the scenario, prints `DONE` and what it did as JSON, and waits for another line before it
+//! ends. While it waits it touches nothing, so whoever compares counts has a quiet moment at both ends.
+//!
+//! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` says nothing at first.
+
+#[path = "workload/marker.rs"]
+mod marker;
+#[path = "workload/memory.rs"]
+mod memory;
+#[path = "workload/scenario.rs"]
+mod scenario;
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, Write as _};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use marker::Marker;
+
+/// `key=value` arguments.
+pub struct Options(HashMap<String, String>);
+
+impl Options {
+    /// A number, or its default.
+    fn number(&self, key: &str, default: u64) -> Result<u64> {
+        self.0
+            .get(key)
+            .map_or(Ok(default), |text| text.parse().with_context(|| format!("{key}={text} is no number")))
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let library = arguments.next().context("the first argument is the marker's native library")?;
+    let scenario = arguments.next().context("the second argument is the scenario")?;
+    let options = Options(
+        arguments
+            .map(|argument| {
+                let (key, value) = argument.split_once('=').with_context(|| format!("{argument} is not key=value"))?;
+                Ok((key.to_owned(), value.to_owned()))
+            })
+            .collect::<Result<_>>()?,
+    );
+    if let Some(name) = options.text("name") {
+        memory::set_name(name);
+    }
+    if scenario == "plain" {
+        // What a workload becomes by exec: it never heard of the marker.
+        return interval(|| scenario::plain(&options));
+    }
+    let marker = Marker::load(&library)?;
+    if options.text("describe") != Some("no") {
+        marker.describe();
+    }
+    let run = match scenario.as_str() {
+        "faults" => scenario::faults,
+        "storm" => scenario::storm,
+        "garbage" => scenario::garbage,
+        "threads" => scenario::threads,
+        "fork" => scenario::fork,
+        "leader" => scenario::leader,
+        "exec" => scenario::exec,
+        "late" => scenario::late,
+        other => bail!("there is no scenario {other}"),
+    };
+    interval(|| run(&marker, &options))
+}
+
+/// Runs the scenario between two waits.
+fn interval(run: impl FnOnce() -> Result<Value>) -> Result<()> {
+    say("READY")?;
+    wait()?;
+    let done = run()?;
+    say(&format!("DONE {done}"))?;
+    wait()
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Waits for a line; the end of the input ends the program.
+fn wait() -> Result<()> {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        std::process::exit(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Memory whose every first touch is one page fault, no more and no less.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::ptr;
+
+use anyhow::{Result, bail};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Pages that the kernel may map around a fault in a file mapping: a fresh page per window faults once.
+pub const WINDOW: usize = 64 << 10;
+
+/// A mapping of this program.
+pub struct Mapping {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory; threads touch parts of their own.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private memory of single pages: large pages would make one fault of many.
+    pub fn anonymous(pages: usize) -> Result<Self> {
+        let mapping = Self::map(pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        // SAFETY: exactly the mapping made above.
+        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0 {
+            let error = std::io::Error::last_os_error();
+            // A kernel without large pages does not know the advice, and needs none.
+            if error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(error.into());
+            }
+        }
+        Ok(mapping)
+    }
+
+    /// A fresh file of so many windows, mapped shared. Nobody has read it, so nothing of it is mapped.
+    pub fn file(windows: usize) -> Result<Self> {
+        let file: File = tempfile::tempfile()?;
+        file.set_len((windows * WINDOW) as u64)?;
+        Self::map(windows * WINDOW, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(bytes: usize, flags: i32, fd: i32) -> Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            bail!("mmap of {bytes} bytes: {}", std::io::Error::last_os_error());
+        }
+        Ok(Self { start: start.cast(), bytes })
+    }
+
+    /// Reads one byte.
+    pub fn read(&self, at: usize) {
+        assert!(at < self.bytes);
+        // SAFETY: inside the mapping.
+        unsafe { self.start.add(at).read_volatile() };
+    }
+
+    /// Writes one byte.
+    pub fn write(&self, at: usize) {
+        assert!(at < self.bytes);
+        // SAFETY: inside the mapping, and nobody else touches this byte.
+        unsafe { self.start.add(at).write_volatile(1) };
+    }
+
+    /// Gives the pages back, so that they fault again.
+    pub fn forget(&self) {
+        // SAFETY: exactly this mapping, whose content does not matter.
+        unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly this mapping; it is not used afterwards.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+/// Sets the command name of the program.
+pub fn set_name(name: &str) {
+    if let Ok(name) = CString::new(name) {
+        // SAFETY: the name is NUL-terminated.
+        unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    }
+}
+
+/// The calling thread's id.
+pub fn thread_id() -> u32 {
+    // SAFETY: gettid has no precondition.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}

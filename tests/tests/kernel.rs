@@ -1,0 +1,19 @@
+//! Tests against the running kernel: the probes, loaded as a library, watch the native workload, whose facts and
+//! faults are known exactly.
+//!
+//! They need root and the marker's native library in `target/marker` (`cargo xtask test kernel` sees to both). The
+//! tests take turns by themselves, so they may be started in parallel; each loads tables of its own and looks at its
+//! own workload only. A test that cannot run here says which feature of the kernel is missing.
+
+#[path = "kernel/counts.rs"]
+mod counts;
+#[path = "kernel/discovery.rs"]
+mod discovery;
+#[path = "kernel/garbage.rs"]
+mod garbage;
+#[path = "kernel/lab.rs"]
+mod lab;
+#[path = "kernel/life.rs"]
+mod life;
+#[path = "kernel/losses.rs"]
+mod losses;

@@ -1,0 +1,252 @@
+//! The probes of one test, what they have read so far, and the workload they watch.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
+use smtt_common::event::Kind;
+use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
+use smtt_daemon::source::{Record, SourceCounters, next_batch};
+use smtt_tests::witness;
+use xtask::places::Places;
+
+/// How long anything may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Counts are compared to the last one, so tests do not disturb each other's timing.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Takes all records that are in a ring.
+type Drain = Box<dyn FnMut() -> Vec<Record>>;
+
+/// Loaded probes and what they have said.
+pub struct Lab {
+    pub probes: Probes,
+    drain: Drain,
+    /// Every record so far.
+    pub records: Vec<Record>,
+    /// Sum of all growth, by context.
+    pub contexts: BTreeMap<ContextKey, FaultCounters>,
+    /// The last totals, by executor.
+    pub executors: BTreeMap<u64, ExecutorCounters>,
+    /// The last totals of the kernel side.
+    pub counters: Vec<u64>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Loads the probes; `None` (and a line that says why) where this machine cannot run the test.
+pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: geteuid has no precondition.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: the probes need root (CAP_BPF, CAP_PERFMON)");
+        return Ok(None);
+    }
+    let mut probes = Probes::load(settings)?;
+    if settings.fault_hook == FaultHook::RawTracepoint
+        && probes.verdicts().iter().any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Unsupported && verdict.hook.starts_with("raw"))
+    {
+        println!("skipped: this kernel has no raw tracepoint exceptions:page_fault_user (x86-64 has)");
+        return Ok(None);
+    }
+    probes.attach_library(&library()?)?;
+    let mut ring = probes.take_ring()?;
+    let counters = SourceCounters::default();
+    let drain = Box::new(move || {
+        let mut records = Vec::new();
+        loop {
+            let batch = next_batch(&mut ring, &counters);
+            if batch.is_empty() {
+                return records;
+            }
+            records.extend(batch);
+        }
+    });
+    Ok(Some(Lab { probes, drain, records: Vec::new(), contexts: BTreeMap::new(), executors: BTreeMap::new(), counters: Vec::new(), _turn: turn }))
+}
+
+/// Settings with a rung of the fault ladder.
+pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
+    let mut settings = ProbeSettings { fault_hook, ..ProbeSettings::default() };
+    // The storm of a test is not the flood of a broken marker.
+    settings.settings.facts_per_second = 10_000_000;
+    settings
+}
+
+/// The marker's native library.
+pub fn library() -> Result<PathBuf> {
+    let path = Places::find()?.marker().join(smtt_common::event::marker::LIBRARY_NAME);
+    ensure!(path.is_file(), "{} is missing: run `cargo xtask setup`, or `cargo build -p smtt-marker-native --profile marker`", path.display());
+    Ok(path)
+}
+
+impl Lab {
+    /// Takes what is in the ring, then what was added up.
+    pub fn read(&mut self) -> Result<Readings> {
+        self.records.extend((self.drain)());
+        let readings = self.probes.readings()?;
+        for (key, growth) in &readings.contexts {
+            add(self.contexts.entry(*key).or_default(), growth);
+        }
+        self.executors.extend(readings.executors.iter().copied());
+        self.counters = readings.counters.to_vec();
+        self.records.extend((self.drain)());
+        Ok(readings)
+    }
+
+    /// The key under which a process described itself.
+    pub fn executor(&mut self, pid: u32) -> Result<u64> {
+        self.read()?;
+        self.records
+            .iter()
+            .rev()
+            .find(|record| record.header.kind == Kind::EXECUTOR_DESCRIBED.0 && record.header.pid == pid)
+            .map(|record| record.header.executor)
+            .with_context(|| format!("process {pid} has not described itself; there are {} records", self.records.len()))
+    }
+
+    /// Records of a kind from an executor.
+    pub fn of_kind(&self, executor: u64, kind: Kind) -> Vec<&Record> {
+        self.records.iter().filter(|record| record.header.executor == executor && record.header.kind == kind.0).collect()
+    }
+
+    /// Faults of an executor's contexts that fit.
+    pub fn faults(&self, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> FaultCounters {
+        let mut sum = FaultCounters::default();
+        for (_, counters) in self.contexts.iter().filter(|(key, _)| key.executor == executor && fits(key)) {
+            add(&mut sum, counters);
+        }
+        sum
+    }
+
+    /// Totals of an executor.
+    pub fn totals(&self, executor: u64) -> Result<ExecutorCounters> {
+        self.executors.get(&executor).copied().with_context(|| format!("executor {executor:#x} has no totals"))
+    }
+}
+
+/// All faults of an executor: attributed and unattributed. Major ones are a part of them.
+pub fn seen(totals: &ExecutorCounters) -> u64 {
+    all(&totals.attributed) + totals.unattributed.iter().map(all).sum::<u64>()
+}
+
+/// All major faults of an executor.
+pub fn major(totals: &ExecutorCounters) -> u64 {
+    totals.attributed.major + totals.unattributed.iter().map(|class| class.major).sum::<u64>()
+}
+
+/// Reads, writes and those not told apart.
+pub fn all(counters: &FaultCounters) -> u64 {
+    counters.read + counters.write + counters.unknown
+}
+
+fn add(sum: &mut FaultCounters, more: &FaultCounters) {
+    sum.read += more.read;
+    sum.write += more.write;
+    sum.unknown += more.unknown;
+    sum.major += more.major;
+}
+
+/// A running workload. Its end is waited for, or forced, when it is dropped.
+pub struct Workload {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Workload {
+    /// Starts it and waits until it is ready and quiet.
+    pub fn start(scenario: &str, options: &[&str]) -> Result<Self> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_workload"))
+            .arg(library()?)
+            .arg(scenario)
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("the workload cannot be started")?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().context("the workload has no output")?);
+        let mut workload = Self { child, input, output };
+        workload.expect("READY")?;
+        workload.quiet()?;
+        Ok(workload)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it go on.
+    pub fn go(&mut self) -> Result<()> {
+        Ok(self.input.as_mut().context("the workload's input is closed")?.write_all(b"go\n")?)
+    }
+
+    /// Lets it run its scenario, waits until it is done and quiet, and returns what it did.
+    pub fn run(&mut self) -> Result<Value> {
+        self.go()?;
+        self.done()
+    }
+
+    /// Waits until it is done and quiet.
+    pub fn done(&mut self) -> Result<Value> {
+        let line = self.expect("DONE ")?;
+        self.quiet()?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Lets it end.
+    pub fn end(mut self) -> Result<()> {
+        self.go()?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the workload ended with {status}");
+        Ok(())
+    }
+
+    /// Waits for a line that starts so, and returns the rest of it.
+    pub fn expect(&mut self, start: &str) -> Result<String> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            bail!("the workload ended before it said {start}: {}", self.child.wait()?);
+        }
+        line.trim_end().strip_prefix(start).map(str::to_owned).with_context(|| format!("the workload said {line:?}, not {start}"))
+    }
+
+    /// Waits until it waits for us: its faults stand still. Both ends of an interval are such moments, so that the
+    /// kernel's own count and ours are of the same faults.
+    pub fn quiet(&self) -> Result<()> {
+        let until = Instant::now() + LIMIT;
+        let mut last = witness::faults(self.pid())?;
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(30));
+            let now = witness::faults(self.pid())?;
+            if now == last {
+                return Ok(());
+            }
+            last = now;
+        }
+        bail!("the workload does not come to rest");
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // It ends at the end of its input; a stuck one is killed. Errors mean that it is gone already.
+        self.input = None;
+        for _ in 0..100 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
