@@ -144,20 +144,24 @@ pub fn run(args: &Args) -> Exit {
         Command::Doctor { config } => {
             runtime.block_on(doctor::run(&client, output, config.as_ref()))
         }
-        Command::Executors(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::EXECUTORS, query))
-        }
+        Command::Executors(query) => runtime.block_on(listing::run(
+            &client,
+            output,
+            &columns::EXECUTORS,
+            query,
+            true,
+        )),
         Command::Stages(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::STAGES, query))
+            runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
         }
         Command::Tasks(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::TASKS, query))
+            runtime.block_on(listing::run(&client, output, &columns::TASKS, query, true))
         }
-        Command::Rdds(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::RDDS, query))
+        Command::Rdds { query, all } => {
+            runtime.block_on(listing::run(&client, output, &columns::RDDS, query, *all))
         }
         Command::Blocks(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query))
+            runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),

@@ -1,6 +1,7 @@
 //! Replays of event sequences against the views: each event goes through the bytes of its record, as on the ring.
 
 mod hostile;
+mod life;
 mod replay;
 
 use super::view::{Filter, RddRow, TaskRow};
@@ -12,6 +13,7 @@ use crate::decode::{
 };
 use smtt_common::context::{Access, Activity, Region};
 use smtt_common::counter::ContextKey;
+use smtt_common::event::marker::storage_level;
 use smtt_common::settings::executor_key;
 
 const MS: u64 = 1_000_000;
@@ -52,6 +54,11 @@ fn rdd(id: u32, name: &str, level: &str) -> Fact {
         rdd_id: id,
         partitions: 2,
         name: name.to_owned(),
+        storage_level: if level.is_empty() {
+            0
+        } else {
+            storage_level::MEMORY
+        },
         storage_level_text: level.to_owned(),
         parents: vec![id.saturating_sub(1)],
         ..RddDescribed::default()

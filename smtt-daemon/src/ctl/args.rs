@@ -48,7 +48,14 @@ pub enum Command {
     /// Task attempts.
     Tasks(Query),
     /// RDDs, per executor: their page faults and the memory they hold.
-    Rdds(Query),
+    Rdds {
+        /// Which rows.
+        #[command(flatten)]
+        query: Query,
+        /// In the table, also RDDs that have no page faults and hold no memory. JSON always has them.
+        #[arg(long)]
+        all: bool,
+    },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
     /// Everything that matters, live. q, Esc or Ctrl-C ends it.

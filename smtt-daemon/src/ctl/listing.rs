@@ -10,12 +10,13 @@ use serde_json::{Map, Value};
 /// Rows that a table shows.
 pub type Rows = Listing<Map<String, Value>>;
 
-/// Asks for a listing and prints it.
+/// Asks for a listing and prints it. Without `all` the table leaves out rows that did and hold nothing.
 pub(super) async fn run(
     client: &Client,
     output: Output,
     kind: &ListingKind,
     query: &Query,
+    all: bool,
 ) -> Result<Exit, Failure> {
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
     let question = format!(
@@ -23,11 +24,24 @@ pub(super) async fn run(
         kind.path,
         query.filter.query_with(sort.as_deref(), query.limit)
     );
-    let listing: Rows = client.get(&question).await?;
+    let mut listing: Rows = client.get(&question).await?;
     if output.json {
         output.json(&listing.rows)?;
     } else {
-        output.text(&text(kind, &listing, output))?;
+        let before = listing.rows.len();
+        // Who asks for one RDD wants to see it.
+        if !all && query.filter.rdd.is_none() {
+            listing.rows.retain(|row| !is_idle(row));
+        }
+        let idle = before - listing.rows.len();
+        let mut text = text(kind, &listing, output);
+        if idle > 0 {
+            text.push_str(&format!(
+                "not listed: {idle} idle {} (--all lists them)\n",
+                kind.what
+            ));
+        }
+        output.text(&text)?;
     }
     if kind.shows_faults
         && !listing.summary.measured.page_faults
@@ -37,6 +51,17 @@ pub(super) async fn run(
         return Ok(Exit::Degraded);
     }
     Ok(Exit::Fine)
+}
+
+/// Whether a row has nothing to show: Spark makes many RDDs that no task ever works on by themselves.
+fn is_idle(row: &Map<String, Value>) -> bool {
+    [
+        "page_faults",
+        "storage_memory_peak_bytes",
+        "execution_memory_peak_bytes",
+    ]
+    .iter()
+    .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
 }
 
 /// A listing as text.

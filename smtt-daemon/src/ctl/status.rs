@@ -123,15 +123,10 @@ pub(super) fn own(own: &SelfFigures) -> String {
         human::duration((own.uptime_seconds.max(0.0) * 1e9) as u64)
     )];
     if let Some(cpu) = own.cpu_seconds {
-        let share = if own.uptime_seconds > 0.0 {
-            cpu / own.uptime_seconds
-        } else {
-            0.0
-        };
-        parts.push(format!(
-            "CPU {cpu:.2} s ({:.2} % of one CPU)",
-            share * 100.0
-        ));
+        // A share of a moment says nothing.
+        let share = (own.uptime_seconds >= 1.0).then(|| cpu / own.uptime_seconds * 100.0);
+        let share = share.map_or_else(String::new, |share| format!(" ({share:.2} % of one CPU)"));
+        parts.push(format!("CPU {cpu:.2} s{share}"));
     }
     parts.extend(
         own.rss_bytes

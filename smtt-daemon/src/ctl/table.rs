@@ -7,7 +7,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Blanks between two columns.
 const GAP: &str = "  ";
 /// Text columns are not made narrower than this.
-const TEXT_MIN: usize = 12;
+const TEXT_MIN: usize = 20;
 /// Text columns are not wider than this, even where there is room.
 const TEXT_MAX: usize = 48;
 /// What stands for a value that is not there.
@@ -57,6 +57,7 @@ impl Column {
         let whole = value.as_u64();
         match (self.form, value) {
             (_, Value::Null) => None,
+            (_, Value::String(text)) if text.is_empty() => None,
             (Form::Text | Form::Word, Value::String(text)) => Some(text.clone()),
             (Form::Text | Form::Word, other) => Some(other.to_string()),
             (Form::Count, _) => whole.map(human::count),
@@ -264,14 +265,14 @@ mod tests {
 
     #[test]
     fn the_least_important_column_goes_first_and_names_are_cut_in_the_middle() {
-        let text = render(COLUMNS, &rows(), Some(26), false);
+        let text = render(COLUMNS, &rows(), Some(34), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             [
-                "ID  NAME            FAULTS",
-                "7   MapPart…ewhere   1,234",
-                "10  -                    -"
+                "ID  NAME                    FAULTS",
+                "7   MapPartitio… somewhere   1,234",
+                "10  -                            -"
             ]
         );
     }

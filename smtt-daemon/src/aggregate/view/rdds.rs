@@ -165,7 +165,10 @@ impl State {
             call_site: said
                 .map(|said| said.call_site.clone())
                 .filter(|site| !site.is_empty()),
-            storage_level: said.map(level_told).filter(|level| !level.is_empty()).or_else(from_blocks),
+            storage_level: said
+                .map(level_told)
+                .filter(|level| !level.is_empty())
+                .or_else(from_blocks),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },

@@ -4,6 +4,7 @@ use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
 use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// One attempt of a stage on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -113,13 +114,18 @@ impl State {
                     .map(|said| said.name.clone())
                     .filter(|name| !name.is_empty()),
             };
+            // Live memory and the largest peak of its tasks, by stage.
+            let mut memory: HashMap<StageKey, (u64, u64)> = HashMap::new();
+            for task in executor.tasks.tasks.values() {
+                if let Some(stage) = task.stage {
+                    let (live, peak) = memory.entry(stage).or_default();
+                    *live = live.saturating_add(task.live_bytes);
+                    *peak = (*peak).max(task.seen_peak_bytes);
+                }
+            }
             let row = |key: StageKey, stage: &Stage| {
                 let said = stage.described.as_ref();
-                let live = executor
-                    .tasks
-                    .tasks
-                    .values()
-                    .filter(|task| task.stage == Some(key));
+                let (live, peak) = memory.get(&key).copied().unwrap_or_default();
                 StageRow {
                     who: who.clone(),
                     stage_id: Some(key.id),
@@ -135,12 +141,8 @@ impl State {
                     tasks_lost: stage.count(TaskState::Lost),
                     task_time_ns: stage.task_time_ns,
                     faults: self.figures(&stage.faults),
-                    execution_memory_bytes: live
-                        .clone()
-                        .fold(0, |sum, task| sum.saturating_add(task.live_bytes)),
-                    execution_memory_peak_bytes: live
-                        .map(|task| task.seen_peak_bytes)
-                        .fold(stage.peak_bytes, u64::max),
+                    execution_memory_bytes: live,
+                    execution_memory_peak_bytes: stage.peak_bytes.max(peak),
                     rdds: stage
                         .rdds
                         .iter()
