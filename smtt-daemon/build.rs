@@ -198,7 +198,7 @@ impl Toolchain {
             .env("RUSTC_BOOTSTRAP", "1")
             .env(
                 "RUSTFLAGS",
-                "-C debuginfo=2 -C link-arg=--btf -C target-cpu=v3",
+                "-C debuginfo=0 -C target-cpu=v3",
             )
             .env("AYA_BPF_TARGET_ARCH", variable("CARGO_CFG_TARGET_ARCH")?)
             .env("LD_LIBRARY_PATH", env::join_paths(libraries)?)

@@ -115,7 +115,11 @@ impl State {
             };
             let row = |key: StageKey, stage: &Stage| {
                 let said = stage.described.as_ref();
-                let live = executor.tasks.tasks.values().filter(|task| task.stage == Some(key));
+                let live = executor
+                    .tasks
+                    .tasks
+                    .values()
+                    .filter(|task| task.stage == Some(key));
                 StageRow {
                     who: who.clone(),
                     stage_id: Some(key.id),
@@ -131,8 +135,12 @@ impl State {
                     tasks_lost: stage.count(TaskState::Lost),
                     task_time_ns: stage.task_time_ns,
                     faults: self.figures(&stage.faults),
-                    execution_memory_bytes: live.clone().fold(0, |sum, task| sum.saturating_add(task.live_bytes)),
-                    execution_memory_peak_bytes: live.map(|task| task.seen_peak_bytes).fold(stage.peak_bytes, u64::max),
+                    execution_memory_bytes: live
+                        .clone()
+                        .fold(0, |sum, task| sum.saturating_add(task.live_bytes)),
+                    execution_memory_peak_bytes: live
+                        .map(|task| task.seen_peak_bytes)
+                        .fold(stage.peak_bytes, u64::max),
                     rdds: stage
                         .rdds
                         .iter()
@@ -151,8 +159,18 @@ impl State {
                     .iter()
                     .filter(|(key, _)| filter.stage(Some(**key)))
                     .filter(|(_, stage)| {
-                        let last = stage.described.as_ref().and_then(|said| said.rdd_id).map(RddKey::Id);
-                        filter.rdd.is_none() || stage.rdds.keys().copied().chain(last).any(|rdd| filter.rdd(executor, rdd))
+                        let last = stage
+                            .described
+                            .as_ref()
+                            .and_then(|said| said.rdd_id)
+                            .map(RddKey::Id);
+                        filter.rdd.is_none()
+                            || stage
+                                .rdds
+                                .keys()
+                                .copied()
+                                .chain(last)
+                                .any(|rdd| filter.rdd(executor, rdd))
                     })
                     .map(|(key, stage)| row(*key, stage)),
             );
@@ -197,13 +215,21 @@ impl State {
                     .tasks
                     .iter()
                     .filter(|(_, task)| filter.stage(task.stage))
-                    .filter(|(_, task)| filter.rdd.is_none() || task.rdds.iter().any(|rdd| filter.rdd(executor, *rdd)))
+                    .filter(|(_, task)| {
+                        filter.rdd.is_none()
+                            || task.rdds.iter().any(|rdd| filter.rdd(executor, *rdd))
+                    })
                     .map(|(id, task)| row(*id, task)),
             );
             let over = executor.tasks.tasks_over_cap;
             if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
                 let faults = self.figures(&over.faults);
-                rows.push(TaskRow { who: who.clone(), reason: Some(OVERFLOW.to_owned()), faults, ..TaskRow::default() });
+                rows.push(TaskRow {
+                    who: who.clone(),
+                    reason: Some(OVERFLOW.to_owned()),
+                    faults,
+                    ..TaskRow::default()
+                });
             }
         })
     }

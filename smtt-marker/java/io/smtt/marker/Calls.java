@@ -15,31 +15,34 @@ public final class Calls {
 
     /** Waiting for a shuffle block, up to Spark 4.2. */
     public static Object take(LinkedBlockingQueue<?> results) throws InterruptedException {
-        long before = Context.enter(FETCH);
+        ThreadState state = Context.thread();
+        long before = Context.enter(state, FETCH);
         try {
             return results.take();
         } finally {
-            Context.exit(before);
+            Context.exit(state, before);
         }
     }
 
     /** Waiting for a shuffle block, from Spark 4.3 on. */
     public static Object take(LinkedBlockingDeque<?> results) throws InterruptedException {
-        long before = Context.enter(FETCH);
+        ThreadState state = Context.thread();
+        long before = Context.enter(state, FETCH);
         try {
             return results.take();
         } finally {
-            Context.exit(before);
+            Context.exit(state, before);
         }
     }
 
     /** Deserialising the RDD and the closure of a task. */
     public static Object deserialize(SerializerInstance serializer, ByteBuffer bytes, ClassLoader loader, ClassTag<Object> type) {
-        long before = Context.enter(DESERIALIZE);
+        ThreadState state = Context.thread();
+        long before = Context.enter(state, DESERIALIZE);
         try {
             return serializer.deserialize(bytes, loader, type);
         } finally {
-            Context.exit(before);
+            Context.exit(state, before);
         }
     }
 }

@@ -14,14 +14,18 @@ public final class Context {
 
     private Context() {}
 
+    /** The current thread's state: looked up once for entering and leaving, because that is most of the cost. */
+    public static ThreadState thread() {
+        return ThreadState.current();
+    }
+
     /**
      * Enters a function of the framework.
      *
      * @param tag activity, access and region; the RDD is the one that is being materialised on this thread
      * @return what to hand to {@link #exit}
      */
-    public static long enter(long tag) {
-        ThreadState state = ThreadState.current();
+    public static long enter(ThreadState state, long tag) {
         long slot = state.slot;
         long before = U.getLong(slot);
         Pipeline pipeline = state.pipeline;
@@ -32,7 +36,7 @@ public final class Context {
     }
 
     /** Leaves it: back to what was before. */
-    public static void exit(long before) {
-        U.putOrderedLong(null, ThreadState.current().slot, before);
+    public static void exit(ThreadState state, long before) {
+        U.putOrderedLong(null, state.slot, before);
     }
 }

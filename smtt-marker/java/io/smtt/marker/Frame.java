@@ -7,6 +7,10 @@ final class Frame {
     final long before;
     /** Pipeline before. */
     final Pipeline pipeline;
+    /** Whether it stood aside before. */
+    final boolean outside;
+    /** Whether it stands aside for this scope. */
+    boolean pulls;
     /** Hook that it belongs to. */
     final Hook hook;
     /** Start, {@code System.nanoTime()}. */
@@ -21,6 +25,7 @@ final class Frame {
         this.hook = hook;
         before = thread.hot();
         pipeline = thread.pipeline;
+        outside = thread.outside;
         startNs = System.nanoTime();
         rdd = pipeline != null ? pipeline.rdd : before & Words.RDD_BITS;
     }

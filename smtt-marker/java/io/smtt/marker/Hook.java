@@ -18,7 +18,7 @@ final class Hook {
         RESULT,
         /** {@code frame = begin(...)}, {@code end(result, frame)} at return of a long; nothing at exception. */
         LONG_RESULT,
-        /** {@code before = Context.enter(tag)}, {@code Context.exit(before)}: for frequent methods. */
+        /** {@code before = Context.enter(thread, tag)}, {@code Context.exit(thread, before)}: for frequent methods. */
         HOT,
         /** A call inside the method becomes {@code callback(receiver, arguments)}. */
         CALL

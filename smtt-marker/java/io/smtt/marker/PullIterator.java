@@ -28,14 +28,15 @@ final class PullIterator extends AbstractIterator<Object> {
     public boolean hasNext() {
         ThreadState here = here();
         Pipeline outer = here.pipeline;
-        if (outer == pipeline) {
+        boolean outside = here.outside;
+        if (outer == pipeline && !outside) {
             return source.hasNext();
         }
-        long before = enter(here);
+        long before = enter(here, outer);
         try {
             return source.hasNext();
         } finally {
-            leave(here, outer, before);
+            leave(here, outer, outside, before);
         }
     }
 
@@ -43,14 +44,15 @@ final class PullIterator extends AbstractIterator<Object> {
     public Object next() {
         ThreadState here = here();
         Pipeline outer = here.pipeline;
-        if (outer == pipeline) {
+        boolean outside = here.outside;
+        if (outer == pipeline && !outside) {
             return source.next();
         }
-        long before = enter(here);
+        long before = enter(here, outer);
         try {
             return source.next();
         } finally {
-            leave(here, outer, before);
+            leave(here, outer, outside, before);
         }
     }
 
@@ -63,19 +65,26 @@ final class PullIterator extends AbstractIterator<Object> {
         return here;
     }
 
-    private long enter(ThreadState here) {
+    private long enter(ThreadState here, Pipeline outer) {
         long slot = here.slot;
         long before = U.getLong(slot);
-        here.pipeline = pipeline;
+        if (outer != pipeline) {
+            // Only where it changes: storing a reference costs the collector's barrier, twice per record.
+            here.pipeline = pipeline;
+        }
+        here.outside = false;
         U.putOrderedLong(null, slot, pipeline.word);
         U.loadFence();
         return before;
     }
 
-    private void leave(ThreadState here, Pipeline outer, long before) {
+    private void leave(ThreadState here, Pipeline outer, boolean outside, long before) {
         long slot = here.slot;
         pipeline.word = U.getLong(slot);
-        here.pipeline = outer;
+        if (outer != pipeline) {
+            here.pipeline = outer;
+        }
+        here.outside = outside;
         U.putOrderedLong(null, slot, before);
     }
 }

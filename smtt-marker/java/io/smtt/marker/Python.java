@@ -17,7 +17,7 @@ public final class Python {
         try {
             ThreadState state = ThreadState.currentInTask();
             Pipeline pipeline = state.pipeline;
-            if (pipeline == null || iterator == null) {
+            if (pipeline == null || state.outside || iterator == null) {
                 return iterator;
             }
             Pipeline upstream = pipeline.splitUpstream(state.hot());

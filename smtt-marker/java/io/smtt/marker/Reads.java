@@ -18,7 +18,7 @@ public final class Reads {
         try {
             ThreadState state = ThreadState.current();
             Pipeline pipeline = state.pipeline;
-            if (pipeline == null || pipeline.rdd != 0) {
+            if (pipeline == null || state.outside || pipeline.rdd != 0) {
                 return;
             }
             pipeline.rdd = Words.rdd(((RDD<?>) rdd).id(), ((Partition) partition).index());
@@ -38,6 +38,7 @@ public final class Reads {
             frame.subject = rdd;
             frame.rdd = Words.rdd(((RDD<?>) rdd).id(), ((Partition) partition).index());
             state.pipeline = new Pipeline(frame.rdd);
+            state.outside = false;
             state.hot(state.pipeline.word);
             return frame;
         } catch (Throwable e) {
@@ -52,6 +53,7 @@ public final class Reads {
         }
         Frame frame = (Frame) open;
         frame.thread.pipeline = frame.pipeline;
+        frame.thread.outside = frame.outside;
         frame.thread.hot(frame.before);
     }
 
@@ -67,7 +69,7 @@ public final class Reads {
             // A block that did not fit is handed through: reading it is computing it.
             boolean uncached = result instanceof InterruptibleIterator
                     && ((InterruptibleIterator<?>) result).delegate() instanceof PartiallyUnrolledIterator;
-            if (outer == null || uncached || result == null) {
+            if (outer == null || frame.outside || uncached || result == null) {
                 return result;
             }
             RDD<?> rdd = (RDD<?>) frame.subject;
@@ -113,7 +115,12 @@ public final class Reads {
             }
             RDDBlockId id = (RDDBlockId) block;
             long word = pipeline.close(Words.rdd(id.rddId(), id.splitIndex()));
-            if (word != 0 && Words.activity(state.hot()) == Words.CACHE_READ) {
+            if (word == 0) {
+                return;
+            }
+            if (state.outside) {
+                pipeline.word = word;
+            } else if (Words.activity(state.hot()) == Words.CACHE_READ) {
                 state.hot(word);
             }
         } catch (Throwable e) {

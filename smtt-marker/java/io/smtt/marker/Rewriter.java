@@ -9,6 +9,7 @@ import org.apache.xbean.asm9.commons.AdviceAdapter;
 /** Rewrites one method for one hook. */
 final class Rewriter extends AdviceAdapter {
     private static final String CONTEXT = "io/smtt/marker/Context";
+    private static final String THREAD = "io/smtt/marker/ThreadState";
     private static final String OBJECT = "Ljava/lang/Object;";
 
     private final Hook hook;
@@ -16,8 +17,10 @@ final class Rewriter extends AdviceAdapter {
     private final Type[] parameters;
     private final Type returned;
     private final Label start = new Label();
-    /** Local variable that lives from entry to exit, or -1. */
+    /** Local variable that lives from entry to exit (the frame, or HOT's thread), or -1. */
     private int local = -1;
+    /** HOT's word before. */
+    private int before;
 
     Rewriter(Hook hook, MethodVisitor next, int access, String name, String descriptor) {
         super(Opcodes.ASM9, next, access, name, descriptor);
@@ -39,10 +42,14 @@ final class Rewriter extends AdviceAdapter {
                 storeReplaced();
                 break;
             case HOT:
-                push(hook.tag);
-                visitMethodInsn(INVOKESTATIC, CONTEXT, "enter", "(J)J", false);
-                local = newLocal(Type.LONG_TYPE);
+                visitMethodInsn(INVOKESTATIC, CONTEXT, "thread", "()L" + THREAD + ";", false);
+                dup();
+                local = newLocal(Type.getObjectType(THREAD));
                 storeLocal(local);
+                push(hook.tag);
+                visitMethodInsn(INVOKESTATIC, CONTEXT, "enter", "(L" + THREAD + ";J)J", false);
+                before = newLocal(Type.LONG_TYPE);
+                storeLocal(before);
                 mark(start);
                 break;
             case SCOPE:
@@ -77,8 +84,7 @@ final class Rewriter extends AdviceAdapter {
                 callback(hook.begin, OBJECT, "V");
                 break;
             case HOT:
-                loadLocal(local);
-                visitMethodInsn(INVOKESTATIC, CONTEXT, "exit", "(J)V", false);
+                exitHot();
                 break;
             case SCOPE:
             case PULL:
@@ -117,21 +123,31 @@ final class Rewriter extends AdviceAdapter {
         for (Type parameter : parameters) {
             arguments += parameter.getSize();
         }
-        Object[] kept = new Object[arguments + 1];
+        boolean hot = hook.kind == Hook.Kind.HOT;
+        Object[] kept = new Object[arguments + (hot ? 2 : 1)];
         for (int i = 0; i < arguments; i++) {
             kept[i] = Opcodes.TOP;
         }
-        kept[arguments] = hook.kind == Hook.Kind.HOT ? Opcodes.LONG : "java/lang/Object";
+        kept[arguments] = hot ? THREAD : "java/lang/Object";
+        if (hot) {
+            kept[arguments + 1] = Opcodes.LONG;
+        }
         // Past the adapter that renumbers locals: this frame is in final numbers already.
         mv.visitFrame(Opcodes.F_NEW, kept.length, kept, 1, new Object[] {"java/lang/Throwable"});
-        loadLocal(local);
-        if (hook.kind == Hook.Kind.HOT) {
-            mv.visitMethodInsn(INVOKESTATIC, CONTEXT, "exit", "(J)V", false);
+        if (hot) {
+            exitHot();
         } else {
+            loadLocal(local);
             String name = hook.kind == Hook.Kind.RESULT ? hook.abort : hook.end;
             mv.visitMethodInsn(INVOKESTATIC, hook.endCallbacks, name, "(" + OBJECT + ")V", false);
         }
         mv.visitInsn(ATHROW);
+    }
+
+    private void exitHot() {
+        loadLocal(local);
+        loadLocal(before);
+        mv.visitMethodInsn(INVOKESTATIC, CONTEXT, "exit", "(L" + THREAD + ";J)V", false);
     }
 
     private void callback(String name, String first, String result) {

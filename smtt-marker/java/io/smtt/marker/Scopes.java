@@ -49,9 +49,10 @@ public final class Scopes {
     }
 
     static void pullFrom(Frame frame) {
-        if (frame.pipeline != null) {
+        if (frame.pipeline != null && !frame.outside) {
             frame.pipeline.word = frame.before;
-            frame.thread.pipeline = null;
+            frame.thread.outside = true;
+            frame.pulls = true;
         }
     }
 
@@ -59,7 +60,7 @@ public final class Scopes {
     public static Object wrap(Object iterator, Object open) {
         try {
             Frame frame = (Frame) open;
-            if (frame == null || frame.pipeline == null || iterator == null || iterator instanceof PullIterator) {
+            if (frame == null || !frame.pulls || iterator == null || iterator instanceof PullIterator) {
                 return iterator;
             }
             return new PullIterator((Iterator<?>) iterator, frame.pipeline, frame.thread);
@@ -77,7 +78,8 @@ public final class Scopes {
         try {
             Frame frame = (Frame) open;
             frame.thread.pipeline = frame.pipeline;
-            frame.thread.hot(frame.pipeline != null ? frame.pipeline.word : frame.before);
+            frame.thread.outside = frame.outside;
+            frame.thread.hot(frame.pulls ? frame.pipeline.word : frame.before);
             span(frame);
         } catch (Throwable e) {
             failed(e);

@@ -41,6 +41,7 @@ public final class Tasks {
             if (task == null) {
                 // It could not be deserialised, or was killed before it ran: Spark counts it all the same.
                 task = TaskNames.parse(state.thread, frame.attemptId);
+                task.reason = "ended before it ran";
                 task.tellStart(state);
             }
             if (!frame.state.equals("FINISHED")) {
@@ -54,7 +55,7 @@ public final class Tasks {
             Scopes.failed(e);
         } finally {
             state.runner = null;
-            state.pipeline = null;
+            state.leavePipeline();
             state.work(null, 0);
         }
     }
@@ -113,6 +114,7 @@ public final class Tasks {
                 Pages.adopt(task);
             }
             boolean main = task.thread == state.thread;
+            state.outside = false;
             state.pipeline = main ? task.pipeline : new Pipeline(task.pipeline.rdd);
             state.work(task, (!main && isPythonWriter() ? PYTHON : Words.COMPUTE_TAG) | task.pipeline.rdd);
         } catch (Throwable e) {
@@ -132,7 +134,7 @@ public final class Tasks {
             if (task == null) {
                 return;
             }
-            state.pipeline = null;
+            state.leavePipeline();
             if (task.thread != state.thread) {
                 state.work(null, 0);
             } else {

@@ -7,7 +7,7 @@ import org.apache.spark.TaskContext;
 import sun.misc.Unsafe;
 
 /** What the marker knows about one thread. Used by that thread only, but for {@link #sweep}. */
-final class ThreadState {
+public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
     private static final Unsafe U = Memory.UNSAFE;
@@ -16,8 +16,10 @@ final class ThreadState {
     final FactWriter facts;
     /** Address of the hot word: the slot's, or of private memory while the thread has no slot. */
     long slot;
-    /** The coroutine that runs now: user code between the framework's scopes; null inside a pulling scope. */
+    /** The coroutine of user code on this thread, or null. */
     Pipeline pipeline;
+    /** A scope that pulls the pipeline is running: user code runs inside the pulls only. */
+    boolean outside;
     /** The task attempt that this thread works for, or null. */
     Task task;
     /** The executor's frame around a task, or null on threads that are no task threads. */
@@ -89,6 +91,12 @@ final class ThreadState {
         task = next;
         SlotFile.setTask(slot, next);
         hot(word);
+    }
+
+    /** No user code runs here any more. */
+    void leavePipeline() {
+        pipeline = null;
+        outside = false;
     }
 
     void countFact() {
