@@ -4,14 +4,20 @@
 //! counts as the hooks do. Doing it here keeps one writer and makes every change atomic; the daemon itself could
 //! only replace whole rows.
 
-use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use core::ffi::c_void;
+
+use aya_ebpf::programs::RawTracePointContext;
 use smtt_common::{context::SlotHead, settings::TableOperation};
 
 use crate::tables as rows;
 
 /// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused.
-#[raw_tracepoint]
-pub fn tables(ctx: RawTracePointContext) -> i32 {
+///
+/// Written without the attribute of the other programs, because that one drops the answer.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "raw_tp")]
+pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
+    let ctx = RawTracePointContext::new(ctx);
     let operation = TableOperation(ctx.arg(0));
     let subject: u64 = ctx.arg(1);
     let executor: u64 = ctx.arg(2);
