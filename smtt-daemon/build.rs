@@ -8,9 +8,6 @@
 //! 3. Debian's `rustc-web` and `rust-web-src`, unpacked into the cache by `cargo xtask setup`;
 //! 4. the same, installed in the system.
 
-#[path = "build/types.rs"]
-mod types;
-
 use std::env;
 use std::error::Error;
 use std::ffi::OsStr;
@@ -49,7 +46,6 @@ fn run() -> Result<()> {
         here.join("../smtt-common/src").display()
     );
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=build");
     for name in ["SMTT_EBPF_OBJECT", "SMTT_CACHE", "XDG_CACHE_HOME", "HOME"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
@@ -202,7 +198,7 @@ impl Toolchain {
             .env("RUSTC_BOOTSTRAP", "1")
             .env(
                 "RUSTFLAGS",
-                "-C debuginfo=2 -C link-arg=--btf -C target-cpu=v3",
+                "-C debuginfo=0 -C target-cpu=v3",
             )
             .env("AYA_BPF_TARGET_ARCH", variable("CARGO_CFG_TARGET_ARCH")?)
             .env("LD_LIBRARY_PATH", env::join_paths(libraries)?)
@@ -216,9 +212,7 @@ impl Toolchain {
             )
             .into());
         }
-        let mut bytes = fs::read(target.join("bpfel-unknown-none/release/smtt-ebpf"))?;
-        types::name_unions(&mut bytes)?;
-        fs::write(object, bytes)?;
+        fs::copy(target.join("bpfel-unknown-none/release/smtt-ebpf"), object)?;
         Ok(())
     }
 }

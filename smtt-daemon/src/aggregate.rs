@@ -96,6 +96,8 @@ pub struct State {
     counts: AggregateCounts,
     expired: VecDeque<u64>,
     expired_set: HashSet<u64>,
+    /// Dead executors that had to make room since the last call of [`State::expire`].
+    evicted: Vec<u64>,
     now_ns: u64,
 }
 
@@ -115,6 +117,7 @@ impl State {
             counts: AggregateCounts::default(),
             expired: VecDeque::new(),
             expired_set: HashSet::new(),
+            evicted: Vec::new(),
             now_ns: 0,
         }
     }
@@ -135,7 +138,9 @@ impl State {
             return Outcome::Ignored("executor_forgotten");
         }
         // The end of an executor that was never heard of makes no row.
-        if matches!(event.fact, Fact::ProcessGone { .. }) && !self.executors.contains_key(&event.executor) {
+        if matches!(event.fact, Fact::ProcessGone { .. })
+            && !self.executors.contains_key(&event.executor)
+        {
             return Outcome::Ignored("executor_not_known");
         }
         let limits = self.limits;
@@ -149,9 +154,16 @@ impl State {
     fn executor(&mut self, key: u64, now_ns: u64) -> Option<&mut Executor> {
         if !self.executors.contains_key(&key) {
             if self.executors.len() >= self.limits.executors {
-                let dead = self.executors.iter().filter_map(|(key, executor)| Some((executor.died_ns?, *key))).min();
+                let dead = self
+                    .executors
+                    .iter()
+                    .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+                    .min();
                 match dead {
-                    Some((_, dead)) => self.forget(dead),
+                    Some((_, dead)) => {
+                        self.forget(dead);
+                        self.evicted.push(dead);
+                    }
                     None => {
                         if !self.strangers.contains_key(&key) {
                             self.executors_refused += 1;
@@ -164,7 +176,8 @@ impl State {
             self.supersede(executor_pid(key), now_ns);
             // What was counted while it had no row is in its totals, which are read again.
             self.strangers.remove(&key);
-            self.executors.insert(key, Executor::new(executor_pid(key), now_ns));
+            self.executors
+                .insert(key, Executor::new(executor_pid(key), now_ns));
         }
         self.executors.get_mut(&key)
     }
@@ -172,29 +185,36 @@ impl State {
     /// A process id that is used again means that the executor that had it before is dead.
     fn supersede(&mut self, pid: u32, now_ns: u64) {
         let limits = self.limits;
-        for executor in self.executors.values_mut().filter(|executor| executor.pid == pid) {
+        for executor in self
+            .executors
+            .values_mut()
+            .filter(|executor| executor.pid == pid)
+        {
             executor.die(now_ns, &limits);
         }
     }
 
     fn remember_stranger(&mut self, key: u64, counters: ExecutorCounters) {
-        if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&key) {
-            if let Some((_, old)) = self.strangers.pop_first() {
-                faults::add_executor(&mut self.forgotten, &old);
-            }
+        if self.strangers.len() >= STRANGERS_MAX
+            && !self.strangers.contains_key(&key)
+            && let Some((_, old)) = self.strangers.pop_first()
+        {
+            faults::add_executor(&mut self.forgotten, &old);
         }
         self.strangers.insert(key, counters);
     }
 
     fn forget(&mut self, key: u64) {
-        let Some(executor) = self.executors.remove(&key) else { return };
+        let Some(executor) = self.executors.remove(&key) else {
+            return;
+        };
         faults::add_executor(&mut self.forgotten, &executor.counters);
         self.expired.push_back(key);
         self.expired_set.insert(key);
-        if self.expired.len() > EXPIRED_MAX {
-            if let Some(old) = self.expired.pop_front() {
-                self.expired_set.remove(&old);
-            }
+        if self.expired.len() > EXPIRED_MAX
+            && let Some(old) = self.expired.pop_front()
+        {
+            self.expired_set.remove(&old);
         }
     }
 
@@ -255,7 +275,7 @@ impl State {
     }
 
     /// Forgets executors that died longer ago than the retention, and pages whose freeing was lost. Returns the
-    /// keys of forgotten executors, whose rows in the kernel side can go too.
+    /// keys of executors forgotten since the last call (also those that had to make room), whose rows in the kernel side can go too.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
         for executor in self.executors.values_mut() {
@@ -265,14 +285,17 @@ impl State {
             .executors
             .iter()
             .filter(|(_, executor)| {
-                executor.died_ns.is_some_and(|died| now_ns.saturating_sub(died) >= self.limits.retention_ns)
+                executor
+                    .died_ns
+                    .is_some_and(|died| now_ns.saturating_sub(died) >= self.limits.retention_ns)
             })
             .map(|(key, _)| *key)
             .collect();
         for key in &old {
             self.forget(*key);
         }
-        old
+        self.evicted.extend(old);
+        std::mem::take(&mut self.evicted)
     }
 
     /// All executors by key.
@@ -291,8 +314,14 @@ impl State {
                     key: *key,
                     pid: executor.pid,
                     first_seen_ns: executor.first_seen_ns,
-                    application_id: executor.described.as_ref().map_or_else(String::new, |said| said.application_id.clone()),
-                    executor_id: executor.described.as_ref().map_or_else(String::new, |said| said.executor_id.clone()),
+                    application_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.application_id.clone()),
+                    executor_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.executor_id.clone()),
                 })
                 .collect(),
         )
@@ -314,7 +343,12 @@ impl State {
     #[must_use]
     pub fn executor_totals(&self) -> ExecutorCounters {
         let mut sum = self.forgotten;
-        for counters in self.executors.values().map(|executor| &executor.counters).chain(self.strangers.values()) {
+        for counters in self
+            .executors
+            .values()
+            .map(|executor| &executor.counters)
+            .chain(self.strangers.values())
+        {
             faults::add_executor(&mut sum, counters);
         }
         sum
@@ -329,7 +363,14 @@ impl State {
             .filter_map(|executor| {
                 let (emitted, seen) = (executor.facts_emitted?, executor.counters.facts_seen);
                 // The last words of a dying executor are counted by the kernel side after its slots were last read.
-                Some((if executor.died_ns.is_some() { emitted.max(seen) } else { emitted }, seen))
+                Some((
+                    if executor.died_ns.is_some() {
+                        emitted.max(seen)
+                    } else {
+                        emitted
+                    },
+                    seen,
+                ))
             })
             .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
     }

@@ -61,7 +61,10 @@ impl StageKey {
     /// The key of a stage that a fact names.
     #[must_use]
     pub const fn new(id: u32, attempt: u32) -> Self {
-        Self { id, attempt: attempt as u16 }
+        Self {
+            id,
+            attempt: attempt as u16,
+        }
     }
 }
 
@@ -111,7 +114,10 @@ impl From<&ContextKey> for Who {
         Self {
             rdd: RddKey::of_context(context.rdd_plus_one),
             task: (context.task_attempt_id != u64::MAX).then_some(context.task_attempt_id),
-            stage: (context.stage_id != u32::MAX).then_some(StageKey { id: context.stage_id, attempt: context.stage_attempt }),
+            stage: (context.stage_id != u32::MAX).then_some(StageKey {
+                id: context.stage_id,
+                attempt: context.stage_attempt,
+            }),
             doing: Doing::of_context(context.activity, context.access_region),
         }
     }
@@ -150,7 +156,9 @@ impl AddressMap {
 
     /// Takes a range from its owner, but nothing that another owner has got since.
     pub fn remove(&mut self, address: u64, length: u64, serial: u64) {
-        let Some(end) = address.checked_add(length).filter(|_| length > 0) else { return };
+        let Some(end) = address.checked_add(length).filter(|_| length > 0) else {
+            return;
+        };
         let wanted = address..end;
         let mine: Vec<_> = self
             .ranges
@@ -261,14 +269,33 @@ pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
     let mut taken: HashMap<(String, String), u64> = HashMap::new();
     let mut names = BTreeMap::new();
     for claim in claims {
-        let plain = if claim.executor_id.is_empty() { format!("pid {}", claim.pid) } else { claim.executor_id };
-        let first = *taken.entry((claim.application_id.clone(), plain.clone())).or_insert(claim.key) == claim.key;
+        let plain = if claim.executor_id.is_empty() {
+            format!("pid {}", claim.pid)
+        } else {
+            claim.executor_id
+        };
+        let first = *taken
+            .entry((claim.application_id.clone(), plain.clone()))
+            .or_insert(claim.key)
+            == claim.key;
         let mut executor_id = plain;
         // A forged id may itself look like the longer name, so the key goes in until nobody else has it.
-        while !first && *taken.entry((claim.application_id.clone(), executor_id.clone())).or_insert(claim.key) != claim.key {
+        while !first
+            && *taken
+                .entry((claim.application_id.clone(), executor_id.clone()))
+                .or_insert(claim.key)
+                != claim.key
+        {
             executor_id = format!("{executor_id} (pid {})", claim.pid);
         }
-        names.insert(claim.key, Names { application_id: claim.application_id, executor_id, claimed_twice: !first });
+        names.insert(
+            claim.key,
+            Names {
+                application_id: claim.application_id,
+                executor_id,
+                claimed_twice: !first,
+            },
+        );
     }
     names
 }
@@ -278,7 +305,11 @@ mod tests {
     use super::*;
 
     fn owner(serial: u64, rdd: u32) -> Owner {
-        Owner { serial, is_block: true, rdd: RddKey::Id(rdd) }
+        Owner {
+            serial,
+            is_block: true,
+            rdd: RddKey::Id(rdd),
+        }
     }
 
     #[test]
@@ -322,8 +353,24 @@ mod tests {
         agreement.add(None, Some(RddKey::Id(7)));
         agreement.add(Some(owner(1, 7)), Some(RddKey::Id(7)));
         agreement.add(Some(owner(1, 7)), Some(RddKey::Id(9)));
-        agreement.add(Some(Owner { serial: 2, is_block: false, rdd: RddKey::None }), None);
-        assert_eq!(agreement, Agreement { samples: 4, in_blocks: 2, in_pages: 1, agree: 1, disagree: 1 });
+        agreement.add(
+            Some(Owner {
+                serial: 2,
+                is_block: false,
+                rdd: RddKey::None,
+            }),
+            None,
+        );
+        assert_eq!(
+            agreement,
+            Agreement {
+                samples: 4,
+                in_blocks: 2,
+                in_pages: 1,
+                agree: 1,
+                disagree: 1
+            }
+        );
         assert_eq!(agreement.share(), Some(0.5));
         assert_eq!(Agreement::default().share(), None);
     }
@@ -337,10 +384,21 @@ mod tests {
             application_id: "app-1".to_owned(),
             executor_id: executor_id.to_owned(),
         };
-        let names = names(vec![claim(3, 30, "1"), claim(1, 10, "1"), claim(2, 20, "1 (pid 30)"), claim(4, 40, "")]);
-        assert_eq!((names[&1].executor_id.as_str(), names[&1].claimed_twice), ("1", false));
+        let names = names(vec![
+            claim(3, 30, "1"),
+            claim(1, 10, "1"),
+            claim(2, 20, "1 (pid 30)"),
+            claim(4, 40, ""),
+        ]);
+        assert_eq!(
+            (names[&1].executor_id.as_str(), names[&1].claimed_twice),
+            ("1", false)
+        );
         assert_eq!(names[&2].executor_id, "1 (pid 30)");
-        assert_eq!((names[&3].executor_id.as_str(), names[&3].claimed_twice), ("1 (pid 30) (pid 30)", true));
+        assert_eq!(
+            (names[&3].executor_id.as_str(), names[&3].claimed_twice),
+            ("1 (pid 30) (pid 30)", true)
+        );
         assert_eq!(names[&4].executor_id, "pid 40");
     }
 }

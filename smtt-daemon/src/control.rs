@@ -97,14 +97,18 @@ impl Shared {
 
     /// Sets the probes' verdicts. Without an attached `fault` probe page faults become "not measured".
     pub fn set_verdicts(&self, verdicts: Vec<Verdict>) {
-        let faults = verdicts.iter().any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Ok);
+        let faults = verdicts
+            .iter()
+            .any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Ok);
         self.state().set_page_faults_measured(faults);
         *lock(&self.verdicts) = verdicts;
     }
 
     /// Sets the memory of the daemon's own eBPF programs and maps, in bytes.
     pub fn set_bpf_memory_bytes(&self, bytes: u64) {
-        self.bpf_memory_bytes.get_or_init(AtomicU64::default).store(bytes, Ordering::Relaxed);
+        self.bpf_memory_bytes
+            .get_or_init(AtomicU64::default)
+            .store(bytes, Ordering::Relaxed);
     }
 
     /// The probes are in place and the listeners open, or no longer.
@@ -123,7 +127,9 @@ impl Shared {
         let inputs = {
             let state = self.state();
             LedgerInputs {
-                marker: state.marker_counts().map(|(emitted, seen)| MarkerCounts { emitted, seen }),
+                marker: state
+                    .marker_counts()
+                    .map(|(emitted, seen)| MarkerCounts { emitted, seen }),
                 executors: state.executor_totals(),
                 kernel: *state.kernel_counters(),
                 source,
@@ -152,11 +158,20 @@ impl Shared {
     /// What the daemon itself uses.
     #[must_use]
     pub fn self_figures(&self) -> SelfFigures {
-        let process = procfs::process::Process::myself().and_then(|process| process.stat()).ok();
+        let process = procfs::process::Process::myself()
+            .and_then(|process| process.stat())
+            .ok();
         SelfFigures {
-            cpu_seconds: process.as_ref().map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
-            rss_bytes: process.as_ref().map(|stat| stat.rss.saturating_mul(procfs::page_size())),
-            bpf_memory_bytes: self.bpf_memory_bytes.get().map(|bytes| bytes.load(Ordering::Relaxed)),
+            cpu_seconds: process
+                .as_ref()
+                .map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
+            rss_bytes: process
+                .as_ref()
+                .map(|stat| stat.rss.saturating_mul(procfs::page_size())),
+            bpf_memory_bytes: self
+                .bpf_memory_bytes
+                .get()
+                .map(|bytes| bytes.load(Ordering::Relaxed)),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
         }
     }
@@ -173,7 +188,10 @@ impl Shared {
             probes,
             ledger,
             own: self.self_figures(),
-            summary: self.state().list_executors(&crate::aggregate::view::Filter::default()).summary,
+            summary: self
+                .state()
+                .list_executors(&crate::aggregate::view::Filter::default())
+                .summary,
         }
     }
 }

@@ -384,14 +384,23 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
     let kind = Kind(header.kind);
     let stated = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
     if payload.len() < stated {
-        return Err(DecodeError::Truncated { kind, field: "payload" });
+        return Err(DecodeError::Truncated {
+            kind,
+            field: "payload",
+        });
     }
     let payload = &payload[..stated];
     let fact = match smtt_common::event::marker::schema(kind) {
         Some(schema) => marker::decode(schema, payload)?,
         None => kernel::decode(kind, payload)?,
     };
-    Ok(Event { time_ns: header.time_ns, executor: header.executor, pid: header.pid, tid: header.tid, fact })
+    Ok(Event {
+        time_ns: header.time_ns,
+        executor: header.executor,
+        pid: header.pid,
+        tid: header.tid,
+        fact,
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub mod attribute;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod ctl;
 pub mod decode;
 pub mod discover;
 pub mod export;

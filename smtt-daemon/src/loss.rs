@@ -117,13 +117,27 @@ impl Hop {
     }
 
     fn new(hop: &str, attempted: u64, delivered: u64, lost: &[(String, u64)]) -> Self {
-        let lost = lost.iter().filter(|(_, count)| *count > 0).cloned().collect();
-        Self { hop: hop.to_owned(), attempted, delivered, lost, in_flight: 0, consistent: true }
+        let lost = lost
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .cloned()
+            .collect();
+        Self {
+            hop: hop.to_owned(),
+            attempted,
+            delivered,
+            lost,
+            in_flight: 0,
+            consistent: true,
+        }
     }
 
     /// Attempted less everything that is accounted for.
     fn missing(&self) -> i128 {
-        i128::from(self.attempted) - i128::from(self.delivered) - i128::from(self.lost_total()) - i128::from(self.in_flight)
+        i128::from(self.attempted)
+            - i128::from(self.delivered)
+            - i128::from(self.lost_total())
+            - i128::from(self.in_flight)
     }
 }
 
@@ -134,7 +148,10 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
     let before = hops(previous);
     let mut hops = hops(now);
     for (hop, before) in hops.iter_mut().zip(&before) {
-        let moved = hop.attempted.saturating_sub(before.attempted).max(hop.delivered.saturating_sub(before.delivered));
+        let moved = hop
+            .attempted
+            .saturating_sub(before.attempted)
+            .max(hop.delivered.saturating_sub(before.delivered));
         if matches!(hop.hop.as_str(), "ring" | "source") {
             let waiting = u64::try_from(hop.missing()).unwrap_or(0);
             hop.in_flight = waiting;
@@ -142,7 +159,8 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
             let stuck = waiting > 0 && moved == 0;
             hop.consistent = !stuck && hop.missing() == 0;
         } else {
-            hop.consistent = hop.missing().unsigned_abs() <= u128::from(if hop.hop == "kernel" { moved } else { 0 });
+            hop.consistent = hop.missing().unsigned_abs()
+                <= u128::from(if hop.hop == "kernel" { moved } else { 0 });
         }
     }
     if now.marker.is_none() {
@@ -152,14 +170,27 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
 }
 
 fn named(counts: &BTreeMap<&'static str, u64>, prefix: &str) -> Vec<(String, u64)> {
-    counts.iter().map(|(cause, count)| (format!("{prefix}{cause}"), *count)).collect()
+    counts
+        .iter()
+        .map(|(cause, count)| (format!("{prefix}{cause}"), *count))
+        .collect()
 }
 
 fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
-    let LedgerInputs { marker, executors, kernel, source, decode, aggregate } = inputs;
+    let LedgerInputs {
+        marker,
+        executors,
+        kernel,
+        source,
+        decode,
+        aggregate,
+    } = inputs;
     let counter = |counter: Counter| kernel.get(counter.0 as usize).copied().unwrap_or(0);
     let lost = |causes: &[(&str, u64)]| -> Vec<(String, u64)> {
-        causes.iter().map(|(cause, count)| ((*cause).to_owned(), *count)).collect()
+        causes
+            .iter()
+            .map(|(cause, count)| ((*cause).to_owned(), *count))
+            .collect()
     };
     let marker = marker.unwrap_or_default();
     let submitted = counter(Counter::RECORDS_SUBMITTED);
@@ -167,16 +198,29 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
     aggregate_lost.extend(named(&aggregate.ignored, ""));
     vec![
         // Told before the probes were attached, or before the executor had described itself.
-        Hop::new("marker", marker.emitted, marker.seen, &lost(&[("not_seen", marker.emitted.saturating_sub(marker.seen))])),
+        Hop::new(
+            "marker",
+            marker.emitted,
+            marker.seen,
+            &lost(&[("not_seen", marker.emitted.saturating_sub(marker.seen))]),
+        ),
         Hop::new(
             "kernel",
-            executors.facts_seen + counter(Counter::FACTS_UNKNOWN_PROCESS) + executors.samples_seen + counter(Counter::RECORDS_SEEN),
+            executors.facts_seen
+                + counter(Counter::FACTS_UNKNOWN_PROCESS)
+                + counter(Counter::EXECUTORS_REFUSED)
+                + executors.samples_seen
+                + counter(Counter::RECORDS_SEEN),
             submitted,
             &lost(&[
                 ("facts_rate_limited", executors.facts_rate_limited),
                 ("facts_too_long", executors.facts_too_long),
                 ("facts_unreadable", executors.facts_unreadable),
-                ("facts_unknown_process", counter(Counter::FACTS_UNKNOWN_PROCESS)),
+                (
+                    "facts_unknown_process",
+                    counter(Counter::FACTS_UNKNOWN_PROCESS),
+                ),
+                ("executors_refused", counter(Counter::EXECUTORS_REFUSED)),
                 ("facts_ring_full", executors.facts_ring_full),
                 ("samples_rate_limited", executors.samples_rate_limited),
                 ("samples_ring_full", executors.samples_ring_full),
@@ -184,9 +228,24 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             ]),
         ),
         Hop::new("ring", submitted, source.taken, &[]),
-        Hop::new("source", source.taken, decode.attempted, &lost(&[("malformed", source.malformed)])),
-        Hop::new("decode", decode.attempted, decode.decoded, &named(&decode.lost, "")),
-        Hop::new("aggregate", aggregate.attempted, aggregate.applied, &aggregate_lost),
+        Hop::new(
+            "source",
+            source.taken,
+            decode.attempted,
+            &lost(&[("malformed", source.malformed)]),
+        ),
+        Hop::new(
+            "decode",
+            decode.attempted,
+            decode.decoded,
+            &named(&decode.lost, ""),
+        ),
+        Hop::new(
+            "aggregate",
+            aggregate.attempted,
+            aggregate.applied,
+            &aggregate_lost,
+        ),
     ]
 }
 
@@ -197,10 +256,14 @@ mod tests {
     fn inputs() -> LedgerInputs {
         let mut kernel = [0; COUNTERS];
         kernel[Counter::FACTS_UNKNOWN_PROCESS.0 as usize] = 5;
+        kernel[Counter::EXECUTORS_REFUSED.0 as usize] = 2;
         kernel[Counter::RECORDS_SEEN.0 as usize] = 10;
         kernel[Counter::RECORDS_SUBMITTED.0 as usize] = 105;
         LedgerInputs {
-            marker: Some(MarkerCounts { emitted: 120, seen: 100 }),
+            marker: Some(MarkerCounts {
+                emitted: 120,
+                seen: 100,
+            }),
             executors: ExecutorCounters {
                 facts_seen: 100,
                 facts_ring_full: 3,
@@ -208,8 +271,15 @@ mod tests {
                 ..ExecutorCounters::default()
             },
             kernel,
-            source: SourceCounts { taken: 100, malformed: 1 },
-            decode: DecodeCounts { attempted: 90, decoded: 89, lost: BTreeMap::from([("truncated", 1)]) },
+            source: SourceCounts {
+                taken: 100,
+                malformed: 1,
+            },
+            decode: DecodeCounts {
+                attempted: 90,
+                decoded: 89,
+                lost: BTreeMap::from([("truncated", 1)]),
+            },
             aggregate: AggregateCounts {
                 attempted: 89,
                 applied: 80,
@@ -223,23 +293,38 @@ mod tests {
     fn every_hop_adds_up() {
         let hops = ledger(&inputs(), &LedgerInputs::default());
         let names: Vec<_> = hops.iter().map(|hop| hop.hop.as_str()).collect();
-        assert_eq!(names, ["marker", "kernel", "ring", "source", "decode", "aggregate"]);
+        assert_eq!(
+            names,
+            ["marker", "kernel", "ring", "source", "decode", "aggregate"]
+        );
         for hop in &hops {
             assert_eq!(hop.missing(), 0, "{hop:?}");
             assert!(hop.consistent, "{hop:?}");
         }
         assert_eq!((hops[2].in_flight, hops[3].in_flight), (5, 9));
-        assert_eq!(hops[5].lost, BTreeMap::from([("over_cap_rdds".to_owned(), 4), ("block_not_known".to_owned(), 5)]));
+        assert_eq!(
+            hops[5].lost,
+            BTreeMap::from([
+                ("over_cap_rdds".to_owned(), 4),
+                ("block_not_known".to_owned(), 5)
+            ])
+        );
     }
 
     #[test]
     fn a_difference_that_stays_is_flagged() {
         let mut now = inputs();
         now.executors.facts_seen += 1;
-        assert!(ledger(&now, &LedgerInputs::default())[1].consistent, "counters were moving");
+        assert!(
+            ledger(&now, &LedgerInputs::default())[1].consistent,
+            "counters were moving"
+        );
         assert!(!ledger(&now, &now)[1].consistent, "they stood still");
         now.aggregate.applied -= 1;
-        assert!(!ledger(&now, &LedgerInputs::default())[5].consistent, "no race excuses this one");
+        assert!(
+            !ledger(&now, &LedgerInputs::default())[5].consistent,
+            "no race excuses this one"
+        );
     }
 
     #[test]
@@ -249,12 +334,18 @@ mod tests {
         assert!(!hops[2].consistent);
         let mut more = inputs();
         more.source.taken = 200;
-        assert!(!ledger(&more, &inputs())[2].consistent, "more came out than went in");
+        assert!(
+            !ledger(&more, &inputs())[2].consistent,
+            "more came out than went in"
+        );
     }
 
     #[test]
     fn without_a_slot_file_there_is_no_marker_hop() {
-        let now = LedgerInputs { marker: None, ..inputs() };
+        let now = LedgerInputs {
+            marker: None,
+            ..inputs()
+        };
         assert_eq!(ledger(&now, &LedgerInputs::default())[0].hop, "kernel");
     }
 }

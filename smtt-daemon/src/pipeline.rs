@@ -23,7 +23,6 @@ use self::executors::Executors;
 use crate::clock::now_boot_ns;
 use crate::config::Config;
 use crate::control::server::{ControlSocket, serve_control, serve_web};
-use crate::control::protocol::Check;
 use crate::control::{Identity, Shared};
 use crate::decode::{Fact, decode};
 use crate::loss::{DecodeCounts, SourceCounts};
@@ -55,7 +54,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         kernel_side: TOOLCHAIN.into(),
         telemetry_path: config.web.telemetry_path.clone(),
         series_max: config.series,
-        doctor: || doctor::examine().into_iter().map(|doctor::Check { name, ok, detail, remedy, .. }| Check { name, ok, detail, remedy }).collect(),
+        doctor: doctor::examine,
     };
     let shared = Arc::new(Shared::new(identity, config.limits));
     log_verdicts(&probes);

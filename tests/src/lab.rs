@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
 use xtask::places::{Jdk, Places};
@@ -102,6 +103,17 @@ impl Lab {
         application.submit(&self.spark, &format!("application-{}", self.runs.get()))
     }
 
+    /// The last line of every test: nothing needs to be kept. Without it the folder stays for whoever looks why.
+    ///
+    /// # Errors
+    /// When the folder cannot be removed.
+    pub fn passed(mut self) -> Result<()> {
+        if let Some(folder) = self.folder.take() {
+            folder.close().context("cannot remove the test's folder")?;
+        }
+        Ok(())
+    }
+
     /// The test's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -111,9 +123,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Some(folder) = self.folder.take()
-        {
+        if let Some(folder) = self.folder.take() {
             println!(
                 "logs of the failed test are kept in {}",
                 folder.keep().display()
@@ -160,6 +170,15 @@ impl Run {
                 self.submitted.running.log().display()
             )
         })
+    }
+
+    /// A listing of the daemon, only of this application: others may run on the machine.
+    ///
+    /// # Errors
+    /// When either side does not answer.
+    pub fn rows(&self, daemon: &Daemon, listing: &[&str]) -> Result<Vec<Value>> {
+        let application = self.submitted.application_id()?;
+        daemon.rows(&[listing, &["--app", &application]].concat())
     }
 
     /// Opens the gate, also before the application gets there.

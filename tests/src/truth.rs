@@ -230,7 +230,8 @@ pub fn same_storage(daemon: &Daemon, submitted: &Submitted) -> Result<BTreeMap<S
         let mut seen: BTreeMap<u64, Cached> = BTreeMap::new();
         for row in daemon.rows(&["rdds", "--app", &application])? {
             let held = row["storage_memory_bytes"].as_u64().unwrap_or(0);
-            if held == 0 {
+            // Broadcasts are storage memory too, of no RDD; Spark's listing leaves them out.
+            if held == 0 || row["rdd_id"].is_null() {
                 continue;
             }
             let rdd = number(&row, "rdd_id")?;

@@ -83,7 +83,7 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
         .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
         .submit(&spark, "spark")?;
     watch(&daemon, &mut submitted, &gates.join("end.reached"))?;
-    keep(&daemon, &folder)?;
+    keep(&daemon, &submitted.application_id()?, &folder)?;
     fs::write(gates.join("end.go"), "")?;
     let result = submitted.result(RUN_LIMIT)?;
     println!(
@@ -173,7 +173,11 @@ fn watch(daemon: &Daemon, submitted: &mut Submitted, reached: &Path) -> Result<(
         }
         if shown.is_none_or(|at| at.elapsed() >= refresh) {
             shown = Some(Instant::now());
-            let table = daemon.ask(&["rdds", "--sort", "page_faults:desc"])?;
+            // Other executors on this machine are traced as well; the demo shows its own.
+            let table = match submitted.application_id() {
+                Ok(id) => daemon.ask(&["rdds", "--app", &id, "--sort", "page_faults:desc"])?,
+                Err(_) => String::new(),
+            };
             let lines: Vec<&str> = table.lines().take(ROWS + 4).collect();
             picture.draw(&format!(
                 "{:3} s  {}\n{}",
@@ -241,12 +245,12 @@ impl Picture {
 }
 
 /// Prints the report and keeps it and the metrics as files.
-fn keep(daemon: &Daemon, folder: &Path) -> Result<()> {
+fn keep(daemon: &Daemon, application: &str, folder: &Path) -> Result<()> {
     // One more reading of the kernel's counters, so that the last task is in.
     std::thread::sleep(Duration::from_millis(1500));
-    println!("{}", daemon.ask(&["report"])?.trim_end());
+    println!("{}", daemon.ask(&["report", "--app", application])?.trim_end());
     fs::write(folder.join("metrics.txt"), daemon.metrics()?)?;
-    let report = daemon.json(&["report"])?;
+    let report = daemon.json(&["report", "--app", application])?;
     fs::write(
         folder.join("report.json"),
         format!("{}\n", serde_json::to_string_pretty(&report)?),

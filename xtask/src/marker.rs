@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
+use crate::places::Jdk;
+
 /// File name of the agent's jar.
 pub const JAR_NAME: &str = "smtt-marker.jar";
 
@@ -94,12 +96,12 @@ fn build_jar(root: &Path, jars: &Path, out_dir: &Path, library: &Path) -> Result
         fs::create_dir_all(folder)?;
     }
 
-    let mut stub = Command::new("javac");
+    let mut stub = Command::new(tool("javac")?);
     stub.args(["--release", "8", "-nowarn", "-Xlint:-options", "-d"])
         .arg(&stubs)
         .args(sources(&marker.join("stub"))?);
     run(&mut stub, "javac compiles the stand-ins")?;
-    let mut javac = Command::new("javac");
+    let mut javac = Command::new(tool("javac")?);
     javac.args([
         "--release",
         "8",
@@ -126,7 +128,7 @@ fn build_jar(root: &Path, jars: &Path, out_dir: &Path, library: &Path) -> Result
         ),
     )?;
     let part = work.join(JAR_NAME);
-    let mut jar = Command::new("jar");
+    let mut jar = Command::new(tool("jar")?);
     jar.arg("cfm")
         .arg(&part)
         .arg(&manifest)
@@ -161,7 +163,7 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Refuses a jar whose idea of the facts differs from the contract.
 fn check_forms(jar: &Path) -> Result<()> {
-    let output = Command::new("java")
+    let output = Command::new(tool("java")?)
         .arg("-cp")
         .arg(jar)
         .arg("io.smtt.marker.FactForm")
@@ -213,7 +215,7 @@ fn check_forms(jar: &Path) -> Result<()> {
 /// The hooks or callbacks that do not fit, one per line.
 pub fn check_hooks(jar: &Path, jars: &Path) -> Result<()> {
     let class_path = format!("{}:{}/*", jar.display(), jars.display());
-    let output = Command::new("java")
+    let output = Command::new(tool("java")?)
         .arg("-cp")
         .arg(class_path)
         .arg("io.smtt.marker.HookCheck")
@@ -327,6 +329,11 @@ fn exported(elf: &[u8]) -> Option<BTreeMap<String, usize>> {
         }
     }
     Some(found)
+}
+
+/// A program of the JDK that the marker is built with, whichever one is first on the PATH.
+fn tool(name: &str) -> Result<PathBuf> {
+    Ok(Jdk::main()?.tool(name))
 }
 
 /// Runs a tool; its output is shown only when it fails.

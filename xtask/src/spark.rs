@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::http;
 use crate::places::{Jdk, Places};
-use crate::process::{Running, free_port, wait_for};
+use crate::process::{Running, free_port, run, wait_for};
 
 /// How long Spark may take to come up on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -80,6 +80,23 @@ impl Spark {
             .env("PYSPARK_DRIVER_PYTHON", &self.python)
             .current_dir(&self.scratch);
         command
+    }
+
+    /// Runs a helper of the fixture in a JVM of its own, with Spark's jars, and returns its result line.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn helper(&self, places: &Places, class: &str, arguments: &[&str]) -> Result<String> {
+        let mut java = Command::new(self.java_home.join("bin/java"));
+        java.arg("-cp").arg(format!(
+            "{}:{}/jars/*",
+            places.fixture_jar().display(),
+            self.home.display()
+        ));
+        java.arg(format!("io.smtt.fixture.{class}")).args(arguments);
+        let log = self.scratch.join(format!("{class}.log"));
+        run(class, &mut java, &log, START_LIMIT)?;
+        result_line(&log)
     }
 
     /// Starts a stand-alone master and workers; they end with the returned value.

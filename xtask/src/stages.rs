@@ -176,6 +176,8 @@ fn run(places: &Places, arguments: &[&str], limit: Duration, tally: &mut Tally) 
     let mut child = Command::new("cargo")
         .args(arguments)
         .current_dir(&places.root)
+        // An error that a test returns says what it has to say; a backtrace would bury it.
+        .env("RUST_LIB_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .process_group(0)

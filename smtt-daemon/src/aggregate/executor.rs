@@ -108,14 +108,21 @@ pub struct Executor {
 impl Executor {
     /// A new row.
     pub(super) fn new(pid: u32, now_ns: u64) -> Self {
-        Self { pid, first_seen_ns: now_ns, ..Self::default() }
+        Self {
+            pid,
+            first_seen_ns: now_ns,
+            ..Self::default()
+        }
     }
 
     /// The row of an RDD; the overflow row when there is no room. RDDs without blocks, pages and running tasks'
     /// work go first.
     fn rdd(&mut self, key: RddKey, now_ns: u64, limits: &Limits) -> (&mut Rdd, bool) {
         let mut key = key;
-        if key.id().is_some() && !self.rdds.contains_key(&key) && self.rdds.len() >= limits.rdds_per_executor {
+        if key.id().is_some()
+            && !self.rdds.contains_key(&key)
+            && self.rdds.len() >= limits.rdds_per_executor
+        {
             self.fold_rdds();
             if self.rdds.len() >= limits.rdds_per_executor {
                 self.rdds_over_cap += 1;
@@ -138,7 +145,9 @@ impl Executor {
         old.sort_unstable();
         old.truncate((self.rdds.len() / 8).max(1));
         for (_, key) in old {
-            let Some(rdd) = self.rdds.remove(&key) else { continue };
+            let Some(rdd) = self.rdds.remove(&key) else {
+                continue;
+            };
             self.rdds_over_cap += 1;
             let over = self.rdds.entry(RddKey::Overflow).or_default();
             faults::add(&mut over.faults, &rdd.faults);
@@ -150,7 +159,13 @@ impl Executor {
     }
 
     /// Counts the growth of one context.
-    pub(super) fn add(&mut self, context: &ContextKey, growth: &FaultCounters, now_ns: u64, limits: &Limits) {
+    pub(super) fn add(
+        &mut self,
+        context: &ContextKey,
+        growth: &FaultCounters,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
         let who = Who::from(context);
         faults::add(&mut self.context_faults, growth);
         let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
@@ -189,7 +204,13 @@ impl Executor {
     fn apply_living(&mut self, event: Event, limits: &Limits) -> Outcome {
         let now_ns = event.time_ns;
         let caps = (limits.tasks_per_executor, limits.stages_per_executor);
-        let room = |ok| if ok { Outcome::Applied } else { Outcome::OverCap("tasks") };
+        let room = |ok| {
+            if ok {
+                Outcome::Applied
+            } else {
+                Outcome::OverCap("tasks")
+            }
+        };
         match event.fact {
             Fact::ExecutorDescribed(described) => self.described = Some(*described),
             Fact::ThreadRegistered(thread) => {
@@ -210,15 +231,25 @@ impl Executor {
             }
             Fact::StageDescribed(described) => {
                 let key = StageKey::new(described.stage_id, described.stage_attempt);
-                let Some(stage) = self.tasks.stage(key, caps.1) else { return Outcome::OverCap("stages") };
+                let Some(stage) = self.tasks.stage(key, caps.1) else {
+                    return Outcome::OverCap("stages");
+                };
                 stage.touched_ns = now_ns;
                 stage.described = Some(described);
             }
-            Fact::TaskStarted(fact) => return room(self.tasks.started(&fact, self.resync.is_some(), now_ns, caps)),
+            Fact::TaskStarted(fact) => {
+                return room(
+                    self.tasks
+                        .started(&fact, self.resync.is_some(), now_ns, caps),
+                );
+            }
             Fact::TaskEnded(fact) => return room(self.tasks.ended(&fact, now_ns, caps)),
             Fact::BlockStored(fact) => {
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
-                let stage = fact.task_attempt_id.and_then(|id| self.tasks.tasks.get(&id)).and_then(|task| task.stage);
+                let stage = fact
+                    .task_attempt_id
+                    .and_then(|id| self.tasks.tasks.get(&id))
+                    .and_then(|task| task.stage);
                 let outcome = self.memory.block_stored(&fact, stage, now_ns, limits);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
@@ -240,13 +271,19 @@ impl Executor {
                 return outcome;
             }
             Fact::Span(span) => {
-                let code = if Activity(span.activity).name().is_some() { span.activity } else { u8::MAX };
+                let code = if Activity(span.activity).name().is_some() {
+                    span.activity
+                } else {
+                    u8::MAX
+                };
                 let spans = self.spans.entry(code).or_default();
                 spans.count += 1;
                 spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
             }
             Fact::PythonWorker(worker) => match worker.task_attempt_id {
-                Some(_) if self.python_workers.len() >= IDS_MAX => return Outcome::OverCap("python_workers"),
+                Some(_) if self.python_workers.len() >= IDS_MAX => {
+                    return Outcome::OverCap("python_workers");
+                }
                 Some(task) => {
                     self.python_workers.insert(worker.pid, task);
                 }
@@ -261,14 +298,21 @@ impl Executor {
                 }
                 self.children.insert(child_pid);
             }
-            Fact::ProcessGone { is_executor: false, exec } => {
+            Fact::ProcessGone {
+                is_executor: false,
+                exec,
+            } => {
                 // A child that replaced its image is still a child.
                 if !exec {
                     self.children.remove(&event.pid);
                 }
             }
-            Fact::ProcessGone { is_executor: true, .. } => self.die(now_ns, limits),
-            Fact::FaultSample { address, context, .. } => self.sample(address, context.as_ref(), now_ns, limits),
+            Fact::ProcessGone {
+                is_executor: true, ..
+            } => self.die(now_ns, limits),
+            Fact::FaultSample {
+                address, context, ..
+            } => self.sample(address, context.as_ref(), now_ns, limits),
         }
         Outcome::Applied
     }
@@ -283,7 +327,8 @@ impl Executor {
 
     fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
         let owner = self.memory.addresses.owner(address);
-        self.agreement.add(owner, context.map(|context| Who::from(context).rdd));
+        self.agreement
+            .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
             self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
         }
@@ -291,7 +336,10 @@ impl Executor {
 
     /// A resync was asked for.
     pub(super) fn resync_requested(&mut self, request: u64, now_ns: u64) {
-        self.resync = Some(Resync { request, since_ns: now_ns });
+        self.resync = Some(Resync {
+            request,
+            since_ns: now_ns,
+        });
     }
 
     fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
@@ -300,7 +348,8 @@ impl Executor {
         };
         self.resync = None;
         self.memory.sweep(resync.since_ns);
-        self.tasks.sweep(resync.since_ns, now_ns, limits.stages_per_executor);
+        self.tasks
+            .sweep(resync.since_ns, now_ns, limits.stages_per_executor);
         Outcome::Applied
     }
 
@@ -314,7 +363,8 @@ impl Executor {
     }
 
     fn let_go(&mut self, now_ns: u64, limits: &Limits) {
-        self.tasks.lose(now_ns, limits.stages_per_executor, |_| true);
+        self.tasks
+            .lose(now_ns, limits.stages_per_executor, |_| true);
         self.memory.clear();
         self.threads.clear();
         self.python_workers.clear();
@@ -327,7 +377,9 @@ impl Executor {
         let tasks = &self.tasks.tasks;
         self.memory.drop_pages(|page| {
             let task = page.task.and_then(|id| tasks.get(&id));
-            let ended = task.filter(|task| task.state.ended()).and_then(|task| task.end_ns);
+            let ended = task
+                .filter(|task| task.state.ended())
+                .and_then(|task| task.end_ns);
             ended.is_some_and(|end| now_ns.saturating_sub(end) > PAGES_OUTLIVE_TASK_NS)
         })
     }
@@ -335,13 +387,21 @@ impl Executor {
     /// The row that memory of an RDD is listed in.
     #[must_use]
     pub fn row_of(&self, rdd: RddKey) -> RddKey {
-        if rdd == RddKey::None || self.rdds.contains_key(&rdd) { rdd } else { RddKey::Overflow }
+        if rdd == RddKey::None || self.rdds.contains_key(&rdd) {
+            rdd
+        } else {
+            RddKey::Overflow
+        }
     }
 
     /// Tasks in one state.
     #[must_use]
     pub fn task_count(&self, state: TaskState) -> u64 {
-        self.tasks.stages.values().map(|stage| stage.count(state)).sum()
+        self.tasks
+            .stages
+            .values()
+            .map(|stage| stage.count(state))
+            .sum()
     }
 
     /// Rows that were folded or refused, by table.

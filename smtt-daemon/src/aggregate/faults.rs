@@ -14,7 +14,10 @@ pub(super) fn add(sum: &mut FaultCounters, more: &FaultCounters) {
 /// All faults in a sum; `major` is a part of them.
 #[must_use]
 pub const fn total(faults: &FaultCounters) -> u64 {
-    faults.read.saturating_add(faults.write).saturating_add(faults.unknown)
+    faults
+        .read
+        .saturating_add(faults.write)
+        .saturating_add(faults.unknown)
 }
 
 /// Adds one executor's counters to a sum over executors.
@@ -101,18 +104,45 @@ mod tests {
         let nothing = FaultFigures::new(&FaultCounters::default(), Measured::default());
         assert_eq!(nothing, FaultFigures::default());
         let software = FaultFigures::new(
-            &FaultCounters { unknown: 5, ..FaultCounters::default() },
-            Measured { page_faults: true, access: false, major: false },
+            &FaultCounters {
+                unknown: 5,
+                ..FaultCounters::default()
+            },
+            Measured {
+                page_faults: true,
+                access: false,
+                major: false,
+            },
         );
-        assert_eq!((software.page_faults, software.page_faults_read, software.page_faults_major), (Some(5), None, None));
+        assert_eq!(
+            (
+                software.page_faults,
+                software.page_faults_read,
+                software.page_faults_major
+            ),
+            (Some(5), None, None)
+        );
         assert_eq!(software.page_faults_unknown_access, Some(5));
     }
 
     #[test]
     fn what_was_measured_as_nothing_is_zero() {
-        let figures =
-            FaultFigures::new(&FaultCounters::default(), Measured { page_faults: true, access: true, major: true });
-        assert_eq!((figures.page_faults, figures.page_faults_read, figures.page_faults_major), (Some(0), Some(0), Some(0)));
+        let figures = FaultFigures::new(
+            &FaultCounters::default(),
+            Measured {
+                page_faults: true,
+                access: true,
+                major: true,
+            },
+        );
+        assert_eq!(
+            (
+                figures.page_faults,
+                figures.page_faults_read,
+                figures.page_faults_major
+            ),
+            (Some(0), Some(0), Some(0))
+        );
         assert_eq!(figures.page_faults_unknown_access, None);
     }
 }

@@ -121,13 +121,22 @@ impl Held {
 
 impl Block {
     fn held(&self) -> Held {
-        Held { storage_bytes: self.size_bytes, blocks: 1, estimated_blocks: u64::from(!self.serialized), ..Held::default() }
+        Held {
+            storage_bytes: self.size_bytes,
+            blocks: 1,
+            estimated_blocks: u64::from(!self.serialized),
+            ..Held::default()
+        }
     }
 }
 
 impl Page {
     fn held(&self) -> Held {
-        Held { execution_bytes: self.size_bytes, pages: 1, ..Held::default() }
+        Held {
+            execution_bytes: self.size_bytes,
+            pages: 1,
+            ..Held::default()
+        }
     }
 }
 
@@ -190,7 +199,13 @@ impl Memory {
     }
 
     /// A block was stored, or is told again.
-    pub(super) fn block_stored(&mut self, fact: &BlockFact, stage: Option<StageKey>, time_ns: u64, limits: &Limits) -> Outcome {
+    pub(super) fn block_stored(
+        &mut self,
+        fact: &BlockFact,
+        stage: Option<StageKey>,
+        time_ns: u64,
+        limits: &Limits,
+    ) -> Outcome {
         let rdd = RddKey::of_fact(fact.rdd_id);
         let known = self.blocks.get(&fact.block_id);
         if known.is_none() && self.blocks.len() >= limits.blocks_per_executor {
@@ -209,7 +224,9 @@ impl Memory {
         });
         if !same {
             let reads = known.map_or(0, |block| block.reads);
-            let stored_ns = known.filter(|_| fact.told_again).map_or(time_ns, |block| block.stored_ns);
+            let stored_ns = known
+                .filter(|_| fact.told_again)
+                .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
             let block = Block {
                 serial: self.serial(),
@@ -236,25 +253,44 @@ impl Memory {
 
     /// The collector moved a block. Of a block that is not known (any more) this is no news: it may have been
     /// removed between the collection and the telling, and then the removal was told first.
-    pub(super) fn block_moved(&mut self, fact: &BlockFact, time_ns: u64, limits: &Limits) -> Outcome {
-        let Some(block) = self.blocks.get(&fact.block_id) else { return Outcome::Ignored("block_not_known") };
+    pub(super) fn block_moved(
+        &mut self,
+        fact: &BlockFact,
+        time_ns: u64,
+        limits: &Limits,
+    ) -> Outcome {
+        let Some(block) = self.blocks.get(&fact.block_id) else {
+            return Outcome::Ignored("block_not_known");
+        };
         let stage = block.stage;
         if block.range_total == fact.range_total {
             self.place_ranges(fact, time_ns, limits);
             return Outcome::Applied;
         }
         // The same bytes in other pieces: all that was known of the ranges is out of date.
-        let fact = BlockFact { told_again: true, ..fact.clone() };
+        let fact = BlockFact {
+            told_again: true,
+            ..fact.clone()
+        };
         self.block_stored(&fact, stage, time_ns, limits)
     }
 
     fn place_ranges(&mut self, fact: &BlockFact, time_ns: u64, limits: &Limits) {
-        let Some(block) = self.blocks.get_mut(&fact.block_id) else { return };
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+            return;
+        };
         block.told_ns = time_ns;
-        let owner = Owner { serial: block.serial, is_block: true, rdd: block.rdd };
+        let owner = Owner {
+            serial: block.serial,
+            is_block: true,
+            rdd: block.rdd,
+        };
         let first = usize::try_from(fact.range_first).unwrap_or(usize::MAX);
         for (offset, range) in fact.ranges.iter().enumerate() {
-            let Some(index) = first.checked_add(offset).filter(|index| *index < RANGES_PER_BLOCK) else {
+            let Some(index) = first
+                .checked_add(offset)
+                .filter(|index| *index < RANGES_PER_BLOCK)
+            else {
                 self.ranges_refused += 1;
                 continue;
             };
@@ -267,7 +303,13 @@ impl Memory {
             }
             self.addresses.remove(old.0, old.1, owner.serial);
             block.ranges[index] = (0, 0);
-            if self.addresses.len() < limits.ranges_per_executor && self.addresses.insert(range.0, range.1, owner) {
+            if range.0 == 0 {
+                // The marker could not find out where it is.
+                continue;
+            }
+            if self.addresses.len() < limits.ranges_per_executor
+                && self.addresses.insert(range.0, range.1, owner)
+            {
                 block.ranges[index] = *range;
             } else {
                 self.ranges_refused += 1;
@@ -276,7 +318,9 @@ impl Memory {
     }
 
     fn remove_block(&mut self, block_id: &str) -> bool {
-        let Some(block) = self.blocks.remove(block_id) else { return false };
+        let Some(block) = self.blocks.remove(block_id) else {
+            return false;
+        };
         for (address, length) in &block.ranges {
             self.addresses.remove(*address, *length, block.serial);
         }
@@ -297,7 +341,11 @@ impl Memory {
 
     /// A block left memory.
     pub(super) fn block_removed(&mut self, fact: &BlockRemoved) -> Outcome {
-        if self.remove_block(&fact.block_id) { Outcome::Applied } else { Outcome::Ignored("block_not_known") }
+        if self.remove_block(&fact.block_id) {
+            Outcome::Applied
+        } else {
+            Outcome::Ignored("block_not_known")
+        }
     }
 
     /// Execution memory was allocated, or is told again. `resync` is the resync that is under way. Also says by
@@ -319,7 +367,11 @@ impl Memory {
             if matches!(key, PageKey::Grant(..)) {
                 let (rdd, before) = (page.rdd, page.size_bytes);
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
-                page.size_bytes = if adds { before.saturating_add(fact.size_bytes) } else { fact.size_bytes };
+                page.size_bytes = if adds {
+                    before.saturating_add(fact.size_bytes)
+                } else {
+                    fact.size_bytes
+                };
                 page.told_in = told_in.or(page.told_in);
                 let after = page.size_bytes;
                 self.resized(rdd, before, after);
@@ -345,8 +397,14 @@ impl Memory {
             told_in,
         };
         if page.address != 0 {
-            let owner = Owner { serial: page.serial, is_block: false, rdd: page.rdd };
-            if self.addresses.len() >= limits.ranges_per_executor || !self.addresses.insert(page.address, page.size_bytes, owner) {
+            let owner = Owner {
+                serial: page.serial,
+                is_block: false,
+                rdd: page.rdd,
+            };
+            if self.addresses.len() >= limits.ranges_per_executor
+                || !self.addresses.insert(page.address, page.size_bytes, owner)
+            {
                 self.ranges_refused += 1;
             }
         }
@@ -360,7 +418,9 @@ impl Memory {
     pub(super) fn page_freed(&mut self, fact: &PageFreed) -> (Outcome, i64) {
         let Some(number) = fact.page_number else {
             let key = PageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
-            let Some(grant) = self.pages.get_mut(&key) else { return (Outcome::Ignored("page_not_known"), 0) };
+            let Some(grant) = self.pages.get_mut(&key) else {
+                return (Outcome::Ignored("page_not_known"), 0);
+            };
             let (rdd, before) = (grant.rdd, grant.size_bytes);
             grant.size_bytes = before.saturating_sub(fact.size_bytes);
             let after = grant.size_bytes;
@@ -378,21 +438,41 @@ impl Memory {
 
     /// A grant has another size now.
     fn resized(&mut self, rdd: RddKey, before: u64, after: u64) {
-        self.hold(rdd, &Held { execution_bytes: after, pages: 1, ..Held::default() });
-        self.release(rdd, &Held { execution_bytes: before, pages: 1, ..Held::default() });
+        self.hold(
+            rdd,
+            &Held {
+                execution_bytes: after,
+                pages: 1,
+                ..Held::default()
+            },
+        );
+        self.release(
+            rdd,
+            &Held {
+                execution_bytes: before,
+                pages: 1,
+                ..Held::default()
+            },
+        );
     }
 
     /// Removes a page and its addresses; returns its size in bytes.
     fn page_forgotten(&mut self, key: &PageKey) -> Option<u64> {
         let page = self.pages.remove(key)?;
-        self.addresses.remove(page.address, page.size_bytes, page.serial);
+        self.addresses
+            .remove(page.address, page.size_bytes, page.serial);
         self.release(page.rdd, &page.held());
         Some(page.size_bytes)
     }
 
     /// Drops pages of which `gone` says that their task is over; returns how many.
     pub(super) fn drop_pages(&mut self, gone: impl Fn(&Page) -> bool) -> u64 {
-        let keys: Vec<PageKey> = self.pages.iter().filter(|(_, page)| gone(page)).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<PageKey> = self
+            .pages
+            .iter()
+            .filter(|(_, page)| gone(page))
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in &keys {
             self.page_forgotten(key);
         }
@@ -410,8 +490,12 @@ impl Memory {
 
     /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.
     pub(super) fn sweep(&mut self, since_ns: u64) -> u64 {
-        let blocks: Vec<String> =
-            self.blocks.iter().filter(|(_, block)| block.told_ns < since_ns).map(|(name, _)| name.clone()).collect();
+        let blocks: Vec<String> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.told_ns < since_ns)
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in &blocks {
             self.remove_block(name);
         }

@@ -13,7 +13,9 @@ const RDDS_PER_TASK: usize = 32;
 const RDDS_PER_STAGE: usize = 256;
 
 /// Where a task is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Faults were counted for it, but neither its start nor its end was told.
@@ -35,7 +37,10 @@ impl TaskState {
     /// Whether it is over.
     #[must_use]
     pub const fn ended(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Killed | Self::Lost)
+        matches!(
+            self,
+            Self::Succeeded | Self::Failed | Self::Killed | Self::Lost
+        )
     }
 }
 
@@ -75,7 +80,11 @@ impl Task {
         faults::add(&mut self.faults, more);
         self.touched_ns = now_ns;
         if !self.rdds.contains(&rdd) {
-            self.rdds.push(if self.rdds.len() < RDDS_PER_TASK { rdd } else { RddKey::Overflow });
+            self.rdds.push(if self.rdds.len() < RDDS_PER_TASK {
+                rdd
+            } else {
+                RddKey::Overflow
+            });
             self.rdds.dedup();
         }
     }
@@ -120,7 +129,12 @@ impl Stage {
         faults::add(&mut self.faults, more);
         self.touched_ns = now_ns;
         let known = self.rdds.contains_key(&rdd) || self.rdds.len() < RDDS_PER_STAGE;
-        faults::add(self.rdds.entry(if known { rdd } else { RddKey::Overflow }).or_default(), more);
+        faults::add(
+            self.rdds
+                .entry(if known { rdd } else { RddKey::Overflow })
+                .or_default(),
+            more,
+        );
     }
 
     /// Tasks in one state.
@@ -161,7 +175,11 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
     touched_ns: impl Fn(&V) -> u64,
     faults_of: impl Fn(&V) -> FaultCounters,
 ) {
-    let mut old: Vec<(u64, K)> = table.iter().filter(|(_, row)| may_go(row)).map(|(key, row)| (touched_ns(row), *key)).collect();
+    let mut old: Vec<(u64, K)> = table
+        .iter()
+        .filter(|(_, row)| may_go(row))
+        .map(|(key, row)| (touched_ns(row), *key))
+        .collect();
     old.sort_unstable_by_key(|(touched, _)| *touched);
     old.truncate((table.len() / 8).max(1));
     for (_, key) in old {
@@ -176,7 +194,13 @@ impl Tasks {
     /// The row of a task, made when there is room; `None` when it is over the cap.
     pub(super) fn task(&mut self, id: u64, cap: usize) -> Option<&mut Task> {
         if !self.tasks.contains_key(&id) && self.tasks.len() >= cap {
-            fold(&mut self.tasks, &mut self.tasks_over_cap, |task| task.state != TaskState::Running, |task| task.touched_ns, |task| task.faults);
+            fold(
+                &mut self.tasks,
+                &mut self.tasks_over_cap,
+                |task| task.state != TaskState::Running,
+                |task| task.touched_ns,
+                |task| task.faults,
+            );
             if self.tasks.len() >= cap {
                 self.tasks_over_cap.rows += 1;
                 return None;
@@ -189,7 +213,13 @@ impl Tasks {
     pub(super) fn stage(&mut self, key: StageKey, cap: usize) -> Option<&mut Stage> {
         if !self.stages.contains_key(&key) && self.stages.len() >= cap {
             let idle = |stage: &Stage| stage.count(TaskState::Running) == 0;
-            fold(&mut self.stages, &mut self.stages_over_cap, idle, |stage| stage.touched_ns, |stage| stage.faults);
+            fold(
+                &mut self.stages,
+                &mut self.stages_over_cap,
+                idle,
+                |stage| stage.touched_ns,
+                |stage| stage.faults,
+            );
             if self.stages.len() >= cap {
                 self.stages_over_cap.rows += 1;
                 return None;
@@ -199,7 +229,14 @@ impl Tasks {
     }
 
     /// A task's state changed: the stage's counts follow.
-    fn moved(&mut self, stage: StageKey, cap: usize, from: Option<TaskState>, to: TaskState, now_ns: u64) {
+    fn moved(
+        &mut self,
+        stage: StageKey,
+        cap: usize,
+        from: Option<TaskState>,
+        to: TaskState,
+        now_ns: u64,
+    ) {
         if let Some(row) = self.stage(stage, cap) {
             row.touched_ns = now_ns;
             if let Some(count) = from.and_then(|from| row.tasks.get_mut(&from)) {
@@ -210,9 +247,17 @@ impl Tasks {
     }
 
     /// A task started, or is told again. `late` says that a resync is under way.
-    pub(super) fn started(&mut self, fact: &TaskStarted, late: bool, now_ns: u64, caps: (usize, usize)) -> bool {
+    pub(super) fn started(
+        &mut self,
+        fact: &TaskStarted,
+        late: bool,
+        now_ns: u64,
+        caps: (usize, usize),
+    ) -> bool {
         let stage = StageKey::new(fact.stage_id, fact.stage_attempt);
-        let Some(task) = self.task(fact.task_attempt_id, caps.0) else { return false };
+        let Some(task) = self.task(fact.task_attempt_id, caps.0) else {
+            return false;
+        };
         task.touched_ns = now_ns;
         let first = task.started.is_none();
         if first {
@@ -232,7 +277,9 @@ impl Tasks {
 
     /// A task ended.
     pub(super) fn ended(&mut self, fact: &TaskEnded, now_ns: u64, caps: (usize, usize)) -> bool {
-        let Some(task) = self.task(fact.task_attempt_id, caps.0) else { return false };
+        let Some(task) = self.task(fact.task_attempt_id, caps.0) else {
+            return false;
+        };
         let before = task.state;
         if before.ended() && before != TaskState::Lost {
             return true;
@@ -247,9 +294,20 @@ impl Tasks {
         task.end_ns = Some(now_ns);
         task.peak_bytes = Some(fact.execution_memory_peak_bytes);
         task.reason.clone_from(&fact.reason);
-        let stage = *task.stage.get_or_insert(StageKey::new(fact.stage_id, fact.stage_attempt));
-        let (duration, peak) = (task.duration_ns(now_ns).unwrap_or(0), task.execution_peak_bytes());
-        self.moved(stage, caps.1, (before != TaskState::Unknown).then_some(before), state, now_ns);
+        let stage = *task
+            .stage
+            .get_or_insert(StageKey::new(fact.stage_id, fact.stage_attempt));
+        let (duration, peak) = (
+            task.duration_ns(now_ns).unwrap_or(0),
+            task.execution_peak_bytes(),
+        );
+        self.moved(
+            stage,
+            caps.1,
+            (before != TaskState::Unknown).then_some(before),
+            state,
+            now_ns,
+        );
         if let Some(stage) = self.stages.get_mut(&stage) {
             stage.task_time_ns = stage.task_time_ns.saturating_add(duration);
             stage.peak_bytes = stage.peak_bytes.max(peak);
@@ -266,12 +324,20 @@ impl Tasks {
             .map(|(id, _)| *id)
             .collect();
         for id in lost {
-            let Some(task) = self.tasks.get_mut(&id) else { continue };
+            let Some(task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
             task.state = TaskState::Lost;
             task.end_ns = Some(now_ns);
             task.live_bytes = 0;
             if let Some(stage) = task.stage {
-                self.moved(stage, stages_cap, Some(TaskState::Running), TaskState::Lost, now_ns);
+                self.moved(
+                    stage,
+                    stages_cap,
+                    Some(TaskState::Running),
+                    TaskState::Lost,
+                    now_ns,
+                );
             }
         }
     }

@@ -38,15 +38,24 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn executor(&self, key: u64, executor: &Executor, names: &std::collections::BTreeMap<u64, Names>) -> bool {
+    fn executor(
+        &self,
+        key: u64,
+        executor: &Executor,
+        names: &std::collections::BTreeMap<u64, Names>,
+    ) -> bool {
         let said = executor.described.as_ref();
         let app = self.app.as_ref().is_none_or(|wanted| {
             // An empty name finds executors that have not described themselves.
-            said.map_or(wanted.is_empty(), |said| said.application_id == *wanted || said.application_name == *wanted)
+            said.map_or(wanted.is_empty(), |said| {
+                said.application_id == *wanted || said.application_name == *wanted
+            })
         });
         let id = self.executor.as_ref().is_none_or(|wanted| {
             said.is_some_and(|said| said.executor_id == *wanted)
-                || names.get(&key).is_some_and(|names| names.executor_id == *wanted)
+                || names
+                    .get(&key)
+                    .is_some_and(|names| names.executor_id == *wanted)
         });
         app && id
     }
@@ -69,7 +78,9 @@ impl Filter {
     fn stage(&self, stage: Option<StageKey>) -> bool {
         self.stage.as_ref().is_none_or(|wanted| {
             stage.is_some_and(|stage| match wanted.split_once('.') {
-                Some((id, attempt)) => id.parse() == Ok(stage.id) && attempt.parse() == Ok(stage.attempt),
+                Some((id, attempt)) => {
+                    id.parse() == Ok(stage.id) && attempt.parse() == Ok(stage.attempt)
+                }
                 None => wanted.parse() == Ok(stage.id),
             })
         })
@@ -128,10 +139,15 @@ pub struct Listing<Row> {
 
 impl State {
     /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
-    fn listing<Row>(&self, filter: &Filter, mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>)) -> Listing<Row> {
+    fn listing<Row>(
+        &self,
+        filter: &Filter,
+        mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>),
+    ) -> Listing<Row> {
         let names = self.names();
         let mut rows = Vec::new();
-        let (mut attributed, mut unattributed) = (FaultCounters::default(), FaultCounters::default());
+        let (mut attributed, mut unattributed) =
+            (FaultCounters::default(), FaultCounters::default());
         let mut executors = 0;
         for (key, executor) in self.executors() {
             if !filter.executor(*key, executor, &names) {
@@ -165,8 +181,16 @@ impl State {
 
 /// The stages in which an RDD worked, or that compute it.
 fn stages_of(executor: &Executor, rdd: RddKey) -> impl Iterator<Item = StageKey> {
-    executor.tasks.stages.iter().filter_map(move |(key, stage)| {
-        let last = stage.described.as_ref().and_then(|said| said.rdd_id).map(RddKey::Id);
-        (stage.rdds.contains_key(&rdd) || last == Some(rdd)).then_some(*key)
-    })
+    executor
+        .tasks
+        .stages
+        .iter()
+        .filter_map(move |(key, stage)| {
+            let last = stage
+                .described
+                .as_ref()
+                .and_then(|said| said.rdd_id)
+                .map(RddKey::Id);
+            (stage.rdds.contains_key(&rdd) || last == Some(rdd)).then_some(*key)
+        })
 }

@@ -53,42 +53,67 @@ impl Client {
     /// The daemon behind a socket. Connects only when asked something.
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// Asks for a path with its query, and takes the answer as JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn get<Answer: DeserializeOwned>(&self, path_and_query: &str) -> Result<Answer, ClientError> {
+    pub async fn get<Answer: DeserializeOwned>(
+        &self,
+        path_and_query: &str,
+    ) -> Result<Answer, ClientError> {
         let (status, body) = self.get_bytes(path_and_query, "application/json").await?;
         if status.is_client_error() {
             let error: Option<Value> = serde_json::from_slice(&body).ok();
-            let said = error.as_ref().and_then(|error| error.get("error")).and_then(Value::as_str);
-            return Err(ClientError::Refused(said.map_or_else(|| format!("{path_and_query}: {status}"), str::to_owned)));
+            let said = error
+                .as_ref()
+                .and_then(|error| error.get("error"))
+                .and_then(Value::as_str);
+            return Err(ClientError::Refused(said.map_or_else(
+                || format!("{path_and_query}: {status}"),
+                str::to_owned,
+            )));
         }
         if !status.is_success() {
             return Err(self.broken(format!("{path_and_query}: {status}")));
         }
-        serde_json::from_slice(&body).map_err(|error| self.broken(format!("{path_and_query}: {error}")))
+        serde_json::from_slice(&body)
+            .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
     }
 
     /// Asks for a path with its query, and takes the answer as it is.
     ///
     /// # Errors
     /// When the daemon cannot be reached or does not answer in time.
-    pub async fn get_bytes(&self, path_and_query: &str, accept: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    pub async fn get_bytes(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
         match tokio::time::timeout(TIMEOUT, self.exchange(path_and_query, accept)).await {
             Ok(answer) => answer,
             Err(_) => Err(self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))),
         }
     }
 
-    async fn exchange(&self, path_and_query: &str, accept: &str) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = UnixStream::connect(&self.path).await.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => ClientError::NoPermission(self.path.clone()),
-            _ => ClientError::Unreachable { path: self.path.clone(), error },
-        })?;
+    async fn exchange(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.path)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::NoPermission(self.path.clone()),
+                _ => ClientError::Unreachable {
+                    path: self.path.clone(),
+                    error,
+                },
+            })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.broken(error.to_string()))?;
@@ -98,16 +123,29 @@ impl Client {
             .header(HOST, "smtt")
             .header(ACCEPT, accept)
             .body(Empty::<Bytes>::new())
-            .map_err(|error| ClientError::Refused(format!("cannot ask for {path_and_query}: {error}")))?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken(error.to_string()))?;
+            .map_err(|error| {
+                ClientError::Refused(format!("cannot ask for {path_and_query}: {error}"))
+            })?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.broken(error.to_string()))?;
         let status = response.status();
-        let body = response.into_body().collect().await.map_err(|error| self.broken(error.to_string()))?.to_bytes();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| self.broken(error.to_string()))?
+            .to_bytes();
         connection.abort();
         Ok((status, body))
     }
 
     fn broken(&self, reason: String) -> ClientError {
-        ClientError::Broken { path: self.path.clone(), reason }
+        ClientError::Broken {
+            path: self.path.clone(),
+            reason,
+        }
     }
 }
 
@@ -115,7 +153,10 @@ impl Client {
 #[must_use]
 pub fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let mut text = String::new();
-    for (name, value) in pairs.iter().filter_map(|(name, value)| value.map(|value| (name, value))) {
+    for (name, value) in pairs
+        .iter()
+        .filter_map(|(name, value)| value.map(|value| (name, value)))
+    {
         text.push(if text.is_empty() { '?' } else { '&' });
         text.push_str(name);
         text.push('=');
@@ -136,7 +177,14 @@ mod tests {
 
     #[test]
     fn a_query_is_escaped() {
-        assert_eq!(query(&[("app", Some("a b&c")), ("rdd", None), ("stage", Some("3.1"))]), "?app=a%20b%26c&stage=3.1");
+        assert_eq!(
+            query(&[
+                ("app", Some("a b&c")),
+                ("rdd", None),
+                ("stage", Some("3.1"))
+            ]),
+            "?app=a%20b%26c&stage=3.1"
+        );
         assert_eq!(query(&[]), "");
     }
 }

@@ -13,6 +13,7 @@
 use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
 use crate::loss::Hop;
 use crate::probes::Verdict;
+pub use crate::probes::doctor::Check;
 use serde::{Deserialize, Serialize};
 
 /// One probe with its verdict.
@@ -88,10 +89,20 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
     if !ready {
         reasons.push("the daemon is still starting".to_owned());
     }
-    for probe in probes.iter().filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported")) {
+    for probe in probes
+        .iter()
+        .filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported"))
+    {
         // A rung of a ladder that is not there matters only when no other rung holds.
-        if probe.verdict == "broken" || !probes.iter().any(|other| other.name == probe.name && other.verdict == "ok") {
-            reasons.push(format!("probe {} ({}) is {}: {}", probe.name, probe.hook, probe.verdict, probe.reason));
+        if probe.verdict == "broken"
+            || !probes
+                .iter()
+                .any(|other| other.name == probe.name && other.verdict == "ok")
+        {
+            reasons.push(format!(
+                "probe {} ({}) is {}: {}",
+                probe.name, probe.hook, probe.verdict, probe.reason
+            ));
         }
     }
     for hop in ledger.iter().filter(|hop| !hop.consistent) {
@@ -105,19 +116,6 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
         ));
     }
     reasons
-}
-
-/// One check of `smtt-ctl doctor`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// What was checked.
-    pub name: String,
-    /// Whether it is as it should be.
-    pub ok: bool,
-    /// What was found.
-    pub detail: String,
-    /// What to do; empty when it is as it should be.
-    pub remedy: String,
 }
 
 /// Query of a listing.

@@ -27,15 +27,22 @@ pub struct Peer {
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         let peer = match stream.io().peer_cred() {
-            Ok(credentials) => {
-                Self { uid: Some(credentials.uid()), gid: Some(credentials.gid()), pid: credentials.pid() }
-            }
+            Ok(credentials) => Self {
+                uid: Some(credentials.uid()),
+                gid: Some(credentials.gid()),
+                pid: credentials.pid(),
+            },
             Err(error) => {
                 tracing::info!(%error, "control connection without credentials");
                 Self::default()
             }
         };
-        tracing::debug!(uid = peer.uid, gid = peer.gid, pid = peer.pid, "control connection");
+        tracing::debug!(
+            uid = peer.uid,
+            gid = peer.gid,
+            pid = peer.pid,
+            "control connection"
+        );
         peer
     }
 }
@@ -51,7 +58,9 @@ pub async fn serve_control(
 ) -> std::io::Result<()> {
     let (listener, _remove_when_done) = socket.into_listener()?;
     let service = control_router(shared).into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, service).with_graceful_shutdown(shutdown).await
+    axum::serve(listener, service)
+        .with_graceful_shutdown(shutdown)
+        .await
 }
 
 /// Serves the metrics port until `shutdown` is done.
@@ -63,5 +72,10 @@ pub async fn serve_web(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, web_router(shared)).with_graceful_shutdown(shutdown).await
+    axum::serve(listener, web_router(shared))
+        .with_graceful_shutdown(shutdown)
+        .await
 }
+
+#[cfg(test)]
+mod tests;

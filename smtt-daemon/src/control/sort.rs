@@ -41,7 +41,10 @@ impl std::str::FromStr for Sort {
             Some((column, "desc")) => (column, Some(true)),
             Some(_) => return Err(SortError::Direction(text.to_owned())),
         };
-        Ok(Self { column: column.to_owned(), descending })
+        Ok(Self {
+            column: column.to_owned(),
+            descending,
+        })
     }
 }
 
@@ -50,13 +53,18 @@ fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => match (left.as_u64(), right.as_u64()) {
             (Some(left), Some(right)) => left.cmp(&right),
-            _ => left.as_f64().partial_cmp(&right.as_f64()).unwrap_or(Ordering::Equal),
+            _ => left
+                .as_f64()
+                .partial_cmp(&right.as_f64())
+                .unwrap_or(Ordering::Equal),
         },
         // Ids that are numbers as text ("10" after "9") sort as numbers.
-        (Value::String(left), Value::String(right)) => match (left.parse::<u64>(), right.parse::<u64>()) {
-            (Ok(left), Ok(right)) => left.cmp(&right),
-            _ => left.cmp(right),
-        },
+        (Value::String(left), Value::String(right)) => {
+            match (left.parse::<u64>(), right.parse::<u64>()) {
+                (Ok(left), Ok(right)) => left.cmp(&right),
+                _ => left.cmp(right),
+            }
+        }
         (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
         (Value::Array(left), Value::Array(right)) => left.len().cmp(&right.len()),
         (Value::Number(_), _) => Ordering::Less,
@@ -70,13 +78,21 @@ fn compare(left: &Value, right: &Value) -> Ordering {
 /// # Errors
 /// When no row has such a field and there are rows.
 pub fn sort(rows: &mut [Row], sort: &Sort) -> Result<(), SortError> {
-    let Some(first) = rows.first() else { return Ok(()) };
+    let Some(first) = rows.first() else {
+        return Ok(());
+    };
     if !rows.iter().any(|row| row.contains_key(&sort.column)) {
         let known: Vec<&str> = first.keys().map(String::as_str).collect();
-        return Err(SortError::Column { column: sort.column.clone(), known: known.join(", ") });
+        return Err(SortError::Column {
+            column: sort.column.clone(),
+            known: known.join(", "),
+        });
     }
     let value = |row: &Row| row.get(&sort.column).cloned().unwrap_or(Value::Null);
-    let numbers = rows.iter().any(|row| row.get(&sort.column).is_some_and(|value| value.is_number() || value.is_array()));
+    let numbers = rows.iter().any(|row| {
+        row.get(&sort.column)
+            .is_some_and(|value| value.is_number() || value.is_array())
+    });
     let descending = sort.descending.unwrap_or(numbers);
     rows.sort_by(|left, right| {
         let (left, right) = (value(left), value(right));
@@ -97,10 +113,14 @@ mod tests {
     use serde_json::json;
 
     fn rows() -> Vec<Row> {
-        [json!({"n": 2, "s": "9"}), json!({"n": null, "s": "b"}), json!({"n": 10, "s": "10"})]
-            .into_iter()
-            .filter_map(|row| row.as_object().cloned())
-            .collect()
+        [
+            json!({"n": 2, "s": "9"}),
+            json!({"n": null, "s": "b"}),
+            json!({"n": 10, "s": "10"}),
+        ]
+        .into_iter()
+        .filter_map(|row| row.as_object().cloned())
+        .collect()
     }
 
     fn sorted(by: &str) -> Vec<Value> {
@@ -120,9 +140,15 @@ mod tests {
 
     #[test]
     fn errors_say_what_there_is() {
-        let by = Sort { column: "x".to_owned(), descending: None };
+        let by = Sort {
+            column: "x".to_owned(),
+            descending: None,
+        };
         let error = sort(&mut rows(), &by).expect_err("no such column");
-        assert_eq!(error.to_string(), "cannot sort by \"x\"; the columns are: n, s");
+        assert_eq!(
+            error.to_string(),
+            "cannot sort by \"x\"; the columns are: n, s"
+        );
         assert!("n:up".parse::<Sort>().is_err());
         assert_eq!(sort(&mut [], &by), Ok(()));
     }

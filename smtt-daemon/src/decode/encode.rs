@@ -4,7 +4,9 @@ use super::{BlockFact, Event, Fact, Outcome, ThreadFact};
 use smtt_common::counter::ContextKey;
 use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
-use smtt_common::event::marker::{BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome};
+use smtt_common::event::marker::{
+    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+};
 use smtt_common::event::{Kind, RecordHeader};
 
 /// A payload in the simple form of the marker's facts. The caller gives words, ranges and strings in the order of
@@ -79,7 +81,10 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 ],
             ),
         ),
-        Fact::ThreadRegistered(thread) => (Kind::THREAD_REGISTERED, payload(&thread_words(thread), &[], &[&thread.name])),
+        Fact::ThreadRegistered(thread) => (
+            Kind::THREAD_REGISTERED,
+            payload(&thread_words(thread), &[], &[&thread.name]),
+        ),
         Fact::ThreadGone(thread) => (Kind::THREAD_GONE, payload(&thread_words(thread), &[], &[])),
         Fact::RddDescribed(rdd) => {
             let parents: Vec<String> = rdd.parents.iter().map(ToString::to_string).collect();
@@ -88,14 +93,25 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 payload(
                     &[u64::from(rdd.rdd_id), rdd.partitions, rdd.storage_level],
                     &[],
-                    &[&rdd.name, &rdd.call_site, &rdd.storage_level_text, &parents.join(",")],
+                    &[
+                        &rdd.name,
+                        &rdd.call_site,
+                        &rdd.storage_level_text,
+                        &parents.join(","),
+                    ],
                 ),
             )
         }
         Fact::StageDescribed(stage) => (
             Kind::STAGE_DESCRIBED,
             payload(
-                &[u64::from(stage.stage_id), u64::from(stage.stage_attempt), stage.tasks, id(stage.job_id), id(stage.rdd_id)],
+                &[
+                    u64::from(stage.stage_id),
+                    u64::from(stage.stage_attempt),
+                    stage.tasks,
+                    id(stage.job_id),
+                    id(stage.rdd_id),
+                ],
                 &[],
                 &[&stage.name],
             ),
@@ -135,12 +151,26 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
         ),
         Fact::BlockStored(block) => (Kind::BLOCK_STORED, block_payload(block)),
         Fact::BlockMoved(block) => (Kind::BLOCK_MOVED, block_payload(block)),
-        Fact::BlockRead(block) => {
-            (Kind::BLOCK_READ, payload(&[id(block.rdd_id), id(block.partition), long_id(block.task_attempt_id)], &[], &[&block.block_id]))
-        }
-        Fact::BlockRemoved(block) => {
-            (Kind::BLOCK_REMOVED, payload(&[id(block.rdd_id), id(block.partition)], &[], &[&block.block_id]))
-        }
+        Fact::BlockRead(block) => (
+            Kind::BLOCK_READ,
+            payload(
+                &[
+                    id(block.rdd_id),
+                    id(block.partition),
+                    long_id(block.task_attempt_id),
+                ],
+                &[],
+                &[&block.block_id],
+            ),
+        ),
+        Fact::BlockRemoved(block) => (
+            Kind::BLOCK_REMOVED,
+            payload(
+                &[id(block.rdd_id), id(block.partition)],
+                &[],
+                &[&block.block_id],
+            ),
+        ),
         Fact::PageAllocated(page) => (
             Kind::PAGE_ALLOCATED,
             payload(
@@ -201,10 +231,21 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
         ),
         Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
-        Fact::ProcessGone { exec, is_executor } => {
-            (Kind::PROCESS_GONE, words32(&[if *exec { REASON_EXEC } else { REASON_EXIT }, u32::from(*is_executor)]))
-        }
-        Fact::FaultSample { address, write, context } => (Kind::FAULT_SAMPLE, sample(*address, *write, context.as_ref())),
+        Fact::ProcessGone { exec, is_executor } => (
+            Kind::PROCESS_GONE,
+            words32(&[
+                if *exec { REASON_EXEC } else { REASON_EXIT },
+                u32::from(*is_executor),
+            ]),
+        ),
+        Fact::FaultSample {
+            address,
+            write,
+            context,
+        } => (
+            Kind::FAULT_SAMPLE,
+            sample(*address, *write, context.as_ref()),
+        ),
     }
 }
 
@@ -213,7 +254,11 @@ const fn flag(set: bool, bit: u64) -> u64 {
 }
 
 fn thread_words(thread: &ThreadFact) -> [u64; 3] {
-    [thread.slot_address, u64::from(thread.tid), thread.generation]
+    [
+        thread.slot_address,
+        u64::from(thread.tid),
+        thread.generation,
+    ]
 }
 
 fn block_payload(block: &BlockFact) -> Vec<u8> {

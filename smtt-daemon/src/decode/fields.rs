@@ -58,7 +58,10 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Splits a payload.
     pub(super) fn split(schema: &'static Schema, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let truncated = |field| DecodeError::Truncated { kind: schema.kind, field };
+        let truncated = |field| DecodeError::Truncated {
+            kind: schema.kind,
+            field,
+        };
         let mut reader = Reader::new(payload);
         let mut words = [0; WORDS_MAX];
         for (slot, field) in words.iter_mut().zip(schema.words) {
@@ -66,7 +69,13 @@ impl<'a> Fields<'a> {
         }
         let mut ranges = Vec::new();
         if schema.ranges {
-            let count = schema.words.len().checked_sub(1).and_then(|last| words.get(last)).copied().unwrap_or(0);
+            let count = schema
+                .words
+                .len()
+                .checked_sub(1)
+                .and_then(|last| words.get(last))
+                .copied()
+                .unwrap_or(0);
             // Each range takes 16 bytes of the payload, so an absurd count ends here and reserves nothing.
             if count > (reader.rest.len() / 16) as u64 {
                 return Err(truncated("ranges"));
@@ -82,14 +91,22 @@ impl<'a> Fields<'a> {
             let length = reader.u16().ok_or(truncated(field))?;
             strings.push(reader.bytes(usize::from(length)).ok_or(truncated(field))?);
         }
-        Ok(Self { schema, words, ranges, strings })
+        Ok(Self {
+            schema,
+            words,
+            ranges,
+            strings,
+        })
     }
 
     /// A word as it is.
     pub(super) fn word(&self, name: &'static str) -> u64 {
         let index = self.schema.words.iter().position(|word| *word == name);
         debug_assert!(index.is_some(), "{} has no word {name}", self.schema.entry);
-        index.and_then(|index| self.words.get(index)).copied().unwrap_or(NONE)
+        index
+            .and_then(|index| self.words.get(index))
+            .copied()
+            .unwrap_or(NONE)
     }
 
     /// A word that may be none.
@@ -100,25 +117,47 @@ impl<'a> Fields<'a> {
     /// A 32-bit id that may be none.
     pub(super) fn optional_id(&self, name: &'static str) -> Result<Option<u32>, DecodeError> {
         self.optional(name)
-            .map(|word| u32::try_from(word).map_err(|_| DecodeError::Invalid { kind: self.schema.kind, field: name }))
+            .map(|word| {
+                u32::try_from(word).map_err(|_| DecodeError::Invalid {
+                    kind: self.schema.kind,
+                    field: name,
+                })
+            })
             .transpose()
     }
 
     /// A 32-bit id that must be there.
     pub(super) fn id(&self, name: &'static str) -> Result<u32, DecodeError> {
-        self.optional_id(name)?.ok_or(DecodeError::Invalid { kind: self.schema.kind, field: name })
+        self.optional_id(name)?.ok_or(DecodeError::Invalid {
+            kind: self.schema.kind,
+            field: name,
+        })
     }
 
     /// A 64-bit id that must be there.
     pub(super) fn long_id(&self, name: &'static str) -> Result<u64, DecodeError> {
-        self.optional(name).ok_or(DecodeError::Invalid { kind: self.schema.kind, field: name })
+        self.optional(name).ok_or(DecodeError::Invalid {
+            kind: self.schema.kind,
+            field: name,
+        })
     }
 
     /// A string, fit to be shown.
     pub(super) fn text(&self, name: &'static str) -> String {
-        let index = self.schema.strings.iter().position(|string| *string == name);
-        debug_assert!(index.is_some(), "{} has no string {name}", self.schema.entry);
-        index.and_then(|index| self.strings.get(index)).map(|bytes| clean(bytes)).unwrap_or_default()
+        let index = self
+            .schema
+            .strings
+            .iter()
+            .position(|string| *string == name);
+        debug_assert!(
+            index.is_some(),
+            "{} has no string {name}",
+            self.schema.entry
+        );
+        index
+            .and_then(|index| self.strings.get(index))
+            .map(|bytes| clean(bytes))
+            .unwrap_or_default()
     }
 }
 
@@ -131,7 +170,9 @@ pub(super) fn clean(bytes: &[u8]) -> String {
         .chars()
         .map(|character| match character {
             '\n' | '\r' | '\t' => ' ',
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => char::REPLACEMENT_CHARACTER,
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
+                char::REPLACEMENT_CHARACTER
+            }
             character if character.is_control() => char::REPLACEMENT_CHARACTER,
             character => character,
         })

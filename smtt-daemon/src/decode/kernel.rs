@@ -16,7 +16,10 @@ pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
         Kind::FAULT_SAMPLE => sample(&mut reader),
         other => return Err(DecodeError::UnknownKind(other.0)),
     };
-    fact.ok_or(DecodeError::Truncated { kind, field: "payload" })
+    fact.ok_or(DecodeError::Truncated {
+        kind,
+        field: "payload",
+    })
 }
 
 fn forked(reader: &mut Reader<'_>) -> Option<Fact> {
@@ -28,7 +31,10 @@ fn forked(reader: &mut Reader<'_>) -> Option<Fact> {
 fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
     let reason = reader.u32()?;
     let is_executor = reader.u32()?;
-    Some(Fact::ProcessGone { exec: reason == REASON_EXEC, is_executor: is_executor == 1 })
+    Some(Fact::ProcessGone {
+        exec: reason == REASON_EXEC,
+        is_executor: is_executor == 1,
+    })
 }
 
 fn sample(reader: &mut Reader<'_>) -> Option<Fact> {

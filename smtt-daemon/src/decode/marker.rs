@@ -2,10 +2,13 @@
 
 use super::fields::Fields;
 use super::{
-    BlockFact, BlockRead, BlockRemoved, DecodeError, ExecutorDescribed, Fact, Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed,
-    Span, StageDescribed, TaskEnded, TaskStarted, ThreadFact,
+    BlockFact, BlockRead, BlockRemoved, DecodeError, ExecutorDescribed, Fact, Outcome,
+    PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
+    TaskStarted, ThreadFact,
 };
-use smtt_common::event::marker::{BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome};
+use smtt_common::event::marker::{
+    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+};
 use smtt_common::event::{Kind, Schema};
 
 /// Decodes the payload of a marker's fact.
@@ -13,7 +16,10 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
     let fields = Fields::split(schema, payload)?;
     Ok(match schema.kind {
         Kind::EXECUTOR_DESCRIBED => Fact::ExecutorDescribed(Box::new(executor(&fields))),
-        Kind::THREAD_REGISTERED => Fact::ThreadRegistered(ThreadFact { name: fields.text("thread_name"), ..thread(&fields)? }),
+        Kind::THREAD_REGISTERED => Fact::ThreadRegistered(ThreadFact {
+            name: fields.text("thread_name"),
+            ..thread(&fields)?
+        }),
         Kind::THREAD_GONE => Fact::ThreadGone(thread(&fields)?),
         Kind::RDD_DESCRIBED => Fact::RddDescribed(Box::new(rdd(&fields)?)),
         Kind::STAGE_DESCRIBED => Fact::StageDescribed(StageDescribed {
@@ -81,7 +87,9 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             // -1 where there is no stage.
             stage_attempt: fields.optional_id("stage_attempt")?.unwrap_or(0),
         }),
-        Kind::RESYNC_DONE => Fact::ResyncDone { request: fields.word("request") },
+        Kind::RESYNC_DONE => Fact::ResyncDone {
+            request: fields.word("request"),
+        },
         other => return Err(DecodeError::UnknownKind(other.0)),
     })
 }
@@ -122,7 +130,11 @@ fn rdd(fields: &Fields<'_>) -> Result<RddDescribed, DecodeError> {
         call_site: fields.text("call_site"),
         storage_level_text: fields.text("storage_level_text"),
         // The list may have been cut in the middle of a number; what cannot be read is left out.
-        parents: fields.text("parents").split(',').filter_map(|id| id.trim().parse().ok()).collect(),
+        parents: fields
+            .text("parents")
+            .split(',')
+            .filter_map(|id| id.trim().parse().ok())
+            .collect(),
     })
 }
 
@@ -135,7 +147,12 @@ fn task_ended(fields: &Fields<'_>) -> Result<TaskEnded, DecodeError> {
             outcome::SUCCESS => Outcome::Succeeded,
             outcome::FAILED => Outcome::Failed,
             outcome::KILLED => Outcome::Killed,
-            _ => return Err(DecodeError::Invalid { kind: Kind::TASK_ENDED, field: "outcome" }),
+            _ => {
+                return Err(DecodeError::Invalid {
+                    kind: Kind::TASK_ENDED,
+                    field: "outcome",
+                });
+            }
         },
         execution_memory_peak_bytes: fields.word("execution_memory_peak_bytes"),
         reason: fields.text("reason"),

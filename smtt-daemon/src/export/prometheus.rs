@@ -50,20 +50,31 @@ impl Exporter {
     /// An exporter that shows at most `series_max` RDDs by name, over all executors.
     #[must_use]
     pub fn new(series_max: usize) -> Self {
-        Self { series_max, others: Mutex::default() }
+        Self {
+            series_max,
+            others: Mutex::default(),
+        }
     }
 
     /// The answer to one scrape: content type and text.
     ///
     /// # Errors
     /// When the text cannot be written.
-    pub fn scrape(&self, shared: &Shared, accept: &str) -> Result<(&'static str, String), fmt::Error> {
+    pub fn scrape(
+        &self,
+        shared: &Shared,
+        accept: &str,
+    ) -> Result<(&'static str, String), fmt::Error> {
         let families = {
             // Held over the snapshot, so that two scrapes at a time see the counters in order.
             let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
             collect::families(shared, &mut others, self.series_max)
         };
-        Ok(if wants_openmetrics(accept) { (OPENMETRICS, open_metrics(families)?) } else { (TEXT, text::render(&families)) })
+        Ok(if wants_openmetrics(accept) {
+            (OPENMETRICS, open_metrics(families)?)
+        } else {
+            (TEXT, text::render(&families))
+        })
     }
 }
 
@@ -76,7 +87,9 @@ fn wants_openmetrics(accept: &str) -> bool {
             .filter_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
                 (parts.next()? == wanted).then(|| {
-                    parts.find_map(|part| part.strip_prefix("q=")).map_or(1.0, |q| q.parse::<f64>().unwrap_or(0.0))
+                    parts
+                        .find_map(|part| part.strip_prefix("q="))
+                        .map_or(1.0, |q| q.parse::<f64>().unwrap_or(0.0))
                 })
             })
             .fold(0.0, f64::max)
@@ -90,24 +103,35 @@ fn wants_openmetrics(accept: &str) -> bool {
 struct Snapshot(Vec<Family>);
 
 impl prometheus_client::collector::Collector for Snapshot {
-    fn encode(&self, mut encoder: prometheus_client::encoding::DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(
+        &self,
+        mut encoder: prometheus_client::encoding::DescriptorEncoder<'_>,
+    ) -> fmt::Result {
         use prometheus_client::encoding::EncodeMetric;
         use prometheus_client::metrics::MetricType;
         use prometheus_client::metrics::counter::ConstCounter;
         use prometheus_client::metrics::gauge::ConstGauge;
 
-        for Family { metric, samples } in self.0.iter().filter(|family| !family.samples.is_empty()) {
+        for Family { metric, samples } in self.0.iter().filter(|family| !family.samples.is_empty())
+        {
             let kind = match metric.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Info => MetricType::Info,
             };
             // The format adds the suffixes of counters and infos itself.
-            let name = metric.name.trim_end_matches("_total").trim_end_matches("_info");
+            let name = metric
+                .name
+                .trim_end_matches("_total")
+                .trim_end_matches("_info");
             let mut family = encoder.encode_descriptor(name, metric.help, None, kind)?;
             for (values, value) in samples {
-                let labels: Vec<(&str, &str)> =
-                    metric.labels.iter().zip(values).map(|(name, value)| (*name, value.as_str())).collect();
+                let labels: Vec<(&str, &str)> = metric
+                    .labels
+                    .iter()
+                    .zip(values)
+                    .map(|(name, value)| (*name, value.as_str()))
+                    .collect();
                 if metric.kind == Kind::Info {
                     // The labels are the information; one family may have several.
                     family.encode_info(&labels)?;
@@ -115,8 +139,12 @@ impl prometheus_client::collector::Collector for Snapshot {
                 }
                 let sample = family.encode_family(&labels)?;
                 match (metric.kind, value) {
-                    (Kind::Counter, Value::Whole(value)) => ConstCounter::new(*value).encode(sample)?,
-                    (Kind::Counter, Value::Real(value)) => ConstCounter::new(*value).encode(sample)?,
+                    (Kind::Counter, Value::Whole(value)) => {
+                        ConstCounter::new(*value).encode(sample)?
+                    }
+                    (Kind::Counter, Value::Real(value)) => {
+                        ConstCounter::new(*value).encode(sample)?
+                    }
                     (_, Value::Whole(value)) => ConstGauge::new(*value).encode(sample)?,
                     (_, Value::Real(value)) => ConstGauge::new(*value).encode(sample)?,
                 }

@@ -11,20 +11,17 @@ use smtt_common::{context::SlotHead, settings::TableOperation};
 
 use crate::tables as rows;
 
-/// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused. Without aya's macro for raw tracepoints,
-/// which throws the answer away: a tracepoint has none.
+/// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused.
+///
+/// Written without the attribute of the other programs, because that one drops the answer.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp")]
-pub fn tables(ctx: *mut c_void) -> u32 {
-    u32::from(change(&RawTracePointContext::new(ctx)))
-}
-
-#[inline(always)]
-fn change(ctx: &RawTracePointContext) -> bool {
+pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
+    let ctx = RawTracePointContext::new(ctx);
     let operation = TableOperation(ctx.arg(0));
     let subject: u64 = ctx.arg(1);
     let executor: u64 = ctx.arg(2);
-    match operation {
+    let done = match operation {
         TableOperation::ADOPT_EXECUTOR => rows::adopt_executor(subject as u32).is_some(),
         TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
         TableOperation::ADOPT_THREAD => rows::adopt_thread(subject as u32, executor, ctx.arg(3)),
@@ -51,5 +48,6 @@ fn change(ctx: &RawTracePointContext) -> bool {
             true
         }
         _ => false,
-    }
+    };
+    i32::from(done)
 }

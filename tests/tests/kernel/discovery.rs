@@ -54,8 +54,11 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
     lab.probes.attach_library(&copy)?;
     let mut bytes = std::fs::read(&copy)?;
     let pad = [0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3];
-    let at = bytes.windows(pad.len()).position(|window| window == pad).context("the library has pads (x86-64)")?;
-    bytes[at] = 0x90;
+    let pads: Vec<usize> = bytes.windows(pad.len()).enumerate().filter(|(_, window)| *window == pad).map(|(at, _)| at).collect();
+    ensure!(pads.len() >= 16, "the library has {} pads (x86-64)", pads.len());
+    for at in pads {
+        bytes[at] = 0x90;
+    }
     let wrong = folder.path().join("wrong.so");
     std::fs::write(&wrong, &bytes)?;
     let refused = lab.probes.attach_library(&wrong).err().context("a library with a wrong pad is probed")?;

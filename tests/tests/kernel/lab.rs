@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -157,7 +158,8 @@ fn add(sum: &mut FaultCounters, more: &FaultCounters) {
 pub struct Workload {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// Its lines, read by a thread: a workload that says nothing fails the test instead of holding it up.
+    output: Receiver<String>,
 }
 
 impl Workload {
@@ -172,7 +174,9 @@ impl Workload {
             .spawn()
             .context("the workload cannot be started")?;
         let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().context("the workload has no output")?);
+        let lines = BufReader::new(child.stdout.take().context("the workload has no output")?).lines();
+        let (said, output) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| said.send(line)));
         let mut workload = Self { child, input, output };
         workload.expect("READY")?;
         workload.quiet()?;
@@ -202,9 +206,10 @@ impl Workload {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Lets it end.
+    /// Lets it end, by the end of its input at the latest.
     pub fn end(mut self) -> Result<()> {
         self.go()?;
+        self.input = None;
         let status = self.child.wait()?;
         ensure!(status.success(), "the workload ended with {status}");
         Ok(())
@@ -212,11 +217,12 @@ impl Workload {
 
     /// Waits for a line that starts so, and returns the rest of it.
     pub fn expect(&mut self, start: &str) -> Result<String> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line)? == 0 {
-            bail!("the workload ended before it said {start}: {}", self.child.wait()?);
-        }
-        line.trim_end().strip_prefix(start).map(str::to_owned).with_context(|| format!("the workload said {line:?}, not {start}"))
+        let line = match self.output.recv_timeout(LIMIT) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => bail!("the workload has not said {start} in {LIMIT:?}"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the workload ended before it said {start}: {}", self.child.wait()?),
+        };
+        line.strip_prefix(start).map(str::to_owned).with_context(|| format!("the workload said {line:?}, not {start}"))
     }
 
     /// Waits until it waits for us: its faults stand still. Both ends of an interval are such moments, so that the

@@ -2,12 +2,24 @@
 
 use anyhow::{Context, Result};
 use smtt_tests::lab::Lab;
+use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
 use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 
+/// Its name tells it apart from whatever else runs on the machine.
 fn application(lab: &Lab) -> Result<Application> {
-    Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
+    Ok(application.conf("spark.app.name", &lab.folder().display().to_string()))
+}
+
+/// Whether the daemon has seen an executor of that name's application.
+fn traced(lab: &Lab, daemon: &Daemon) -> Result<bool> {
+    let name = lab.folder().display().to_string();
+    let executors = daemon.rows(&["executors"])?;
+    Ok(executors
+        .iter()
+        .any(|executor| executor["application_name"].as_str() == Some(&name)))
 }
 
 /// What the executors and the driver wrote to their logs.
@@ -45,10 +57,10 @@ fn without_the_marker() -> Result<()> {
         PAGE_RANK_RESULT
     );
     assert!(
-        daemon.rows(&["executors"])?.is_empty(),
+        !traced(&lab, &daemon)?,
         "a JVM without the marker is no executor"
     );
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -62,7 +74,7 @@ fn without_a_daemon() -> Result<()> {
         "nothing is wrong, so the marker has nothing to say: {}",
         lines_of_marker(&logs)
     );
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -72,14 +84,14 @@ fn the_daemon_is_killed_in_the_middle() -> Result<()> {
     let mut run = lab.run(application(&lab)?.with_marker(&lab.places))?;
     run.open("begin")?;
     run.reach("cached")?;
-    assert_eq!(daemon.rows(&["executors"])?.len(), 2);
+    assert_eq!(run.rows(&daemon, &["executors"])?.len(), 2);
     run.open("cached")?;
     // Tasks are running now.
     daemon.kill();
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
     // It left a socket behind; the next one replaces it.
     daemon.start_again()?;
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -92,13 +104,59 @@ fn without_the_native_library() -> Result<()> {
         lab.run_through(&marked)?.result(smtt_tests::lab::LIMIT)?,
         PAGE_RANK_RESULT
     );
-    assert!(daemon.rows(&["executors"])?.is_empty());
+    assert!(!traced(&lab, &daemon)?);
     let logs = executor_logs(&lab)?;
     assert!(
         logs.contains("smtt-marker: "),
         "the missing library is not warned of"
     );
-    Ok(())
+    lab.passed()
+}
+
+#[test]
+fn with_a_spark_whose_hook_is_missing() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let patched = lab.folder().join("patched");
+    let patched_path = patched.display().to_string();
+    lab.spark.helper(
+        &lab.places,
+        "RenameMethod",
+        &[
+            "org.apache.spark.storage.memory.MemoryStore",
+            "putIterator",
+            &patched_path,
+        ],
+    )?;
+    let marked = application(&lab)?
+        .with_marker(&lab.places)
+        .conf("spark.executor.extraClassPath", &patched_path);
+    let mut run = lab.run(marked)?;
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    // Everything but what that hook tells is still told.
+    smtt_tests::truth::same_tasks(&daemon, &run.submitted)?;
+    for executor in run.rows(&daemon, &["executors"])? {
+        let missing = executor["missing_hooks"].to_string();
+        assert!(
+            missing.contains("putIterator"),
+            "the missing hook is not named: {executor:#?}"
+        );
+    }
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    let logs = executor_logs(&lab)?;
+    let warnings = logs
+        .lines()
+        .filter(|line| line.contains("smtt-marker: ") && line.contains("putIterator"))
+        .count();
+    assert_eq!(
+        warnings,
+        2,
+        "one warning per executor: {}",
+        lines_of_marker(&logs)
+    );
+    lab.passed()
 }
 
 fn lines_of_marker(logs: &str) -> String {

@@ -45,9 +45,8 @@ fn kernel_faults(pid: u32) -> Result<u64> {
 
 /// Reads both sides while nothing happens.
 pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
-    let application = run.submitted.application_id()?;
     for _ in 0..20 {
-        let rows = daemon.rows(&["executors", "--app", &application])?;
+        let rows = run.rows(daemon, &["executors"])?;
         let mut before = BTreeMap::new();
         for row in &rows {
             let pid = row["pid"]
@@ -56,7 +55,7 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
             before.insert(pid, kernel_faults(pid)?);
         }
         thread::sleep(TWO_TICKS);
-        let rows = daemon.rows(&["executors", "--app", &application])?;
+        let rows = run.rows(daemon, &["executors"])?;
         let mut pairs = BTreeMap::new();
         let mut quiet = true;
         for row in &rows {
@@ -143,8 +142,8 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
         assert!(pair.attributed > 0, "no fault is attributed: {faults:?}");
     }
     // The same faults once more, from the other end: what tasks and RDDs are said to have caused.
-    let tasks: u64 = sum(&daemon, "tasks")?;
-    let rdds: u64 = sum(&daemon, "rdds")?;
+    let tasks: u64 = sum(&daemon, &run, "tasks")?;
+    let rdds: u64 = sum(&daemon, &run, "rdds")?;
     let attributed: u64 = end.values().map(|pair| pair.attributed).sum();
     println!("attributed to executors {attributed}, to tasks {tasks}, to RDDs {rdds}");
     assert!(
@@ -156,13 +155,13 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
         "faults by task do not fit the attributed ones"
     );
     run.finish(&["end"])?;
-    Ok(())
+    lab.passed()
 }
 
 /// Faults of all rows of a listing.
-fn sum(daemon: &Daemon, listing: &str) -> Result<u64> {
-    Ok(daemon
-        .rows(&[listing])?
+fn sum(daemon: &Daemon, run: &Run, listing: &str) -> Result<u64> {
+    Ok(run
+        .rows(daemon, &[listing])?
         .iter()
         .filter_map(|row| row["page_faults"].as_u64())
         .sum())

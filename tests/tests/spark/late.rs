@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use smtt_tests::lab::Lab;
+use serde_json::Value;
+use smtt_tests::lab::{Lab, Run};
 use smtt_tests::truth::{same_storage, same_tasks};
+use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -14,9 +16,9 @@ use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 /// The first scans for executors come a second after one another, then less often.
 const FOUND_WITHIN: Duration = Duration::from_secs(15);
 
-fn executors(daemon: &Daemon) -> Result<()> {
+fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     wait_for("both executors are found", FOUND_WITHIN, || {
-        Ok((daemon.rows(&["executors"])?.len() == 2).then_some(()))
+        Ok((run.rows(daemon, &["executors"])?.len() == 2).then_some(()))
     })
 }
 
@@ -28,7 +30,7 @@ fn found(options: &Options) -> Result<()> {
     run.open("begin")?;
     run.reach("cached")?;
     let daemon = lab.daemon_with(options)?;
-    executors(&daemon)?;
+    executors(&daemon, &run)?;
     let cached = same_storage(&daemon, &run.submitted)?;
     assert!(cached.contains_key("links"), "{cached:?}");
 
@@ -36,7 +38,7 @@ fn found(options: &Options) -> Result<()> {
     run.open("cached")?;
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
-    let tasks = daemon.rows(&["tasks"])?;
+    let tasks = run.rows(&daemon, &["tasks"])?;
     let late: Vec<_> = tasks
         .iter()
         .filter(|task| task["state"].as_str() == Some("succeeded"))
@@ -52,7 +54,7 @@ fn found(options: &Options) -> Result<()> {
         .sum();
     assert!(faults > 0, "the late tasks have no page faults: {late:#?}");
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -81,8 +83,61 @@ fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     same_tasks(&daemon, &run.submitted)?;
     daemon.stop();
     daemon.start_again()?;
-    executors(&daemon)?;
+    executors(&daemon, &run)?;
     assert_eq!(same_storage(&daemon, &run.submitted)?, before);
     assert_eq!(run.finish(&["cached", "end"])?, PAGE_RANK_RESULT);
-    Ok(())
+    lab.passed()
+}
+
+#[test]
+fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let mut run = lab.run(Application::java(
+        &lab.places,
+        LOCAL_CLUSTER,
+        "PageRank",
+        &PAGE_RANK,
+    )?)?;
+    run.open("begin")?;
+    run.reach("cached")?;
+    let jar = lab
+        .places
+        .marker()
+        .join("smtt-marker.jar")
+        .display()
+        .to_string();
+    let driver = run.submitted.running.pid();
+    let executors: Vec<u32> = witness::descendants(driver)?
+        .into_iter()
+        .filter(|pid| witness::command_line(*pid).contains("CoarseGrainedExecutorBackend"))
+        .collect();
+    assert_eq!(executors.len(), 2, "{executors:?}");
+    for pid in executors {
+        lab.spark
+            .helper(&lab.places, "Attach", &[&pid.to_string(), &jar])?;
+    }
+    run.open("cached")?;
+    run.reach("end")?;
+    // Without the plugin there are no names, but blocks and tasks are those of Spark from now on.
+    let spark = run.submitted.rest("storage/rdd")?;
+    let used = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let expected: u64 = spark
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|rdd| used(rdd, "memoryUsed"))
+        .sum();
+    let seen = wait_for("storage memory is Spark's", FOUND_WITHIN, || {
+        let seen: u64 = run
+            .rows(&daemon, &["rdds"])?
+            .iter()
+            .map(|rdd| used(rdd, "storage_memory_bytes"))
+            .sum();
+        Ok((seen == expected).then_some(seen))
+    })?;
+    assert!(seen > 1_000_000, "{seen} bytes");
+    assert!(run.rows(&daemon, &["tasks"])?.len() >= 16);
+    assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    lab.passed()
 }

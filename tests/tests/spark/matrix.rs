@@ -22,7 +22,7 @@ fn page_rank(lab: &Lab, master: &str) -> Result<()> {
     assert!(tasks > 20, "only {tasks} tasks");
     same_stages(&daemon, &run.submitted)?;
     // The RDD that is cached was written, then read by every iteration.
-    let rdds = daemon.rows(&["rdds"])?;
+    let rdds = run.rows(&daemon, &["rdds"])?;
     let faults: u64 = rdds
         .iter()
         .filter(|row| row["name"].as_str() == Some("links"))
@@ -32,7 +32,7 @@ fn page_rank(lab: &Lab, master: &str) -> Result<()> {
         faults > 0,
         "no page fault is counted for the RDD links: {rdds:#?}"
     );
-    for executor in daemon.rows(&["executors"])? {
+    for executor in run.rows(&daemon, &["executors"])? {
         let missing = executor["missing_hooks"].as_array().map(Vec::len);
         assert_eq!(
             missing,
@@ -46,13 +46,17 @@ fn page_rank(lab: &Lab, master: &str) -> Result<()> {
 }
 
 fn mode(version: &str, master: &str) -> Result<()> {
-    page_rank(&Lab::new(version)?, master)
+    let lab = Lab::new(version)?;
+    page_rank(&lab, master)?;
+    lab.passed()
 }
 
 fn standalone(version: &str) -> Result<()> {
     let lab = Lab::new(version)?;
     let cluster = lab.spark.standalone(2, 1, 1024)?;
-    page_rank(&lab, &cluster.url)
+    page_rank(&lab, &cluster.url)?;
+    drop(cluster);
+    lab.passed()
 }
 
 #[test]
@@ -108,5 +112,7 @@ fn spark_4_3_on_the_newest_jdk() -> Result<()> {
         return Ok(());
     };
     println!("Spark 4.3.0 on JDK {}", jdk.release);
-    page_rank(&Lab::on("4.3.0", &jdk)?, LOCAL_CLUSTER)
+    let lab = Lab::on("4.3.0", &jdk)?;
+    page_rank(&lab, LOCAL_CLUSTER)?;
+    lab.passed()
 }

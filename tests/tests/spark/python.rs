@@ -28,7 +28,7 @@ fn page_rank(version: &str) -> Result<()> {
 
     // Workers are kept for later tasks, so they are alive at both gates and the kernel still knows their faults.
     let mut workers = 0;
-    for row in daemon.rows(&["executors"])? {
+    for row in run.rows(&daemon, &["executors"])? {
         let pid = row["pid"].as_u64().unwrap_or(0) as u32;
         workers += witness::descendants(pid)?
             .iter()
@@ -49,7 +49,7 @@ fn page_rank(version: &str) -> Result<()> {
     }
 
     // A worker's memory is most of what Python touches: if it were not tagged, hardly anything would be.
-    let rdds = daemon.rows(&["rdds"])?;
+    let rdds = run.rows(&daemon, &["rdds"])?;
     let contexts = rdds
         .iter()
         .filter_map(|row| row["contexts"].as_array())
@@ -70,7 +70,7 @@ fn page_rank(version: &str) -> Result<()> {
         result.starts_with("RESULT pagerank 20000 pages"),
         "{result}"
     );
-    Ok(())
+    lab.passed()
 }
 
 #[test]

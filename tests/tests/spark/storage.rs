@@ -81,7 +81,7 @@ fn storage_memory(version: &str) -> Result<()> {
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
     assert_eq!(run.finish(&["end"])?, "RESULT storage 6816 records");
-    Ok(())
+    lab.passed()
 }
 
 #[test]
@@ -101,19 +101,18 @@ fn storage_memory_in_spark_4_3() -> Result<()> {
 
 /// Reads every range of the named RDD's blocks and looks for what the application wrote there.
 fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool) -> Result<usize> {
-    let application = run.submitted.application_id()?;
-    let pids: BTreeMap<String, u32> = daemon
-        .rows(&["executors", "--app", &application])?
+    let pids: BTreeMap<String, u32> = run
+        .rows(daemon, &["executors"])?
         .iter()
         .map(|row| Ok((text(row, "executor_id")?, number(row, "pid")? as u32)))
         .collect::<Result<_>>()?;
-    let rdds = daemon.rows(&["rdds", "--app", &application])?;
+    let rdds = run.rows(daemon, &["rdds"])?;
     let rdd = rdds
         .iter()
         .find(|row| row["name"].as_str() == Some(name))
         .with_context(|| format!("no RDD {name} in {rdds:?}"))?;
     let rdd = number(rdd, "rdd_id")?.to_string();
-    let blocks = daemon.rows(&["blocks", "--app", &application, "--rdd", &rdd])?;
+    let blocks = run.rows(daemon, &["blocks", "--rdd", &rdd])?;
     for block in &blocks {
         if block["on_heap"].as_bool() != Some(on_heap)
             || block["serialized"].as_bool() != Some(true)
@@ -195,5 +194,5 @@ fn address_ranges_hold_the_blocks() -> Result<()> {
     };
     assert_eq!(on_heap, 4);
     run.finish(&["cached", "unpersisted", "evicted", "end"])?;
-    Ok(())
+    lab.passed()
 }

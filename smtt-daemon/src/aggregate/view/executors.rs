@@ -100,8 +100,14 @@ impl State {
     pub fn list_executors(&self, filter: &Filter) -> Listing<ExecutorRow> {
         let names = self.names();
         self.listing(filter, |key, executor, rows| {
-            let rdd = filter.rdd.is_none() || executor.rdds.keys().any(|rdd| filter.rdd(executor, *rdd));
-            let stage = filter.stage.is_none() || executor.tasks.stages.keys().any(|stage| filter.stage(Some(*stage)));
+            let rdd =
+                filter.rdd.is_none() || executor.rdds.keys().any(|rdd| filter.rdd(executor, *rdd));
+            let stage = filter.stage.is_none()
+                || executor
+                    .tasks
+                    .stages
+                    .keys()
+                    .any(|stage| filter.stage(Some(*stage)));
             // Both conditions are about the same work.
             let both = filter.rdd.is_none()
                 || filter.stage.is_none()
@@ -111,7 +117,10 @@ impl State {
                     .filter(|rdd| filter.rdd(executor, **rdd))
                     .any(|rdd| stages_of(executor, *rdd).any(|stage| filter.stage(Some(stage))));
             if rdd && stage && both {
-                rows.push(self.executor_row(executor, names.get(&key).is_some_and(|names| names.claimed_twice)));
+                rows.push(self.executor_row(
+                    executor,
+                    names.get(&key).is_some_and(|names| names.claimed_twice),
+                ));
             }
         })
     }
@@ -126,19 +135,32 @@ impl State {
         let counted = |faults: &FaultCounters| figures.page_faults.map(|_| faults::total(faults));
         let held = executor.memory.total();
         let class = |(code, faults): (usize, &FaultCounters)| {
-            let name = u8::try_from(code).ok().and_then(|code| Unattributed(code).name()).unwrap_or("unknown");
+            let name = u8::try_from(code)
+                .ok()
+                .and_then(|code| Unattributed(code).name())
+                .unwrap_or("unknown");
             (name.to_owned(), faults::total(faults))
         };
         ExecutorRow {
             who: Who::new(executor),
             application_name: said.map(|said| said.application_name.clone()),
-            state: if executor.died_ns.is_some() { "dead" } else { "alive" }.to_owned(),
+            state: if executor.died_ns.is_some() {
+                "dead"
+            } else {
+                "alive"
+            }
+            .to_owned(),
             claimed_twice,
             host: said.map(|said| said.host.clone()),
             spark_version: said.map(|said| said.spark_version.clone()),
             java_version: said.map(|said| said.java_version.clone()),
             missing_hooks: said.map_or_else(Vec::new, |said| {
-                said.missing_hook_names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+                said.missing_hook_names
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned)
+                    .collect()
             }),
             heap_max_bytes: said.map(|said| said.heap_max_bytes),
             faults: figures,
@@ -146,13 +168,23 @@ impl State {
             page_faults_unattributed: counted(&unattributed),
             unattributed_share: (faults::total(&all) > 0)
                 .then(|| faults::total(&unattributed) as f64 / faults::total(&all) as f64),
-            unattributed: counters.unattributed.iter().enumerate().map(class).filter(|(_, count)| *count > 0).collect(),
+            unattributed: counters
+                .unattributed
+                .iter()
+                .enumerate()
+                .map(class)
+                .filter(|(_, count)| *count > 0)
+                .collect(),
             storage_memory_bytes: held.storage_bytes,
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
             blocks: held.blocks,
-            rdds: executor.rdds.keys().filter(|rdd| rdd.id().is_some()).count() as u64,
+            rdds: executor
+                .rdds
+                .keys()
+                .filter(|rdd| rdd.id().is_some())
+                .count() as u64,
             tasks_running: executor.task_count(TaskState::Running),
             tasks_succeeded: executor.task_count(TaskState::Succeeded),
             tasks_failed: executor.task_count(TaskState::Failed),
@@ -174,10 +206,20 @@ impl State {
                 .iter()
                 .map(|(code, spans)| {
                     let name = Activity(*code).name().unwrap_or("unknown").to_owned();
-                    (name, SpanRow { count: spans.count, duration_ns: spans.duration_ns })
+                    (
+                        name,
+                        SpanRow {
+                            count: spans.count,
+                            duration_ns: spans.duration_ns,
+                        },
+                    )
                 })
                 .collect(),
-            over_cap: executor.over_cap().into_iter().map(|(table, count)| (table.to_owned(), count)).collect(),
+            over_cap: executor
+                .over_cap()
+                .into_iter()
+                .map(|(table, count)| (table.to_owned(), count))
+                .collect(),
         }
     }
 }

@@ -129,8 +129,13 @@ impl State {
             rows.extend(
                 keys.into_iter()
                     .filter(|key| filter.rdd(executor, *key))
-                    .filter(|key| filter.stage.is_none() || stages_of(executor, *key).any(|stage| filter.stage(Some(stage))))
-                    .map(|key| self.rdd_row(executor, key, held.get(&key).copied().unwrap_or_default())),
+                    .filter(|key| {
+                        filter.stage.is_none()
+                            || stages_of(executor, *key).any(|stage| filter.stage(Some(stage)))
+                    })
+                    .map(|key| {
+                        self.rdd_row(executor, key, held.get(&key).copied().unwrap_or_default())
+                    }),
             );
         })
     }
@@ -141,18 +146,29 @@ impl State {
         let name = match key {
             RddKey::None => Some(NO_RDD.to_owned()),
             RddKey::Overflow => Some(OVERFLOW.to_owned()),
-            RddKey::Id(_) => said.map(|said| said.name.clone()).filter(|name| !name.is_empty()),
+            RddKey::Id(_) => said
+                .map(|said| said.name.clone())
+                .filter(|name| !name.is_empty()),
         };
         let from_blocks = || {
-            let mut blocks = executor.memory.blocks.values().filter(|block| block.rdd == key && key.id().is_some());
+            let mut blocks = executor
+                .memory
+                .blocks
+                .values()
+                .filter(|block| block.rdd == key && key.id().is_some());
             blocks.next().map(|block| level_of(block).to_owned())
         };
         RddRow {
             who: Who::new(executor),
             rdd_id: key.id(),
             name,
-            call_site: said.map(|said| said.call_site.clone()).filter(|site| !site.is_empty()),
-            storage_level: said.map(|said| said.storage_level_text.clone()).filter(|level| !level.is_empty()).or_else(from_blocks),
+            call_site: said
+                .map(|said| said.call_site.clone())
+                .filter(|site| !site.is_empty()),
+            storage_level: said
+                .map(level_told)
+                .filter(|level| !level.is_empty())
+                .or_else(from_blocks),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
@@ -188,7 +204,9 @@ impl State {
                     .memory
                     .blocks
                     .iter()
-                    .filter(|(_, block)| filter.rdd(executor, block.rdd) && filter.stage(block.stage))
+                    .filter(|(_, block)| {
+                        filter.rdd(executor, block.rdd) && filter.stage(block.stage)
+                    })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),
                         block_id: name.clone(),
@@ -200,7 +218,10 @@ impl State {
                             .ranges
                             .iter()
                             .filter(|(_, length)| *length > 0)
-                            .map(|(address, length)| Range { address: *address, length: *length })
+                            .map(|(address, length)| Range {
+                                address: *address,
+                                length: *length,
+                            })
                             .collect(),
                         range_total: block.range_total,
                         on_heap: block.on_heap,
@@ -213,4 +234,14 @@ impl State {
             );
         })
     }
+}
+
+/// The level as Spark describes it, but "None" where nothing is stored: Spark's own words for that level,
+/// "Serialized 1x Replicated", sound as if something were.
+fn level_told(said: &crate::decode::RddDescribed) -> String {
+    use smtt_common::event::marker::storage_level::{DISK, MEMORY};
+    if said.storage_level & (DISK | MEMORY) == 0 && !said.storage_level_text.is_empty() {
+        return "None".to_owned();
+    }
+    said.storage_level_text.clone()
 }

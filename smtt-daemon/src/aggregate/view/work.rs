@@ -4,6 +4,7 @@ use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
 use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// One attempt of a stage on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -113,9 +114,18 @@ impl State {
                     .map(|said| said.name.clone())
                     .filter(|name| !name.is_empty()),
             };
+            // Live memory and the largest peak of its tasks, by stage.
+            let mut memory: HashMap<StageKey, (u64, u64)> = HashMap::new();
+            for task in executor.tasks.tasks.values() {
+                if let Some(stage) = task.stage {
+                    let (live, peak) = memory.entry(stage).or_default();
+                    *live = live.saturating_add(task.live_bytes);
+                    *peak = (*peak).max(task.seen_peak_bytes);
+                }
+            }
             let row = |key: StageKey, stage: &Stage| {
                 let said = stage.described.as_ref();
-                let live = executor.tasks.tasks.values().filter(|task| task.stage == Some(key));
+                let (live, peak) = memory.get(&key).copied().unwrap_or_default();
                 StageRow {
                     who: who.clone(),
                     stage_id: Some(key.id),
@@ -131,8 +141,8 @@ impl State {
                     tasks_lost: stage.count(TaskState::Lost),
                     task_time_ns: stage.task_time_ns,
                     faults: self.figures(&stage.faults),
-                    execution_memory_bytes: live.clone().fold(0, |sum, task| sum.saturating_add(task.live_bytes)),
-                    execution_memory_peak_bytes: live.map(|task| task.seen_peak_bytes).fold(stage.peak_bytes, u64::max),
+                    execution_memory_bytes: live,
+                    execution_memory_peak_bytes: stage.peak_bytes.max(peak),
                     rdds: stage
                         .rdds
                         .iter()
@@ -151,8 +161,18 @@ impl State {
                     .iter()
                     .filter(|(key, _)| filter.stage(Some(**key)))
                     .filter(|(_, stage)| {
-                        let last = stage.described.as_ref().and_then(|said| said.rdd_id).map(RddKey::Id);
-                        filter.rdd.is_none() || stage.rdds.keys().copied().chain(last).any(|rdd| filter.rdd(executor, rdd))
+                        let last = stage
+                            .described
+                            .as_ref()
+                            .and_then(|said| said.rdd_id)
+                            .map(RddKey::Id);
+                        filter.rdd.is_none()
+                            || stage
+                                .rdds
+                                .keys()
+                                .copied()
+                                .chain(last)
+                                .any(|rdd| filter.rdd(executor, rdd))
                     })
                     .map(|(key, stage)| row(*key, stage)),
             );
@@ -197,13 +217,21 @@ impl State {
                     .tasks
                     .iter()
                     .filter(|(_, task)| filter.stage(task.stage))
-                    .filter(|(_, task)| filter.rdd.is_none() || task.rdds.iter().any(|rdd| filter.rdd(executor, *rdd)))
+                    .filter(|(_, task)| {
+                        filter.rdd.is_none()
+                            || task.rdds.iter().any(|rdd| filter.rdd(executor, *rdd))
+                    })
                     .map(|(id, task)| row(*id, task)),
             );
             let over = executor.tasks.tasks_over_cap;
             if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
                 let faults = self.figures(&over.faults);
-                rows.push(TaskRow { who: who.clone(), reason: Some(OVERFLOW.to_owned()), faults, ..TaskRow::default() });
+                rows.push(TaskRow {
+                    who: who.clone(),
+                    reason: Some(OVERFLOW.to_owned()),
+                    faults,
+                    ..TaskRow::default()
+                });
             }
         })
     }

@@ -15,35 +15,68 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Everything: the interface of `smtt-ctl`, and what the metrics port has.
-#[must_use]
 pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route("/v1/status", get(|Held(shared): Held<Arc<Shared>>| async move { Json(shared.status()) }))
+        .route(
+            "/v1/status",
+            get(|Held(shared): Held<Arc<Shared>>| async move { Json(shared.status()) }),
+        )
         .route("/v1/doctor", get(doctor))
         .route("/v1/report", get(report_route))
         .route(
             "/v1/executors",
-            get(|held, query| list(held, query, &["application_id:asc", "executor_id:asc"], |s, f| s.state().list_executors(f))),
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "executor_id:asc"],
+                    |s, f| s.state().list_executors(f),
+                )
+            }),
         )
         .route(
             "/v1/stages",
-            get(|held, query| list(held, query, &["stage_id:asc", "executor_id:asc"], |s, f| s.state().list_stages(f))),
+            get(|held, query| {
+                list(held, query, &["stage_id:asc", "executor_id:asc"], |s, f| {
+                    s.state().list_stages(f)
+                })
+            }),
         )
-        .route("/v1/tasks", get(|held, query| list(held, query, &["task_attempt_id:asc"], |s, f| s.state().list_tasks(f))))
+        .route(
+            "/v1/tasks",
+            get(|held, query| {
+                list(held, query, &["task_attempt_id:asc"], |s, f| {
+                    s.state().list_tasks(f)
+                })
+            }),
+        )
         .route(
             "/v1/rdds",
-            get(|held, query| list(held, query, &["page_faults:desc", "storage_memory_bytes:desc"], |s, f| s.state().list_rdds(f))),
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["page_faults:desc", "storage_memory_bytes:desc"],
+                    |s, f| s.state().list_rdds(f),
+                )
+            }),
         )
         .route(
             "/v1/blocks",
-            get(|held, query| list(held, query, &["rdd_id:asc", "partition:asc", "block_id:asc"], |s, f| s.state().list_blocks(f))),
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["rdd_id:asc", "partition:asc", "block_id:asc"],
+                    |s, f| s.state().list_blocks(f),
+                )
+            }),
         )
         .with_state(Arc::clone(&shared))
         .merge(web_router(shared))
 }
 
 /// What the metrics port has.
-#[must_use]
 pub fn web_router(shared: Arc<Shared>) -> Router {
     let path = shared.identity().telemetry_path.clone();
     Router::new()
@@ -94,7 +127,11 @@ async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {
         Ok(checks) => Json(checks).into_response(),
         Err(error) => {
             let message = format!("the checks failed: {error}");
-            (StatusCode::INTERNAL_SERVER_ERROR, Json(json!({ "error": message }))).into_response()
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                Json(json!({ "error": message })),
+            )
+                .into_response()
         }
     }
 }
@@ -115,28 +152,45 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
     let state = shared.state();
     let executors = state.list_executors(filter).rows;
-    let ids: BTreeSet<Option<String>> = executors.iter().map(|row| row.who.application_id.clone()).collect();
+    let ids: BTreeSet<Option<String>> = executors
+        .iter()
+        .map(|row| row.who.application_id.clone())
+        .collect();
     let applications = ids
         .into_iter()
         .map(|id| {
-            let filter = Filter { app: Some(id.clone().unwrap_or_default()), ..filter.clone() };
-            let executors: Vec<_> = executors.iter().filter(|row| row.who.application_id == id).cloned().collect();
+            let filter = Filter {
+                app: Some(id.clone().unwrap_or_default()),
+                ..filter.clone()
+            };
+            let executors: Vec<_> = executors
+                .iter()
+                .filter(|row| row.who.application_id == id)
+                .cloned()
+                .collect();
             let mut by_faults = state.list_rdds(&filter).rows;
             let mut by_memory = by_faults.clone();
             by_faults.retain(|row| row.faults.page_faults > Some(0));
             by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             by_faults.truncate(REPORT_ROWS);
-            by_memory.retain(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes > 0);
-            by_memory.sort_by_key(|row| std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes));
+            by_memory
+                .retain(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes > 0);
+            by_memory.sort_by_key(|row| {
+                std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes)
+            });
             by_memory.truncate(REPORT_ROWS);
             let mut stages = state.list_stages(&filter);
-            stages.rows.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
+            stages
+                .rows
+                .sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             stages.rows.truncate(REPORT_ROWS);
             let mut tasks = state.list_tasks(&filter).rows;
             tasks.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             tasks.truncate(REPORT_ROWS);
             ApplicationReport {
-                application_name: executors.iter().find_map(|row| row.application_name.clone()),
+                application_name: executors
+                    .iter()
+                    .find_map(|row| row.application_name.clone()),
                 application_id: id,
                 summary: stages.summary,
                 executors,
@@ -147,7 +201,11 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
             }
         })
         .collect();
-    Report { applications, ledger: status.ledger, degraded: status.degraded }
+    Report {
+        applications,
+        ledger: status.ledger,
+        degraded: status.degraded,
+    }
 }
 
 async fn landing(Held(shared): Held<Arc<Shared>>) -> Html<String> {
@@ -171,9 +229,16 @@ async fn ready(Held(shared): Held<Arc<Shared>>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(Held(shared): Held<Arc<Shared>>, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
     match shared.exporter().scrape(&shared, accept) {
         Ok((content_type, text)) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n")).into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("cannot write the metrics: {error}\n"),
+        )
+            .into_response(),
     }
 }

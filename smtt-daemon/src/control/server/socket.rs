@@ -16,7 +16,9 @@ const MODE: u32 = 0o660;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another daemon answers there.
-    #[error("another smtt-daemon is listening on {0}: stop it first, or set another [control] socket")]
+    #[error(
+        "another smtt-daemon is listening on {0}: stop it first, or set another [control] socket"
+    )]
     InUse(PathBuf),
     /// Something that is not a socket is there.
     #[error("{0} exists and is not a socket: remove it, or set another [control] socket")]
@@ -49,7 +51,9 @@ pub struct SocketFile {
 }
 
 fn inode(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+    fs::symlink_metadata(path)
+        .ok()
+        .map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Drop for SocketFile {
@@ -68,8 +72,17 @@ impl ControlSocket {
     /// # Errors
     /// When another daemon lives there, the path is something else, or the system refuses.
     pub fn bind(path: &Path, group: &str) -> Result<Self, BindError> {
-        let failed = |what| move |error| BindError::Io { what, path: path.to_owned(), error };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        let failed = |what| {
+            move |error| BindError::Io {
+                what,
+                path: path.to_owned(),
+                error,
+            }
+        };
+        if let Some(folder) = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
             fs::create_dir_all(folder).map_err(failed("create the folder of"))?;
         }
         clear(path)?;
@@ -82,11 +95,17 @@ impl ControlSocket {
             io::ErrorKind::AddrInUse => BindError::InUse(path.to_owned()),
             _ => failed("bind")(error),
         })?;
-        let file = SocketFile { path: path.to_owned(), inode: inode(path) };
+        let file = SocketFile {
+            path: path.to_owned(),
+            inode: inode(path),
+        };
         if let Some(gid) = group_id(group) {
-            chown(path, None, Some(gid)).map_err(io::Error::from).map_err(failed("give the group to"))?;
+            chown(path, None, Some(gid))
+                .map_err(io::Error::from)
+                .map_err(failed("give the group to"))?;
         }
-        fs::set_permissions(path, fs::Permissions::from_mode(MODE)).map_err(failed("set the mode of"))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(MODE))
+            .map_err(failed("set the mode of"))?;
         listener.set_nonblocking(true).map_err(failed("prepare"))?;
         Ok(Self { listener, file })
     }
@@ -107,7 +126,10 @@ fn group_id(group: &str) -> Option<Gid> {
     match Group::from_name(group) {
         Ok(Some(group)) => Some(group.gid),
         Ok(None) => {
-            tracing::warn!(group, "group does not exist: only root can use the control socket (groupadd --system {group})");
+            tracing::warn!(
+                group,
+                "group does not exist: only root can use the control socket (groupadd --system {group})"
+            );
             None
         }
         Err(error) => {
@@ -119,7 +141,9 @@ fn group_id(group: &str) -> Option<Gid> {
 
 /// Makes room for the socket at `path`.
 fn clear(path: &Path) -> Result<(), BindError> {
-    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
     if !meta.file_type().is_socket() {
         return Err(BindError::NotASocket(path.to_owned()));
     }
@@ -127,12 +151,22 @@ fn clear(path: &Path) -> Result<(), BindError> {
         Ok(_) => Err(BindError::InUse(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!(socket = %path.display(), "replacing the socket of a daemon that is gone");
-            fs::remove_file(path).map_err(|error| BindError::Io { what: "remove", path: path.to_owned(), error })
+            fs::remove_file(path).map_err(|error| BindError::Io {
+                what: "remove",
+                path: path.to_owned(),
+                error,
+            })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // A full backlog, for example: somebody is there.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BindError::InUse(path.to_owned())),
-        Err(error) => Err(BindError::Io { what: "try", path: path.to_owned(), error }),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(BindError::InUse(path.to_owned()))
+        }
+        Err(error) => Err(BindError::Io {
+            what: "try",
+            path: path.to_owned(),
+            error,
+        }),
     }
 }
 

@@ -40,11 +40,18 @@ fn snapshot(state: &State) -> Vec<Executor> {
     let names = state.names();
     let executor = |(key, executor): (&u64, &crate::aggregate::Executor)| {
         let mut rows: BTreeMap<RddKey, Rdd> = BTreeMap::new();
-        let blank = |key| Rdd { key, name: String::new(), faults: FaultCounters::default(), held: Held::default() };
+        let blank = |key| Rdd {
+            key,
+            name: String::new(),
+            faults: FaultCounters::default(),
+            held: Held::default(),
+        };
         for (key, rdd) in &executor.rdds {
             let row = rows.entry(*key).or_insert_with(|| blank(*key));
             row.faults = rdd.faults;
-            row.name = rdd.described.as_ref().map_or_else(String::new, |said| said.name.chars().take(NAME_MAX).collect());
+            row.name = rdd.described.as_ref().map_or_else(String::new, |said| {
+                said.name.chars().take(NAME_MAX).collect()
+            });
         }
         for (rdd, held) in executor.memory.holders() {
             let key = executor.row_of(rdd);
@@ -53,7 +60,10 @@ fn snapshot(state: &State) -> Vec<Executor> {
         Some(Executor {
             key: *key,
             names: names.get(key)?.clone(),
-            application_name: executor.described.as_ref().map_or_else(String::new, |said| said.application_name.clone()),
+            application_name: executor
+                .described
+                .as_ref()
+                .map_or_else(String::new, |said| said.application_name.clone()),
             described: executor.described.is_some(),
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
@@ -70,16 +80,33 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
     let mut ranked: Vec<(u64, u64, RddKey)> = executors
         .iter()
         .flat_map(|executor| {
-            executor.rdds.iter().filter(|rdd| rdd.key.id().is_some()).map(|rdd| {
-                let touched = total(&rdd.faults).saturating_mul(PAGE_BYTES);
-                (touched.saturating_add(rdd.held.storage_bytes).saturating_add(rdd.held.execution_bytes), executor.key, rdd.key)
-            })
+            executor
+                .rdds
+                .iter()
+                .filter(|rdd| rdd.key.id().is_some())
+                .map(|rdd| {
+                    let touched = total(&rdd.faults).saturating_mul(PAGE_BYTES);
+                    (
+                        touched
+                            .saturating_add(rdd.held.storage_bytes)
+                            .saturating_add(rdd.held.execution_bytes),
+                        executor.key,
+                        rdd.key,
+                    )
+                })
         })
         .collect();
     // Equal ones in a fixed order, so that they do not change places from scrape to scrape.
-    ranked.sort_unstable_by(|left, right| right.0.cmp(&left.0).then((left.1, left.2).cmp(&(right.1, right.2))));
-    let mut chosen: BTreeMap<u64, HashSet<RddKey>> =
-        executors.iter().map(|executor| (executor.key, HashSet::from([RddKey::None]))).collect();
+    ranked.sort_unstable_by(|left, right| {
+        right
+            .0
+            .cmp(&left.0)
+            .then((left.1, left.2).cmp(&(right.1, right.2)))
+    });
+    let mut chosen: BTreeMap<u64, HashSet<RddKey>> = executors
+        .iter()
+        .map(|executor| (executor.key, HashSet::from([RddKey::None])))
+        .collect();
     for (_, executor, rdd) in ranked.into_iter().take(series_max) {
         chosen.entry(executor).or_default().insert(rdd);
     }
@@ -93,7 +120,10 @@ struct Families(BTreeMap<&'static str, Vec<Sample>>);
 impl Families {
     fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
-        self.0.entry(metric.name).or_default().push((labels.iter().map(|label| (*label).to_owned()).collect(), value));
+        self.0.entry(metric.name).or_default().push((
+            labels.iter().map(|label| (*label).to_owned()).collect(),
+            value,
+        ));
     }
 
     fn count(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
@@ -118,31 +148,60 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
     let started = Instant::now();
     let (executors, measured, (over_cap, _)) = {
         let state = shared.state();
-        (snapshot(&state), state.measured(), state.executors_over_cap())
+        (
+            snapshot(&state),
+            state.measured(),
+            state.executors_over_cap(),
+        )
     };
     let mut families = Families::default();
     daemon(&mut families, shared);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
-    others.keep(&executors.iter().map(|executor| executor.key).collect::<BTreeSet<_>>());
+    others.keep(
+        &executors
+            .iter()
+            .map(|executor| executor.key)
+            .collect::<BTreeSet<_>>(),
+    );
     let chosen = chosen(&executors, series_max);
     let nothing = HashSet::new();
     for executor in &executors {
         executor_series(&mut families, executor, measured);
-        rdd_series(&mut families, executor, measured, chosen.get(&executor.key).unwrap_or(&nothing), others);
+        rdd_series(
+            &mut families,
+            executor,
+            measured,
+            chosen.get(&executor.key).unwrap_or(&nothing),
+            others,
+        );
     }
     families.count(table::SERIES_DROPPED, &[], others.dropped);
-    families.real(table::SCRAPE_DURATION, Some(started.elapsed().as_secs_f64()));
+    families.real(
+        table::SCRAPE_DURATION,
+        Some(started.elapsed().as_secs_f64()),
+    );
     table::METRICS
         .iter()
-        .map(|metric| Family { metric, samples: families.0.remove(metric.name).unwrap_or_default() })
+        .map(|metric| Family {
+            metric,
+            samples: families.0.remove(metric.name).unwrap_or_default(),
+        })
         .collect()
 }
 
 fn daemon(families: &mut Families, shared: &Shared) {
     let identity = shared.identity();
-    families.count(table::BUILD_INFO, &[&identity.version, &identity.kernel_side], 1);
+    families.count(
+        table::BUILD_INFO,
+        &[&identity.version, &identity.kernel_side],
+        1,
+    );
     let mut probes: BTreeMap<String, bool> = BTreeMap::new();
-    for probe in shared.probes().into_iter().filter(|probe| probe.verdict != "not_applicable") {
+    for probe in shared
+        .probes()
+        .into_iter()
+        .filter(|probe| probe.verdict != "not_applicable")
+    {
         *probes.entry(probe.name).or_default() |= probe.verdict == "ok";
     }
     for (probe, up) in &probes {
@@ -150,7 +209,11 @@ fn daemon(families: &mut Families, shared: &Shared) {
     }
     for hop in shared.ledger() {
         families.count(table::EVENTS_ATTEMPTED, &[&hop.hop], hop.attempted);
-        families.count(table::LEDGER_CONSISTENT, &[&hop.hop], u64::from(hop.consistent));
+        families.count(
+            table::LEDGER_CONSISTENT,
+            &[&hop.hop],
+            u64::from(hop.consistent),
+        );
         for (cause, lost) in &hop.lost {
             families.count(table::EVENTS_LOST, &[&hop.hop, cause], *lost);
         }
@@ -162,28 +225,80 @@ fn daemon(families: &mut Families, shared: &Shared) {
 }
 
 fn executor_series(families: &mut Families, executor: &Executor, measured: Measured) {
-    let (application, id) = (executor.names.application_id.as_str(), executor.names.executor_id.as_str());
+    let (application, id) = (
+        executor.names.application_id.as_str(),
+        executor.names.executor_id.as_str(),
+    );
     if executor.described {
-        families.count(table::EXECUTOR_INFO, &[application, &executor.application_name, id], 1);
+        families.count(
+            table::EXECUTOR_INFO,
+            &[application, &executor.application_name, id],
+            1,
+        );
     }
-    families.count(table::EXECUTOR_UP, &[application, id], u64::from(executor.alive));
+    families.count(
+        table::EXECUTOR_UP,
+        &[application, id],
+        u64::from(executor.alive),
+    );
     let without = unattributed(&executor.counters);
-    if measured.page_faults || total(&executor.counters.attributed).saturating_add(total(&without)) > 0 {
-        families.count(table::EXECUTOR_PAGE_FAULTS, &[application, id, "attributed"], total(&executor.counters.attributed));
-        families.count(table::EXECUTOR_PAGE_FAULTS, &[application, id, "unattributed"], total(&without));
+    if measured.page_faults
+        || total(&executor.counters.attributed).saturating_add(total(&without)) > 0
+    {
+        families.count(
+            table::EXECUTOR_PAGE_FAULTS,
+            &[application, id, "attributed"],
+            total(&executor.counters.attributed),
+        );
+        families.count(
+            table::EXECUTOR_PAGE_FAULTS,
+            &[application, id, "unattributed"],
+            total(&without),
+        );
     }
-    for (code, class) in executor.counters.unattributed.iter().enumerate().filter(|(_, class)| total(class) > 0) {
-        let name = u8::try_from(code).ok().and_then(|code| Unattributed(code).name()).unwrap_or("unknown");
-        families.count(table::EXECUTOR_UNATTRIBUTED, &[application, id, name], total(class));
+    for (code, class) in executor
+        .counters
+        .unattributed
+        .iter()
+        .enumerate()
+        .filter(|(_, class)| total(class) > 0)
+    {
+        let name = u8::try_from(code)
+            .ok()
+            .and_then(|code| Unattributed(code).name())
+            .unwrap_or("unknown");
+        families.count(
+            table::EXECUTOR_UNATTRIBUTED,
+            &[application, id, name],
+            total(class),
+        );
     }
     if executor.agreement.share().is_some() {
-        families.count(table::EXECUTOR_SAMPLES, &[application, id, "same_rdd"], executor.agreement.agree);
-        families.count(table::EXECUTOR_SAMPLES, &[application, id, "other_rdd"], executor.agreement.disagree);
+        families.count(
+            table::EXECUTOR_SAMPLES,
+            &[application, id, "same_rdd"],
+            executor.agreement.agree,
+        );
+        families.count(
+            table::EXECUTOR_SAMPLES,
+            &[application, id, "other_rdd"],
+            executor.agreement.disagree,
+        );
     }
 }
 
-fn rdd_series(families: &mut Families, executor: &Executor, measured: Measured, named: &HashSet<RddKey>, others: &mut Others) {
-    let faults: Vec<(RddKey, FaultCounters)> = executor.rdds.iter().map(|rdd| (rdd.key, rdd.faults)).collect();
+fn rdd_series(
+    families: &mut Families,
+    executor: &Executor,
+    measured: Measured,
+    named: &HashSet<RddKey>,
+    others: &mut Others,
+) {
+    let faults: Vec<(RddKey, FaultCounters)> = executor
+        .rdds
+        .iter()
+        .map(|rdd| (rdd.key, rdd.faults))
+        .collect();
     let other_faults = others.update(executor.key, executor.context_faults, &faults, named);
     let mut other_held = Held::default();
     let mut unnamed = false;
@@ -193,12 +308,29 @@ fn rdd_series(families: &mut Families, executor: &Executor, measured: Measured, 
             other_held.add(&rdd.held);
             continue;
         }
-        let id = rdd.key.id().map_or_else(|| "none".to_owned(), |id| id.to_string());
-        rdd_samples(families, executor, measured, (&id, &rdd.name), &rdd.faults, &rdd.held);
+        let id = rdd
+            .key
+            .id()
+            .map_or_else(|| "none".to_owned(), |id| id.to_string());
+        rdd_samples(
+            families,
+            executor,
+            measured,
+            (&id, &rdd.name),
+            &rdd.faults,
+            &rdd.held,
+        );
     }
     // Once there, the row stays: a counter that disappears for a while is hard to read.
     if unnamed || total(&other_faults) > 0 {
-        rdd_samples(families, executor, measured, ("other", ""), &other_faults, &other_held);
+        rdd_samples(
+            families,
+            executor,
+            measured,
+            ("other", ""),
+            &other_faults,
+            &other_held,
+        );
     }
 }
 
@@ -210,11 +342,20 @@ fn rdd_samples(
     faults: &FaultCounters,
     held: &Held,
 ) {
-    let labels = [executor.names.application_id.as_str(), executor.names.executor_id.as_str(), id, name];
+    let labels = [
+        executor.names.application_id.as_str(),
+        executor.names.executor_id.as_str(),
+        id,
+        name,
+    ];
     let figures = FaultFigures::new(faults, measured);
     families.maybe(table::RDD_READ, &labels, figures.page_faults_read);
     families.maybe(table::RDD_WRITE, &labels, figures.page_faults_write);
-    families.maybe(table::RDD_UNKNOWN, &labels, figures.page_faults_unknown_access);
+    families.maybe(
+        table::RDD_UNKNOWN,
+        &labels,
+        figures.page_faults_unknown_access,
+    );
     families.maybe(table::RDD_MAJOR, &labels, figures.page_faults_major);
     families.count(table::RDD_STORAGE, &labels, held.storage_bytes);
     families.count(table::RDD_EXECUTION, &labels, held.execution_bytes);

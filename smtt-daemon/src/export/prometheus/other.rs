@@ -37,7 +37,10 @@ fn growth(now: &FaultCounters, before: &FaultCounters) -> FaultCounters {
 }
 
 fn at_least(now: &FaultCounters, before: &FaultCounters) -> bool {
-    now.read >= before.read && now.write >= before.write && now.unknown >= before.unknown && now.major >= before.major
+    now.read >= before.read
+        && now.write >= before.write
+        && now.unknown >= before.unknown
+        && now.major >= before.major
 }
 
 impl Others {
@@ -60,13 +63,20 @@ impl Others {
         for (rdd, faults) in rdds {
             if named.contains(rdd) {
                 // A row that is smaller than it was has been folded and made anew.
-                let before = shown.rdds.get(rdd).filter(|before| at_least(faults, before)).copied().unwrap_or_default();
+                let before = shown
+                    .rdds
+                    .get(rdd)
+                    .filter(|before| at_least(faults, before))
+                    .copied()
+                    .unwrap_or_default();
                 rest = growth(&rest, &growth(faults, &before));
             } else if shown.dropped.insert(*rdd) {
                 self.dropped += 1;
             }
         }
-        shown.dropped.retain(|rdd| rdds.iter().any(|(known, _)| known == rdd));
+        shown
+            .dropped
+            .retain(|rdd| rdds.iter().any(|(known, _)| known == rdd));
         shown.total = total;
         shown.rdds = rdds.iter().copied().collect();
         shown.other.read += rest.read;
@@ -82,7 +92,10 @@ mod tests {
     use super::*;
 
     fn reads(read: u64) -> FaultCounters {
-        FaultCounters { read, ..FaultCounters::default() }
+        FaultCounters {
+            read,
+            ..FaultCounters::default()
+        }
     }
 
     const A: RddKey = RddKey::Id(1);
@@ -92,11 +105,26 @@ mod tests {
     fn other_never_goes_back_and_growth_counts_once() {
         let mut others = Others::default();
         let named = |rdd| HashSet::from([rdd]);
-        assert_eq!(others.update(1, reads(15), &[(A, reads(10)), (B, reads(5))], &named(A)).read, 5);
+        assert_eq!(
+            others
+                .update(1, reads(15), &[(A, reads(10)), (B, reads(5))], &named(A))
+                .read,
+            5
+        );
         // B overtakes A: A's series ends at 10, what it does next is in "other".
-        assert_eq!(others.update(1, reads(40), &[(A, reads(12)), (B, reads(28))], &named(B)).read, 7);
+        assert_eq!(
+            others
+                .update(1, reads(40), &[(A, reads(12)), (B, reads(28))], &named(B))
+                .read,
+            7
+        );
         // Back again.
-        assert_eq!(others.update(1, reads(50), &[(A, reads(20)), (B, reads(30))], &named(A)).read, 9);
+        assert_eq!(
+            others
+                .update(1, reads(50), &[(A, reads(20)), (B, reads(30))], &named(A))
+                .read,
+            9
+        );
         assert_eq!(others.dropped, 2);
     }
 
@@ -104,7 +132,10 @@ mod tests {
     fn folding_a_row_moves_nothing_that_was_shown() {
         let mut others = Others::default();
         let named = HashSet::from([A]);
-        assert_eq!(others.update(1, reads(10), &[(A, reads(10))], &named).read, 0);
+        assert_eq!(
+            others.update(1, reads(10), &[(A, reads(10))], &named).read,
+            0
+        );
         // A was folded into the overflow row after 3 more, and started again with 2.
         let rows = [(A, reads(2)), (RddKey::Overflow, reads(13))];
         assert_eq!(others.update(1, reads(15), &rows, &named).read, 3);

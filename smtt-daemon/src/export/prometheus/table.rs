@@ -90,7 +90,7 @@ metrics! {
 pub fn document(metrics: &[&Metric]) -> String {
     let mut text = String::from(
         "# Metrics\n\n\
-         <!-- Generated from smtt-daemon/src/export/prometheus/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon metrics_document -->\n\n\
+         <!-- Generated from smtt-daemon/src/export/prometheus/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon -->\n\n\
          Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
          * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" says when.\n\
          * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
@@ -105,7 +105,11 @@ pub fn document(metrics: &[&Metric]) -> String {
             Kind::Gauge => "gauge",
             Kind::Info => "info",
         };
-        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels: Vec<String> = metric
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
         text.push_str(&format!(
             "| `{}` | {kind} | {} | {} | {} |\n",
             metric.name,

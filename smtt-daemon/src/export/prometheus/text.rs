@@ -12,7 +12,12 @@ pub(super) fn render(families: &[Family]) -> String {
             // The older format has no infos.
             Kind::Gauge | Kind::Info => "gauge",
         };
-        text.push_str(&format!("# HELP {} {}\n# TYPE {} {kind}\n", metric.name, escaped(metric.help, false), metric.name));
+        text.push_str(&format!(
+            "# HELP {} {}\n# TYPE {} {kind}\n",
+            metric.name,
+            escaped(metric.help, false),
+            metric.name
+        ));
         for (values, value) in samples {
             text.push_str(metric.name);
             if !metric.labels.is_empty() {
@@ -35,5 +40,9 @@ pub(super) fn render(families: &[Family]) -> String {
 
 fn escaped(text: &str, quotes: bool) -> String {
     let text = text.replace('\\', "\\\\").replace('\n', "\\n");
-    if quotes { text.replace('"', "\\\"") } else { text }
+    if quotes {
+        text.replace('"', "\\\"")
+    } else {
+        text
+    }
 }

@@ -38,11 +38,17 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A fresh file of so many windows, mapped shared. Nobody has read it, so nothing of it is mapped.
+    /// A fresh file of so many windows, mapped shared. Nobody has read it, so nothing of it is mapped; and it is not
+    /// read ahead, because what is read ahead comes in large folios that one fault maps whole.
     pub fn file(windows: usize) -> Result<Self> {
         let file: File = tempfile::tempfile()?;
         file.set_len((windows * WINDOW) as u64)?;
-        Self::map(windows * WINDOW, libc::MAP_SHARED, file.as_raw_fd())
+        let mapping = Self::map(windows * WINDOW, libc::MAP_SHARED, file.as_raw_fd())?;
+        // SAFETY: exactly the mapping made above.
+        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_RANDOM) } != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        Ok(mapping)
     }
 
     fn map(bytes: usize, flags: i32, fd: i32) -> Result<Self> {

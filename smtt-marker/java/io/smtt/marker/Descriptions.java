@@ -48,13 +48,17 @@ final class Descriptions implements Runnable {
         try {
             boolean last = false;
             boolean busy = true;
+            long startedBefore = 0;
             while (!last) {
                 last = stopping.await(ASK_EVERY_MS, TimeUnit.MILLISECONDS);
-                boolean running = !Task.ALIVE.isEmpty();
+                // Short tasks come and go between two looks; their stages have names too.
+                long started = Task.started();
+                boolean running = started != startedBefore || !Task.ALIVE.isEmpty();
                 if (busy || running || last) {
                     ask();
                 }
                 busy = running;
+                startedBefore = started;
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -65,6 +69,10 @@ final class Descriptions implements Runnable {
 
     private void ask() {
         try {
+            if (!ExecutorIdentity.describe()) {
+                // Told now, they would be nobody's, and they are told only once.
+                return;
+            }
             Object[] answer;
             do {
                 Catalogue here = DriverSide.local();

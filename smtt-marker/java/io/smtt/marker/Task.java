@@ -5,11 +5,14 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.TaskContext;
 
 /** A running task attempt. Told once when it starts and once when it ends, whatever happens in between. */
 final class Task {
     static final ConcurrentHashMap<Long, Task> ALIVE = new ConcurrentHashMap<>();
+
+    private static final AtomicLong STARTED = new AtomicLong();
 
     static final long SUCCESS = 0;
     static final long FAILED = 1;
@@ -54,10 +57,16 @@ final class Task {
         memoryManager = context.taskMemoryManager();
     }
 
+    /** How often a task's start was told in this JVM. */
+    static long started() {
+        return STARTED.get();
+    }
+
     synchronized void tellStart(ThreadState teller) {
         if (ended) {
             return;
         }
+        STARTED.incrementAndGet();
         teller.facts.begin(FactForm.TASK_STARTED)
                 .word(attemptId).word(stageId).word(stageAttempt).word(partition).word(attemptNumber).word(jobId).tell();
     }

@@ -1,0 +1,173 @@
+//! Arguments of `smtt-ctl`.
+
+use crate::control::client::query;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Shows which Spark RDD, task and stage makes the memory hardware of this worker work.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "smtt-ctl",
+    version,
+    after_help = "Examples:\n  smtt-ctl rdds --sort page_faults_write\n  smtt-ctl tasks --app app-20260101120000-0001 --stage 3 --json\n  smtt-ctl top\n\nExit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 daemon unreachable, 77 no permission, 78 wrong configuration"
+)]
+pub struct Args {
+    /// Socket of the daemon.
+    #[arg(
+        long,
+        global = true,
+        env = "SMTT_SOCKET",
+        default_value = "/run/smtt/smtt.sock",
+        value_name = "PATH"
+    )]
+    pub socket: PathBuf,
+    /// Print JSON with raw numbers instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to show.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to show.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Probes with their verdicts, what was lost where, what the daemon itself uses.
+    Status,
+    /// Whether this machine can do it, what is missing, what to do. Works without the daemon too.
+    Doctor {
+        /// Configuration to check; the default one is checked when it is there.
+        #[arg(long, value_name = "PATH")]
+        config: Option<PathBuf>,
+    },
+    /// Executors on this worker, with the share of their page faults that has no context.
+    Executors(Query),
+    /// Stages, per executor.
+    Stages(Query),
+    /// Task attempts.
+    Tasks(Query),
+    /// RDDs, per executor: their page faults and the memory they hold.
+    Rdds {
+        /// Which rows.
+        #[command(flatten)]
+        query: Query,
+        /// In the table, also RDDs that have no page faults and hold no memory. JSON always has them.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Cached blocks and the addresses of their bytes.
+    Blocks(Query),
+    /// Everything that matters, live. q, Esc or Ctrl-C ends it.
+    Top {
+        /// Which rows.
+        #[command(flatten)]
+        filter: Filters,
+        /// Time between two looks, in seconds.
+        #[arg(long, default_value = "1", value_parser = seconds, value_name = "SECONDS")]
+        interval: Duration,
+    },
+    /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
+    Report(Filters),
+}
+
+/// Which rows.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct Filters {
+    /// Only this application (id or name).
+    #[arg(long, value_name = "ID")]
+    pub app: Option<String>,
+    /// Only this executor.
+    #[arg(long, value_name = "ID")]
+    pub executor: Option<String>,
+    /// Only this RDD (id or name): itself, its blocks, and what worked on it.
+    #[arg(long, value_name = "ID")]
+    pub rdd: Option<String>,
+    /// Only this stage (3, or 3.1 for its attempt 1): itself, its tasks, their blocks, and what worked for it.
+    #[arg(long, value_name = "ID")]
+    pub stage: Option<String>,
+}
+
+/// Which rows, in which order.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct Query {
+    /// Which rows.
+    #[command(flatten)]
+    pub filter: Filters,
+    /// Sort by a column of the table or a field of the JSON; numbers descend and text ascends unless told.
+    #[arg(long, value_name = "COLUMN[:asc|desc]")]
+    pub sort: Option<String>,
+    /// At most so many rows.
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
+}
+
+impl Filters {
+    /// The query string that asks for these rows.
+    #[must_use]
+    pub fn query(&self) -> String {
+        self.query_with(None, None)
+    }
+
+    /// The query string that asks for these rows in an order.
+    #[must_use]
+    pub fn query_with(&self, sort: Option<&str>, limit: Option<usize>) -> String {
+        let limit = limit.map(|limit| limit.to_string());
+        query(&[
+            ("app", self.app.as_deref()),
+            ("executor", self.executor.as_deref()),
+            ("rdd", self.rdd.as_deref()),
+            ("stage", self.stage.as_deref()),
+            ("sort", sort),
+            ("limit", limit.as_deref()),
+        ])
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give a number of seconds from 0.1 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_listing_takes_json_filters_and_sort() {
+        for listing in ["executors", "stages", "tasks", "rdds", "blocks"] {
+            let line = [
+                "smtt-ctl",
+                listing,
+                "--json",
+                "--app",
+                "a",
+                "--executor",
+                "1",
+                "--rdd",
+                "7",
+                "--stage",
+                "3",
+                "--sort",
+                "x:asc",
+            ];
+            let args = Args::try_parse_from(line).expect("parsed");
+            assert!(args.json);
+        }
+    }
+
+    #[test]
+    fn an_absurd_interval_is_refused() {
+        assert!(Args::try_parse_from(["smtt-ctl", "top", "--interval", "0"]).is_err());
+        assert!(Args::try_parse_from(["smtt-ctl", "top", "--interval", "NaN"]).is_err());
+        assert!(Args::try_parse_from(["smtt-ctl", "top", "--interval", "0.5"]).is_ok());
+    }
+}

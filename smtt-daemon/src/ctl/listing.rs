@@ -1,0 +1,127 @@
+//! The listings: executors, stages, tasks, RDDs, blocks.
+
+use super::args::Query;
+use super::columns::ListingKind;
+use super::{Exit, Failure, Output, human, say, table};
+use crate::aggregate::view::{Listing, Summary};
+use crate::control::client::Client;
+use serde_json::{Map, Value};
+
+/// Rows that a table shows.
+pub type Rows = Listing<Map<String, Value>>;
+
+/// Asks for a listing and prints it. Without `all` the table leaves out rows that did and hold nothing.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    kind: &ListingKind,
+    query: &Query,
+    all: bool,
+) -> Result<Exit, Failure> {
+    let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
+    let question = format!(
+        "{}{}",
+        kind.path,
+        query.filter.query_with(sort.as_deref(), query.limit)
+    );
+    let mut listing: Rows = client.get(&question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+    } else {
+        let before = listing.rows.len();
+        // Who asks for one RDD wants to see it.
+        if !all && query.filter.rdd.is_none() {
+            listing.rows.retain(|row| !is_idle(row));
+        }
+        let idle = before - listing.rows.len();
+        let mut text = text(kind, &listing, output);
+        if idle > 0 {
+            text.push_str(&format!(
+                "not listed: {idle} idle {} (--all lists them)\n",
+                kind.what
+            ));
+        }
+        output.text(&text)?;
+    }
+    if kind.shows_faults
+        && !listing.summary.measured.page_faults
+        && listing.summary.page_faults.is_none()
+    {
+        say("page faults are not measured on this machine: smtt-ctl status says why");
+        return Ok(Exit::Degraded);
+    }
+    Ok(Exit::Fine)
+}
+
+/// Whether a row has nothing to show: Spark makes many RDDs that no task ever works on by themselves.
+fn is_idle(row: &Map<String, Value>) -> bool {
+    [
+        "page_faults",
+        "storage_memory_peak_bytes",
+        "execution_memory_peak_bytes",
+    ]
+    .iter()
+    .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
+}
+
+/// A listing as text.
+fn text(kind: &ListingKind, listing: &Rows, output: Output) -> String {
+    if listing.rows.is_empty() {
+        return format!("no {}\n{}", kind.what, footer(kind, &listing.summary));
+    }
+    // One application for all rows is said once, above the table.
+    let mut applications: Vec<&Value> = listing
+        .rows
+        .iter()
+        .filter_map(|row| row.get("application_id"))
+        .collect();
+    applications.dedup();
+    let mut text = String::new();
+    let columns: Vec<_> = match applications.as_slice() {
+        [Value::String(application)] => {
+            text.push_str(&format!("application {application}\n"));
+            kind.columns
+                .iter()
+                .filter(|column| column.field != "application_id")
+                .copied()
+                .collect()
+        }
+        _ => kind.columns.to_vec(),
+    };
+    text.push_str(&table::render(
+        &columns,
+        &listing.rows,
+        output.width,
+        output.styled,
+    ));
+    text.push_str(&footer(kind, &listing.summary));
+    text
+}
+
+/// The line below a table: how much of the page faults has no row.
+pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
+    let mut text = String::new();
+    if kind.shows_faults {
+        match (
+            summary.page_faults,
+            summary.page_faults_unattributed,
+            summary.unattributed_share,
+        ) {
+            (Some(all), Some(without), Some(share)) => text.push_str(&format!(
+                "unattributed: {} of {} page faults ({})\n",
+                human::count(without),
+                human::count(all),
+                human::share(share)
+            )),
+            (Some(_), ..) => text.push_str("no page faults yet\n"),
+            (None, ..) => text.push_str("page faults: not measured\n"),
+        }
+    }
+    if summary.executors_over_cap > 0 {
+        text.push_str(&format!(
+            "not listed: {} executors beyond [limits] executors\n",
+            human::count(summary.executors_over_cap)
+        ));
+    }
+    text
+}

@@ -1,0 +1,184 @@
+//! `smtt-ctl status`: probes, losses, and what the daemon itself uses.
+
+use super::table::{self, Column, Form};
+use super::{Exit, Failure, Output, human};
+use crate::control::client::Client;
+use crate::control::protocol::{ProbeRow, SelfFigures, Status};
+use crate::loss::Hop;
+use serde_json::{Map, Value, json};
+
+const PROBES: &[Column] = &[
+    Column {
+        field: "name",
+        heading: "PROBE",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "verdict",
+        heading: "VERDICT",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "hook",
+        heading: "HOOK",
+        form: Form::Text,
+        rank: 1,
+    },
+];
+
+const LEDGER: &[Column] = &[
+    Column {
+        field: "hop",
+        heading: "HOP",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "attempted",
+        heading: "ATTEMPTED",
+        form: Form::Count,
+        rank: 0,
+    },
+    Column {
+        field: "delivered",
+        heading: "DELIVERED",
+        form: Form::Count,
+        rank: 0,
+    },
+    Column {
+        field: "lost",
+        heading: "LOST",
+        form: Form::Count,
+        rank: 0,
+    },
+    Column {
+        field: "in_flight",
+        heading: "IN FLIGHT",
+        form: Form::Count,
+        rank: 2,
+    },
+    Column {
+        field: "adds_up",
+        heading: "ADDS UP",
+        form: Form::YesNo,
+        rank: 1,
+    },
+];
+
+/// Asks for the status and prints it.
+pub(super) async fn run(client: &Client, output: Output) -> Result<Exit, Failure> {
+    let status: Status = client.get("/v1/status").await?;
+    if output.json {
+        output.json(&status)?;
+    } else {
+        output.text(&text(&status, output))?;
+    }
+    Ok(if status.degraded.is_empty() {
+        Exit::Fine
+    } else {
+        Exit::Degraded
+    })
+}
+
+fn objects(rows: impl Iterator<Item = Value>) -> Vec<Map<String, Value>> {
+    rows.filter_map(|row| {
+        if let Value::Object(row) = row {
+            Some(row)
+        } else {
+            None
+        }
+    })
+    .collect()
+}
+
+fn text(status: &Status, output: Output) -> String {
+    let state = match (status.ready, status.degraded.is_empty()) {
+        (false, _) => "starting",
+        (true, true) => "all is well",
+        (true, false) => "degraded",
+    };
+    let mut text = format!(
+        "smtt-daemon {}: {state}\n{}\n\n",
+        status.version,
+        own(&status.own)
+    );
+    text.push_str(&probes(&status.probes, output));
+    text.push('\n');
+    text.push_str(&ledger(&status.ledger, output));
+    if !status.degraded.is_empty() {
+        text.push('\n');
+        for reason in &status.degraded {
+            text.push_str(&format!("degraded: {reason}\n"));
+        }
+    }
+    text
+}
+
+/// What the daemon uses, in one line.
+pub(super) fn own(own: &SelfFigures) -> String {
+    let mut parts = vec![format!(
+        "up {}",
+        human::duration((own.uptime_seconds.max(0.0) * 1e9) as u64)
+    )];
+    if let Some(cpu) = own.cpu_seconds {
+        // A share of a moment says nothing.
+        let share = (own.uptime_seconds >= 1.0).then(|| cpu / own.uptime_seconds * 100.0);
+        let share = share.map_or_else(String::new, |share| format!(" ({share:.2} % of one CPU)"));
+        parts.push(format!("CPU {cpu:.2} s{share}"));
+    }
+    parts.extend(
+        own.rss_bytes
+            .map(|bytes| format!("memory {}", human::bytes(bytes))),
+    );
+    parts.extend(
+        own.bpf_memory_bytes
+            .map(|bytes| format!("eBPF {}", human::bytes(bytes))),
+    );
+    parts.join(", ")
+}
+
+fn probes(probes: &[ProbeRow], output: Output) -> String {
+    if probes.is_empty() {
+        return "no probes yet\n".to_owned();
+    }
+    let rows = objects(
+        probes
+            .iter()
+            .filter_map(|probe| serde_json::to_value(probe).ok()),
+    );
+    let mut text = table::render(PROBES, &rows, output.width, output.styled);
+    for probe in probes.iter().filter(|probe| !probe.reason.is_empty()) {
+        text.push_str(&format!(
+            "  {} ({}): {}\n",
+            probe.name, probe.hook, probe.reason
+        ));
+    }
+    text
+}
+
+/// The ledger as a table, with the causes of losses below it.
+pub(super) fn ledger(hops: &[Hop], output: Output) -> String {
+    let rows = objects(hops.iter().map(|hop| {
+        json!({
+            "hop": hop.hop,
+            "attempted": hop.attempted,
+            "delivered": hop.delivered,
+            "lost": hop.lost_total(),
+            "in_flight": hop.in_flight,
+            "adds_up": hop.consistent,
+        })
+    }));
+    let mut text = table::render(LEDGER, &rows, output.width, output.styled);
+    for hop in hops {
+        for (cause, lost) in &hop.lost {
+            text.push_str(&format!(
+                "  lost at {}: {} {cause}\n",
+                hop.hop,
+                human::count(*lost)
+            ));
+        }
+    }
+    text
+}
