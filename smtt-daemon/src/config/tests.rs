@@ -31,7 +31,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
     for (text, part) in [
         ("[web]\nlisten_address = \"here\"\n", "line 2: web.listen_address: \"here\" is no address and port"),
         ("[web]\ntelemetry_path = \"/\"\n", "line 2: web.telemetry_path"),
-        ("\n[probe.fault]\n\nhook = \"kprobe\"\n", "line 4: probe.fault.hook: \"kprobe\" is none of"),
+        ("\n[probe.fault]\n\nhook = \"kprobes\"\n", "line 4: probe.fault.hook: \"kprobes\" is none of"),
         ("[limits]\nring = \"3MiB\"\n", "line 2: limits.ring: \"3MiB\" is no power of two"),
         ("[limits]\nring = \"lots\"\n", "line 2: limits.ring: \"lots\" is no size"),
         ("[limits]\nexecutors = 0\n", "line 2: limits.executors: 0 is not from 1 to 4096"),
@@ -43,6 +43,14 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
         ("[web\n", "line 1"),
     ] {
         assert!(error(text).contains(part), "for {text:?} seen {:?}, expected {part:?}", error(text));
+    }
+}
+
+#[test]
+fn every_rung_of_the_fault_ladder_can_be_forced() {
+    for (name, hook) in [("auto", FaultHook::Auto), ("raw_tracepoint", FaultHook::RawTracepoint), ("fentry", FaultHook::Fentry), ("kprobe", FaultHook::Kprobe), ("software", FaultHook::Software), ("off", FaultHook::Off)] {
+        let text = format!("[probe.fault]\nhook = \"{name}\"\n");
+        assert_eq!(parse(&text, Path::new("x")).expect("a known hook").probes.fault_hook, hook, "{name}");
     }
 }
 
