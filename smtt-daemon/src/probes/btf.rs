@@ -100,7 +100,7 @@ mod tests {
         );
         assert!(
             kernel_field_offsets("task_struct", &["no_such_field"])
-                .unwrap_err()
+                .expect_err("there is no such field")
                 .contains("no_such_field")
         );
     }
