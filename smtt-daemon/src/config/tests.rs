@@ -47,8 +47,8 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             "line 2: web.telemetry_path",
         ),
         (
-            "\n[probe.fault]\n\nhook = \"kprobe\"\n",
-            "line 4: probe.fault.hook: \"kprobe\" is none of",
+            "\n[probe.fault]\n\nhook = \"ptrace\"\n",
+            "line 4: probe.fault.hook: \"ptrace\" is none of",
         ),
         (
             "[limits]\nring = \"3MiB\"\n",
