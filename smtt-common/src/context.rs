@@ -116,8 +116,18 @@ pub const HOT_FIELD_MASK: u64 = 0xff_ffff;
 impl Hot {
     /// Packs a hot word. `rdd_plus_one` is 0 for "no RDD"; ids that do not fit saturate.
     #[must_use]
-    pub const fn new(activity: Activity, access: Access, region: Region, rdd_plus_one: u32, partition: u32) -> Self {
-        let rdd = if rdd_plus_one as u64 > HOT_FIELD_MASK { HOT_FIELD_MASK } else { rdd_plus_one as u64 };
+    pub const fn new(
+        activity: Activity,
+        access: Access,
+        region: Region,
+        rdd_plus_one: u32,
+        partition: u32,
+    ) -> Self {
+        let rdd = if rdd_plus_one as u64 > HOT_FIELD_MASK {
+            HOT_FIELD_MASK
+        } else {
+            rdd_plus_one as u64
+        };
         Self(
             ((activity.0 as u64) << HOT_ACTIVITY_SHIFT)
                 | (((access.0 & 3) as u64) << HOT_ACCESS_SHIFT)
@@ -243,7 +253,13 @@ mod tests {
 
     #[test]
     fn hot_word_keeps_every_field() {
-        let hot = Hot::new(Activity::CACHE_READ, Access::READ, Region::STORAGE, 8, 0x12_3456);
+        let hot = Hot::new(
+            Activity::CACHE_READ,
+            Access::READ,
+            Region::STORAGE,
+            8,
+            0x12_3456,
+        );
         assert_eq!(hot.activity(), Activity::CACHE_READ);
         assert_eq!(hot.access(), Access::READ);
         assert_eq!(hot.region(), Region::STORAGE);
@@ -254,7 +270,13 @@ mod tests {
 
     #[test]
     fn an_rdd_id_that_does_not_fit_saturates() {
-        let hot = Hot::new(Activity::COMPUTE, Access::NONE, Region::NONE, 0xffff_ffff, 0);
+        let hot = Hot::new(
+            Activity::COMPUTE,
+            Access::NONE,
+            Region::NONE,
+            0xffff_ffff,
+            0,
+        );
         assert_eq!(u64::from(hot.rdd_plus_one()), HOT_FIELD_MASK);
     }
 }

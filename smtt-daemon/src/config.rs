@@ -98,8 +98,13 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let (path, must_exist) = path.map_or((Path::new(DEFAULT_FILE), false), |path| (path, true));
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, path),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => parse("", path),
-        Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), error }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
+            parse("", path)
+        }
+        Err(error) => Err(ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        }),
     }
 }
 
@@ -108,35 +113,81 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
 /// # Errors
 /// When the text says something that cannot be.
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let wrong = |line, message| ConfigError::Wrong { path: path.to_owned(), line, message };
+    let wrong = |line, message| ConfigError::Wrong {
+        path: path.to_owned(),
+        line,
+        message,
+    };
     let file = file::parse(text).map_err(|(line, message)| wrong(line, message))?;
-    check(&file).map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
+    check(&file)
+        .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
 }
 
 type Problem = (&'static str, String);
 
 /// A number within bounds.
 fn within(key: &'static str, value: u64, low: u64, high: u64) -> Result<u64, Problem> {
-    if (low..=high).contains(&value) { Ok(value) } else { Err((key, format!("{value} is not from {low} to {high}"))) }
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{value} is not from {low} to {high}")))
+    }
 }
 
 fn count(key: &'static str, value: u64, high: u64) -> Result<u32, Problem> {
     within(key, value, 1, high.min(u64::from(u32::MAX))).map(|value| value as u32)
 }
 
-fn duration(key: &'static str, text: &str, low: Duration, high: Duration) -> Result<Duration, Problem> {
-    let value = file::duration(text).ok_or_else(|| (key, format!("{text:?} is no duration: write a number and ms, s, m, h or d, as in \"10m\"")))?;
-    if (low..=high).contains(&value) { Ok(value) } else { Err((key, format!("{text:?} is not from {low:?} to {high:?}"))) }
+fn duration(
+    key: &'static str,
+    text: &str,
+    low: Duration,
+    high: Duration,
+) -> Result<Duration, Problem> {
+    let value = file::duration(text).ok_or_else(|| {
+        (
+            key,
+            format!("{text:?} is no duration: write a number and ms, s, m, h or d, as in \"10m\""),
+        )
+    })?;
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{text:?} is not from {low:?} to {high:?}")))
+    }
 }
 
 fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem> {
-    if path.starts_with('/') { Ok(PathBuf::from(path)) } else { Err((key, format!("{path:?} is not an absolute path"))) }
+    if path.starts_with('/') {
+        Ok(PathBuf::from(path))
+    } else {
+        Err((key, format!("{path:?} is not an absolute path")))
+    }
 }
 
 fn check(file: &file::File) -> Result<Config, Problem> {
-    let listen_address: SocketAddr = file.web.listen_address.parse().map_err(|_| ("web.listen_address", format!("{:?} is no address and port, as in \"127.0.0.1:10871\"", file.web.listen_address)))?;
-    if !file.web.telemetry_path.starts_with('/') || matches!(file.web.telemetry_path.as_str(), "/" | "/-/healthy" | "/-/ready") {
-        return Err(("web.telemetry_path", format!("{:?} is no path of its own: it starts with / and is none of /, /-/healthy, /-/ready", file.web.telemetry_path)));
+    let listen_address: SocketAddr = file.web.listen_address.parse().map_err(|_| {
+        (
+            "web.listen_address",
+            format!(
+                "{:?} is no address and port, as in \"127.0.0.1:10871\"",
+                file.web.listen_address
+            ),
+        )
+    })?;
+    if !file.web.telemetry_path.starts_with('/')
+        || matches!(
+            file.web.telemetry_path.as_str(),
+            "/" | "/-/healthy" | "/-/ready"
+        )
+    {
+        return Err((
+            "web.telemetry_path",
+            format!(
+                "{:?} is no path of its own: it starts with / and is none of /, /-/healthy, /-/ready",
+                file.web.telemetry_path
+            ),
+        ));
     }
     let hook = match file.probe.fault.hook.as_str() {
         "auto" => FaultHook::Auto,
@@ -145,34 +196,95 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         "kprobe" => FaultHook::Kprobe,
         "software" => FaultHook::Software,
         "off" => FaultHook::Off,
-        other => return Err(("probe.fault.hook", format!("{other:?} is none of \"auto\", \"raw_tracepoint\", \"fentry\", \"kprobe\", \"software\", \"off\""))),
+        other => {
+            return Err((
+                "probe.fault.hook",
+                format!(
+                    "{other:?} is none of \"auto\", \"raw_tracepoint\", \"fentry\", \"kprobe\", \"software\", \"off\""
+                ),
+            ));
+        }
     };
-    let ring = file::size(&file.limits.ring).ok_or_else(|| ("limits.ring", format!("{:?} is no size: write a number and KiB, MiB or GiB, as in \"1MiB\"", file.limits.ring)))?;
+    let ring = file::size(&file.limits.ring).ok_or_else(|| {
+        (
+            "limits.ring",
+            format!(
+                "{:?} is no size: write a number and KiB, MiB or GiB, as in \"1MiB\"",
+                file.limits.ring
+            ),
+        )
+    })?;
     if !ring.is_power_of_two() || !(4096..=1 << 28).contains(&ring) {
-        return Err(("limits.ring", format!("{:?} is no power of two from 4KiB to 256MiB", file.limits.ring)));
+        return Err((
+            "limits.ring",
+            format!(
+                "{:?} is no power of two from 4KiB to 256MiB",
+                file.limits.ring
+            ),
+        ));
     }
     if tracing_subscriber::EnvFilter::try_new(&file.log.level).is_err() {
-        return Err(("log.level", format!("{:?} is none of error, warn, info, debug, trace", file.log.level)));
+        return Err((
+            "log.level",
+            format!(
+                "{:?} is none of error, warn, info, debug, trace",
+                file.log.level
+            ),
+        ));
     }
     let limits = &file.limits;
     let executors = count("limits.executors", limits.executors, 4096)?;
     let contexts = count("limits.contexts", limits.contexts, 1 << 22)?;
     let threads = count("limits.threads", limits.threads, 1 << 22)?;
-    let retention = duration("retention.executors", &file.retention.executors, Duration::ZERO, Duration::from_secs(7 * 86_400))?;
+    let retention = duration(
+        "retention.executors",
+        &file.retention.executors,
+        Duration::ZERO,
+        Duration::from_secs(7 * 86_400),
+    )?;
     let defaults = ProbeSettings::default();
     let mut settings = defaults.settings;
-    settings.fault_sample_every = within("probe.fault.sample_every", file.probe.fault.sample_every, 0, 1 << 30)? as u32;
-    settings.fault_samples_per_second = count("probe.fault.samples_per_second", file.probe.fault.samples_per_second, 1_000_000)?;
-    settings.facts_per_second = count("probe.marker.facts_per_second", file.probe.marker.facts_per_second, 10_000_000)?;
+    settings.fault_sample_every = within(
+        "probe.fault.sample_every",
+        file.probe.fault.sample_every,
+        0,
+        1 << 30,
+    )? as u32;
+    settings.fault_samples_per_second = count(
+        "probe.fault.samples_per_second",
+        file.probe.fault.samples_per_second,
+        1_000_000,
+    )?;
+    settings.facts_per_second = count(
+        "probe.marker.facts_per_second",
+        file.probe.marker.facts_per_second,
+        10_000_000,
+    )?;
     // One executor may not crowd out the others, but a lone one may use most of a table.
     settings.threads_per_executor = (threads / 4).max(1);
     settings.contexts_per_executor = (contexts / 4).max(1);
     Ok(Config {
-        web: Web { listen_address, telemetry_path: file.web.telemetry_path.clone() },
-        control: Control { socket: absolute("control.socket", &file.control.socket)?, group: file.control.group.clone() },
+        web: Web {
+            listen_address,
+            telemetry_path: file.web.telemetry_path.clone(),
+        },
+        control: Control {
+            socket: absolute("control.socket", &file.control.socket)?,
+            group: file.control.group.clone(),
+        },
         marker: Marker {
-            libraries: file.marker.libraries.iter().map(|path| absolute("marker.libraries", path)).collect::<Result<_, _>>()?,
-            scan_interval: duration("marker.scan_interval", &file.marker.scan_interval, Duration::from_millis(100), Duration::from_secs(3600))?,
+            libraries: file
+                .marker
+                .libraries
+                .iter()
+                .map(|path| absolute("marker.libraries", path))
+                .collect::<Result<_, _>>()?,
+            scan_interval: duration(
+                "marker.scan_interval",
+                &file.marker.scan_interval,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )?,
         },
         probes: ProbeSettings {
             fault_hook: hook,
@@ -185,17 +297,48 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         },
         limits: Limits {
             executors: executors as usize,
-            rdds_per_executor: count("limits.rdds_per_executor", limits.rdds_per_executor, 1 << 20)? as usize,
-            tasks_per_executor: count("limits.tasks_per_executor", limits.tasks_per_executor, 1 << 22)? as usize,
-            stages_per_executor: count("limits.stages_per_executor", limits.stages_per_executor, 1 << 20)? as usize,
-            blocks_per_executor: count("limits.blocks_per_executor", limits.blocks_per_executor, 1 << 22)? as usize,
-            pages_per_executor: count("limits.pages_per_executor", limits.pages_per_executor, 1 << 22)? as usize,
-            ranges_per_executor: count("limits.ranges_per_executor", limits.ranges_per_executor, 1 << 22)? as usize,
+            rdds_per_executor: count(
+                "limits.rdds_per_executor",
+                limits.rdds_per_executor,
+                1 << 20,
+            )? as usize,
+            tasks_per_executor: count(
+                "limits.tasks_per_executor",
+                limits.tasks_per_executor,
+                1 << 22,
+            )? as usize,
+            stages_per_executor: count(
+                "limits.stages_per_executor",
+                limits.stages_per_executor,
+                1 << 20,
+            )? as usize,
+            blocks_per_executor: count(
+                "limits.blocks_per_executor",
+                limits.blocks_per_executor,
+                1 << 22,
+            )? as usize,
+            pages_per_executor: count(
+                "limits.pages_per_executor",
+                limits.pages_per_executor,
+                1 << 22,
+            )? as usize,
+            ranges_per_executor: count(
+                "limits.ranges_per_executor",
+                limits.ranges_per_executor,
+                1 << 22,
+            )? as usize,
             retention_ns: u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX),
         },
         series: count("limits.series", limits.series, 1 << 20)? as usize,
-        tick: duration("tick", &file.tick, Duration::from_millis(100), Duration::from_secs(60))?,
-        log: Log { level: file.log.level.clone() },
+        tick: duration(
+            "tick",
+            &file.tick,
+            Duration::from_millis(100),
+            Duration::from_secs(60),
+        )?,
+        log: Log {
+            level: file.log.level.clone(),
+        },
     })
 }
 

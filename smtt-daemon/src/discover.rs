@@ -59,10 +59,16 @@ impl Discoverer {
     /// Looks at the Java processes that are due and returns the executors found now for the first time.
     pub fn scan(&mut self, now: Instant) -> Vec<Found> {
         let alive = process::named(&NAMES);
-        self.seen.retain(|pid, seen| alive.get(pid) == Some(&seen.start_ticks));
+        self.seen
+            .retain(|pid, seen| alive.get(pid) == Some(&seen.start_ticks));
         let mut found = Vec::new();
         for (pid, start_ticks) in alive {
-            let seen = self.seen.entry(pid).or_insert(Seen { start_ticks, next_look: now, pause: FIRST_PAUSE, found: false });
+            let seen = self.seen.entry(pid).or_insert(Seen {
+                start_ticks,
+                next_look: now,
+                pause: FIRST_PAUSE,
+                found: false,
+            });
             if seen.found || now < seen.next_look {
                 continue;
             }
@@ -90,18 +96,29 @@ fn look(pid: u32) -> Option<Found> {
     let mut slots = None;
     let mut library = None;
     for line in maps.lines() {
-        let Some((range, name)) = process::mapping(line) else { continue };
+        let Some((range, name)) = process::mapping(line) else {
+            continue;
+        };
         if slots.is_none() && name == format!("/memfd:{MAPPING_NAME} (deleted)") {
             match SlotFile::open(&handle, range) {
                 Ok(file) => slots = Some(file),
                 Err(error) => tracing::warn!(pid, "a slot file is not used: {error:#}"),
             }
-        } else if library.is_none() && name.trim_end_matches(" (deleted)").rsplit('/').next() == Some(LIBRARY_NAME) {
+        } else if library.is_none()
+            && name.trim_end_matches(" (deleted)").rsplit('/').next() == Some(LIBRARY_NAME)
+        {
             library = Some(PathBuf::from(format!("/proc/{pid}/map_files/{range}")));
         }
     }
     let slots = slots?;
     let same_namespace = in_our_namespace(pid);
     let threads = slots.threads(&handle, same_namespace);
-    Some(Found { pid, threads, children: children_of(pid), same_namespace, slots, library })
+    Some(Found {
+        pid,
+        threads,
+        children: children_of(pid),
+        same_namespace,
+        slots,
+        library,
+    })
 }

@@ -10,5 +10,6 @@ pub mod discover;
 pub mod export;
 pub mod loss;
 pub mod pipeline;
+pub mod pmu;
 pub mod probes;
 pub mod source;

@@ -44,7 +44,12 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
     let web = TcpListener::bind(config.web.listen_address)
         .await
-        .with_context(|| format!("cannot listen on {}: choose another --web.listen-address", config.web.listen_address))?;
+        .with_context(|| {
+            format!(
+                "cannot listen on {}: choose another --web.listen-address",
+                config.web.listen_address
+            )
+        })?;
     let mut probes = Probes::load(&config.probes)?;
     for library in &config.marker.libraries {
         attach(&mut probes, library);
@@ -70,10 +75,18 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let mut services = JoinSet::new();
     let served = Arc::clone(&shared);
     let until = until_stopped();
-    services.spawn(async move { serve_control(served, socket, until).await.context("the control socket failed") });
+    services.spawn(async move {
+        serve_control(served, socket, until)
+            .await
+            .context("the control socket failed")
+    });
     let served = Arc::clone(&shared);
     let until = until_stopped();
-    services.spawn(async move { serve_web(served, web, until).await.context("the metrics port failed") });
+    services.spawn(async move {
+        serve_web(served, web, until)
+            .await
+            .context("the metrics port failed")
+    });
     if let Some(log) = probes.take_log() {
         services.spawn(carry_log(log, until_stopped()));
     }
@@ -90,17 +103,29 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let (found, discovered) = mpsc::channel(4);
     spawn_discovery(config.marker.scan_interval, found, stopped.clone());
 
-    let mut middle = Middle { probes, shared, counters, decoded: DecodeCounts::default(), executors: Executors::default(), memory_read: None };
+    let mut middle = Middle {
+        probes,
+        shared,
+        counters,
+        decoded: DecodeCounts::default(),
+        executors: Executors::default(),
+        memory_read: None,
+    };
     middle.tick();
     middle.shared.set_ready(true);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!(socket = %config.control.socket.display(), metrics = %config.web.listen_address, "ready");
-    let ended = middle.work(config.tick, incoming, discovered, &mut services, shutdown).await;
+    let ended = middle
+        .work(config.tick, incoming, discovered, &mut services, shutdown)
+        .await;
 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
     // Connections get a moment to finish; then the process ends and with it everything in the kernel.
-    let _ = tokio::time::timeout(Duration::from_secs(2), async { while services.join_next().await.is_some() {} }).await;
+    let _ = tokio::time::timeout(Duration::from_secs(2), async {
+        while services.join_next().await.is_some() {}
+    })
+    .await;
     ended
 }
 
@@ -108,7 +133,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 fn attach(probes: &mut Probes, library: &std::path::Path) {
     match probes.attach_library(library) {
         Ok(()) => tracing::info!(library = %library.display(), "marker library probed"),
-        Err(error) if !library.exists() => tracing::info!(library = %library.display(), "no marker library there yet: {error:#}"),
+        Err(error) if !library.exists() => {
+            tracing::info!(library = %library.display(), "no marker library there yet: {error:#}")
+        }
         Err(error) => tracing::warn!("{error:#}"),
     }
 }
@@ -118,17 +145,27 @@ fn log_verdicts(probes: &Probes) {
         let (probe, hook, reason) = (&verdict.probe, &verdict.hook, &verdict.reason);
         match verdict.verdict {
             probes::VerdictState::Ok => tracing::info!("probe {probe} on {hook}: ok {reason}"),
-            probes::VerdictState::NotApplicable => tracing::debug!("probe {probe} on {hook}: not needed, {reason}"),
-            probes::VerdictState::Unsupported => tracing::warn!("probe {probe} on {hook}: unsupported, {reason}"),
-            probes::VerdictState::Broken => tracing::error!("probe {probe} on {hook}: broken, {reason}"),
+            probes::VerdictState::NotApplicable => {
+                tracing::debug!("probe {probe} on {hook}: not needed, {reason}")
+            }
+            probes::VerdictState::Unsupported => {
+                tracing::warn!("probe {probe} on {hook}: unsupported, {reason}")
+            }
+            probes::VerdictState::Broken => {
+                tracing::error!("probe {probe} on {hook}: broken, {reason}")
+            }
         }
     }
 }
 
 /// Carries the kernel side's own log into ours.
-async fn carry_log(log: aya_log::EbpfLogger<&'static dyn log::Log>, until: impl Future<Output = ()>) -> anyhow::Result<()> {
+async fn carry_log(
+    log: aya_log::EbpfLogger<&'static dyn log::Log>,
+    until: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     // SAFETY: the logger owns its descriptor and hands out the same one for as long as it lives.
-    let mut log = unsafe { AsyncFd::register(log) }.context("the kernel side's log cannot be waited for")?;
+    let mut log =
+        unsafe { AsyncFd::register(log) }.context("the kernel side's log cannot be waited for")?;
     tokio::pin!(until);
     loop {
         tokio::select! {
@@ -143,7 +180,11 @@ async fn carry_log(log: aya_log::EbpfLogger<&'static dyn log::Log>, until: impl 
 }
 
 /// Scans for executors on a thread of its own, which ends with the daemon.
-fn spawn_discovery(every: Duration, found: mpsc::Sender<discover::Found>, stopped: watch::Receiver<bool>) {
+fn spawn_discovery(
+    every: Duration,
+    found: mpsc::Sender<discover::Found>,
+    stopped: watch::Receiver<bool>,
+) {
     let scan = move || {
         let mut discoverer = discover::Discoverer::default();
         while !*stopped.borrow() {
@@ -155,8 +196,13 @@ fn spawn_discovery(every: Duration, found: mpsc::Sender<discover::Found>, stoppe
             std::thread::sleep(every);
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("smtt-discover".into()).spawn(scan) {
-        tracing::error!("executors that started before the daemon are not found: no thread for it: {error}");
+    if let Err(error) = std::thread::Builder::new()
+        .name("smtt-discover".into())
+        .spawn(scan)
+    {
+        tracing::error!(
+            "executors that started before the daemon are not found: no thread for it: {error}"
+        );
     }
 }
 
@@ -211,7 +257,11 @@ impl Middle {
                     follow(&mut self.executors, &mut self.probes, header, &event.fact);
                     state.apply(event);
                 }
-                Err(error) => tracing::debug!(pid = header.pid, kind = header.kind, "a record is skipped: {error}"),
+                Err(error) => tracing::debug!(
+                    pid = header.pid,
+                    kind = header.kind,
+                    "a record is skipped: {error}"
+                ),
             }
         }
     }
@@ -232,7 +282,10 @@ impl Middle {
 
     /// Reads the counters, in the order that keeps the ledger free of false alarms.
     fn tick(&mut self) {
-        let source = SourceCounts { taken: self.counters.read.load(Ordering::Relaxed), malformed: self.counters.malformed.load(Ordering::Relaxed) };
+        let source = SourceCounts {
+            taken: self.counters.read.load(Ordering::Relaxed),
+            malformed: self.counters.malformed.load(Ordering::Relaxed),
+        };
         let now = now_boot_ns();
         match self.probes.readings() {
             Ok(readings) => {
@@ -257,9 +310,13 @@ impl Middle {
             Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
         }
         self.shared.tick(source, &self.decoded);
-        if self.memory_read.is_none_or(|read| read.elapsed() >= MEMORY_EVERY) {
+        if self
+            .memory_read
+            .is_none_or(|read| read.elapsed() >= MEMORY_EVERY)
+        {
             self.memory_read = Some(Instant::now());
-            self.shared.set_bpf_memory_bytes(self.probes.bpf_memory_bytes());
+            self.shared
+                .set_bpf_memory_bytes(self.probes.bpf_memory_bytes());
         }
     }
 }
@@ -267,7 +324,9 @@ impl Middle {
 /// What a fact changes outside of the state.
 fn follow(executors: &mut Executors, probes: &mut Probes, header: &RecordHeader, fact: &Fact) {
     match fact {
-        Fact::ProcessGone { .. } if header.executor != 0 => executors.process_gone(header.executor, header.pid),
+        Fact::ProcessGone { .. } if header.executor != 0 => {
+            executors.process_gone(header.executor, header.pid)
+        }
         Fact::PythonWorker(worker) => {
             if let Err(error) = executors.python_worker(probes, header.executor, worker) {
                 tracing::debug!("a Python worker's task is not known: {error:#}");

@@ -1,11 +1,14 @@
 //! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::source`] name aya types.
 
+mod attach;
 pub mod btf;
 pub mod doctor;
+mod health;
 mod kernel_function;
 mod library;
 mod memory;
 mod reading;
+mod settings;
 mod table;
 mod tables;
 mod wire;
@@ -14,45 +17,17 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
-use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{PerfEvent, RawTracePoint};
 use aya::{Ebpf, EbpfLoader};
-use serde::Serialize;
 use smtt_common::context::SlotHead;
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
-use smtt_common::settings::{Budget, Process, ROLE_CHILD, Settings, TableOperation, Thread};
+use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread};
 
+pub use self::health::{Verdict, VerdictState};
 use self::library::Libraries;
 use self::reading::Reader;
-use self::table::{Hook, Need, RUNG_FENTRY, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
+pub use self::settings::{FaultHook, ProbeSettings};
+use self::table::{Hook, Need, TABLE};
 use self::wire::Wire;
-
-/// How one row of the probe table fared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VerdictState {
-    /// Attached and, where that can be told, firing.
-    Ok,
-    /// The kernel or the machine does not have what it needs.
-    Unsupported,
-    /// It should work here and does not.
-    Broken,
-    /// Not needed, because a better rung of its ladder is attached, or switched off by configuration.
-    NotApplicable,
-}
-
-/// Verdict of one probe, as `smtt-ctl status` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    /// Row of the table: `fault`, `fault_major`, `marker`, `exit`, `fork`, `exec`.
-    pub probe: String,
-    /// Where in the kernel or library it is attached.
-    pub hook: String,
-    /// How it fared.
-    pub verdict: VerdictState,
-    /// Why, in one line, with the next step where there is one; empty when all is well.
-    pub reason: String,
-}
 
 /// What the kernel side has added up since the last reading.
 #[derive(Clone, Debug, Default)]
@@ -78,65 +53,6 @@ pub struct Rows {
     pub threads: usize,
     /// Its contexts.
     pub contexts: usize,
-}
-
-/// Which rung of the page-fault ladder to take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FaultHook {
-    /// The first that attaches.
-    #[default]
-    Auto,
-    /// The raw tracepoints only.
-    RawTracepoint,
-    /// The trampoline at the kernel's fault handler only.
-    Fentry,
-    /// The kprobe at the kernel's fault handler only.
-    Kprobe,
-    /// The software event only; it does not tell reads from writes.
-    Software,
-    /// No page faults.
-    Off,
-}
-
-/// What the kernel side is loaded with.
-#[derive(Clone, Debug)]
-pub struct ProbeSettings {
-    /// Rung of the fault ladder.
-    pub fault_hook: FaultHook,
-    /// Settings that the kernel side reads; the offsets are filled in here.
-    pub settings: Settings,
-    /// Size of the ring in bytes: a power of two, at least a page.
-    pub ring_bytes: u32,
-    /// Rows of the context table.
-    pub contexts: u32,
-    /// Executors at a time.
-    pub executors: u32,
-    /// Processes at a time.
-    pub processes: u32,
-    /// Threads at a time.
-    pub threads: u32,
-}
-
-impl Default for ProbeSettings {
-    fn default() -> Self {
-        Self {
-            fault_hook: FaultHook::Auto,
-            settings: Settings {
-                fault_sample_every: 64,
-                fault_samples_per_second: 200,
-                facts_per_second: 20_000,
-                threads_per_executor: 4096,
-                processes_per_executor: 1024,
-                contexts_per_executor: 4096,
-                ..Settings::default()
-            },
-            ring_bytes: 1 << 20,
-            contexts: 16_384,
-            executors: 64,
-            processes: 4096,
-            threads: 16_384,
-        }
-    }
 }
 
 /// The kernel side, loaded and attached. Dropping it leaves nothing behind in the kernel.
@@ -201,86 +117,6 @@ impl Probes {
         Ok(probes)
     }
 
-    fn attach_table(&mut self, fault_hook: FaultHook, no_offsets: Option<String>) {
-        let mut fault_rung: Option<&str> = None;
-        for row in TABLE.iter().filter(|row| row.hook != Hook::Marker) {
-            let verdict = if row.probe == "fault" {
-                let allowed = match fault_hook {
-                    FaultHook::Auto => true,
-                    FaultHook::RawTracepoint => row.rung == RUNG_RAW_TRACEPOINT,
-                    FaultHook::Fentry => row.rung == RUNG_FENTRY,
-                    FaultHook::Kprobe => row.rung == RUNG_KPROBE,
-                    FaultHook::Software => row.rung == RUNG_SOFTWARE,
-                    FaultHook::Off => false,
-                };
-                if !allowed {
-                    verdict(row, VerdictState::NotApplicable, "switched off by [probe.fault] hook")
-                } else if fault_rung.is_some_and(|rung| rung != row.rung) {
-                    verdict(row, VerdictState::NotApplicable, "a better hook is attached")
-                } else {
-                    let verdict = self.attach(row);
-                    if verdict.verdict == VerdictState::Ok {
-                        fault_rung = Some(row.rung);
-                    }
-                    verdict
-                }
-            } else if row.probe == "fault_major" && fault_hook == FaultHook::Off {
-                verdict(row, VerdictState::NotApplicable, "switched off by [probe.fault] hook")
-            } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
-                verdict(row, VerdictState::Unsupported, "its arguments are known for x86-64 only; the software event takes its place")
-            } else if let (true, Some(reason)) = (row.probe == "fork", &no_offsets) {
-                verdict(row, VerdictState::Unsupported, reason)
-            } else {
-                self.attach(row)
-            };
-            self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
-            self.verdicts.push(verdict);
-        }
-        self.access_known = fault_rung.is_some_and(|rung| rung != RUNG_SOFTWARE);
-    }
-
-    /// Attaches one row.
-    fn attach(&mut self, row: &Row) -> Verdict {
-        let attached = match row.hook {
-            Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
-            Hook::FunctionEntry(name) => kernel_function::attach_entry(&mut self.ebpf, row.program, name),
-            Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
-            Hook::Software(event) => self.attach_software(row.program, event),
-            Hook::Marker => Ok(()),
-        };
-        match attached {
-            Ok(()) => verdict(row, VerdictState::Ok, ""),
-            Err(error) => {
-                let missing = error.chain().any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound));
-                let state = if missing { VerdictState::Unsupported } else { VerdictState::Broken };
-                verdict(row, state, &format!("{error:#}; without it {}", row.without))
-            }
-        }
-    }
-
-    fn attach_raw_tracepoint(&mut self, program: &str, name: &str) -> anyhow::Result<()> {
-        let program: &mut RawTracePoint = self.ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
-        program.load().context("the kernel refuses the program")?;
-        program.attach(name).context("this kernel does not have the tracepoint")?;
-        Ok(())
-    }
-
-    fn attach_software(&mut self, program: &str, event: table::SoftwareEvent) -> anyhow::Result<()> {
-        let program: &mut PerfEvent = self.ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
-        program.load().context("the kernel refuses the program")?;
-        let event = match event {
-            table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
-            table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
-        };
-        let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-        for cpu in cpus {
-            program
-                .attach(PerfEventConfig::Software(event), PerfEventScope::AllProcessesOneCpu { cpu }, SamplePolicy::Period(1), false)
-                .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
-        }
-        Ok(())
-    }
-
     /// How every probe fares, in the order of the table.
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
@@ -292,9 +128,19 @@ impl Probes {
     /// Whether something is missing that the machine should have. An unsupported rung is none while another works.
     #[must_use]
     pub fn degraded(&self) -> bool {
-        let works = |probe: &str| self.verdicts.iter().any(|verdict| verdict.probe == probe && verdict.verdict == VerdictState::Ok);
-        TABLE.iter().filter(|row| row.hook != Hook::Marker && row.need == Need::Required).any(|row| !works(row.probe))
-            || self.verdicts.iter().any(|verdict| verdict.verdict == VerdictState::Broken)
+        let works = |probe: &str| {
+            self.verdicts
+                .iter()
+                .any(|verdict| verdict.probe == probe && verdict.verdict == VerdictState::Ok)
+        };
+        TABLE
+            .iter()
+            .filter(|row| row.hook != Hook::Marker && row.need == Need::Required)
+            .any(|row| !works(row.probe))
+            || self
+                .verdicts
+                .iter()
+                .any(|verdict| verdict.verdict == VerdictState::Broken)
     }
 
     /// Puts probes on the entry points of a marker library, once per file.
@@ -311,7 +157,11 @@ impl Probes {
     /// # Errors
     /// When it was taken before.
     pub fn take_ring(&mut self) -> anyhow::Result<RingBuf<MapData>> {
-        Ok(RingBuf::try_from(self.ebpf.take_map("RING").context("the ring was taken before")?)?)
+        Ok(RingBuf::try_from(
+            self.ebpf
+                .take_map("RING")
+                .context("the ring was taken before")?,
+        )?)
     }
 
     /// Takes the kernel side's own log out, or `None` where it has none.
@@ -335,8 +185,14 @@ impl Probes {
     pub fn facts_seen(&self, pid: u32) -> u64 {
         let seen = || -> anyhow::Result<u64> {
             let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0)?;
-            let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
-            Ok(executors.get(&process.executor, 0)?.iter().map(|Wire(counters)| counters.facts_seen).sum())
+            let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
+                self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?,
+            )?;
+            Ok(executors
+                .get(&process.executor, 0)?
+                .iter()
+                .map(|Wire(counters)| counters.facts_seen)
+                .sum())
         };
         seen().unwrap_or(0)
     }
@@ -349,7 +205,10 @@ impl Probes {
         if !self.change(TableOperation::ADOPT_EXECUTOR, &[u64::from(pid)])? {
             bail!("the table of executors is full: raise [limits] executors");
         }
-        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} ended"))?;
+        let Wire(process) = self
+            .map::<u32, Process>("PROCESSES")?
+            .get(&pid, 0)
+            .with_context(|| format!("process {pid} ended"))?;
         Ok(process.executor)
     }
 
@@ -357,9 +216,22 @@ impl Probes {
     ///
     /// # Errors
     /// When the table of threads is full, or the executor has its share of it.
-    pub fn adopt_thread(&mut self, executor: u64, tid: u32, slot_address: u64) -> anyhow::Result<()> {
-        let known = self.map::<u32, Thread>("THREADS")?.get(&tid, 0).is_ok_and(|Wire(thread)| thread.executor == executor);
-        if known || self.change(TableOperation::ADOPT_THREAD, &[u64::from(tid), executor, slot_address])? {
+    pub fn adopt_thread(
+        &mut self,
+        executor: u64,
+        tid: u32,
+        slot_address: u64,
+    ) -> anyhow::Result<()> {
+        let known = self
+            .map::<u32, Thread>("THREADS")?
+            .get(&tid, 0)
+            .is_ok_and(|Wire(thread)| thread.executor == executor);
+        if known
+            || self.change(
+                TableOperation::ADOPT_THREAD,
+                &[u64::from(tid), executor, slot_address],
+            )?
+        {
             return Ok(());
         }
         bail!("no room for thread {tid} in the table of threads: raise [limits] threads")
@@ -370,7 +242,8 @@ impl Probes {
     /// # Errors
     /// When the kernel side cannot be asked.
     pub fn forget_thread(&mut self, tid: u32) -> anyhow::Result<()> {
-        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)]).map(drop)
+        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])
+            .map(drop)
     }
 
     /// Tells the kernel side about a child process that an executor had before it was found.
@@ -378,7 +251,9 @@ impl Probes {
     /// # Errors
     /// When the table of processes is full, or the executor has its share of it.
     pub fn adopt_child(&mut self, executor: u64, pid: u32) -> anyhow::Result<()> {
-        if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])? || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok() {
+        if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])?
+            || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok()
+        {
             return Ok(());
         }
         bail!("no room for process {pid} in the table of processes: raise [limits] processes")
@@ -388,13 +263,37 @@ impl Probes {
     ///
     /// # Errors
     /// When that process is no child of that executor.
-    pub fn set_worker_context(&mut self, executor: u64, pid: u32, context: SlotHead) -> anyhow::Result<()> {
-        let Wire(process) = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).with_context(|| format!("process {pid} belongs to no executor"))?;
+    pub fn set_worker_context(
+        &mut self,
+        executor: u64,
+        pid: u32,
+        context: SlotHead,
+    ) -> anyhow::Result<()> {
+        let Wire(process) = self
+            .map::<u32, Process>("PROCESSES")?
+            .get(&pid, 0)
+            .with_context(|| format!("process {pid} belongs to no executor"))?;
         if process.executor != executor || process.role != ROLE_CHILD {
             bail!("process {pid} is no child of that executor");
         }
-        let SlotHead { hot, task_attempt_id, stage_id, stage_attempt } = context;
-        self.change(TableOperation::SET_WORKER, &[u64::from(pid), executor, hot, task_attempt_id, u64::from(stage_id), u64::from(stage_attempt)]).map(drop)
+        let SlotHead {
+            hot,
+            task_attempt_id,
+            stage_id,
+            stage_attempt,
+        } = context;
+        self.change(
+            TableOperation::SET_WORKER,
+            &[
+                u64::from(pid),
+                executor,
+                hot,
+                task_attempt_id,
+                u64::from(stage_id),
+                u64::from(stage_attempt),
+            ],
+        )
+        .map(drop)
     }
 
     fn change(&self, operation: TableOperation, words: &[u64]) -> anyhow::Result<bool> {
@@ -407,18 +306,32 @@ impl Probes {
     /// When a table is missing from the object.
     pub fn forget_executor(&mut self, executor: u64) -> anyhow::Result<()> {
         let mut processes = self.map_mut::<u32, Process>("PROCESSES")?;
-        let own: Vec<u32> = processes.iter().flatten().filter(|(_, Wire(process))| process.executor == executor).map(|(pid, _)| pid).collect();
+        let own: Vec<u32> = processes
+            .iter()
+            .flatten()
+            .filter(|(_, Wire(process))| process.executor == executor)
+            .map(|(pid, _)| pid)
+            .collect();
         for pid in own {
             let _ = processes.remove(&pid);
         }
         let mut threads = self.map_mut::<u32, Thread>("THREADS")?;
-        let own: Vec<u32> = threads.iter().flatten().filter(|(_, Wire(thread))| thread.executor == executor).map(|(tid, _)| tid).collect();
+        let own: Vec<u32> = threads
+            .iter()
+            .flatten()
+            .filter(|(_, Wire(thread))| thread.executor == executor)
+            .map(|(tid, _)| tid)
+            .collect();
         for tid in own {
             let _ = threads.remove(&tid);
         }
         self.reader.forget(&mut self.ebpf, executor)?;
         let _ = self.map_mut::<u64, Budget>("BUDGETS")?.remove(&executor);
-        let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(self.ebpf.map_mut("EXECUTORS").context("no table EXECUTORS")?)?;
+        let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
+            self.ebpf
+                .map_mut("EXECUTORS")
+                .context("no table EXECUTORS")?,
+        )?;
         let _ = executors.remove(&executor);
         Ok(())
     }
@@ -428,7 +341,11 @@ impl Probes {
     /// # Errors
     /// When the table is missing from the object.
     pub fn budget(&self, executor: u64) -> anyhow::Result<Option<Budget>> {
-        Ok(self.map::<u64, Budget>("BUDGETS")?.get(&executor, 0).ok().map(|Wire(budget)| budget))
+        Ok(self
+            .map::<u64, Budget>("BUDGETS")?
+            .get(&executor, 0)
+            .ok()
+            .map(|Wire(budget)| budget))
     }
 
     /// Rows of an executor that are in the tables now.
@@ -436,9 +353,23 @@ impl Probes {
     /// # Errors
     /// When a table cannot be read.
     pub fn rows(&self, executor: u64) -> anyhow::Result<Rows> {
-        let processes = self.map::<u32, Process>("PROCESSES")?.iter().flatten().filter(|(_, Wire(process))| process.executor == executor).count();
-        let threads = self.map::<u32, Thread>("THREADS")?.iter().flatten().filter(|(_, Wire(thread))| thread.executor == executor).count();
-        Ok(Rows { processes, threads, contexts: self.reader.rows(&self.ebpf, executor)? })
+        let processes = self
+            .map::<u32, Process>("PROCESSES")?
+            .iter()
+            .flatten()
+            .filter(|(_, Wire(process))| process.executor == executor)
+            .count();
+        let threads = self
+            .map::<u32, Thread>("THREADS")?
+            .iter()
+            .flatten()
+            .filter(|(_, Wire(thread))| thread.executor == executor)
+            .count();
+        Ok(Rows {
+            processes,
+            threads,
+            contexts: self.reader.rows(&self.ebpf, executor)?,
+        })
     }
 
     /// Kernel memory of the tables and programs, in bytes, as the kernel accounts it.
@@ -451,17 +382,24 @@ impl Probes {
     where
         Wire<V>: aya::Pod,
     {
-        Ok(HashMap::try_from(self.ebpf.map(name).with_context(|| format!("no table {name}"))?)?)
+        Ok(HashMap::try_from(
+            self.ebpf
+                .map(name)
+                .with_context(|| format!("no table {name}"))?,
+        )?)
     }
 
-    fn map_mut<K: aya::Pod, V>(&mut self, name: &str) -> anyhow::Result<HashMap<&mut MapData, K, Wire<V>>>
+    fn map_mut<K: aya::Pod, V>(
+        &mut self,
+        name: &str,
+    ) -> anyhow::Result<HashMap<&mut MapData, K, Wire<V>>>
     where
         Wire<V>: aya::Pod,
     {
-        Ok(HashMap::try_from(self.ebpf.map_mut(name).with_context(|| format!("no table {name}"))?)?)
+        Ok(HashMap::try_from(
+            self.ebpf
+                .map_mut(name)
+                .with_context(|| format!("no table {name}"))?,
+        )?)
     }
-}
-
-fn verdict(row: &Row, state: VerdictState, reason: &str) -> Verdict {
-    Verdict { probe: row.probe.into(), hook: row.hook_name(), verdict: state, reason: reason.into() }
 }

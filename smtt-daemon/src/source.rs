@@ -43,7 +43,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When the ring cannot be waited for.
-pub async fn run(ring: RingBuf<MapData>, batches: Sender<Vec<Record>>, counters: Arc<SourceCounters>) -> anyhow::Result<()> {
+pub async fn run(
+    ring: RingBuf<MapData>,
+    batches: Sender<Vec<Record>>,
+    counters: Arc<SourceCounters>,
+) -> anyhow::Result<()> {
     // SAFETY: the ring owns its descriptor and hands out the same one for as long as it lives.
     let mut ring = unsafe { AsyncFd::register(ring) }.context("the ring cannot be waited for")?;
     loop {
@@ -90,10 +94,21 @@ pub fn parse(bytes: &[u8]) -> Option<Record> {
     let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let header = RecordHeader { kind: u16_at(0)?, flags: u16_at(2)?, payload_bytes: u32_at(4)?, time_ns: u64_at(8)?, executor: u64_at(16)?, pid: u32_at(24)?, tid: u32_at(28)? };
+    let header = RecordHeader {
+        kind: u16_at(0)?,
+        flags: u16_at(2)?,
+        payload_bytes: u32_at(4)?,
+        time_ns: u64_at(8)?,
+        executor: u64_at(16)?,
+        pid: u32_at(24)?,
+        tid: u32_at(28)?,
+    };
     let payload = bytes.get(SIZE..)?;
     let length = payload.len().min(header.payload_bytes as usize);
-    Some(Record { header, payload: payload[..length].to_vec() })
+    Some(Record {
+        header,
+        payload: payload[..length].to_vec(),
+    })
 }
 
 #[cfg(test)]
@@ -108,7 +123,14 @@ mod tests {
         bytes[24] = 9;
         bytes[32..36].copy_from_slice(b"abcd");
         let record = parse(&bytes).expect("a whole record");
-        assert_eq!((record.header.kind, record.header.pid, record.payload.as_slice()), (7, 9, b"abc".as_slice()));
+        assert_eq!(
+            (
+                record.header.kind,
+                record.header.pid,
+                record.payload.as_slice()
+            ),
+            (7, 9, b"abc".as_slice())
+        );
         assert_eq!(parse(&bytes[..31]), None);
     }
 }

@@ -248,7 +248,10 @@ impl Picture {
 fn keep(daemon: &Daemon, application: &str, folder: &Path) -> Result<()> {
     // One more reading of the kernel's counters, so that the last task is in.
     std::thread::sleep(Duration::from_millis(1500));
-    println!("{}", daemon.ask(&["report", "--app", application])?.trim_end());
+    println!(
+        "{}",
+        daemon.ask(&["report", "--app", application])?.trim_end()
+    );
     fs::write(folder.join("metrics.txt"), daemon.metrics()?)?;
     let report = daemon.json(&["report", "--app", application])?;
     fs::write(

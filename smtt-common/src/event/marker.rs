@@ -68,9 +68,24 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::EXECUTOR_DESCRIBED,
         entry: "executorDescribed",
         // slots_address: where the header is mapped; missing_hooks: how many of the marker's hooks found no target.
-        words: &["slots_address", "slot_count", "start_unix_ms", "heap_max_bytes", "missing_hooks", "flags"],
+        words: &[
+            "slots_address",
+            "slot_count",
+            "start_unix_ms",
+            "heap_max_bytes",
+            "missing_hooks",
+            "flags",
+        ],
         ranges: false,
-        strings: &["application_id", "application_name", "executor_id", "host", "spark_version", "java_version", "missing_hook_names"],
+        strings: &[
+            "application_id",
+            "application_name",
+            "executor_id",
+            "host",
+            "spark_version",
+            "java_version",
+            "missing_hook_names",
+        ],
     },
     Schema {
         kind: Kind::THREAD_REGISTERED,
@@ -79,7 +94,13 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         strings: &["thread_name"],
     },
-    Schema { kind: Kind::THREAD_GONE, entry: "threadGone", words: &["slot_address", "tid", "generation"], ranges: false, strings: &[] },
+    Schema {
+        kind: Kind::THREAD_GONE,
+        entry: "threadGone",
+        words: &["slot_address", "tid", "generation"],
+        ranges: false,
+        strings: &[],
+    },
     Schema {
         kind: Kind::RDD_DESCRIBED,
         entry: "rddDescribed",
@@ -98,14 +119,27 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::TASK_STARTED,
         entry: "taskStarted",
-        words: &["task_attempt_id", "stage_id", "stage_attempt", "partition", "attempt_number", "job_id"],
+        words: &[
+            "task_attempt_id",
+            "stage_id",
+            "stage_attempt",
+            "partition",
+            "attempt_number",
+            "job_id",
+        ],
         ranges: false,
         strings: &[],
     },
     Schema {
         kind: Kind::TASK_ENDED,
         entry: "taskEnded",
-        words: &["task_attempt_id", "stage_id", "stage_attempt", "outcome", "execution_memory_peak_bytes"],
+        words: &[
+            "task_attempt_id",
+            "stage_id",
+            "stage_attempt",
+            "outcome",
+            "execution_memory_peak_bytes",
+        ],
         ranges: false,
         strings: &["reason"],
     },
@@ -113,7 +147,16 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::BLOCK_STORED,
         entry: "blockStored",
         // A block with more ranges than fit comes as several facts: range_first says where this one goes on.
-        words: &["rdd_id", "partition", "size_bytes", "flags", "task_attempt_id", "range_total", "range_first", "range_count"],
+        words: &[
+            "rdd_id",
+            "partition",
+            "size_bytes",
+            "flags",
+            "task_attempt_id",
+            "range_total",
+            "range_first",
+            "range_count",
+        ],
         ranges: true,
         strings: &["block_id"],
     },
@@ -127,25 +170,54 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::BLOCK_MOVED,
         entry: "blockMoved",
-        words: &["rdd_id", "partition", "size_bytes", "flags", "task_attempt_id", "range_total", "range_first", "range_count"],
+        words: &[
+            "rdd_id",
+            "partition",
+            "size_bytes",
+            "flags",
+            "task_attempt_id",
+            "range_total",
+            "range_first",
+            "range_count",
+        ],
         ranges: true,
         strings: &["block_id"],
     },
-    Schema { kind: Kind::BLOCK_REMOVED, entry: "blockRemoved", words: &["rdd_id", "partition"], ranges: false, strings: &["block_id"] },
+    Schema {
+        kind: Kind::BLOCK_REMOVED,
+        entry: "blockRemoved",
+        words: &["rdd_id", "partition"],
+        ranges: false,
+        strings: &["block_id"],
+    },
     Schema {
         kind: Kind::PAGE_ALLOCATED,
         entry: "pageAllocated",
         // page_number: Spark's number in the task's page table (made unique for managers without a task), or -1 for a
         // grant without a page. With TOLD_AGAIN a page may have another address than before, and a grant is the
         // sum that its consumer holds now.
-        words: &["task_attempt_id", "page_number", "address", "size_bytes", "flags", "rdd_id", "stage_id"],
+        words: &[
+            "task_attempt_id",
+            "page_number",
+            "address",
+            "size_bytes",
+            "flags",
+            "rdd_id",
+            "stage_id",
+        ],
         ranges: false,
         strings: &["consumer"],
     },
     Schema {
         kind: Kind::PAGE_FREED,
         entry: "pageFreed",
-        words: &["task_attempt_id", "page_number", "address", "size_bytes", "flags"],
+        words: &[
+            "task_attempt_id",
+            "page_number",
+            "address",
+            "size_bytes",
+            "flags",
+        ],
         ranges: false,
         strings: &["consumer"],
     },
@@ -153,7 +225,13 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::SPAN,
         entry: "span",
         // Times are CLOCK_MONOTONIC, as System.nanoTime gives them on Linux.
-        words: &["task_attempt_id", "activity", "start_monotonic_ns", "duration_ns", "rdd_id"],
+        words: &[
+            "task_attempt_id",
+            "activity",
+            "start_monotonic_ns",
+            "duration_ns",
+            "rdd_id",
+        ],
         ranges: false,
         strings: &["name"],
     },
@@ -165,7 +243,13 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         strings: &[],
     },
-    Schema { kind: Kind::RESYNC_DONE, entry: "resyncDone", words: &["request"], ranges: false, strings: &[] },
+    Schema {
+        kind: Kind::RESYNC_DONE,
+        entry: "resyncDone",
+        words: &["request"],
+        ranges: false,
+        strings: &[],
+    },
 ];
 
 /// The form of a kind's payload, or `None` where the kind is not a marker's.

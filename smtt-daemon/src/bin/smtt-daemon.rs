@@ -51,7 +51,10 @@ fn main() -> ExitCode {
         return ExitCode::from(EX_CONFIG);
     }
     // One worker thread: the daemon's work is small and must not spread over the executors' CPUs.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("smtt-daemon: cannot start its event loop: {error}");
@@ -62,22 +65,33 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("smtt-daemon: {error:#}");
-            if error.chain().any(is_permission) { ExitCode::from(EX_NOPERM) } else { ExitCode::FAILURE }
+            if error.chain().any(is_permission) {
+                ExitCode::from(EX_NOPERM)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
 
 /// Whether a cause of an error is a missing permission.
 fn is_permission(cause: &(dyn std::error::Error + 'static)) -> bool {
-    cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    cause
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Starts the log on standard error, without times where the journal adds its own.
 fn start_log(level: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(level).map_err(|error| format!("log level {level:?} is not one of error, warn, info, debug, trace: {error}"))?;
+    let filter = EnvFilter::try_new(level).map_err(|error| {
+        format!("log level {level:?} is not one of error, warn, info, debug, trace: {error}")
+    })?;
     // aya's log records arrive through the log crate.
     let _ = tracing_log::LogTracer::init();
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         let _ = builder.without_time().with_ansi(false).try_init();
     } else {
@@ -89,7 +103,10 @@ fn start_log(level: &str) -> Result<(), String> {
 /// Completes on SIGTERM or SIGINT.
 async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+    match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
         (Ok(mut terminate), Ok(mut interrupt)) => {
             tokio::select! {
                 _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),

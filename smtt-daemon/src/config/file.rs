@@ -149,7 +149,9 @@ impl Default for File {
 /// The default configuration with its explanations: what `config/smtt.toml` holds.
 #[must_use]
 pub fn default_text() -> String {
-    let mut text = String::from("# Configuration of smtt-daemon. Every value here is the default; delete what you do not change.\n# `smtt-daemon --check --config FILE` says what is wrong with a file.\n\n# How often the counters are read.\n");
+    let mut text = String::from(
+        "# Configuration of smtt-daemon. Every value here is the default; delete what you do not change.\n# `smtt-daemon --check --config FILE` says what is wrong with a file.\n\n# How often the counters are read.\n",
+    );
     text.push_str(&format!("tick = {:?}\n", File::default().tick));
     Web::write(&mut text);
     Control::write(&mut text);
@@ -164,8 +166,31 @@ pub fn default_text() -> String {
 
 /// Every key that is known, for suggestions.
 fn known_keys() -> impl Iterator<Item = &'static str> {
-    const SECTIONS: &[&str] = &["tick", "web", "control", "marker", "probe", "fault", "limits", "retention", "log"];
-    [SECTIONS, Web::FIELDS, Control::FIELDS, Marker::FIELDS, Fault::FIELDS, MarkerProbe::FIELDS, Limits::FIELDS, Retention::FIELDS, Log::FIELDS].into_iter().flatten().copied()
+    const SECTIONS: &[&str] = &[
+        "tick",
+        "web",
+        "control",
+        "marker",
+        "probe",
+        "fault",
+        "limits",
+        "retention",
+        "log",
+    ];
+    [
+        SECTIONS,
+        Web::FIELDS,
+        Control::FIELDS,
+        Marker::FIELDS,
+        Fault::FIELDS,
+        MarkerProbe::FIELDS,
+        Limits::FIELDS,
+        Retention::FIELDS,
+        Log::FIELDS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 /// Reads the text, or says on which line what is wrong.
@@ -174,11 +199,16 @@ pub(super) fn parse(text: &str) -> Result<File, (usize, String)> {
         let at = error.span().map_or(0, |span| span.start);
         let line = text[..at.min(text.len())].matches('\n').count() + 1;
         let message = error.message();
-        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        let unknown = message
+            .strip_prefix("unknown field `")
+            .and_then(|rest| rest.split('`').next());
         let message = match unknown {
             Some(key) => match nearest(key) {
                 Some(known) => format!("unknown key {key:?}: did you mean {known:?}?"),
-                None => format!("unknown key {key:?}: {}", message.split_once(", ").map_or("", |(_, rest)| rest)),
+                None => format!(
+                    "unknown key {key:?}: {}",
+                    message.split_once(", ").map_or("", |(_, rest)| rest)
+                ),
             },
             None => message.to_owned(),
         };
@@ -188,7 +218,11 @@ pub(super) fn parse(text: &str) -> Result<File, (usize, String)> {
 
 /// The known key that differs in the fewest letters, if it is a likely slip.
 fn nearest(key: &str) -> Option<&'static str> {
-    known_keys().map(|known| (distance(key, known), known)).min().filter(|(distance, known)| *distance <= 1 + known.len() / 4).map(|(_, known)| known)
+    known_keys()
+        .map(|known| (distance(key, known), known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .map(|(_, known)| known)
 }
 
 /// Letters to insert, delete or change to get from one word to the other.
@@ -214,7 +248,10 @@ pub(super) fn line_of(text: &str, key: &str) -> usize {
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if let Some(header) = line.strip_prefix('[') {
-            at = header.trim_end_matches(|letter| letter != ']').trim_end_matches(']').replace(' ', "");
+            at = header
+                .trim_end_matches(|letter| letter != ']')
+                .trim_end_matches(']')
+                .replace(' ', "");
         } else if at == section && line.split('=').next().map(str::trim) == Some(name) {
             return index + 1;
         }
@@ -239,7 +276,9 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
 
 /// `4096`, `64KiB`, `1MiB`, `1GiB`.
 pub(super) fn size(text: &str) -> Option<u64> {
-    let split = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let split = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
     let number: u64 = text[..split].parse().ok()?;
     let unit = match text[split..].trim() {
         "" | "B" => 1,

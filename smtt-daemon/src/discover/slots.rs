@@ -43,29 +43,52 @@ impl SlotFile {
     /// Opens the file behind a mapping, named as in `map_files`, and checks its header.
     pub(super) fn open(handle: &Handle, range: &str) -> anyhow::Result<Self> {
         let (start, end) = range.split_once('-').context("a mapping without an end")?;
-        let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+        let (start, end) = (
+            u64::from_str_radix(start, 16)?,
+            u64::from_str_radix(end, 16)?,
+        );
         let file = handle
             .open_file(&format!("map_files/{range}"), OFlag::O_RDWR)
             .context("/proc/PID/map_files cannot be opened: the daemon needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE")?;
         let u32_at = |at: u64| read_u32(&file, at);
         ensure!(read_u64(&file, 0)? == MAGIC, "its first word is wrong");
-        ensure!(u32_at(8)? == VERSION, "its version is {}, not {VERSION}: marker and daemon are of different releases", u32_at(8)?);
-        ensure!(u32_at(12)? as usize == SLOT_SIZE, "its slots have another size");
+        ensure!(
+            u32_at(8)? == VERSION,
+            "its version is {}, not {VERSION}: marker and daemon are of different releases",
+            u32_at(8)?
+        );
+        ensure!(
+            u32_at(12)? as usize == SLOT_SIZE,
+            "its slots have another size"
+        );
         let slot_count = u32_at(16)?;
         let needed = HEADER_SIZE as u64 + u64::from(slot_count) * SLOT_SIZE as u64;
-        ensure!(slot_count <= SLOTS_MAX && needed <= end - start, "it claims {slot_count} slots, more than it maps");
-        Ok(Self { file, address: start, slot_count })
+        ensure!(
+            slot_count <= SLOTS_MAX && needed <= end - start,
+            "it claims {slot_count} slots, more than it maps"
+        );
+        Ok(Self {
+            file,
+            address: start,
+            slot_count,
+        })
     }
 
     /// Threads with a slot that exist now.
     pub(super) fn threads(&self, handle: &Handle, same_namespace: bool) -> Vec<ThreadSlot> {
-        let Ok(slots) = self.slots() else { return Vec::new() };
+        let Ok(slots) = self.slots() else {
+            return Vec::new();
+        };
         let host: Vec<(u32, u32)> = handle
             .list("task")
             .iter()
             .filter_map(|name| {
                 let tid: u32 = name.parse().ok()?;
-                let inner = if same_namespace { tid } else { process::innermost_id(&handle.read(&format!("task/{name}/status")).ok()?)? };
+                let inner = if same_namespace {
+                    tid
+                } else {
+                    process::innermost_id(&handle.read(&format!("task/{name}/status")).ok()?)?
+                };
                 Some((inner, tid))
             })
             .collect();
@@ -76,7 +99,10 @@ impl SlotFile {
             .filter_map(|(index, slot)| {
                 let inner = word(slot, SLOT_TID);
                 let tid = host.iter().find(|(of, _)| *of == inner)?.1;
-                Some(ThreadSlot { tid, address: self.address + (HEADER_SIZE + index * SLOT_SIZE) as u64 })
+                Some(ThreadSlot {
+                    tid,
+                    address: self.address + (HEADER_SIZE + index * SLOT_SIZE) as u64,
+                })
             })
             .collect()
     }
@@ -86,7 +112,8 @@ impl SlotFile {
     /// # Errors
     /// When the executor is gone or has cut its file.
     pub fn request_resync(&self, request: u64) -> std::io::Result<()> {
-        self.file.write_all_at(&request.to_le_bytes(), RESYNC_REQUEST)
+        self.file
+            .write_all_at(&request.to_le_bytes(), RESYNC_REQUEST)
     }
 
     /// The last request that the marker served in full.
@@ -110,7 +137,17 @@ impl SlotFile {
     /// # Errors
     /// When the executor has cut its file.
     pub fn facts_emitted(&self) -> std::io::Result<u64> {
-        let told: u64 = self.slots()?.chunks_exact(SLOT_SIZE).map(|slot| u64::from_le_bytes(slot[SLOT_FACTS..SLOT_FACTS + 8].try_into().unwrap_or_default())).fold(0, u64::wrapping_add);
+        let told: u64 = self
+            .slots()?
+            .chunks_exact(SLOT_SIZE)
+            .map(|slot| {
+                u64::from_le_bytes(
+                    slot[SLOT_FACTS..SLOT_FACTS + 8]
+                        .try_into()
+                        .unwrap_or_default(),
+                )
+            })
+            .fold(0, u64::wrapping_add);
         Ok(told.wrapping_add(read_u64(&self.file, FACTS_WITHOUT_SLOT)?))
     }
 

@@ -41,7 +41,12 @@ pub struct Executors {
 impl Executors {
     /// Gives a found executor its rows in the kernel side and asks it to tell everything again. Returns its key and
     /// the request.
-    pub fn adopt(&mut self, probes: &mut Probes, found: Found, now_ns: u64) -> anyhow::Result<(u64, u64)> {
+    pub fn adopt(
+        &mut self,
+        probes: &mut Probes,
+        found: Found,
+        now_ns: u64,
+    ) -> anyhow::Result<(u64, u64)> {
         let seen_before = probes.facts_seen(found.pid);
         let told = found.slots.facts_emitted().unwrap_or(0);
         let executor = probes.adopt_executor(found.pid)?;
@@ -52,11 +57,28 @@ impl Executors {
             probes.adopt_child(executor, *child)?;
         }
         let request = self.next_request(now_ns);
-        found.slots.request_resync(request).context("the executor ended while it was looked at")?;
+        found
+            .slots
+            .request_resync(request)
+            .context("the executor ended while it was looked at")?;
         // Facts in flight now are counted on both sides soon; only what came before the probes is set aside.
         let told_before = told.saturating_sub(seen_before);
-        self.open.insert(executor, Open { slots: found.slots, same_namespace: found.same_namespace, told_before, lost_then: 0, asked_ns: now_ns });
-        tracing::info!(pid = found.pid, threads = found.threads.len(), children = found.children.len(), "executor found");
+        self.open.insert(
+            executor,
+            Open {
+                slots: found.slots,
+                same_namespace: found.same_namespace,
+                told_before,
+                lost_then: 0,
+                asked_ns: now_ns,
+            },
+        );
+        tracing::info!(
+            pid = found.pid,
+            threads = found.threads.len(),
+            children = found.children.len(),
+            "executor found"
+        );
         Ok((executor, request))
     }
 
@@ -72,15 +94,29 @@ impl Executors {
             return Vec::new();
         }
         self.counted_ns = now_ns;
-        self.open.iter().filter_map(|(key, open)| Some((*key, open.slots.facts_emitted().ok()?.saturating_sub(open.told_before)))).collect()
+        self.open
+            .iter()
+            .filter_map(|(key, open)| {
+                Some((
+                    *key,
+                    open.slots
+                        .facts_emitted()
+                        .ok()?
+                        .saturating_sub(open.told_before),
+                ))
+            })
+            .collect()
     }
 
     /// Asks executors that lost facts on the way to tell everything again.
     pub fn heal(&mut self, readings: &Readings, now_ns: u64) -> Vec<(u64, u64)> {
         let mut asked = Vec::new();
         for (key, counters) in &readings.executors {
-            let lost = counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
-            let due = self.open.get(key).is_some_and(|open| lost > open.lost_then && now_ns.saturating_sub(open.asked_ns) >= REQUEST_PAUSE_NS);
+            let lost =
+                counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
+            let due = self.open.get(key).is_some_and(|open| {
+                lost > open.lost_then && now_ns.saturating_sub(open.asked_ns) >= REQUEST_PAUSE_NS
+            });
             if !due {
                 continue;
             }
@@ -88,7 +124,11 @@ impl Executors {
             if let Some(open) = self.open.get_mut(key)
                 && open.slots.request_resync(request).is_ok()
             {
-                tracing::info!(pid = executor_pid(*key), lost = lost - open.lost_then, "facts were lost: the executor is asked to tell everything again");
+                tracing::info!(
+                    pid = executor_pid(*key),
+                    lost = lost - open.lost_then,
+                    "facts were lost: the executor is asked to tell everything again"
+                );
                 open.lost_then = lost;
                 open.asked_ns = now_ns;
                 asked.push((*key, request));
@@ -99,7 +139,12 @@ impl Executors {
 
     /// Executors whose process is gone though no record said so.
     pub fn dead(&mut self) -> Vec<u64> {
-        let dead: Vec<u64> = self.open.keys().copied().filter(|key| !Path::new(&format!("/proc/{}", executor_pid(*key))).exists()).collect();
+        let dead: Vec<u64> = self
+            .open
+            .keys()
+            .copied()
+            .filter(|key| !Path::new(&format!("/proc/{}", executor_pid(*key))).exists())
+            .collect();
         for key in &dead {
             self.open.remove(key);
         }
@@ -120,18 +165,30 @@ impl Executors {
 
     /// Gives a Python worker its task where the kernel side cannot: the marker knows the worker by its id in another
     /// pid namespace.
-    pub fn python_worker(&self, probes: &mut Probes, executor: u64, worker: &PythonWorker) -> anyhow::Result<()> {
-        if self.open.get(&executor).is_none_or(|open| open.same_namespace) {
+    pub fn python_worker(
+        &self,
+        probes: &mut Probes,
+        executor: u64,
+        worker: &PythonWorker,
+    ) -> anyhow::Result<()> {
+        if self
+            .open
+            .get(&executor)
+            .is_none_or(|open| open.same_namespace)
+        {
             return Ok(());
         }
         let inner = worker.pid;
-        let pid = host_pid(executor_pid(executor), inner).with_context(|| format!("no child of the executor has the id {inner}"))?;
-        let context = worker.task_attempt_id.map_or_else(SlotHead::default, |task_attempt_id| SlotHead {
-            hot: worker.hot,
-            task_attempt_id,
-            stage_id: worker.stage_id.unwrap_or(u32::MAX),
-            stage_attempt: worker.stage_attempt,
-        });
+        let pid = host_pid(executor_pid(executor), inner)
+            .with_context(|| format!("no child of the executor has the id {inner}"))?;
+        let context = worker
+            .task_attempt_id
+            .map_or_else(SlotHead::default, |task_attempt_id| SlotHead {
+                hot: worker.hot,
+                task_attempt_id,
+                stage_id: worker.stage_id.unwrap_or(u32::MAX),
+                stage_attempt: worker.stage_attempt,
+            });
         probes.set_worker_context(executor, pid, context)
     }
 }

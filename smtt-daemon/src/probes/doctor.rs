@@ -22,7 +22,15 @@ pub struct Check {
 /// Looks at the machine.
 #[must_use]
 pub fn examine() -> Vec<Check> {
-    vec![capabilities(), type_information(), kernel_version(), tracepoints(), uprobes(), hardware_counters(), memory_nodes()]
+    vec![
+        capabilities(),
+        type_information(),
+        kernel_version(),
+        tracepoints(),
+        uprobes(),
+        hardware_counters(),
+        memory_nodes(),
+    ]
 }
 
 fn check(name: &str, required: bool, seen: Result<String, (String, &str)>) -> Check {
@@ -30,7 +38,13 @@ fn check(name: &str, required: bool, seen: Result<String, (String, &str)>) -> Ch
         Ok(detail) => (true, detail, String::new()),
         Err((detail, remedy)) => (false, detail, remedy.to_owned()),
     };
-    Check { name: name.into(), ok, required, detail, remedy }
+    Check {
+        name: name.into(),
+        ok,
+        required,
+        detail,
+        remedy,
+    }
 }
 
 /// Capabilities by bit, with the reason for each.
@@ -43,25 +57,54 @@ const CAPABILITIES: &[(u32, &str, &str)] = &[
 
 fn capabilities() -> Check {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok()).unwrap_or(0);
-    let missing: Vec<String> = CAPABILITIES.iter().filter(|(bit, _, _)| effective & (1 << bit) == 0).map(|(_, name, why)| format!("{name} ({why})")).collect();
-    let seen = if missing.is_empty() { Ok("all that is needed".into()) } else { Err((format!("missing: {}", missing.join(", ")), "run as root, or give the service these capabilities (config/smtt.service does)")) };
+    let effective = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .unwrap_or(0);
+    let missing: Vec<String> = CAPABILITIES
+        .iter()
+        .filter(|(bit, _, _)| effective & (1 << bit) == 0)
+        .map(|(_, name, why)| format!("{name} ({why})"))
+        .collect();
+    let seen = if missing.is_empty() {
+        Ok("all that is needed".into())
+    } else {
+        Err((
+            format!("missing: {}", missing.join(", ")),
+            "run as root, or give the service these capabilities (config/smtt.service does)",
+        ))
+    };
     check("capabilities", true, seen)
 }
 
 fn type_information() -> Check {
     let seen = match super::btf::kernel_field_offsets("task_struct", &["pid", "tgid"]) {
         Ok(_) => Ok(format!("{} is there", super::btf::KERNEL)),
-        Err(reason) => Err((reason, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distributions have it); without it Python workers are not followed")),
+        Err(reason) => Err((
+            reason,
+            "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distributions have it); without it Python workers are not followed",
+        )),
     };
     check("type information (BTF)", false, seen)
 }
 
 fn kernel_version() -> Check {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-    let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
+    let mut parts = release
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    let seen = if version >= (5, 15) { Ok(release) } else { Err((release, "use Linux 5.15 or later: probe cookies came with it")) };
+    let seen = if version >= (5, 15) {
+        Ok(release)
+    } else {
+        Err((
+            release,
+            "use Linux 5.15 or later: probe cookies came with it",
+        ))
+    };
     check("kernel", true, seen)
 }
 
@@ -69,33 +112,74 @@ fn kernel_version() -> Check {
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 fn tracepoints() -> Check {
-    let mounted = TRACEFS.iter().find(|root| Path::new(root).join("events").is_dir());
+    let mounted = TRACEFS
+        .iter()
+        .find(|root| Path::new(root).join("events").is_dir());
     let seen = match mounted {
-        Some(root) if Path::new(root).join("events/exceptions/page_fault_user").is_dir() => Ok(format!("exceptions:page_fault_user is in {root}")),
-        Some(root) => Err((format!("{root} has no exceptions:page_fault_user"), "nothing to do: the entry of the kernel's fault handler takes their place (fentry or kprobe), or the software event, which does not tell reads from writes")),
-        None => Ok("tracefs is not mounted, and not needed: raw tracepoints are attached by name".into()),
+        Some(root)
+            if Path::new(root)
+                .join("events/exceptions/page_fault_user")
+                .is_dir() =>
+        {
+            Ok(format!("exceptions:page_fault_user is in {root}"))
+        }
+        Some(root) => Err((
+            format!("{root} has no exceptions:page_fault_user"),
+            "nothing to do: the entry of the kernel's fault handler takes their place (fentry or kprobe), or the software event, which does not tell reads from writes",
+        )),
+        None => Ok(
+            "tracefs is not mounted, and not needed: raw tracepoints are attached by name".into(),
+        ),
     };
     check("page-fault tracepoints", false, seen)
 }
 
 fn uprobes() -> Check {
     let kind = "/sys/bus/event_source/devices/uprobe/type";
-    let seen = if Path::new(kind).exists() { Ok("the kernel has them".into()) } else { Err((format!("{kind} is missing"), "use a kernel with CONFIG_UPROBE_EVENTS=y")) };
+    let seen = if Path::new(kind).exists() {
+        Ok("the kernel has them".into())
+    } else {
+        Err((
+            format!("{kind} is missing"),
+            "use a kernel with CONFIG_UPROBE_EVENTS=y",
+        ))
+    };
     check("uprobes", true, seen)
 }
 
 fn hardware_counters() -> Check {
-    let devices: Vec<String> = std::fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let core = devices.iter().find(|name| name.starts_with("cpu") || name.contains("armv8") || name.contains("pmuv3"));
+    let devices: Vec<String> = std::fs::read_dir("/sys/bus/event_source/devices")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let core = devices
+        .iter()
+        .find(|name| name.starts_with("cpu") || name.contains("armv8") || name.contains("pmuv3"));
     let seen = match core {
         Some(name) => Ok(format!("PMU {name}")),
-        None => Err(("this machine shows no hardware counters".into(), "page faults and memory are traced all the same; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on")),
+        None => Err((
+            "this machine shows no hardware counters".into(),
+            "page faults and memory are traced all the same; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on",
+        )),
     };
     check("hardware counters", false, seen)
 }
 
 fn memory_nodes() -> Check {
-    let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten().filter(|entry| entry.file_name().to_string_lossy().strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok())).count();
+    let nodes = std::fs::read_dir("/sys/devices/system/node")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .strip_prefix("node")
+                .is_some_and(|rest| rest.parse::<u32>().is_ok())
+        })
+        .count();
     check("memory nodes", false, Ok(format!("{nodes}")))
 }
 

@@ -13,10 +13,21 @@ const TRACER_ENTRY_BYTES: u64 = 8;
 /// By the function's trampoline. Kernels without it refuse to load the program, each in its own way: that is taken as
 /// "this kernel does not have it", for the same object loads elsewhere.
 pub fn attach_entry(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
-    let program: &mut FEntry = ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
-    let types = Btf::from_sys_fs().map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
-    program.load(function, &types).map_err(|error| unsupported(format!("this kernel does not load programs for the entry of {function}: {}", cause(&error))))?;
-    program.attach().with_context(|| format!("the kernel refuses the program at {function}"))?;
+    let program: &mut FEntry = ebpf
+        .program_mut(program)
+        .context("the object lacks the program")?
+        .try_into()?;
+    let types = Btf::from_sys_fs()
+        .map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
+    program.load(function, &types).map_err(|error| {
+        unsupported(format!(
+            "this kernel does not load programs for the entry of {function}: {}",
+            cause(&error)
+        ))
+    })?;
+    program
+        .attach()
+        .with_context(|| format!("the kernel refuses the program at {function}"))?;
     Ok(())
 }
 
@@ -25,17 +36,31 @@ pub fn attach_entry(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::R
 pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
     let kind = "/sys/bus/event_source/devices/kprobe";
     if !Path::new(kind).exists() {
-        return Err(unsupported(format!("{kind} is missing: the kernel was built without kprobes")));
+        return Err(unsupported(format!(
+            "{kind} is missing: the kernel was built without kprobes"
+        )));
     }
-    let program: &mut KProbe = ebpf.program_mut(program).context("the object lacks the program")?.try_into()?;
+    let program: &mut KProbe = ebpf
+        .program_mut(program)
+        .context("the object lacks the program")?
+        .try_into()?;
     program.load().context("the kernel refuses the program")?;
     match program.attach(function, 0) {
         Ok(_) => Ok(()),
-        Err(error) if cfg!(target_arch = "riscv64") && io_cause(&error).is_some_and(|error| error.kind() == ErrorKind::InvalidInput) => {
-            program.attach(function, TRACER_ENTRY_BYTES).with_context(|| format!("the kernel refuses a kprobe on {function}"))?;
+        Err(error)
+            if cfg!(target_arch = "riscv64")
+                && io_cause(&error)
+                    .is_some_and(|error| error.kind() == ErrorKind::InvalidInput) =>
+        {
+            program
+                .attach(function, TRACER_ENTRY_BYTES)
+                .with_context(|| format!("the kernel refuses a kprobe on {function}"))?;
             Ok(())
         }
-        Err(error) => bail!("the kernel refuses a kprobe on {function}: {}", cause(&error)),
+        Err(error) => bail!(
+            "the kernel refuses a kprobe on {function}: {}",
+            cause(&error)
+        ),
     }
 }
 

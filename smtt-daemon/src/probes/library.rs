@@ -36,8 +36,13 @@ pub struct Libraries {
 impl Libraries {
     /// Loads the program that goes on every entry point.
     pub fn load(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
-        program(ebpf)?.load().context("the kernel refuses the program for the marker's entry points")?;
-        Ok(Self { files: HashMap::new(), refused: 0 })
+        program(ebpf)?
+            .load()
+            .context("the kernel refuses the program for the marker's entry points")?;
+        Ok(Self {
+            files: HashMap::new(),
+            refused: 0,
+        })
     }
 
     /// One verdict per file, or one that says what is waited for.
@@ -48,14 +53,22 @@ impl Libraries {
             all.push(found("uprobe:libsmtt_marker.so", VerdictState::Ok, "waits for the first executor with the marker; none of the configured libraries exists yet"));
         }
         if self.refused > 0 {
-            all.push(found("uprobe:libsmtt_marker.so", VerdictState::Broken, &format!("{} more library files are not probed: the limit is {LIBRARIES_MAX}", self.refused)));
+            all.push(found(
+                "uprobe:libsmtt_marker.so",
+                VerdictState::Broken,
+                &format!(
+                    "{} more library files are not probed: the limit is {LIBRARIES_MAX}",
+                    self.refused
+                ),
+            ));
         }
         all
     }
 
     /// Probes a file, if it was not before.
     pub fn attach(&mut self, ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
-        let metadata = std::fs::metadata(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let metadata = std::fs::metadata(path)
+            .with_context(|| format!("{} cannot be read", path.display()))?;
         let file = (metadata.dev(), metadata.ino());
         if let Some(known) = self.files.get(&file) {
             if known.verdict == VerdictState::Ok {
@@ -65,10 +78,20 @@ impl Libraries {
         }
         if self.files.len() >= LIBRARIES_MAX {
             self.refused += 1;
-            bail!("{} is not probed: there are {LIBRARIES_MAX} marker libraries already", path.display());
+            bail!(
+                "{} is not probed: there are {LIBRARIES_MAX} marker libraries already",
+                path.display()
+            );
         }
         let hook = format!("uprobe:{}", path.display());
-        let attached = if metadata.len() > FILE_MAX { Err(anyhow::anyhow!("{} is too large to be the marker's library", path.display())) } else { attach_entries(ebpf, path) };
+        let attached = if metadata.len() > FILE_MAX {
+            Err(anyhow::anyhow!(
+                "{} is too large to be the marker's library",
+                path.display()
+            ))
+        } else {
+            attach_entries(ebpf, path)
+        };
         let verdict = match &attached {
             Ok(()) => found(&hook, VerdictState::Ok, ""),
             Err(error) => found(&hook, VerdictState::Broken, &format!("{error:#}")),
@@ -79,37 +102,67 @@ impl Libraries {
 }
 
 fn found(hook: &str, verdict: VerdictState, reason: &str) -> Verdict {
-    Verdict { probe: "marker".into(), hook: hook.into(), verdict, reason: reason.into() }
+    Verdict {
+        probe: "marker".into(),
+        hook: hook.into(),
+        verdict,
+        reason: reason.into(),
+    }
 }
 
 fn program(ebpf: &mut Ebpf) -> anyhow::Result<&mut UProbe> {
-    Ok(ebpf.program_mut("marker").context("the object lacks the program for the marker")?.try_into()?)
+    Ok(ebpf
+        .program_mut("marker")
+        .context("the object lacks the program for the marker")?
+        .try_into()?)
 }
 
 /// Checks every entry point first, then attaches: a library is probed whole or not at all.
 fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
-    let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    let elf = object::File::parse(&*bytes).with_context(|| format!("{} is no ELF file", path.display()))?;
+    let bytes =
+        std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let elf = object::File::parse(&*bytes)
+        .with_context(|| format!("{} is no ELF file", path.display()))?;
     let mut entries = Vec::with_capacity(MARKER_FACTS.len());
     for fact in MARKER_FACTS {
         let name = format!("{SYMBOL_PREFIX}{}", fact.entry);
-        let offset = pad_offset(&elf, &name).with_context(|| format!("{} is not probed", path.display()))?;
+        let offset =
+            pad_offset(&elf, &name).with_context(|| format!("{} is not probed", path.display()))?;
         entries.push((fact.kind, offset));
     }
     let program = program(ebpf)?;
     for (kind, offset) in entries {
-        let point = UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(u64::from(kind.0)) };
-        program.attach(point, path, UProbeScope::AllProcesses).with_context(|| format!("the kernel refuses a probe on {}", path.display()))?;
+        let point = UProbeAttachPoint {
+            location: UProbeAttachLocation::AbsoluteOffset(offset),
+            cookie: Some(u64::from(kind.0)),
+        };
+        program
+            .attach(point, path, UProbeScope::AllProcesses)
+            .with_context(|| format!("the kernel refuses a probe on {}", path.display()))?;
     }
     Ok(())
 }
 
 /// File offset of an entry point whose first instruction is the pad.
 fn pad_offset(elf: &object::File<'_>, name: &str) -> anyhow::Result<u64> {
-    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).with_context(|| format!("entry point {name} is missing: the library is of another version"))?;
-    let section = elf.section_by_index(symbol.section_index().with_context(|| format!("{name} is not defined"))?)?;
-    let (file_offset, _) = section.file_range().with_context(|| format!("{name} has no code"))?;
-    let inside = symbol.address().checked_sub(section.address()).with_context(|| format!("{name} lies outside its section"))?;
+    let symbol = elf
+        .dynamic_symbols()
+        .find(|symbol| symbol.name() == Ok(name))
+        .with_context(|| {
+            format!("entry point {name} is missing: the library is of another version")
+        })?;
+    let section = elf.section_by_index(
+        symbol
+            .section_index()
+            .with_context(|| format!("{name} is not defined"))?,
+    )?;
+    let (file_offset, _) = section
+        .file_range()
+        .with_context(|| format!("{name} has no code"))?;
+    let inside = symbol
+        .address()
+        .checked_sub(section.address())
+        .with_context(|| format!("{name} lies outside its section"))?;
     let code = section.data()?.get(inside as usize..).unwrap_or_default();
     if !code.starts_with(PAD) {
         bail!("{name} does not start with the probe pad, so a probe on it would be slow");

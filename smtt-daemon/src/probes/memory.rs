@@ -8,7 +8,10 @@ use aya::maps::Map;
 /// Lifts the limit on locked memory, which kernels before 5.11 charge tables to. Newer ones do not need it, so a
 /// refusal is no error.
 pub fn lift_limit() {
-    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let unlimited = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
     // SAFETY: the argument is a valid struct.
     let _ = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
 }
@@ -16,7 +19,11 @@ pub fn lift_limit() {
 /// The descriptor of a table of a kind that is used here.
 pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
     let data = match map {
-        Map::HashMap(data) | Map::PerCpuHashMap(data) | Map::Array(data) | Map::PerCpuArray(data) | Map::RingBuf(data) => data,
+        Map::HashMap(data)
+        | Map::PerCpuHashMap(data)
+        | Map::Array(data)
+        | Map::PerCpuArray(data)
+        | Map::RingBuf(data) => data,
         _ => return None,
     };
     Some(data.fd().as_fd())
@@ -26,10 +33,19 @@ pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
 /// of those that were handed on, such as the ring. A descriptor that is a copy counts once.
 pub fn locked_bytes() -> u64 {
     let mut bytes = HashMap::new();
-    for entry in std::fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir("/proc/self/fdinfo")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        let id = field("map_id:").map(|id| ("map", id)).or_else(|| field("prog_id:").map(|id| ("program", id)));
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let id = field("map_id:")
+            .map(|id| ("map", id))
+            .or_else(|| field("prog_id:").map(|id| ("program", id)));
         // A link names its program too, but has no memory of its own to show.
         if let (Some(id), Some(locked)) = (id, field("memlock:")) {
             bytes.insert(id, locked);

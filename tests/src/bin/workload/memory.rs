@@ -28,7 +28,8 @@ impl Mapping {
     pub fn anonymous(pages: usize) -> Result<Self> {
         let mapping = Self::map(pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: exactly the mapping made above.
-        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0 {
+        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0
+        {
             let error = std::io::Error::last_os_error();
             // A kernel without large pages does not know the advice, and needs none.
             if error.raw_os_error() != Some(libc::EINVAL) {
@@ -53,11 +54,23 @@ impl Mapping {
 
     fn map(bytes: usize, flags: i32, fd: i32) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                fd,
+                0,
+            )
+        };
         if start == libc::MAP_FAILED {
             bail!("mmap of {bytes} bytes: {}", std::io::Error::last_os_error());
         }
-        Ok(Self { start: start.cast(), bytes })
+        Ok(Self {
+            start: start.cast(),
+            bytes,
+        })
     }
 
     /// Reads one byte.

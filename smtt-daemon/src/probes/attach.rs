@@ -1,0 +1,145 @@
+//! Attaches the rows of the probe table, and takes the first rung of the page-fault ladder that holds.
+
+use anyhow::Context as _;
+use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::{PerfEvent, RawTracePoint};
+
+use super::health::{Verdict, VerdictState, verdict};
+use super::settings::FaultHook;
+use super::table::{
+    self, Hook, RUNG_FENTRY, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
+};
+use super::{Probes, kernel_function};
+
+impl Probes {
+    /// Attaches every row but the marker's.
+    pub(super) fn attach_table(&mut self, fault_hook: FaultHook, no_offsets: Option<String>) {
+        let mut fault_rung: Option<&str> = None;
+        for row in TABLE.iter().filter(|row| row.hook != Hook::Marker) {
+            let verdict = if row.probe == "fault" {
+                let allowed = match fault_hook {
+                    FaultHook::Auto => true,
+                    FaultHook::RawTracepoint => row.rung == RUNG_RAW_TRACEPOINT,
+                    FaultHook::Fentry => row.rung == RUNG_FENTRY,
+                    FaultHook::Kprobe => row.rung == RUNG_KPROBE,
+                    FaultHook::Software => row.rung == RUNG_SOFTWARE,
+                    FaultHook::Off => false,
+                };
+                if !allowed {
+                    verdict(
+                        row,
+                        VerdictState::NotApplicable,
+                        "switched off by [probe.fault] hook",
+                    )
+                } else if fault_rung.is_some_and(|rung| rung != row.rung) {
+                    verdict(
+                        row,
+                        VerdictState::NotApplicable,
+                        "a better hook is attached",
+                    )
+                } else {
+                    let verdict = self.attach(row);
+                    if verdict.verdict == VerdictState::Ok {
+                        fault_rung = Some(row.rung);
+                    }
+                    verdict
+                }
+            } else if row.probe == "fault_major" && fault_hook == FaultHook::Off {
+                verdict(
+                    row,
+                    VerdictState::NotApplicable,
+                    "switched off by [probe.fault] hook",
+                )
+            } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
+                verdict(
+                    row,
+                    VerdictState::Unsupported,
+                    "its arguments are known for x86-64 only; the software event takes its place",
+                )
+            } else if let (true, Some(reason)) = (row.probe == "fork", &no_offsets) {
+                verdict(row, VerdictState::Unsupported, reason)
+            } else {
+                self.attach(row)
+            };
+            self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
+            self.verdicts.push(verdict);
+        }
+        self.access_known = fault_rung.is_some_and(|rung| rung != RUNG_SOFTWARE);
+    }
+
+    /// Attaches one row.
+    fn attach(&mut self, row: &Row) -> Verdict {
+        let attached = match row.hook {
+            Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
+            Hook::FunctionEntry(name) => {
+                kernel_function::attach_entry(&mut self.ebpf, row.program, name)
+            }
+            Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
+            Hook::Software(event) => self.attach_software(row.program, event),
+            Hook::Marker => Ok(()),
+        };
+        match attached {
+            Ok(()) => verdict(row, VerdictState::Ok, ""),
+            Err(error) => {
+                let missing = error.chain().any(|cause| {
+                    cause
+                        .downcast_ref::<std::io::Error>()
+                        .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+                });
+                let state = if missing {
+                    VerdictState::Unsupported
+                } else {
+                    VerdictState::Broken
+                };
+                verdict(
+                    row,
+                    state,
+                    &format!("{error:#}; without it {}", row.without),
+                )
+            }
+        }
+    }
+
+    fn attach_raw_tracepoint(&mut self, program: &str, name: &str) -> anyhow::Result<()> {
+        let program: &mut RawTracePoint = self
+            .ebpf
+            .program_mut(program)
+            .context("the object lacks the program")?
+            .try_into()?;
+        program.load().context("the kernel refuses the program")?;
+        program
+            .attach(name)
+            .context("this kernel does not have the tracepoint")?;
+        Ok(())
+    }
+
+    fn attach_software(
+        &mut self,
+        program: &str,
+        event: table::SoftwareEvent,
+    ) -> anyhow::Result<()> {
+        let program: &mut PerfEvent = self
+            .ebpf
+            .program_mut(program)
+            .context("the object lacks the program")?
+            .try_into()?;
+        program.load().context("the kernel refuses the program")?;
+        let event = match event {
+            table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
+            table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
+        };
+        let cpus =
+            aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+        for cpu in cpus {
+            program
+                .attach(
+                    PerfEventConfig::Software(event),
+                    PerfEventScope::AllProcessesOneCpu { cpu },
+                    SamplePolicy::Period(1),
+                    false,
+                )
+                .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
+        }
+        Ok(())
+    }
+}
