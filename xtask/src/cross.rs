@@ -31,29 +31,7 @@ pub fn build(
     package: &str,
     binary: &str,
 ) -> Result<PathBuf> {
-    let mut command;
-    let folder;
-    match processor {
-        Processor::X86 => {
-            command = cargo();
-            command.args(["build", "--target-dir"]).arg(&places.target);
-            folder = places.target.join("release");
-        }
-        Processor::Riscv => {
-            command = foreign_cargo(places)?;
-            let target = places.target.join("foreign");
-            command
-                .args([
-                    "-Z",
-                    "build-std=std,panic_abort",
-                    "--target",
-                    TARGET,
-                    "--target-dir",
-                ])
-                .arg(&target);
-            folder = target.join(TARGET).join("release");
-        }
-    }
+    let (mut command, folder) = command(places, processor, "build")?;
     command
         .args(["--release", "--package", package, "--bin", binary])
         .current_dir(&places.root);
@@ -66,9 +44,36 @@ pub fn build(
     Ok(folder.join(binary))
 }
 
+/// `cargo VERB` for that processor, and the folder below which its release builds lie.
+///
+/// # Errors
+/// When there is no compiler for it.
+pub fn command(places: &Places, processor: Processor, verb: &str) -> Result<(Command, PathBuf)> {
+    match processor {
+        Processor::X86 => {
+            let mut command = cargo();
+            command.args([verb, "--target-dir"]).arg(&places.target);
+            Ok((command, places.target.join("release")))
+        }
+        Processor::Riscv => {
+            let mut command = foreign_cargo(places, verb)?;
+            let target = places.target.join("foreign");
+            let library = [
+                "-Z",
+                "build-std=std,panic_abort,test",
+                "--target",
+                TARGET,
+                "--target-dir",
+            ];
+            command.args(library).arg(&target);
+            Ok((command, target.join(TARGET).join("release")))
+        }
+    }
+}
+
 /// Cargo, without what the cargo that runs this program has set for itself, and after everything else that wants
 /// the processors.
-pub(crate) fn cargo() -> Command {
+fn cargo() -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "19", "cargo"]).stdin(Stdio::null());
     for name in [
@@ -83,8 +88,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// `cargo build` with a compiler that can build the standard library, and a linker for the foreign processor.
-fn foreign_cargo(places: &Places) -> Result<Command> {
+/// `cargo VERB` with a compiler that can build the standard library, and a linker for the foreign processor.
+fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
     let linker = linker(places)?;
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
@@ -106,7 +111,7 @@ fn foreign_cargo(places: &Places) -> Result<Command> {
     }
     let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
     command
-        .arg("build")
+        .arg(verb)
         .env(
             "LD_LIBRARY_PATH",
             std::env::join_paths(&libraries).context("the cache's path has a colon in it")?,

@@ -66,10 +66,7 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
 
         let since = Instant::now();
         let probe = cross::build(places, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
-        let tests = guest
-            .rungs
-            .map(|rungs| kernel_tests::build(places, rungs))
-            .transpose()?;
+        let tests = kernel_tests::build(places, guest)?;
         timed("build", since);
 
         let since = Instant::now();
@@ -99,7 +96,7 @@ pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
 /// What runs in a guest.
 struct Content {
     probe: PathBuf,
-    tests: Option<KernelTests>,
+    tests: KernelTests,
     disk: Option<PathBuf>,
 }
 
@@ -115,10 +112,8 @@ fn probe_guest(
         there: "/bin/smtt-vmprobe".to_owned(),
     }];
     let mut script = "failed=0\n/bin/smtt-vmprobe || failed=1\n".to_owned();
-    if let Some(tests) = content.tests {
-        files.extend(tests.files);
-        script += &tests.script;
-    }
+    files.extend(content.tests.files);
+    script += &content.tests.script;
     if guest.jvm {
         script += JVM_PROBE;
     }

@@ -7,19 +7,25 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::guest::{Guest, Processor};
 use super::machine::GuestFile;
-use crate::cross::{BUILD_LIMIT, cargo};
+use crate::cross::{self, BUILD_LIMIT};
 use crate::marker;
 use crate::places::Places;
 use crate::process::run;
 use crate::step::Steps;
 
-/// Test programs of the package `smtt-tests`, and which of their tests run in a guest: those about counts. The others
-/// are about the tables, which no kernel treats differently, and are slow where every instruction is emulated.
-const TESTS: [(&str, &str); 2] = [("fault_ladder", ""), ("kernel", "counts::")];
+/// A test program of the package `smtt-tests`, and which of its tests run in a guest.
+type Chosen = (&'static str, &'static str);
+
+/// Those about counts. The others are about the tables, which no kernel treats differently, and are slow where every
+/// instruction is emulated.
+const X86: &[Chosen] = &[("fault_ladder", ""), ("kernel", "counts::")];
+/// A static program cannot load the marker's library, so these do without it.
+const FOREIGN: &[Chosen] = &[("fault_ladder", "every_rung")];
 /// A test program's time in a guest, in seconds.
 const LIMIT_SECONDS: u32 = 400;
-/// The program that they start.
+/// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
 /// What is put into a guest, and the lines of the guest's script that run it.
@@ -30,61 +36,89 @@ pub struct KernelTests {
     pub script: String,
 }
 
-/// Builds the tests. `rungs` are those of the fault ladder that the guest's kernel must have.
+/// Builds the tests for a guest.
 ///
 /// # Errors
 /// When something does not build.
-pub fn build(places: &Places, rungs: &str) -> Result<KernelTests> {
-    let library = marker::build_library(&places.root, &places.marker())?;
-    let log = places.target.join("log/build-kernel-tests.log");
-    let mut command = cargo();
+pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
+    let architecture = guest.processor.debian();
+    let (mut command, _) = cross::command(places, guest.processor, "test")?;
     command.args([
-        "test",
         "--no-run",
         "--message-format=json",
         "--package",
         "smtt-tests",
-        "--target-dir",
     ]);
-    command.arg(&places.target).current_dir(&places.root);
-    for (test, _) in TESTS {
+    let mut files = Vec::new();
+    let chosen = match guest.processor {
+        Processor::X86 => {
+            let library = marker::build_library(&places.root, &places.marker())?;
+            files.push(GuestFile {
+                there: library.display().to_string(),
+                here: library,
+            });
+            X86
+        }
+        Processor::Riscv => {
+            command.arg("--release");
+            FOREIGN
+        }
+    };
+    for (test, _) in chosen {
         command.args(["--test", test]);
     }
-    Steps::new(1).always("tests against the kernel", log.clone(), |step| {
+    command.current_dir(&places.root);
+    let title = format!("tests against the kernel for {architecture}");
+    let log = places
+        .target
+        .join(format!("log/build-kernel-tests-{architecture}.log"));
+    Steps::new(1).always(&title, log.clone(), |step| {
         step.run(&mut command, BUILD_LIMIT)
     })?;
-    let text =
+    let messages =
         fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
 
-    let small = places.target.join("vm");
-    fs::create_dir_all(&small)
-        .with_context(|| format!("cannot make the folder {}", small.display()))?;
-    let mut files = vec![GuestFile {
-        here: library.clone(),
-        there: library.display().to_string(),
-    }];
-    let mut script = format!("export SMTT_MUST_HAVE={rungs} RUST_BACKTRACE=0\n");
-    for (name, filter) in TESTS.iter().chain([&(WORKLOAD, "")]) {
-        let built = executable(&text, name).with_context(|| format!("cargo built no {name}"))?;
-        let here = small.join(name);
-        // A test's own information for debuggers is eight times its code, and a guest's memory is small.
-        let mut strip = Command::new("strip");
-        strip.arg("--strip-debug").arg("-o").arg(&here).arg(&built);
-        run(
-            "strip (package binutils)",
-            &mut strip,
-            &places.target.join("log/strip.log"),
-            BUILD_LIMIT,
-        )?;
+    let mut script = format!("export SMTT_MUST_HAVE={} RUST_BACKTRACE=0\n", guest.rungs);
+    for (name, filter) in chosen {
+        let built =
+            executable(&messages, name).with_context(|| format!("cargo built no {name}"))?;
         let there = built.display().to_string();
-        if *name != WORKLOAD {
-            script += &format!(
-                "timeout {LIMIT_SECONDS} {there} --test-threads=1 --show-output {filter} || failed=1\n"
-            );
-        }
-        files.push(GuestFile { here, there });
+        script += &format!(
+            "timeout {LIMIT_SECONDS} {there} --test-threads=1 --show-output {filter} || failed=1\n"
+        );
+        files.push(GuestFile {
+            here: small(places, guest, &built)?,
+            there,
+        });
+    }
+    if let Some(built) = executable(&messages, WORKLOAD) {
+        files.push(GuestFile {
+            here: small(places, guest, &built)?,
+            there: built.display().to_string(),
+        });
     }
     Ok(KernelTests { files, script })
+}
+
+/// A program without its information for debuggers, which is eight times its code: a guest's memory is small. A
+/// foreign one is a release build, which has little of it.
+fn small(places: &Places, guest: &Guest, built: &Path) -> Result<PathBuf> {
+    if guest.processor != Processor::X86 {
+        return Ok(built.to_owned());
+    }
+    let folder = places.target.join("vm");
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let small = folder.join(built.file_name().context("a program without a name")?);
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").arg(&small).arg(built);
+    run(
+        "strip (package binutils)",
+        &mut strip,
+        &places.target.join("log/strip.log"),
+        BUILD_LIMIT,
+    )?;
+    Ok(small)
 }
 
 /// Path of a program in cargo's messages.
