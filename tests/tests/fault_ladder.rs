@@ -1,9 +1,9 @@
 //! Every rung of the page-fault ladder, forced one after the other, counts the same for the same workload; and the
 //! marker's probe pads are hit on this kernel as often as they are called.
 //!
-//! Needs root. The test process is its own executor: it is adopted, so no JVM is needed, and the test runs as it is in
-//! emulated machines (`cargo xtask vm`), where `SMTT_MUST_HAVE` lists the rungs that must not be missing. The library of
-//! the marker is taken from `SMTT_MARKER_LIBRARY`. Run with `--test-threads=1`: a process is one executor at a time.
+//! Needs root, and the marker's native library in `target/marker`. The test process is its own executor: it is adopted,
+//! so no JVM is needed, and the test runs as it is in emulated machines (`cargo xtask vm`), where `SMTT_MUST_HAVE` lists
+//! the rungs that must not be missing. Run with `--test-threads=1`: a process is one executor at a time.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -13,8 +13,9 @@ use std::thread;
 
 use smtt_common::context::{Access, Activity, Hot, Region};
 use smtt_common::counter::FaultCounters;
-use smtt_common::event::marker::SYMBOL_PREFIX;
+use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
+use xtask::places::Places;
 
 /// The RDD that is read and the RDD that is written.
 const READ_RDD: u32 = 7;
@@ -137,20 +138,23 @@ fn every_rung_counts_the_same() {
 
 #[test]
 fn pads_are_hit_as_often_as_they_are_called() {
-    let Some(library) = std::env::var_os("SMTT_MARKER_LIBRARY") else {
-        println!(
-            "skipped: SMTT_MARKER_LIBRARY does not name the marker's library (cargo xtask test and vm do)"
-        );
-        return;
-    };
+    let library = Places::find()
+        .expect("a home folder")
+        .marker()
+        .join(LIBRARY_NAME);
+    assert!(
+        library.is_file(),
+        "{} is missing: run `cargo xtask setup`",
+        library.display()
+    );
     let mut probes = load(FaultHook::Off);
     probes
-        .attach_library(Path::new(&library))
+        .attach_library(&library)
         .expect("every entry point has its pad");
     let executor = probes
         .adopt_executor(std::process::id())
         .expect("a row for this process");
-    let entry = entry_point(Path::new(&library), "threadGone");
+    let entry = entry_point(&library, "threadGone");
     let payload = [0_u64; 4];
     let before = probes.facts_seen(std::process::id());
     for _ in 0..PAD_CALLS {

@@ -63,6 +63,8 @@ const STAGES: [Stage; 6] = [
                 "smtt-tests",
                 "--test",
                 "kernel",
+                "--test",
+                "fault_ladder",
                 "--",
                 "--test-threads=1",
             ],

@@ -21,7 +21,16 @@ macro_rules! pads {
             }
 
             /// Probe pad of the fact with that name; third and fourth argument are the payload's address and length.
-            #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+            #[cfg(target_arch = "riscv64")]
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub extern "system" fn $symbol() {
+                // Fixed bytes: an assembler would take the short `nop`, and the daemon looks for the long one.
+                core::arch::naked_asm!(".byte 0x13, 0x00, 0x00, 0x00", "ret", ".balign 8")
+            }
+
+            /// Probe pad of the fact with that name; third and fourth argument are the payload's address and length.
+            #[cfg(target_arch = "aarch64")]
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub extern "system" fn $symbol() {

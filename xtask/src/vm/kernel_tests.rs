@@ -63,10 +63,7 @@ pub fn build(places: &Places, rungs: &str) -> Result<KernelTests> {
         here: library.clone(),
         there: library.display().to_string(),
     }];
-    let mut script = format!(
-        "export SMTT_MUST_HAVE={rungs} SMTT_MARKER_LIBRARY={} RUST_BACKTRACE=0\n",
-        library.display()
-    );
+    let mut script = format!("export SMTT_MUST_HAVE={rungs} RUST_BACKTRACE=0\n");
     for (name, filter) in TESTS.iter().chain([&(WORKLOAD, "")]) {
         let built = executable(&text, name).with_context(|| format!("cargo built no {name}"))?;
         let here = small.join(name);
