@@ -196,10 +196,7 @@ impl Toolchain {
             .env("RUSTC", &self.rustc)
             // Debian's compiler is a stable one, and building `core` is not a stable feature.
             .env("RUSTC_BOOTSTRAP", "1")
-            .env(
-                "RUSTFLAGS",
-                "-C debuginfo=0 -C target-cpu=v3",
-            )
+            .env("RUSTFLAGS", "-C debuginfo=0 -C target-cpu=v3")
             .env("AYA_BPF_TARGET_ARCH", variable("CARGO_CFG_TARGET_ARCH")?)
             .env("LD_LIBRARY_PATH", env::join_paths(libraries)?)
             .env("PATH", env::join_paths(path)?)

@@ -83,7 +83,7 @@ mod tests {
         }
         let offsets = kernel_field_offsets("task_struct", &["pid", "tgid"]).expect("fields of task_struct");
         assert_eq!(offsets[1], offsets[0] + 4, "pid and tgid stand side by side in every kernel");
-        assert!(kernel_field_offsets("task_struct", &["no_such_field"]).unwrap_err().contains("no_such_field"));
+        assert!(kernel_field_offsets("task_struct", &["no_such_field"]).expect_err("no such field").contains("no_such_field"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ const QUIET_READINGS: u32 = 30;
 #[derive(Default)]
 pub struct Reader {
     known: Known<ContextKey, Seen>,
+    /// What executors have in all contexts together, also in those that left the table.
+    attributed: Known<u64, FaultCounters>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -47,9 +49,15 @@ impl Reader {
             }
         }
         self.remove(ebpf, &quiet, &mut readings)?;
+        for (key, growth) in &readings.contexts {
+            let total = self.attributed.entry(key.executor).or_default();
+            *total = sum(*total, growth);
+        }
         let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
         for (key, values) in executors.iter().flatten() {
-            readings.executors.push((key, values.iter().fold(ExecutorCounters::default(), |sum, Wire(one)| plus(sum, one))));
+            let attributed = self.attributed.get(&key).copied().unwrap_or_default();
+            let start = ExecutorCounters { attributed, ..ExecutorCounters::default() };
+            readings.executors.push((key, values.iter().fold(start, |sum, Wire(one)| plus(sum, one))));
         }
         let counters = PerCpuArray::<_, u64>::try_from(ebpf.map("COUNTERS").context("no table COUNTERS")?)?;
         for index in 0..COUNTERS {
@@ -94,6 +102,7 @@ impl Reader {
             let _ = contexts.remove(&key);
         }
         self.known.retain(|key, _| key.executor != executor);
+        self.attributed.remove(&executor);
         Ok(())
     }
 }

@@ -24,8 +24,13 @@ const PROGRAM: &str = "tables";
 
 /// Loads the program.
 pub fn load(ebpf: &mut Ebpf) -> anyhow::Result<()> {
-    let program: &mut RawTracePoint = ebpf.program_mut(PROGRAM).context("the object lacks the program `tables`")?.try_into()?;
-    program.load().context("the kernel refuses the program that changes the tables")
+    let program: &mut RawTracePoint = ebpf
+        .program_mut(PROGRAM)
+        .context("the object lacks the program `tables`")?
+        .try_into()?;
+    program
+        .load()
+        .context("the kernel refuses the program that changes the tables")
 }
 
 /// Runs one operation; whether it was done.
@@ -47,7 +52,9 @@ pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::
         batch_size: u32,
         padding: u32,
     }
-    let program = ebpf.program(PROGRAM).context("the object lacks the program `tables`")?;
+    let program = ebpf
+        .program(PROGRAM)
+        .context("the object lacks the program `tables`")?;
     let mut arguments = [0_u64; ARGUMENTS];
     arguments[0] = operation.0;
     for (argument, word) in arguments[1..].iter_mut().zip(words) {
@@ -60,9 +67,17 @@ pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::
         ..Run::default()
     };
     // SAFETY: the arguments outlive the call, and the struct is laid out as the kernel's.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut run, size_of::<Run>()) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_TEST_RUN,
+            &raw mut run,
+            size_of::<Run>(),
+        )
+    };
     if done != 0 {
-        return Err(io::Error::last_os_error()).context("the program that changes the tables cannot be run");
+        return Err(io::Error::last_os_error())
+            .context("the program that changes the tables cannot be run");
     }
     Ok(run.returned == 1)
 }
@@ -99,7 +114,14 @@ pub fn contexts(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, FaultCounter
             flags: 0,
         };
         // SAFETY: the vectors hold `count` elements of the sizes that the table was made with.
-        let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut batch, size_of::<Batch>()) };
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_MAP_LOOKUP_BATCH,
+                &raw mut batch,
+                size_of::<Batch>(),
+            )
+        };
         let error = (done != 0).then(io::Error::last_os_error);
         match error.as_ref().and_then(io::Error::raw_os_error) {
             // The end of the table comes with the last rows.
@@ -132,8 +154,21 @@ pub fn take_context(map: BorrowedFd<'_>, key: &ContextKey) -> Option<FaultCounte
         flags: u64,
     }
     let mut value = FaultCounters::default();
-    let element = Element { map: map.as_raw_fd() as u32, padding: 0, key: std::ptr::from_ref(key) as u64, value: &raw mut value as u64, flags: 0 };
+    let element = Element {
+        map: map.as_raw_fd() as u32,
+        padding: 0,
+        key: std::ptr::from_ref(key) as u64,
+        value: &raw mut value as u64,
+        flags: 0,
+    };
     // SAFETY: key and value outlive the call and have the sizes that the table was made with.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_AND_DELETE_ELEM, &raw const element, size_of::<Element>()) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_MAP_LOOKUP_AND_DELETE_ELEM,
+            &raw const element,
+            size_of::<Element>(),
+        )
+    };
     (done == 0).then_some(value)
 }

@@ -28,9 +28,10 @@ pub struct Options(HashMap<String, String>);
 impl Options {
     /// A number, or its default.
     fn number(&self, key: &str, default: u64) -> Result<u64> {
-        self.0
-            .get(key)
-            .map_or(Ok(default), |text| text.parse().with_context(|| format!("{key}={text} is no number")))
+        self.0.get(key).map_or(Ok(default), |text| {
+            text.parse()
+                .with_context(|| format!("{key}={text} is no number"))
+        })
     }
 
     fn text(&self, key: &str) -> Option<&str> {
@@ -40,12 +41,18 @@ impl Options {
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let library = arguments.next().context("the first argument is the marker's native library")?;
-    let scenario = arguments.next().context("the second argument is the scenario")?;
+    let library = arguments
+        .next()
+        .context("the first argument is the marker's native library")?;
+    let scenario = arguments
+        .next()
+        .context("the second argument is the scenario")?;
     let options = Options(
         arguments
             .map(|argument| {
-                let (key, value) = argument.split_once('=').with_context(|| format!("{argument} is not key=value"))?;
+                let (key, value) = argument
+                    .split_once('=')
+                    .with_context(|| format!("{argument} is not key=value"))?;
                 Ok((key.to_owned(), value.to_owned()))
             })
             .collect::<Result<_>>()?,
@@ -79,7 +86,10 @@ fn main() -> Result<()> {
 fn interval(run: impl FnOnce() -> Result<Value>) -> Result<()> {
     say("READY")?;
     wait()?;
-    let done = run()?;
+    let start = memory::cpu_time_ns();
+    let mut done = run()?;
+    // What the scenario cost this process, for comparisons of runs with and without the tracer.
+    done["cpu_ns"] = (memory::cpu_time_ns() - start).into();
     say(&format!("DONE {done}"))?;
     wait()
 }

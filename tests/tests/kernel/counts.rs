@@ -15,8 +15,17 @@ const WRITES: u64 = 500;
 
 /// Runs the workload under one rung and checks every round.
 fn exact(hook: FaultHook, expected: impl Fn(u64, u64) -> FaultCounters) -> Result<()> {
-    let Some(mut lab) = lab(&with_hook(hook))? else { return Ok(()) };
-    let mut workload = Workload::start("faults", &[&format!("rounds={ROUNDS}"), &format!("reads={READS}"), &format!("writes={WRITES}")])?;
+    let Some(mut lab) = lab(&with_hook(hook))? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start(
+        "faults",
+        &[
+            &format!("rounds={ROUNDS}"),
+            &format!("reads={READS}"),
+            &format!("writes={WRITES}"),
+        ],
+    )?;
     let executor = lab.executor(workload.pid())?;
     let before = (witness::faults(workload.pid())?, lab.totals(executor)?);
     workload.run()?;
@@ -25,42 +34,102 @@ fn exact(hook: FaultHook, expected: impl Fn(u64, u64) -> FaultCounters) -> Resul
 
     for round in 0..ROUNDS {
         let of = |rdd: u32| {
-            let counters = lab.faults(executor, |key| key.task_attempt_id / 100 == round && key.rdd_plus_one == rdd + 1);
-            FaultCounters { major: 0, ..counters }
+            let counters = lab.faults(executor, |key| {
+                key.task_attempt_id / 100 == round && key.rdd_plus_one == rdd + 1
+            });
+            FaultCounters {
+                major: 0,
+                ..counters
+            }
         };
-        ensure!(of(7) == expected(READS, 0), "round {round}: RDD 7 should have {:?}, has {:?}", expected(READS, 0), of(7));
-        ensure!(of(8) == expected(0, WRITES), "round {round}: RDD 8 should have {:?}, has {:?}", expected(0, WRITES), of(8));
+        ensure!(
+            of(7) == expected(READS, 0),
+            "round {round}: RDD 7 should have {:?}, has {:?}",
+            expected(READS, 0),
+            of(7)
+        );
+        ensure!(
+            of(8) == expected(0, WRITES),
+            "round {round}: RDD 8 should have {:?}, has {:?}",
+            expected(0, WRITES),
+            of(8)
+        );
     }
     let forms = |key: &ContextKey| (key.rdd_plus_one, key.access_region, key.stage_id);
-    for form in lab.contexts.keys().filter(|key| key.executor == executor).map(forms) {
+    for form in lab
+        .contexts
+        .keys()
+        .filter(|key| key.executor == executor)
+        .map(forms)
+    {
         let region = Region::STORAGE.0 << 4;
-        ensure!([(0, 0, 3), (8, Access::READ.0 | region, 3), (9, Access::WRITE.0 | region, 3)].contains(&form), "a context that the workload never set: {form:?}");
+        ensure!(
+            [
+                (0, 0, 3),
+                (8, Access::READ.0 | region, 3),
+                (9, Access::WRITE.0 | region, 3)
+            ]
+            .contains(&form),
+            "a context that the workload never set: {form:?}"
+        );
     }
 
     // The same interval on both sides: at both ends the workload waits for a line and faults stand still.
-    let (kernel, ours) = (after.0.total() - before.0.total(), seen(&after.1) - seen(&before.1));
-    println!("{hook:?}: kernel {kernel} (major {}), counted {ours} (major {})", after.0.major - before.0.major, major(&after.1) - major(&before.1));
-    ensure!(kernel.abs_diff(ours) * 100 <= kernel, "the kernel counted {kernel} faults, we counted {ours}");
-    let (kernel, ours) = (after.0.major - before.0.major, major(&after.1) - major(&before.1));
-    ensure!(kernel.abs_diff(ours) * 100 <= kernel, "the kernel counted {kernel} major faults, we counted {ours}");
+    let (kernel, ours) = (
+        after.0.total() - before.0.total(),
+        seen(&after.1) - seen(&before.1),
+    );
+    println!(
+        "{hook:?}: kernel {kernel} (major {}), counted {ours} (major {})",
+        after.0.major - before.0.major,
+        major(&after.1) - major(&before.1)
+    );
+    ensure!(
+        kernel.abs_diff(ours) * 100 <= kernel,
+        "the kernel counted {kernel} faults, we counted {ours}"
+    );
+    let (kernel, ours) = (
+        after.0.major - before.0.major,
+        major(&after.1) - major(&before.1),
+    );
+    ensure!(
+        kernel.abs_diff(ours) * 100 <= kernel,
+        "the kernel counted {kernel} major faults, we counted {ours}"
+    );
     let contexts = lab.faults(executor, |_| true);
-    ensure!(contexts == after.1.attributed, "contexts sum up to {contexts:?}, the executor has {:?}", after.1.attributed);
+    ensure!(
+        contexts == after.1.attributed,
+        "contexts sum up to {contexts:?}, the executor has {:?}",
+        after.1.attributed
+    );
     workload.end()
 }
 
 #[test]
 fn reads_and_writes_are_exact_ten_runs_out_of_ten() -> Result<()> {
-    exact(FaultHook::RawTracepoint, |read, write| FaultCounters { read, write, unknown: 0, major: 0 })
+    exact(FaultHook::RawTracepoint, |read, write| FaultCounters {
+        read,
+        write,
+        unknown: 0,
+        major: 0,
+    })
 }
 
 #[test]
 fn the_software_event_gives_the_same_counts_without_the_access() -> Result<()> {
-    exact(FaultHook::Software, |read, write| FaultCounters { read: 0, write: 0, unknown: read + write, major: 0 })
+    exact(FaultHook::Software, |read, write| FaultCounters {
+        read: 0,
+        write: 0,
+        unknown: read + write,
+        major: 0,
+    })
 }
 
 #[test]
 fn quiet_contexts_leave_the_table_and_nothing_is_lost() -> Result<()> {
-    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else { return Ok(()) };
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
     let mut workload = Workload::start("faults", &["rounds=1"])?;
     let executor = lab.executor(workload.pid())?;
     workload.run()?;
@@ -68,14 +137,24 @@ fn quiet_contexts_leave_the_table_and_nothing_is_lost() -> Result<()> {
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.contexts > 0, "the workload has contexts: {rows:?}");
     let budget = lab.probes.budget(executor)?.map(|budget| budget.contexts);
-    ensure!(budget == Some(rows.contexts as u64), "{rows:?}, but the budget says {budget:?}");
+    ensure!(
+        budget == Some(rows.contexts as u64),
+        "{rows:?}, but the budget says {budget:?}"
+    );
     for _ in 0..40 {
         lab.read()?;
     }
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.contexts == 0, "after 40 quiet readings: {rows:?}");
-    ensure!(lab.probes.budget(executor)?.map(|budget| budget.contexts) == Some(0), "the budget keeps contexts that are gone");
+    ensure!(
+        lab.probes.budget(executor)?.map(|budget| budget.contexts) == Some(0),
+        "the budget keeps contexts that are gone"
+    );
     let sum = all(&lab.faults(executor, |key| key.rdd_plus_one != 0));
-    ensure!(sum == READS + WRITES, "{sum} faults of RDDs, not {}", READS + WRITES);
+    ensure!(
+        sum == READS + WRITES,
+        "{sum} faults of RDDs, not {}",
+        READS + WRITES
+    );
     workload.end()
 }

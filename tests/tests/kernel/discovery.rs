@@ -16,66 +16,143 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
     let mut workload = Workload::start("late", &["name=java"])?;
     workload.go()?;
     workload.expect("REGISTERED")?;
-    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else { return Ok(()) };
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
     lab.read()?;
-    ensure!(lab.executor(workload.pid()).is_err(), "it was described before the probes were there");
-    let found = Discoverer::default().scan(Instant::now()).into_iter().find(|found| found.pid == workload.pid()).context("it is not found")?;
+    ensure!(
+        lab.executor(workload.pid()).is_err(),
+        "it was described before the probes were there"
+    );
+    let found = Discoverer::default()
+        .scan(Instant::now())
+        .into_iter()
+        .find(|found| found.pid == workload.pid())
+        .context("it is not found")?;
     let path = found.library.as_ref().context("its library is not found")?;
-    ensure!(path.starts_with(format!("/proc/{}/map_files", found.pid)), "{}", path.display());
+    ensure!(
+        path.starts_with(format!("/proc/{}/map_files", found.pid)),
+        "{}",
+        path.display()
+    );
     lab.probes.attach_library(path)?;
-    let marker = lab.probes.verdicts().iter().filter(|verdict| verdict.probe == "marker").count();
-    ensure!(marker == 1, "the same file by another path is probed {marker} times");
-    ensure!(found.threads.len() == 1 && found.same_namespace, "{found:?}");
-    ensure!(found.slots.facts_emitted()? == 2, "it has told that it exists and one thread: {}", found.slots.facts_emitted()?);
+    let marker = lab
+        .probes
+        .verdicts()
+        .iter()
+        .filter(|verdict| verdict.probe == "marker")
+        .count();
+    ensure!(
+        marker == 1,
+        "the same file by another path is probed {marker} times"
+    );
+    ensure!(
+        found.threads.len() == 1 && found.same_namespace,
+        "{found:?}"
+    );
+    ensure!(
+        found.slots.facts_emitted()? == 2,
+        "it has told that it exists and one thread: {}",
+        found.slots.facts_emitted()?
+    );
     let executor = lab.probes.adopt_executor(found.pid)?;
     for thread in &found.threads {
-        lab.probes.adopt_thread(executor, thread.tid, thread.address)?;
+        lab.probes
+            .adopt_thread(executor, thread.tid, thread.address)?;
     }
-    ensure!(lab.probes.adopt_executor(found.pid)? == executor, "it is adopted twice under two keys");
+    ensure!(
+        lab.probes.adopt_executor(found.pid)? == executor,
+        "it is adopted twice under two keys"
+    );
     found.slots.request_resync(41)?;
     let said = workload.run()?;
     lab.read()?;
-    let faults = all(&lab.faults(executor, |key| key.rdd_plus_one == 9 && key.task_attempt_id == 1));
-    ensure!(Some(faults) == said["pages"].as_u64(), "{faults} faults, not {}", said["pages"]);
-    ensure!(found.slots.resync_done()? == 41, "it has not told everything again");
-    ensure!(lab.executor(workload.pid())? == executor, "describing itself again gave it another key");
-    ensure!(lab.of_kind(executor, Kind::RESYNC_DONE).len() == 1, "the end of the retelling is told");
-    let (rows, budget) = (lab.probes.rows(executor)?, lab.probes.budget(executor)?.context("it has a budget")?);
-    ensure!((rows.threads, budget.threads) == (0, 0), "the adopted thread ended: {rows:?} {budget:?}");
+    let faults = all(&lab.faults(executor, |key| {
+        key.rdd_plus_one == 9 && key.task_attempt_id == 1
+    }));
+    ensure!(
+        Some(faults) == said["pages"].as_u64(),
+        "{faults} faults, not {}",
+        said["pages"]
+    );
+    ensure!(
+        found.slots.resync_done()? == 41,
+        "it has not told everything again"
+    );
+    ensure!(
+        lab.executor(workload.pid())? == executor,
+        "describing itself again gave it another key"
+    );
+    ensure!(
+        lab.of_kind(executor, Kind::RESYNC_DONE).len() == 1,
+        "the end of the retelling is told"
+    );
+    let (rows, budget) = (
+        lab.probes.rows(executor)?,
+        lab.probes.budget(executor)?.context("it has a budget")?,
+    );
+    ensure!(
+        (rows.threads, budget.threads) == (0, 0),
+        "the adopted thread ended: {rows:?} {budget:?}"
+    );
     workload.end()
 }
 
 #[test]
 fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
-    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else { return Ok(()) };
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
     let folder = tempfile::tempdir()?;
     let copy = folder.path().join(LIBRARY_NAME);
     std::fs::copy(library()?, &copy)?;
     lab.probes.attach_library(&copy)?;
     let mut bytes = std::fs::read(&copy)?;
     let pad = [0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3];
-    let pads: Vec<usize> = bytes.windows(pad.len()).enumerate().filter(|(_, window)| *window == pad).map(|(at, _)| at).collect();
-    ensure!(pads.len() >= 16, "the library has {} pads (x86-64)", pads.len());
+    let pads: Vec<usize> = bytes
+        .windows(pad.len())
+        .enumerate()
+        .filter(|(_, window)| *window == pad)
+        .map(|(at, _)| at)
+        .collect();
+    ensure!(
+        pads.len() >= 16,
+        "the library has {} pads (x86-64)",
+        pads.len()
+    );
     for at in pads {
         bytes[at] = 0x90;
     }
     let wrong = folder.path().join("wrong.so");
     std::fs::write(&wrong, &bytes)?;
-    let refused = lab.probes.attach_library(&wrong).err().context("a library with a wrong pad is probed")?;
+    let refused = lab
+        .probes
+        .attach_library(&wrong)
+        .err()
+        .context("a library with a wrong pad is probed")?;
     ensure!(format!("{refused:#}").contains("pad"), "{refused:#}");
     let text = folder.path().join("text.so");
     std::fs::write(&text, "not a library")?;
-    let refused = lab.probes.attach_library(&text).err().context("a text file is probed")?;
+    let refused = lab
+        .probes
+        .attach_library(&text)
+        .err()
+        .context("a text file is probed")?;
     ensure!(format!("{refused:#}").contains("ELF"), "{refused:#}");
     Ok(())
 }
 
 #[test]
 fn tables_are_accounted_and_gone_with_the_probes() -> Result<()> {
-    let Some(lab) = lab(&with_hook(FaultHook::Auto))? else { return Ok(()) };
+    let Some(lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
     let bytes = lab.probes.bpf_memory_bytes();
     println!("tables and programs: {} KiB", bytes >> 10);
-    ensure!((1 << 20..64 << 20).contains(&bytes), "{bytes} bytes of tables and programs");
+    ensure!(
+        (1 << 20..64 << 20).contains(&bytes),
+        "{bytes} bytes of tables and programs"
+    );
     ensure!(!lab.probes.degraded(), "{:?}", lab.probes.verdicts());
     Ok(())
 }

@@ -17,7 +17,9 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
     settings.settings.contexts_per_executor = CONTEXTS;
     settings.settings.threads_per_executor = 8;
     settings.settings.facts_per_second = 20_000;
-    let Some(mut lab) = lab(&settings)? else { return Ok(()) };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
     let mut honest = Workload::start("faults", &["rounds=1"])?;
     let mut liar = Workload::start("garbage", &[&format!("victim={}", honest.pid())])?;
     let (own, other) = (lab.executor(honest.pid())?, lab.executor(liar.pid())?);
@@ -28,28 +30,75 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
     lab.read()?;
 
     let counters = |rdd: u32| lab.faults(own, |key| key.rdd_plus_one == rdd + 1);
-    ensure!((counters(7).read, counters(8).write) == (1000, 500), "the honest executor: {:?} {:?}", counters(7), counters(8));
+    ensure!(
+        (counters(7).read, counters(8).write) == (1000, 500),
+        "the honest executor: {:?} {:?}",
+        counters(7),
+        counters(8)
+    );
     let totals = lab.totals(other)?;
-    let told_lost = totals.facts_rate_limited + totals.facts_too_long + totals.facts_unreadable + totals.facts_ring_full;
-    let delivered = lab.records.iter().filter(|record| record.header.executor == other && record.header.kind < 32).count() as u64;
-    ensure!(totals.facts_seen == delivered + told_lost, "delivered {delivered} of {totals:?}");
-    ensure!(totals.facts_too_long >= 16 * 6 && totals.facts_unreadable >= 16, "absurd lengths and addresses: {totals:?}");
-    ensure!(totals.facts_seen > 1_000_000, "a million registrations came: {totals:?}");
+    let told_lost = totals.facts_rate_limited
+        + totals.facts_too_long
+        + totals.facts_unreadable
+        + totals.facts_ring_full;
+    let delivered = lab
+        .records
+        .iter()
+        .filter(|record| record.header.executor == other && record.header.kind < 32)
+        .count() as u64;
+    ensure!(
+        totals.facts_seen == delivered + told_lost,
+        "delivered {delivered} of {totals:?}"
+    );
+    ensure!(
+        totals.facts_too_long >= 16 * 6 && totals.facts_unreadable >= 16,
+        "absurd lengths and addresses: {totals:?}"
+    );
+    ensure!(
+        totals.facts_seen > 1_000_000,
+        "a million registrations came: {totals:?}"
+    );
     let rows = lab.probes.rows(other)?;
-    ensure!(rows.contexts <= CONTEXTS as usize && rows.threads == 1 && rows.processes == 1, "{rows:?}");
-    let claimed = all(&lab.faults(other, |_| true)) + all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
-    let faults = said["faults"].as_u64().context("the workload says how many")?;
-    ensure!(claimed >= faults, "{claimed} faults in contexts and over their cap, {faults} were made");
-    ensure!(all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]) > 0, "the cap was reached: {totals:?}");
+    ensure!(
+        rows.contexts <= CONTEXTS as usize && rows.threads == 1 && rows.processes == 1,
+        "{rows:?}"
+    );
+    let claimed = all(&lab.faults(other, |_| true))
+        + all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
+    let faults = said["faults"]
+        .as_u64()
+        .context("the workload says how many")?;
+    ensure!(
+        claimed >= faults,
+        "{claimed} faults in contexts and over their cap, {faults} were made"
+    );
+    ensure!(
+        all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]) > 0,
+        "the cap was reached: {totals:?}"
+    );
     let unreadable = all(&totals.unattributed[Unattributed::SLOT_UNREADABLE.0 as usize]);
-    ensure!(unreadable >= 10, "{unreadable} faults of a thread whose slot is no memory");
+    ensure!(
+        unreadable >= 10,
+        "{unreadable} faults of a thread whose slot is no memory"
+    );
     // What it sent has records of proper form around it, and the decoder takes or refuses each.
-    for record in lab.records.iter().filter(|record| record.header.executor == other) {
-        ensure!(record.header.pid == liar.pid() && record.payload.len() <= PAYLOAD_MAX, "{:?}", record.header);
+    for record in lab
+        .records
+        .iter()
+        .filter(|record| record.header.executor == other)
+    {
+        ensure!(
+            record.header.pid == liar.pid() && record.payload.len() <= PAYLOAD_MAX,
+            "{:?}",
+            record.header
+        );
         let _ = decode(&record.header, &record.payload);
     }
     // The victim is still an executor of its own, with its own threads.
-    ensure!(lab.probes.rows(own)?.processes == 1, "the victim lost its row");
+    ensure!(
+        lab.probes.rows(own)?.processes == 1,
+        "the victim lost its row"
+    );
     liar.end()?;
     honest.end()
 }
@@ -58,19 +107,35 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
 fn more_executors_than_rows_are_counted_not_traced() -> Result<()> {
     let mut settings = with_hook(FaultHook::Auto);
     settings.executors = 2;
-    let Some(mut lab) = lab(&settings)? else { return Ok(()) };
-    let workloads = [Workload::start("faults", &[])?, Workload::start("faults", &[])?, Workload::start("faults", &[])?];
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let workloads = [
+        Workload::start("faults", &[])?,
+        Workload::start("faults", &[])?,
+        Workload::start("faults", &[])?,
+    ];
     let first = lab.executor(workloads[0].pid())?;
     lab.executor(workloads[1].pid())?;
-    ensure!(lab.executor(workloads[2].pid()).is_err(), "a third executor in a table of two");
-    ensure!(lab.counters[smtt_common::counter::Counter::EXECUTORS_REFUSED.0 as usize] == 1, "{:?}", lab.counters);
+    ensure!(
+        lab.executor(workloads[2].pid()).is_err(),
+        "a third executor in a table of two"
+    );
+    ensure!(
+        lab.counters[smtt_common::counter::Counter::EXECUTORS_REFUSED.0 as usize] == 1,
+        "{:?}",
+        lab.counters
+    );
     // A row that is given back is a row for another one.
     let [one, _two, _three] = workloads;
     one.end()?;
     lab.read()?;
     lab.probes.forget_executor(first)?;
     let rows = lab.probes.rows(first)?;
-    ensure!(rows == smtt_daemon::probes::Rows::default() && lab.probes.budget(first)?.is_none(), "{rows:?} after it was forgotten");
+    ensure!(
+        rows == smtt_daemon::probes::Rows::default() && lab.probes.budget(first)?.is_none(),
+        "{rows:?} after it was forgotten"
+    );
     let fourth = Workload::start("faults", &[])?;
     lab.executor(fourth.pid())?;
     Ok(())

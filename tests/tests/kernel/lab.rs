@@ -51,9 +51,15 @@ pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
     }
     let mut probes = Probes::load(settings)?;
     if settings.fault_hook == FaultHook::RawTracepoint
-        && probes.verdicts().iter().any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Unsupported && verdict.hook.starts_with("raw"))
+        && probes.verdicts().iter().any(|verdict| {
+            verdict.probe == "fault"
+                && verdict.verdict == VerdictState::Unsupported
+                && verdict.hook.starts_with("raw")
+        })
     {
-        println!("skipped: this kernel has no raw tracepoint exceptions:page_fault_user (x86-64 has)");
+        println!(
+            "skipped: this kernel has no raw tracepoint exceptions:page_fault_user (x86-64 has)"
+        );
         return Ok(None);
     }
     probes.attach_library(&library()?)?;
@@ -69,12 +75,23 @@ pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
             records.extend(batch);
         }
     });
-    Ok(Some(Lab { probes, drain, records: Vec::new(), contexts: BTreeMap::new(), executors: BTreeMap::new(), counters: Vec::new(), _turn: turn }))
+    Ok(Some(Lab {
+        probes,
+        drain,
+        records: Vec::new(),
+        contexts: BTreeMap::new(),
+        executors: BTreeMap::new(),
+        counters: Vec::new(),
+        _turn: turn,
+    }))
 }
 
 /// Settings with a rung of the fault ladder.
 pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
-    let mut settings = ProbeSettings { fault_hook, ..ProbeSettings::default() };
+    let mut settings = ProbeSettings {
+        fault_hook,
+        ..ProbeSettings::default()
+    };
     // The storm of a test is not the flood of a broken marker.
     settings.settings.facts_per_second = 10_000_000;
     settings
@@ -82,8 +99,14 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
 
 /// The marker's native library.
 pub fn library() -> Result<PathBuf> {
-    let path = Places::find()?.marker().join(smtt_common::event::marker::LIBRARY_NAME);
-    ensure!(path.is_file(), "{} is missing: run `cargo xtask setup`, or `cargo build -p smtt-marker-native --profile marker`", path.display());
+    let path = Places::find()?
+        .marker()
+        .join(smtt_common::event::marker::LIBRARY_NAME);
+    ensure!(
+        path.is_file(),
+        "{} is missing: run `cargo xtask setup`, or `cargo build -p smtt-marker-native --profile marker`",
+        path.display()
+    );
     Ok(path)
 }
 
@@ -107,20 +130,34 @@ impl Lab {
         self.records
             .iter()
             .rev()
-            .find(|record| record.header.kind == Kind::EXECUTOR_DESCRIBED.0 && record.header.pid == pid)
+            .find(|record| {
+                record.header.kind == Kind::EXECUTOR_DESCRIBED.0 && record.header.pid == pid
+            })
             .map(|record| record.header.executor)
-            .with_context(|| format!("process {pid} has not described itself; there are {} records", self.records.len()))
+            .with_context(|| {
+                format!(
+                    "process {pid} has not described itself; there are {} records",
+                    self.records.len()
+                )
+            })
     }
 
     /// Records of a kind from an executor.
     pub fn of_kind(&self, executor: u64, kind: Kind) -> Vec<&Record> {
-        self.records.iter().filter(|record| record.header.executor == executor && record.header.kind == kind.0).collect()
+        self.records
+            .iter()
+            .filter(|record| record.header.executor == executor && record.header.kind == kind.0)
+            .collect()
     }
 
     /// Faults of an executor's contexts that fit.
     pub fn faults(&self, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> FaultCounters {
         let mut sum = FaultCounters::default();
-        for (_, counters) in self.contexts.iter().filter(|(key, _)| key.executor == executor && fits(key)) {
+        for (_, counters) in self
+            .contexts
+            .iter()
+            .filter(|(key, _)| key.executor == executor && fits(key))
+        {
             add(&mut sum, counters);
         }
         sum
@@ -128,7 +165,10 @@ impl Lab {
 
     /// Totals of an executor.
     pub fn totals(&self, executor: u64) -> Result<ExecutorCounters> {
-        self.executors.get(&executor).copied().with_context(|| format!("executor {executor:#x} has no totals"))
+        self.executors
+            .get(&executor)
+            .copied()
+            .with_context(|| format!("executor {executor:#x} has no totals"))
     }
 }
 
@@ -139,7 +179,12 @@ pub fn seen(totals: &ExecutorCounters) -> u64 {
 
 /// All major faults of an executor.
 pub fn major(totals: &ExecutorCounters) -> u64 {
-    totals.attributed.major + totals.unattributed.iter().map(|class| class.major).sum::<u64>()
+    totals.attributed.major
+        + totals
+            .unattributed
+            .iter()
+            .map(|class| class.major)
+            .sum::<u64>()
 }
 
 /// Reads, writes and those not told apart.
@@ -174,10 +219,19 @@ impl Workload {
             .spawn()
             .context("the workload cannot be started")?;
         let input = child.stdin.take();
-        let lines = BufReader::new(child.stdout.take().context("the workload has no output")?).lines();
+        let lines =
+            BufReader::new(child.stdout.take().context("the workload has no output")?).lines();
         let (said, output) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| said.send(line)));
-        let mut workload = Self { child, input, output };
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| said.send(line))
+        });
+        let mut workload = Self {
+            child,
+            input,
+            output,
+        };
         workload.expect("READY")?;
         workload.quiet()?;
         Ok(workload)
@@ -190,7 +244,11 @@ impl Workload {
 
     /// Lets it go on.
     pub fn go(&mut self) -> Result<()> {
-        Ok(self.input.as_mut().context("the workload's input is closed")?.write_all(b"go\n")?)
+        Ok(self
+            .input
+            .as_mut()
+            .context("the workload's input is closed")?
+            .write_all(b"go\n")?)
     }
 
     /// Lets it run its scenario, waits until it is done and quiet, and returns what it did.
@@ -219,10 +277,17 @@ impl Workload {
     pub fn expect(&mut self, start: &str) -> Result<String> {
         let line = match self.output.recv_timeout(LIMIT) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => bail!("the workload has not said {start} in {LIMIT:?}"),
-            Err(RecvTimeoutError::Disconnected) => bail!("the workload ended before it said {start}: {}", self.child.wait()?),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("the workload has not said {start} in {LIMIT:?}")
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!(
+                "the workload ended before it said {start}: {}",
+                self.child.wait()?
+            ),
         };
-        line.strip_prefix(start).map(str::to_owned).with_context(|| format!("the workload said {line:?}, not {start}"))
+        line.strip_prefix(start)
+            .map(str::to_owned)
+            .with_context(|| format!("the workload said {line:?}, not {start}"))
     }
 
     /// Waits until it waits for us: its faults stand still. Both ends of an interval are such moments, so that the

@@ -60,23 +60,49 @@ impl Marker {
         let mut entries = Vec::new();
         for fact in MARKER_FACTS {
             // SAFETY: entry points have this form; see docs/ARCHITECTURE.md.
-            entries.push((fact.kind, unsafe { std::mem::transmute::<*mut c_void, Entry>(symbol(fact.entry)?) }));
+            entries.push((fact.kind, unsafe {
+                std::mem::transmute::<*mut c_void, Entry>(symbol(fact.entry)?)
+            }));
         }
         // SAFETY: as above.
-        let create = unsafe { std::mem::transmute::<*mut c_void, CreateSlots>(symbol("createSlots")?) };
+        let create =
+            unsafe { std::mem::transmute::<*mut c_void, CreateSlots>(symbol("createSlots")?) };
         // SAFETY: it looks at neither environment nor class.
         let header = unsafe { create(ptr::null(), ptr::null(), SLOTS as i32) };
         if header < 0 {
-            bail!("no slot file: {}", std::io::Error::from_raw_os_error(-header as i32));
+            bail!(
+                "no slot file: {}",
+                std::io::Error::from_raw_os_error(-header as i32)
+            );
         }
-        Ok(Self { entries, header: header as *mut Header, next_slot: AtomicU32::new(0), told: AtomicU64::new(0) })
+        Ok(Self {
+            entries,
+            header: header as *mut Header,
+            next_slot: AtomicU32::new(0),
+            told: AtomicU64::new(0),
+        })
     }
 
     /// Tells who this is.
     pub fn describe(&self) {
         let words = [self.header as u64, u64::from(SLOTS), 0, 1 << 30, 0, 0];
         let pid = std::process::id().to_string();
-        self.tell(Kind::EXECUTOR_DESCRIBED, &payload(&words, &[], &["workload", "workload", &pid, "localhost", "none", "none", ""]));
+        self.tell(
+            Kind::EXECUTOR_DESCRIBED,
+            &payload(
+                &words,
+                &[],
+                &[
+                    "workload",
+                    "workload",
+                    &pid,
+                    "localhost",
+                    "none",
+                    "none",
+                    "",
+                ],
+            ),
+        );
     }
 
     /// Calls an entry point with that payload.
@@ -112,7 +138,10 @@ impl Marker {
     }
 
     fn slot(&self, index: u32) -> *mut Slot {
-        self.header.cast::<u8>().wrapping_add(HEADER_SIZE + index as usize * SLOT_SIZE).cast()
+        self.header
+            .cast::<u8>()
+            .wrapping_add(HEADER_SIZE + index as usize * SLOT_SIZE)
+            .cast()
     }
 
     /// Gives the calling thread a slot and says so.
@@ -130,15 +159,22 @@ impl Marker {
             (&raw mut (*slot).state).write_volatile(1);
         }
         SLOT.set(index + 1);
-        self.tell(Kind::THREAD_REGISTERED, &payload(&[slot as u64, u64::from(tid), 1], &[], &["worker"]));
+        self.tell(
+            Kind::THREAD_REGISTERED,
+            &payload(&[slot as u64, u64::from(tid), 1], &[], &["worker"]),
+        );
         Ok(OwnSlot { slot })
     }
 
     /// The last request to tell everything again that was not served.
     pub fn resync_request(&self) -> Option<u64> {
         // SAFETY: the header is there for the program's life; the daemon writes this word.
-        let (request, done) =
-            unsafe { ((&raw const (*self.header).resync_request).read_volatile(), (&raw const (*self.header).resync_done).read_volatile()) };
+        let (request, done) = unsafe {
+            (
+                (&raw const (*self.header).resync_request).read_volatile(),
+                (&raw const (*self.header).resync_done).read_volatile(),
+            )
+        };
         (request != done).then_some(request)
     }
 
@@ -183,12 +219,24 @@ impl OwnSlot {
 
 /// Reads of an RDD from storage memory.
 pub fn reading(rdd: u32, partition: u32) -> Hot {
-    Hot::new(Activity::CACHE_READ, Access::READ, Region::STORAGE, rdd + 1, partition)
+    Hot::new(
+        Activity::CACHE_READ,
+        Access::READ,
+        Region::STORAGE,
+        rdd + 1,
+        partition,
+    )
 }
 
 /// Writes of an RDD to storage memory.
 pub fn writing(rdd: u32, partition: u32) -> Hot {
-    Hot::new(Activity::CACHE_WRITE, Access::WRITE, Region::STORAGE, rdd + 1, partition)
+    Hot::new(
+        Activity::CACHE_WRITE,
+        Access::WRITE,
+        Region::STORAGE,
+        rdd + 1,
+        partition,
+    )
 }
 
 /// A task outside of any RDD.

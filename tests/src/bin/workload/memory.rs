@@ -28,7 +28,8 @@ impl Mapping {
     pub fn anonymous(pages: usize) -> Result<Self> {
         let mapping = Self::map(pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: exactly the mapping made above.
-        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0 {
+        if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0
+        {
             let error = std::io::Error::last_os_error();
             // A kernel without large pages does not know the advice, and needs none.
             if error.raw_os_error() != Some(libc::EINVAL) {
@@ -53,11 +54,23 @@ impl Mapping {
 
     fn map(bytes: usize, flags: i32, fd: i32) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                fd,
+                0,
+            )
+        };
         if start == libc::MAP_FAILED {
             bail!("mmap of {bytes} bytes: {}", std::io::Error::last_os_error());
         }
-        Ok(Self { start: start.cast(), bytes })
+        Ok(Self {
+            start: start.cast(),
+            bytes,
+        })
     }
 
     /// Reads one byte.
@@ -100,4 +113,15 @@ pub fn set_name(name: &str) {
 pub fn thread_id() -> u32 {
     // SAFETY: gettid has no precondition.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// CPU time of all threads of this process so far, in nanoseconds.
+pub fn cpu_time_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -22,7 +22,10 @@ const STAGE: u32 = 3;
 pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
     let rounds = options.number("rounds", 1)?;
     let threads = options.number("threads", 4)?;
-    let (reads, writes) = (options.number("reads", 1000)?, options.number("writes", 500)?);
+    let (reads, writes) = (
+        options.number("reads", 1000)?,
+        options.number("writes", 500)?,
+    );
     for round in 0..rounds {
         let file = Mapping::file(reads as usize)?;
         let memory = Mapping::anonymous(writes as usize)?;
@@ -89,7 +92,10 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
     let registrations = options.number("registrations", 1_000_000)?;
     let victim = options.number("victim", 1)?;
     let faults = options.number("faults", 20_000)?;
-    let kinds: Vec<Kind> = smtt_common::event::MARKER_FACTS.iter().map(|fact| fact.kind).collect();
+    let kinds: Vec<Kind> = smtt_common::event::MARKER_FACTS
+        .iter()
+        .map(|fact| fact.kind)
+        .collect();
     let fine = [0_u8; 64];
     for kind in &kinds {
         for length in [0, -1, i32::MIN, i32::MAX, PAYLOAD_MAX as i32 + 1, 1 << 20] {
@@ -101,10 +107,19 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
     }
     // Claims about the victim: its process as a worker of ours, its threads as ours, its end.
     for task in [5, u64::MAX] {
-        marker.tell(Kind::PYTHON_WORKER, &payload(&[victim, task, reading(7, 0).0, 1, 0], &[], &[]));
+        marker.tell(
+            Kind::PYTHON_WORKER,
+            &payload(&[victim, task, reading(7, 0).0, 1, 0], &[], &[]),
+        );
     }
-    marker.tell(Kind::THREAD_REGISTERED, &payload(&[0xdead_beef, victim, 1], &[], &["forged"]));
-    marker.tell(Kind::THREAD_GONE, &payload(&[0xdead_beef, victim, 1], &[], &[]));
+    marker.tell(
+        Kind::THREAD_REGISTERED,
+        &payload(&[0xdead_beef, victim, 1], &[], &["forged"]),
+    );
+    marker.tell(
+        Kind::THREAD_GONE,
+        &payload(&[0xdead_beef, victim, 1], &[], &[]),
+    );
     // A slot that says something else each time it is read: its own page of random words.
     let slot = marker.register()?;
     let memory = Mapping::anonymous(faults as usize)?;
@@ -121,10 +136,17 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
     let mut words = payload(&[slot.address(), 0, 0], &[], &["flood"]);
     for number in 0..registrations {
         words[8..16].copy_from_slice(&number.to_le_bytes());
-        marker.tell_raw(Kind::THREAD_REGISTERED, words.as_ptr() as i64, words.len() as i32);
+        marker.tell_raw(
+            Kind::THREAD_REGISTERED,
+            words.as_ptr() as i64,
+            words.len() as i32,
+        );
     }
     // A slot that is no memory at all: the fault is counted all the same.
-    marker.tell(Kind::THREAD_REGISTERED, &payload(&[0x10, 0, 0], &[], &["nowhere"]));
+    marker.tell(
+        Kind::THREAD_REGISTERED,
+        &payload(&[0x10, 0, 0], &[], &["nowhere"]),
+    );
     let unreadable = Mapping::anonymous(10)?;
     (0..10).for_each(|page| unreadable.write(page * PAGE));
     Ok(json!({ "registrations": registrations, "faults": faults, "unreadable": 10 }))
@@ -143,12 +165,13 @@ pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
         })?;
     }
     let first = thread::scope(|scope| {
-        scope.spawn(|| {
-            let slot = marker.register()?;
-            slot.set_task(2000, STAGE, writing(9, 0));
-            Ok::<_, anyhow::Error>(thread_id())
-        })
-        .join()
+        scope
+            .spawn(|| {
+                let slot = marker.register()?;
+                slot.set_task(2000, STAGE, writing(9, 0));
+                Ok::<_, anyhow::Error>(thread_id())
+            })
+            .join()
     });
     let first = first.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
     let pages = 50;
@@ -189,13 +212,20 @@ pub fn fork(marker: &Marker, options: &Options) -> Result<Value> {
         bail!("fork: {}", std::io::Error::last_os_error());
     }
     if child == 0 {
-        let touch = || Mapping::anonymous(pages as usize).map(|memory| (0..pages as usize).for_each(|page| memory.write(page * PAGE)));
-        let served = touch().is_ok() && telling.send().is_ok() && told.wait().is_ok() && touch().is_ok();
+        let touch = || {
+            Mapping::anonymous(pages as usize)
+                .map(|memory| (0..pages as usize).for_each(|page| memory.write(page * PAGE)))
+        };
+        let served =
+            touch().is_ok() && telling.send().is_ok() && told.wait().is_ok() && touch().is_ok();
         // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!served)) };
     }
     telling.wait()?;
-    marker.tell(Kind::PYTHON_WORKER, &payload(&[child as u64, 77, worker.0, u64::from(STAGE), 0], &[], &[]));
+    marker.tell(
+        Kind::PYTHON_WORKER,
+        &payload(&[child as u64, 77, worker.0, u64::from(STAGE), 0], &[], &[]),
+    );
     told.send()?;
     reap(child)?;
     let image = std::env::current_exe()?;
@@ -290,8 +320,14 @@ pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
 fn in_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let work = &work;
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        running.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+        let running: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        running.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })
     })
 }
 
