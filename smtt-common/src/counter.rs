@@ -69,7 +69,7 @@ coded! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecutorCounters {
-    /// Faults that were added to a context.
+    /// Faults that were added to a context. The kernel side leaves it zero: the daemon adds up the contexts.
     pub attributed: FaultCounters,
     /// Faults that were not, by [`Unattributed`].
     pub unattributed: [FaultCounters; UNATTRIBUTED_CLASSES],

@@ -8,6 +8,7 @@ pub mod columns;
 mod doctor;
 pub mod human;
 mod listing;
+mod pmu;
 mod report;
 mod status;
 pub mod table;
@@ -164,6 +165,7 @@ pub fn run(args: &Args) -> Exit {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
+        Command::Pmu { cpuid } => pmu::run(output, cpuid.as_ref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };
     match result {

@@ -30,7 +30,7 @@ pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
 #[map]
 pub static CONTEXTS: HashMap<ContextKey, ContextCounters> = HashMap::with_max_entries(65_536, 0);
 
-/// Executor -> its totals, one copy per CPU because every fault adds to it.
+/// Executor -> its totals, one copy per CPU because every fault without a context adds to it.
 #[map]
 pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with_max_entries(64, 0);
 
@@ -46,7 +46,7 @@ static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT 
 /// How far the sampled stream of faults is.
 #[repr(C)]
 pub struct Sampling {
-    /// Faults of executors on this CPU.
+    /// Faults of executors on this CPU since the last sample.
     pub faults: u64,
     /// Second since boot that `samples` counts.
     pub second: u64,

@@ -69,6 +69,12 @@ pub enum Command {
     },
     /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
     Report(Filters),
+    /// What of page walks would be measured on this CPU, or on another one.
+    Pmu {
+        /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
+        #[arg(long, value_name = "ID")]
+        cpuid: Option<crate::pmu::Identity>,
+    },
 }
 
 /// Which rows.

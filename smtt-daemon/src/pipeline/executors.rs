@@ -50,11 +50,22 @@ impl Executors {
         let seen_before = probes.facts_seen(found.pid);
         let told = found.slots.facts_emitted().unwrap_or(0);
         let executor = probes.adopt_executor(found.pid)?;
+        // What an executor claims may not fit; then it has fewer contexts, not none.
         for thread in &found.threads {
-            probes.adopt_thread(executor, thread.tid, thread.address)?;
+            if let Err(error) = probes.adopt_thread(executor, thread.tid, thread.address) {
+                tracing::warn!(pid = found.pid, "the executor's threads are not all traced: {error:#}");
+                break;
+            }
+            // One that ended before it got its row would leave it to whoever has the id next.
+            if !Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
+                probes.forget_thread(thread.tid)?;
+            }
         }
         for child in &found.children {
-            probes.adopt_child(executor, *child)?;
+            if let Err(error) = probes.adopt_child(executor, *child) {
+                tracing::warn!(pid = found.pid, "the executor's child processes are not all traced: {error:#}");
+                break;
+            }
         }
         let request = self.next_request(now_ns);
         found

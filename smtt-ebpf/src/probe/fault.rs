@@ -145,24 +145,23 @@ fn fault(address: u64, access: u32) {
     sample(&running, address, access);
 }
 
-/// Adds one fault to its context (or its class) and to its executor.
+/// Adds one fault to its context, or to its class where it has none. What an executor has in all contexts together is
+/// added up by the daemon: a second look-up and addition for each fault would only say the same again.
 #[inline(always)]
 fn add_up(running: &Running, access: u32) {
-    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
-        return;
-    };
     let mut class = running.class;
     if running.attributed {
         if let Some(context) = row(&running.key) {
             add_access(context, access);
-            // SAFETY: the row was just looked up.
-            add_access(unsafe { &raw mut (*executor).attributed }, access);
             return;
         }
         class = Unattributed::TABLE_FULL;
     }
+    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
+        return;
+    };
     let class = usize::from(class.0 & 7);
-    // SAFETY: as above; the index is below the number of classes.
+    // SAFETY: the row was just looked up, and the index is below the number of classes.
     add_access(
         unsafe {
             (&raw mut (*executor).unattributed)
@@ -224,9 +223,15 @@ fn sample(running: &Running, address: u64, access: u32) {
     let Some(state) = SAMPLING.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY (here and below): the rows were just looked up and stay map values for the whole run.
-    if next(unsafe { &raw mut (*state).faults }) % every != 0 {
-        return;
+    // SAFETY (here and below): the rows were just looked up and stay map values for the whole run. The interval is
+    // kept without atomic additions: a hook that interrupts this one on its CPU at most shifts a sample.
+    unsafe {
+        let faults = ptr::read_volatile(&raw const (*state).faults) + 1;
+        if faults < every {
+            ptr::write_volatile(&raw mut (*state).faults, faults);
+            return;
+        }
+        ptr::write_volatile(&raw mut (*state).faults, 0);
     }
     let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
         return;

@@ -86,7 +86,10 @@ fn main() -> Result<()> {
 fn interval(run: impl FnOnce() -> Result<Value>) -> Result<()> {
     say("READY")?;
     wait()?;
-    let done = run()?;
+    let start = memory::cpu_time_ns();
+    let mut done = run()?;
+    // What the scenario cost this process, for comparisons of runs with and without the tracer.
+    done["cpu_ns"] = (memory::cpu_time_ns() - start).into();
     say(&format!("DONE {done}"))?;
     wait()
 }

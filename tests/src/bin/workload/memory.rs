@@ -114,3 +114,14 @@ pub fn thread_id() -> u32 {
     // SAFETY: gettid has no precondition.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
+
+/// CPU time of all threads of this process so far, in nanoseconds.
+pub fn cpu_time_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
