@@ -3,6 +3,8 @@
 //! Everything that is compared runs in turns in one session, because the machine's speed changes between
 //! sessions; printed are ratios or differences of neighbours, and their median.
 
+mod fault;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,6 +71,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("switch") {
         switch(places, &folder)?;
     }
+    if wanted("fault") {
+        fault::fault(places, &folder.join("fault"))?;
+    }
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
@@ -80,8 +85,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 3] {
-    ["switch", "idle", "job"]
+pub fn names() -> [&'static str; 4] {
+    ["switch", "fault", "idle", "job"]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.

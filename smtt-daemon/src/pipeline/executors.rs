@@ -53,7 +53,10 @@ impl Executors {
         // What an executor claims may not fit; then it has fewer contexts, not none.
         for thread in &found.threads {
             if let Err(error) = probes.adopt_thread(executor, thread.tid, thread.address) {
-                tracing::warn!(pid = found.pid, "the executor's threads are not all traced: {error:#}");
+                tracing::warn!(
+                    pid = found.pid,
+                    "the executor's threads are not all traced: {error:#}"
+                );
                 break;
             }
             // One that ended before it got its row would leave it to whoever has the id next.
@@ -63,7 +66,10 @@ impl Executors {
         }
         for child in &found.children {
             if let Err(error) = probes.adopt_child(executor, *child) {
-                tracing::warn!(pid = found.pid, "the executor's child processes are not all traced: {error:#}");
+                tracing::warn!(
+                    pid = found.pid,
+                    "the executor's child processes are not all traced: {error:#}"
+                );
                 break;
             }
         }

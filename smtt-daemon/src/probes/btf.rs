@@ -16,8 +16,11 @@ const KIND_STRUCT: u32 = 4;
 /// # Errors
 /// A sentence that says what is missing: the file, the struct or the field.
 pub fn kernel_field_offsets(structure: &str, fields: &[&str]) -> Result<Vec<u32>, String> {
-    let bytes = std::fs::read(Path::new(KERNEL)).map_err(|error| format!("{KERNEL} cannot be read ({error}): the kernel needs CONFIG_DEBUG_INFO_BTF"))?;
-    let members = struct_members(&bytes, structure).ok_or_else(|| format!("the kernel's type information has no struct {structure}"))?;
+    let bytes = std::fs::read(Path::new(KERNEL)).map_err(|error| {
+        format!("{KERNEL} cannot be read ({error}): the kernel needs CONFIG_DEBUG_INFO_BTF")
+    })?;
+    let members = struct_members(&bytes, structure)
+        .ok_or_else(|| format!("the kernel's type information has no struct {structure}"))?;
     fields
         .iter()
         .map(|field| {
@@ -57,7 +60,14 @@ fn struct_members(bytes: &[u8], structure: &str) -> Option<Vec<(String, u32)>> {
         if kind == KIND_STRUCT && text(strings, name) == Some(structure) {
             // With the kind flag the upper byte of a member's offset is the size of its bit field.
             let mask = if info >> 31 == 1 { 0xff_ffff } else { u32::MAX };
-            return (0..count).map(|member| Some((text(strings, word(bytes, at + member * 12)?)?.to_owned(), word(bytes, at + member * 12 + 8)? & mask))).collect();
+            return (0..count)
+                .map(|member| {
+                    Some((
+                        text(strings, word(bytes, at + member * 12)?)?.to_owned(),
+                        word(bytes, at + member * 12 + 8)? & mask,
+                    ))
+                })
+                .collect();
         }
         // What follows the twelve bytes of each kind.
         at += match kind {
@@ -81,14 +91,31 @@ mod tests {
             println!("skipped: this kernel has no {KERNEL} (CONFIG_DEBUG_INFO_BTF)");
             return;
         }
-        let offsets = kernel_field_offsets("task_struct", &["pid", "tgid"]).expect("fields of task_struct");
-        assert_eq!(offsets[1], offsets[0] + 4, "pid and tgid stand side by side in every kernel");
-        assert!(kernel_field_offsets("task_struct", &["no_such_field"]).expect_err("no such field").contains("no_such_field"));
+        let offsets =
+            kernel_field_offsets("task_struct", &["pid", "tgid"]).expect("fields of task_struct");
+        assert_eq!(
+            offsets[1],
+            offsets[0] + 4,
+            "pid and tgid stand side by side in every kernel"
+        );
+        assert!(
+            kernel_field_offsets("task_struct", &["no_such_field"])
+                .expect_err("no such field")
+                .contains("no_such_field")
+        );
     }
 
     #[test]
     fn garbage_is_no_type_information() {
         assert_eq!(struct_members(&[0; 64], "task_struct"), None);
-        assert_eq!(struct_members(&[0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255], "task_struct"), None);
+        assert_eq!(
+            struct_members(
+                &[
+                    0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255
+                ],
+                "task_struct"
+            ),
+            None
+        );
     }
 }

@@ -34,7 +34,8 @@ impl Reader {
     pub fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Readings> {
         let mut readings = Readings::default();
         let mut quiet: Vec<ContextKey> = Vec::new();
-        let rows = tables::contexts(contexts(ebpf)?).context("the table of contexts cannot be read")?;
+        let rows =
+            tables::contexts(contexts(ebpf)?).context("the table of contexts cannot be read")?;
         for (key, now) in rows {
             let seen = self.known.entry(key).or_default();
             let growth = minus(&now, &seen.counters);
@@ -44,7 +45,10 @@ impl Reader {
                     quiet.push(key);
                 }
             } else {
-                *seen = Seen { counters: now, quiet: 0 };
+                *seen = Seen {
+                    counters: now,
+                    quiet: 0,
+                };
                 readings.contexts.push((key, growth));
             }
         }
@@ -53,13 +57,22 @@ impl Reader {
             let total = self.attributed.entry(key.executor).or_default();
             *total = sum(*total, growth);
         }
-        let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(ebpf.map("EXECUTORS").context("no table EXECUTORS")?)?;
+        let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
+            ebpf.map("EXECUTORS").context("no table EXECUTORS")?,
+        )?;
         for (key, values) in executors.iter().flatten() {
             let attributed = self.attributed.get(&key).copied().unwrap_or_default();
-            let start = ExecutorCounters { attributed, ..ExecutorCounters::default() };
-            readings.executors.push((key, values.iter().fold(start, |sum, Wire(one)| plus(sum, one))));
+            let start = ExecutorCounters {
+                attributed,
+                ..ExecutorCounters::default()
+            };
+            readings.executors.push((
+                key,
+                values.iter().fold(start, |sum, Wire(one)| plus(sum, one)),
+            ));
         }
-        let counters = PerCpuArray::<_, u64>::try_from(ebpf.map("COUNTERS").context("no table COUNTERS")?)?;
+        let counters =
+            PerCpuArray::<_, u64>::try_from(ebpf.map("COUNTERS").context("no table COUNTERS")?)?;
         for index in 0..COUNTERS {
             readings.counters[index] = counters.get(&(index as u32), 0)?.iter().sum();
         }
@@ -67,7 +80,12 @@ impl Reader {
     }
 
     /// Takes contexts out of the table, with what they grew since.
-    fn remove(&mut self, ebpf: &Ebpf, keys: &[ContextKey], readings: &mut Readings) -> anyhow::Result<()> {
+    fn remove(
+        &mut self,
+        ebpf: &Ebpf,
+        keys: &[ContextKey],
+        readings: &mut Readings,
+    ) -> anyhow::Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -91,13 +109,21 @@ impl Reader {
 
     /// Contexts of an executor that are in the table now.
     pub fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
-        Ok(tables::contexts(contexts(ebpf)?)?.iter().filter(|(key, _)| key.executor == executor).count())
+        Ok(tables::contexts(contexts(ebpf)?)?
+            .iter()
+            .filter(|(key, _)| key.executor == executor)
+            .count())
     }
 
     /// Drops the contexts of an executor that is forgotten.
     pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<()> {
-        let mut contexts: HashMap<&mut MapData, Wire<ContextKey>, Wire<FaultCounters>> = HashMap::try_from(ebpf.map_mut("CONTEXTS").context("no table CONTEXTS")?)?;
-        let own: Vec<Wire<ContextKey>> = contexts.keys().flatten().filter(|Wire(key)| key.executor == executor).collect();
+        let mut contexts: HashMap<&mut MapData, Wire<ContextKey>, Wire<FaultCounters>> =
+            HashMap::try_from(ebpf.map_mut("CONTEXTS").context("no table CONTEXTS")?)?;
+        let own: Vec<Wire<ContextKey>> = contexts
+            .keys()
+            .flatten()
+            .filter(|Wire(key)| key.executor == executor)
+            .collect();
         for key in own {
             let _ = contexts.remove(&key);
         }
@@ -109,7 +135,8 @@ impl Reader {
 
 /// The table of contexts.
 fn contexts(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
-    memory::map_fd(ebpf.map("CONTEXTS").context("no table CONTEXTS")?).context("CONTEXTS is no hash table")
+    memory::map_fd(ebpf.map("CONTEXTS").context("no table CONTEXTS")?)
+        .context("CONTEXTS is no hash table")
 }
 
 /// The growth from one reading to the next.
@@ -123,7 +150,12 @@ fn minus(now: &FaultCounters, before: &FaultCounters) -> FaultCounters {
 }
 
 fn sum(a: FaultCounters, b: &FaultCounters) -> FaultCounters {
-    FaultCounters { read: a.read + b.read, write: a.write + b.write, unknown: a.unknown + b.unknown, major: a.major + b.major }
+    FaultCounters {
+        read: a.read + b.read,
+        write: a.write + b.write,
+        unknown: a.unknown + b.unknown,
+        major: a.major + b.major,
+    }
 }
 
 fn plus(mut total: ExecutorCounters, one: &ExecutorCounters) -> ExecutorCounters {
