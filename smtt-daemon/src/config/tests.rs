@@ -84,6 +84,22 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
 }
 
 #[test]
+fn every_rung_of_the_fault_ladder_can_be_forced() {
+    for (name, hook) in [
+        ("auto", FaultHook::Auto),
+        ("raw_tracepoint", FaultHook::RawTracepoint),
+        ("fentry", FaultHook::Fentry),
+        ("kprobe", FaultHook::Kprobe),
+        ("software", FaultHook::Software),
+        ("off", FaultHook::Off),
+    ] {
+        let text = format!("[probe.fault]\nhook = \"{name}\"\n");
+        let config = parse(&text, Path::new("x")).expect("a known hook");
+        assert_eq!(config.probes.fault_hook, hook, "{name}");
+    }
+}
+
+#[test]
 fn a_missing_file_is_an_error_only_when_it_was_asked_for() {
     assert!(
         load(Some(Path::new("/nonexistent/smtt.toml")))
