@@ -63,6 +63,10 @@ final class StageListener extends SparkListener {
                 terminal = terminal < 0 ? rdd.id() : terminal;
                 describe(rdd);
             }
+            if (stage.submissionTime().isEmpty()) {
+                // Spark had nothing left to compute for this attempt, and lists it as skipped.
+                return;
+            }
             int job = jobOfStage.getOrDefault(stage.stageId(), -1);
             catalogue.put(Catalogue.STAGE, stage.stageId() + "." + stage.attemptNumber(),
                     (long) stage.stageId(), (long) stage.attemptNumber(), (long) stage.numTasks(), (long) job, terminal, stage.name());
