@@ -291,7 +291,7 @@ impl Middle {
             Ok(readings) => {
                 let mut state = self.shared.state();
                 state.add(&readings, now);
-                for (executor, facts) in self.executors.facts_emitted(now) {
+                for (executor, facts) in self.executors.facts_emitted() {
                     state.set_facts_emitted(executor, facts);
                 }
                 for (executor, request) in self.executors.heal(&readings, now) {

@@ -15,8 +15,6 @@ use crate::probes::{Probes, Readings};
 /// Pause between two requests to tell everything again, in nanoseconds: losses come in bursts, and asking in the
 /// middle of one adds to it.
 const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
-/// How often the slot files are read for the marker's own count, in nanoseconds.
-const COUNT_PAUSE_NS: u64 = 2_000_000_000;
 
 /// An executor with an open slot file.
 #[derive(Debug)]
@@ -35,7 +33,6 @@ struct Open {
 pub struct Executors {
     open: BTreeMap<u64, Open>,
     requests: u64,
-    counted_ns: u64,
 }
 
 impl Executors {
@@ -47,8 +44,7 @@ impl Executors {
         found: Found,
         now_ns: u64,
     ) -> anyhow::Result<(u64, u64)> {
-        let seen_before = probes.facts_seen(found.pid);
-        let told = found.slots.facts_emitted().unwrap_or(0);
+        let told_before = told_before(probes, &found);
         let executor = probes.adopt_executor(found.pid)?;
         // What an executor claims may not fit; then it has fewer contexts, not none.
         for thread in &found.threads {
@@ -78,8 +74,6 @@ impl Executors {
             .slots
             .request_resync(request)
             .context("the executor ended while it was looked at")?;
-        // Facts in flight now are counted on both sides soon; only what came before the probes is set aside.
-        let told_before = told.saturating_sub(seen_before);
         self.open.insert(
             executor,
             Open {
@@ -105,12 +99,9 @@ impl Executors {
         self.requests
     }
 
-    /// What each marker says it has told since its probes were in place, now and then.
-    pub fn facts_emitted(&mut self, now_ns: u64) -> Vec<(u64, u64)> {
-        if now_ns.saturating_sub(self.counted_ns) < COUNT_PAUSE_NS {
-            return Vec::new();
-        }
-        self.counted_ns = now_ns;
+    /// What each marker says it has told since its probes were in place. Read after the kernel side's counters, so
+    /// that it is never behind them; half a megabyte per executor, which takes some 50 microseconds.
+    pub fn facts_emitted(&self) -> Vec<(u64, u64)> {
         self.open
             .iter()
             .filter_map(|(key, open)| {
@@ -208,4 +199,20 @@ impl Executors {
             });
         probes.set_worker_context(executor, pid, context)
     }
+}
+
+/// Facts that an executor told before its probes were in place: what its marker counts less what the kernel side has
+/// seen, both read while neither moves, or as nearly so as a few tries get.
+fn told_before(probes: &Probes, found: &Found) -> u64 {
+    const TRIES: usize = 20;
+    let mut seen = probes.facts_seen(found.pid);
+    for _ in 0..TRIES {
+        let told = found.slots.facts_emitted().unwrap_or(0);
+        let now = probes.facts_seen(found.pid);
+        if now == seen {
+            return told.saturating_sub(seen);
+        }
+        seen = now;
+    }
+    0
 }
