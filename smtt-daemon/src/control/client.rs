@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("cannot reach smtt-daemon at {}: {error}. Is it running (systemctl status smtt-daemon)? Another socket is given with --socket", .path.display())]
+    #[error("cannot reach smtt-daemon at {}: {error}. Is it running (systemctl status smtt)? Another socket is given with --socket", .path.display())]
     Unreachable {
         /// The socket.
         path: PathBuf,

@@ -24,7 +24,7 @@ pub enum BindError {
     #[error("{0} exists and is not a socket: remove it, or set another [control] socket")]
     NotASocket(PathBuf),
     /// The system refused.
-    #[error("cannot {what} {path}: {error}")]
+    #[error("cannot {what} {path}")]
     Io {
         /// What was tried.
         what: &'static str,
