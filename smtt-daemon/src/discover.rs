@@ -81,11 +81,6 @@ impl Discoverer {
         }
         found
     }
-
-    /// Forgets a process, so that it is looked at again (a JVM whose registration was lost).
-    pub fn forget(&mut self, pid: u32) {
-        self.seen.remove(&pid);
-    }
 }
 
 /// Looks for the slot file in one process.
