@@ -113,6 +113,8 @@ coded! {
         MAP_BUSY = 5 "map_busy",
         /// Records (of any kind) put on the ring.
         RECORDS_SUBMITTED = 6 "records_submitted",
+        /// Samples of page walks and cycles in executors that found no row.
+        WALK_SAMPLES_REFUSED = 7 "walk_samples_refused",
     }
 }
 

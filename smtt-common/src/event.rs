@@ -79,6 +79,8 @@ coded! {
         PROCESS_GONE = 33 "process_gone",
         /// A sampled page fault with its address.
         FAULT_SAMPLE = 34 "fault_sample",
+        /// A sampled page walk with the address of its data; the payload is that of a fault sample.
+        WALK_SAMPLE = 35 "walk_sample",
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`context`] | the slot file: what each thread is doing now | marker | kernel side, daemon |
 //! | [`event`] | facts on the ring buffer | marker, kernel side | daemon |
 //! | [`counter`] | what is added up per context and per executor | kernel side | daemon |
+//! | [`walk`] | page walks and cycles per context, sampled | kernel side | daemon |
 //! | [`settings`] | what the kernel side is told at load time, and the state of traced processes | daemon | kernel side |
 #![cfg_attr(not(test), no_std)]
 
@@ -23,3 +24,4 @@ pub mod context;
 pub mod counter;
 pub mod event;
 pub mod settings;
+pub mod walk;

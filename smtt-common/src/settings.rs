@@ -71,6 +71,8 @@ pub struct Budget {
     pub threads: u64,
     /// Child processes in the table.
     pub processes: u64,
+    /// Rows of page-walk samples in their table.
+    pub walks: u64,
     /// Second (since boot) that `facts` counts.
     pub second: u64,
     /// Facts in that second.
@@ -95,6 +97,8 @@ coded! {
         FORGET_PROCESS = 6 "forget_process",
         /// executor key, count: that many of its contexts were taken out of the table.
         RELEASE_CONTEXTS = 7 "release_contexts",
+        /// executor key, count: that many of its rows were taken out of the table of page-walk samples.
+        RELEASE_WALKS = 8 "release_walks",
     }
 }
 
@@ -115,5 +119,5 @@ const _: () = {
     assert!(size_of::<Settings>() == 48);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 16);
-    assert!(size_of::<Budget>() == 40);
+    assert!(size_of::<Budget>() == 48);
 };

@@ -1,6 +1,7 @@
 //! The SMTT daemon: source -> decode -> attribute -> aggregate -> export.
 pub mod aggregate;
 pub mod attribute;
+pub mod calibrate;
 pub mod clock;
 pub mod config;
 pub mod control;

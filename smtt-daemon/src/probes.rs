@@ -11,6 +11,7 @@ mod reading;
 mod settings;
 mod table;
 mod tables;
+pub mod walks;
 mod wire;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ use self::library::Libraries;
 use self::reading::Reader;
 pub use self::settings::{FaultHook, ProbeSettings};
 use self::table::{Hook, Need, TABLE};
+pub use self::walks::PageWalkReadings;
 use self::wire::Wire;
 
 /// What the kernel side has added up since the last reading.
@@ -42,6 +44,8 @@ pub struct Readings {
     pub access_known: bool,
     /// Whether major faults are counted.
     pub major_known: bool,
+    /// Page walks; absent where none are measured.
+    pub page_walks: Option<PageWalkReadings>,
 }
 
 /// Rows of one executor in the kernel side's tables.

@@ -141,6 +141,7 @@ impl Daemon {
             counters,
             access_known: true,
             major_known: true,
+            page_walks: None,
         };
         daemon.shared.state().add(&readings, 20_000_000);
         daemon.shared.tick(

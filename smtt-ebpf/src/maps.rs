@@ -87,6 +87,7 @@ pub static NO_BUDGET: Budget = Budget {
     contexts: 0,
     threads: 0,
     processes: 0,
+    walks: 0,
     second: 0,
     facts: 0,
 };
