@@ -10,6 +10,7 @@ pub mod decode;
 pub mod discover;
 pub mod export;
 pub mod loss;
+pub mod perf;
 pub mod pipeline;
 pub mod pmu;
 pub mod probes;

@@ -20,6 +20,7 @@ mod probe {
     pub mod exit;
     pub mod fault;
     pub mod marker;
+    pub mod walk;
 }
 mod tables;
 

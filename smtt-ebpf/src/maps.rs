@@ -11,6 +11,7 @@ use aya_ebpf::{
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
     settings::{Budget, Process, Settings, Thread},
+    walk::WalkCounters,
 };
 
 /// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 1 MiB holds the burst of
@@ -29,6 +30,15 @@ pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
 /// Context -> its faults. One row per task, RDD and activity that is alive; the daemon takes quiet rows out.
 #[map]
 pub static CONTEXTS: HashMap<ContextKey, ContextCounters> = HashMap::with_max_entries(65_536, 0);
+
+/// Context, or the reason why there is none -> sampled page walks and cycles. Apart from [`CONTEXTS`], so that a page
+/// fault touches no more than it needs, and nearly nothing is allocated where no event can be sampled.
+#[map]
+pub static WALKS: HashMap<ContextKey, WalkCounters> = HashMap::with_max_entries(1, 0);
+
+/// All samples of each event, whoever was interrupted.
+#[map]
+pub static WALK_TOTALS: PerCpuArray<WalkCounters> = PerCpuArray::with_max_entries(1, 0);
 
 /// Executor -> its totals, one copy per CPU because every fault without a context adds to it.
 #[map]
@@ -81,6 +91,11 @@ pub static NO_CONTEXT_COUNTERS: ContextCounters = ContextCounters {
     write: 0,
     unknown: 0,
     major: 0,
+};
+/// See [`NO_CONTEXT_COUNTERS`].
+pub static NO_WALKS: WalkCounters = WalkCounters {
+    events: [0; smtt_common::walk::WALK_SLOTS],
+    samples: [0; smtt_common::walk::WALK_SLOTS],
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_BUDGET: Budget = Budget {

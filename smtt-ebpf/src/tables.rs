@@ -209,6 +209,15 @@ pub fn release_contexts(executor: u64, contexts: u64) {
     }
 }
 
+/// Notes that rows of an executor were taken out of the table of page-walk samples.
+#[inline(always)]
+pub fn release_walks(executor: u64, rows: u64) {
+    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
+        // SAFETY: the row was just looked up.
+        take(unsafe { &raw mut (*budget).walks }, rows);
+    }
+}
+
 #[inline(always)]
 fn release_thread(executor: u64) {
     if let Some(budget) = BUDGETS.get_ptr_mut(executor) {

@@ -2,6 +2,7 @@
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::settings::{Budget, Process, Settings, Thread};
+use smtt_common::walk::WalkCounters;
 
 /// A type of the boundary as aya wants it: plain bytes.
 #[repr(transparent)]
@@ -13,6 +14,7 @@ trait Plain: Copy + 'static {}
 impl Plain for ContextKey {}
 impl Plain for FaultCounters {}
 impl Plain for ExecutorCounters {}
+impl Plain for WalkCounters {}
 impl Plain for Process {}
 impl Plain for Thread {}
 impl Plain for Budget {}

@@ -47,6 +47,10 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             rows::release_contexts(subject, executor);
             true
         }
+        TableOperation::RELEASE_WALKS => {
+            rows::release_walks(subject, executor);
+            true
+        }
         _ => false,
     };
     i32::from(done)
