@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::aggregate::Limits;
-use crate::probes::{FaultHook, ProbeSettings};
+use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
 
 pub use self::file::{DEFAULT_FILE, default_text};
 
@@ -294,6 +294,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             executors,
             processes: count("limits.processes", limits.processes, 1 << 20)?,
             threads,
+            page_walks: PageWalkSettings::default(),
         },
         limits: Limits {
             executors: executors as usize,

@@ -26,7 +26,7 @@ use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread}
 pub use self::health::{Verdict, VerdictState};
 use self::library::Libraries;
 use self::reading::Reader;
-pub use self::settings::{FaultHook, ProbeSettings};
+pub use self::settings::{FaultHook, PageWalkSettings, ProbeSettings};
 use self::table::{Hook, Need, TABLE};
 pub use self::walks::PageWalkReadings;
 use self::wire::Wire;

@@ -1,6 +1,11 @@
 //! What the kernel side is loaded with.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use smtt_common::settings::Settings;
+
+use crate::pmu::{Overrides, Role};
 
 /// Which rung of the page-fault ladder to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +25,33 @@ pub enum FaultHook {
     Off,
 }
 
+/// How page walks are sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageWalkSettings {
+    /// Whether they are measured at all, where the machine can.
+    pub enabled: bool,
+    /// Samples per second that each CPU takes at most, all events together; the periods follow it.
+    pub max_samples_per_second: u32,
+    /// Events per sample of a role, fixed: the limit above does not change it.
+    pub sample_periods: BTreeMap<Role, u64>,
+    /// How long events that do not fit the counters together count until it is the others' turn.
+    pub pass: Duration,
+    /// Events that take the place of the table's.
+    pub overrides: Overrides,
+}
+
+impl Default for PageWalkSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_samples_per_second: 200,
+            sample_periods: BTreeMap::new(),
+            pass: Duration::from_secs(5),
+            overrides: Overrides::default(),
+        }
+    }
+}
+
 /// What the kernel side is loaded with.
 #[derive(Clone, Debug)]
 pub struct ProbeSettings {
@@ -37,6 +69,8 @@ pub struct ProbeSettings {
     pub processes: u32,
     /// Threads at a time.
     pub threads: u32,
+    /// Page walks.
+    pub page_walks: PageWalkSettings,
 }
 
 impl Default for ProbeSettings {
@@ -57,6 +91,7 @@ impl Default for ProbeSettings {
             executors: 64,
             processes: 4096,
             threads: 16_384,
+            page_walks: PageWalkSettings::default(),
         }
     }
 }
