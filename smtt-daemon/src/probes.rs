@@ -14,6 +14,7 @@ mod tables;
 pub mod walks;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -27,7 +28,7 @@ pub use self::health::{Verdict, VerdictState};
 use self::library::Libraries;
 use self::reading::Reader;
 pub use self::settings::{FaultHook, PageWalkSettings, ProbeSettings};
-use self::table::{Hook, Need, TABLE};
+use self::table::{Hook, Need, SoftwareEvent, TABLE};
 pub use self::walks::PageWalkReadings;
 use self::walks::{NotMeasured, Sampler, Wanted};
 use self::wire::Wire;
@@ -70,6 +71,10 @@ pub struct Probes {
     major_known: bool,
     /// The sampled events, or why there are none.
     walks: Result<Sampler, NotMeasured>,
+    /// CPUs that the events above are open on.
+    online: BTreeSet<u32>,
+    /// Software events that are attached, with their programs.
+    software: Vec<(&'static str, SoftwareEvent)>,
 }
 
 /// The object that `build.rs` made.
@@ -121,6 +126,8 @@ impl Probes {
             access_known: false,
             major_known: false,
             walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.pass)),
+            online: attach::online()?,
+            software: Vec::new(),
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, offsets.err());
@@ -188,6 +195,7 @@ impl Probes {
     /// # Errors
     /// When a table cannot be read, which only a kernel out of memory does.
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
+        self.follow_cpus();
         let mut readings = self.reader.read(&mut self.ebpf)?;
         readings.access_known = self.access_known;
         readings.major_known = self.major_known;

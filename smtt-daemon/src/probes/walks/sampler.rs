@@ -132,7 +132,6 @@ impl Sampler {
         }
         self.judge();
         self.follow_limit(&busiest, elapsed);
-        self.follow_cpus(ebpf);
         self.take_turns();
         let sampled = sampled(ebpf)?;
         Ok(PageWalkReadings {
@@ -207,17 +206,10 @@ impl Sampler {
     }
 
     /// CPUs come and go: what one counted before it went stays in the totals.
-    fn follow_cpus(&mut self, ebpf: &Ebpf) {
-        let Ok(cpus) = aya::util::online_cpus() else {
-            return;
-        };
-        let now: BTreeSet<u32> = cpus.into_iter().collect();
-        if now == self.online {
-            return;
-        }
+    pub fn follow_cpus(&mut self, ebpf: &Ebpf, now: &BTreeSet<u32>) {
         self.groups.retain(|group| now.contains(&group.cpu));
         let new: Vec<u32> = now.difference(&self.online).copied().collect();
-        self.online = now;
+        self.online.clone_from(now);
         let Ok(program) = program(ebpf) else { return };
         // Of several core types it is not known here which a new CPU is.
         let one_type = self
