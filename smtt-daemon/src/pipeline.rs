@@ -309,6 +309,8 @@ impl Middle {
             }
             Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
         }
+        // An event of page walks may fail, or come back, at any time.
+        self.shared.set_verdicts(self.probes.verdicts());
         self.shared.tick(source, &self.decoded);
         if self
             .memory_read

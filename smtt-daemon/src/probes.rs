@@ -14,6 +14,7 @@ mod tables;
 pub mod walks;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -27,8 +28,9 @@ pub use self::health::{Verdict, VerdictState};
 use self::library::Libraries;
 use self::reading::Reader;
 pub use self::settings::{FaultHook, PageWalkSettings, ProbeSettings};
-use self::table::{Hook, Need, TABLE};
+use self::table::{Hook, Need, SoftwareEvent, TABLE};
 pub use self::walks::PageWalkReadings;
+use self::walks::{NotMeasured, Sampler, Wanted};
 use self::wire::Wire;
 
 /// What the kernel side has added up since the last reading.
@@ -67,6 +69,12 @@ pub struct Probes {
     reader: Reader,
     access_known: bool,
     major_known: bool,
+    /// The sampled events, or why there are none.
+    walks: Result<Sampler, NotMeasured>,
+    /// CPUs that the events above are open on.
+    online: BTreeSet<u32>,
+    /// Software events that are attached, with their programs.
+    software: Vec<(&'static str, SoftwareEvent)>,
 }
 
 /// The object that `build.rs` made.
@@ -98,10 +106,12 @@ impl Probes {
             settings.task_pagefault_disabled_offset = disabled[0];
         }
         let settings = Wire(settings);
+        let walks = Wanted::here(&wanted.page_walks, Path::new("/"));
         let mut ebpf = EbpfLoader::new()
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("RING", wanted.ring_bytes)
             .map_max_entries("CONTEXTS", wanted.contexts)
+            .map_max_entries("WALKS", walks.as_ref().map_or(1, |_| wanted.contexts))
             .map_max_entries("EXECUTORS", wanted.executors)
             .map_max_entries("BUDGETS", wanted.executors)
             .map_max_entries("PROCESSES", wanted.processes)
@@ -115,6 +125,9 @@ impl Probes {
             reader: Reader::default(),
             access_known: false,
             major_known: false,
+            walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.pass)),
+            online: attach::online()?,
+            software: Vec::new(),
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, offsets.err());
@@ -126,6 +139,10 @@ impl Probes {
     pub fn verdicts(&self) -> Vec<Verdict> {
         let mut all = self.libraries.verdicts();
         all.extend(self.verdicts.iter().cloned());
+        all.push(match &self.walks {
+            Ok(sampler) => sampler.verdict(),
+            Err(why) => walks::not_measured(why),
+        });
         all
     }
 
@@ -142,7 +159,7 @@ impl Probes {
             .filter(|row| row.hook != Hook::Marker && row.need == Need::Required)
             .any(|row| !works(row.probe))
             || self
-                .verdicts
+                .verdicts()
                 .iter()
                 .any(|verdict| verdict.verdict == VerdictState::Broken)
     }
@@ -178,9 +195,17 @@ impl Probes {
     /// # Errors
     /// When a table cannot be read, which only a kernel out of memory does.
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
+        self.follow_cpus();
         let mut readings = self.reader.read(&mut self.ebpf)?;
         readings.access_known = self.access_known;
         readings.major_known = self.major_known;
+        if let Ok(sampler) = &mut self.walks {
+            let contexts = self.reader.read_walks(&mut self.ebpf)?;
+            readings.page_walks = Some(PageWalkReadings {
+                contexts,
+                ..sampler.read(&self.ebpf)?
+            });
+        }
         Ok(readings)
     }
 

@@ -173,6 +173,37 @@ fn pads_are_hit_as_often_as_they_are_called() {
     assert_eq!(seen, PAD_CALLS);
 }
 
+#[test]
+fn every_processor_that_comes_back_is_counted() {
+    if std::env::var_os("SMTT_MUST_HAVE").is_none() {
+        println!(
+            "skipped: it takes a processor away, which only an emulated machine lends itself to"
+        );
+        return;
+    }
+    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // The workload's second thread is pinned to the last one.
+    let switch = format!("/sys/devices/system/cpu/cpu{}/online", processors - 1);
+    let mut probes = load(FaultHook::Software);
+    for state in ["0", "1"] {
+        std::fs::write(&switch, state).unwrap_or_else(|error| panic!("{switch}: {error}"));
+        probes.readings().expect("the tables can be read");
+    }
+    let (readings, _) = workload(&mut probes);
+    let of = |rdd: u32| {
+        readings
+            .contexts
+            .iter()
+            .filter(|(key, _)| key.rdd_plus_one == rdd + 1)
+            .map(|(_, row)| row.unknown)
+            .sum::<u64>()
+    };
+    assert_eq!(
+        (of(READ_RDD), of(WRITTEN_RDD)),
+        (THREADS * READ_PAGES as u64, THREADS * WRITTEN_PAGES as u64)
+    );
+}
+
 type Entry = unsafe extern "C" fn(*const (), *const (), i64, i32);
 
 fn entry_point(library: &Path, name: &str) -> Entry {

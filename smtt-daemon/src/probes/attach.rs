@@ -1,6 +1,9 @@
 //! Attaches the rows of the probe table, and takes the first rung of the page-fault ladder that holds.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context as _;
+use aya::Ebpf;
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{PerfEvent, RawTracePoint};
 
@@ -75,7 +78,7 @@ impl Probes {
                 kernel_function::attach_entry(&mut self.ebpf, row.program, name)
             }
             Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
-            Hook::Software(event) => self.attach_software(row.program, event),
+            Hook::Software(event) => self.attach_software(row, event),
             Hook::Marker => Ok(()),
         };
         match attached {
@@ -113,33 +116,71 @@ impl Probes {
         Ok(())
     }
 
-    fn attach_software(
-        &mut self,
-        program: &str,
-        event: table::SoftwareEvent,
-    ) -> anyhow::Result<()> {
-        let program: &mut PerfEvent = self
-            .ebpf
-            .program_mut(program)
-            .context("the object lacks the program")?
-            .try_into()?;
+    fn attach_software(&mut self, row: &Row, event: table::SoftwareEvent) -> anyhow::Result<()> {
+        let program = program(&mut self.ebpf, row.program)?;
         program.load().context("the kernel refuses the program")?;
-        let event = match event {
-            table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
-            table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
-        };
-        let cpus =
-            aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-        for cpu in cpus {
-            program
-                .attach(
-                    PerfEventConfig::Software(event),
-                    PerfEventScope::AllProcessesOneCpu { cpu },
-                    SamplePolicy::Period(1),
-                    false,
-                )
-                .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
+        for cpu in &self.online {
+            attach_to_cpu(program, event, *cpu)?;
         }
+        self.software.push((row.program, event));
         Ok(())
     }
+
+    /// CPUs come and go. One that comes, or comes back, gets the software events that the others have; the kernel has
+    /// closed those of one that went.
+    pub(super) fn follow_cpus(&mut self) {
+        let Ok(now) = online() else { return };
+        if now == self.online {
+            return;
+        }
+        let before = std::mem::replace(&mut self.online, now);
+        for cpu in self.online.difference(&before) {
+            for (name, event) in &self.software {
+                let attached = program(&mut self.ebpf, name)
+                    .and_then(|program| attach_to_cpu(program, *event, *cpu));
+                match attached {
+                    Ok(()) => tracing::info!(cpu, "a CPU came: {name} is attached to it"),
+                    Err(error) => tracing::warn!("a CPU came, and is not counted: {error:#}"),
+                }
+            }
+        }
+        if let Ok(sampler) = &mut self.walks {
+            sampler.follow_cpus(&self.ebpf, &self.online);
+        }
+    }
+}
+
+/// CPUs that are online.
+pub(super) fn online() -> anyhow::Result<BTreeSet<u32>> {
+    let cpus =
+        aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+    Ok(cpus.into_iter().collect())
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut PerfEvent> {
+    Ok(ebpf
+        .program_mut(name)
+        .context("the object lacks the program")?
+        .try_into()?)
+}
+
+/// Puts a program behind a software event of everybody on a CPU, once per occurrence.
+fn attach_to_cpu(
+    program: &mut PerfEvent,
+    event: table::SoftwareEvent,
+    cpu: u32,
+) -> anyhow::Result<()> {
+    let event = match event {
+        table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
+        table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
+    };
+    program
+        .attach(
+            PerfEventConfig::Software(event),
+            PerfEventScope::AllProcessesOneCpu { cpu },
+            SamplePolicy::Period(1),
+            false,
+        )
+        .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
+    Ok(())
 }

@@ -5,54 +5,71 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::Context as _;
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuHashMap};
+use aya::maps::{PerCpuArray, PerCpuHashMap};
 use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::settings::TableOperation;
+use smtt_common::walk::{WALK_SLOTS, WalkCounters};
 
-use super::wire::Wire;
+use super::wire::{Plain, Wire};
 use super::{Readings, memory, tables};
 
 /// A context that has not grown for so many readings is taken out of the table; it comes back when it grows again.
 const QUIET_READINGS: u32 = 30;
 
+/// Counters that only grow.
+trait Growing: Plain + Default + PartialEq {
+    /// The growth from one reading to the next.
+    fn since(&self, before: &Self) -> Self;
+}
+
+/// A table of the kernel side with a row per context.
+struct Contexts<V> {
+    name: &'static str,
+    /// How the kernel side is told that rows were taken out.
+    release: TableOperation,
+    known: Known<ContextKey, Seen<V>>,
+}
+
+/// What the last reading saw of a context.
+#[derive(Clone, Copy, Default)]
+struct Seen<V> {
+    counters: V,
+    quiet: u32,
+}
+
 /// What the last reading saw.
-#[derive(Default)]
 pub struct Reader {
-    known: Known<ContextKey, Seen>,
+    faults: Contexts<FaultCounters>,
+    walks: Contexts<WalkCounters>,
     /// What executors have in all contexts together, also in those that left the table.
     attributed: Known<u64, FaultCounters>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    counters: FaultCounters,
-    quiet: u32,
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            faults: Contexts {
+                name: "CONTEXTS",
+                release: TableOperation::RELEASE_CONTEXTS,
+                known: Known::new(),
+            },
+            walks: Contexts {
+                name: "WALKS",
+                release: TableOperation::RELEASE_WALKS,
+                known: Known::new(),
+            },
+            attributed: Known::new(),
+        }
+    }
 }
 
 impl Reader {
-    /// Reads everything. A quiet context is removed by one look-up-and-delete, so that no fault falls between.
+    /// Reads everything but page walks.
     pub fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Readings> {
-        let mut readings = Readings::default();
-        let mut quiet: Vec<ContextKey> = Vec::new();
-        let rows =
-            tables::contexts(contexts(ebpf)?).context("the table of contexts cannot be read")?;
-        for (key, now) in rows {
-            let seen = self.known.entry(key).or_default();
-            let growth = minus(&now, &seen.counters);
-            if growth == FaultCounters::default() {
-                seen.quiet += 1;
-                if seen.quiet >= QUIET_READINGS {
-                    quiet.push(key);
-                }
-            } else {
-                *seen = Seen {
-                    counters: now,
-                    quiet: 0,
-                };
-                readings.contexts.push((key, growth));
-            }
-        }
-        self.remove(ebpf, &quiet, &mut readings)?;
+        let mut readings = Readings {
+            contexts: self.faults.read(ebpf)?,
+            ..Readings::default()
+        };
         for (key, growth) in &readings.contexts {
             let total = self.attributed.entry(key.executor).or_default();
             *total = sum(*total, growth);
@@ -79,73 +96,133 @@ impl Reader {
         Ok(readings)
     }
 
-    /// Takes contexts out of the table, with what they grew since.
-    fn remove(
+    /// Growth of the samples of page walks per context.
+    pub fn read_walks(
         &mut self,
-        ebpf: &Ebpf,
-        keys: &[ContextKey],
-        readings: &mut Readings,
-    ) -> anyhow::Result<()> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let mut removed: Known<u64, u64> = Known::new();
-        let map = contexts(ebpf)?;
-        for key in keys {
-            let seen = self.known.remove(key).unwrap_or_default();
-            if let Some(last) = tables::take_context(map, key) {
-                let growth = minus(&last, &seen.counters);
-                if growth != FaultCounters::default() {
-                    readings.contexts.push((*key, growth));
-                }
-                *removed.entry(key.executor).or_default() += 1;
-            }
-        }
-        for (executor, count) in removed {
-            tables::change(ebpf, TableOperation::RELEASE_CONTEXTS, &[executor, count])?;
-        }
-        Ok(())
+        ebpf: &mut Ebpf,
+    ) -> anyhow::Result<Vec<(ContextKey, WalkCounters)>> {
+        self.walks.read(ebpf)
     }
 
     /// Contexts of an executor that are in the table now.
     pub fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
-        Ok(tables::contexts(contexts(ebpf)?)?
-            .iter()
-            .filter(|(key, _)| key.executor == executor)
-            .count())
+        self.faults.rows(ebpf, executor)
     }
 
     /// Drops the contexts of an executor that is forgotten.
     pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<()> {
-        let mut contexts: HashMap<&mut MapData, Wire<ContextKey>, Wire<FaultCounters>> =
-            HashMap::try_from(ebpf.map_mut("CONTEXTS").context("no table CONTEXTS")?)?;
-        let own: Vec<Wire<ContextKey>> = contexts
-            .keys()
-            .flatten()
-            .filter(|Wire(key)| key.executor == executor)
-            .collect();
-        for key in own {
-            let _ = contexts.remove(&key);
-        }
-        self.known.retain(|key, _| key.executor != executor);
+        self.faults.forget(ebpf, executor)?;
+        self.walks.forget(ebpf, executor)?;
         self.attributed.remove(&executor);
         Ok(())
     }
 }
 
-/// The table of contexts.
-fn contexts(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
-    memory::map_fd(ebpf.map("CONTEXTS").context("no table CONTEXTS")?)
-        .context("CONTEXTS is no hash table")
+impl<V: Growing> Contexts<V> {
+    /// What grew since the last reading. A quiet context is removed by one look-up-and-delete, so that nothing that is
+    /// counted falls between.
+    fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Vec<(ContextKey, V)>> {
+        let mut grown = Vec::new();
+        let mut quiet: Vec<ContextKey> = Vec::new();
+        let rows = tables::contexts::<V>(self.map(ebpf)?)
+            .with_context(|| format!("the table {} cannot be read", self.name))?;
+        for (key, now) in rows {
+            let seen = self.known.entry(key).or_default();
+            let growth = now.since(&seen.counters);
+            if growth == V::default() {
+                seen.quiet += 1;
+                if seen.quiet >= QUIET_READINGS {
+                    quiet.push(key);
+                }
+            } else {
+                *seen = Seen {
+                    counters: now,
+                    quiet: 0,
+                };
+                grown.push((key, growth));
+            }
+        }
+        self.remove(ebpf, &quiet, &mut grown)?;
+        Ok(grown)
+    }
+
+    /// Takes contexts out of the table, with what they grew since.
+    fn remove(
+        &mut self,
+        ebpf: &Ebpf,
+        keys: &[ContextKey],
+        grown: &mut Vec<(ContextKey, V)>,
+    ) -> anyhow::Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut removed: Known<u64, u64> = Known::new();
+        let map = self.map(ebpf)?;
+        for key in keys {
+            let seen = self.known.remove(key).unwrap_or_default();
+            if let Some(last) = tables::take_context::<V>(map, key) {
+                let growth = last.since(&seen.counters);
+                if growth != V::default() {
+                    grown.push((*key, growth));
+                }
+                *removed.entry(key.executor).or_default() += 1;
+            }
+        }
+        for (executor, count) in removed {
+            tables::change(ebpf, self.release, &[executor, count])?;
+        }
+        Ok(())
+    }
+
+    /// Rows of an executor that are in the table now.
+    fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
+        Ok(tables::contexts::<V>(self.map(ebpf)?)?
+            .iter()
+            .filter(|(key, _)| key.executor == executor)
+            .count())
+    }
+
+    /// Drops the rows of an executor.
+    fn forget(&mut self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<()> {
+        let map = self.map(ebpf)?;
+        for (key, _) in tables::contexts::<V>(map)? {
+            if key.executor == executor {
+                tables::take_context::<V>(map, &key);
+            }
+        }
+        self.known.retain(|key, _| key.executor != executor);
+        Ok(())
+    }
+
+    fn map<'a>(&self, ebpf: &'a Ebpf) -> anyhow::Result<BorrowedFd<'a>> {
+        let name = self.name;
+        memory::map_fd(
+            ebpf.map(name)
+                .with_context(|| format!("the object lacks the table {name}"))?,
+        )
+        .with_context(|| format!("{name} is no hash table"))
+    }
 }
 
-/// The growth from one reading to the next.
-fn minus(now: &FaultCounters, before: &FaultCounters) -> FaultCounters {
-    FaultCounters {
-        read: now.read.wrapping_sub(before.read),
-        write: now.write.wrapping_sub(before.write),
-        unknown: now.unknown.wrapping_sub(before.unknown),
-        major: now.major.wrapping_sub(before.major),
+impl Growing for FaultCounters {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            read: self.read.wrapping_sub(before.read),
+            write: self.write.wrapping_sub(before.write),
+            unknown: self.unknown.wrapping_sub(before.unknown),
+            major: self.major.wrapping_sub(before.major),
+        }
+    }
+}
+
+impl Growing for WalkCounters {
+    fn since(&self, before: &Self) -> Self {
+        let mut growth = *self;
+        for slot in 0..WALK_SLOTS {
+            growth.events[slot] = growth.events[slot].wrapping_sub(before.events[slot]);
+            growth.samples[slot] = growth.samples[slot].wrapping_sub(before.samples[slot]);
+        }
+        growth
     }
 }
 

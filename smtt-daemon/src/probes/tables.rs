@@ -9,8 +9,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::programs::RawTracePoint;
-use smtt_common::counter::{ContextKey, FaultCounters};
+use smtt_common::counter::ContextKey;
 use smtt_common::settings::TableOperation;
+
+use super::wire::Plain;
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
@@ -82,9 +84,9 @@ pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::
     Ok(run.returned == 1)
 }
 
-/// Every row of the context table. One that comes or goes meanwhile may be missing or stale until the next reading;
+/// Every row of a table of contexts. One that comes or goes meanwhile may be missing or stale until the next reading;
 /// none comes twice.
-pub fn contexts(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, FaultCounters)>> {
+pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, V)>> {
     /// The part of the kernel's `union bpf_attr` for operations on many elements.
     #[repr(C)]
     struct Batch {
@@ -99,7 +101,7 @@ pub fn contexts(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, FaultCounter
     }
     let mut rows = Vec::new();
     let mut keys = vec![ContextKey::default(); BATCH];
-    let mut values = vec![FaultCounters::default(); BATCH];
+    let mut values = vec![V::default(); BATCH];
     let mut position = 0_u32;
     let mut first = true;
     loop {
@@ -128,7 +130,7 @@ pub fn contexts(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, FaultCounter
             None | Some(libc::ENOENT) => {}
             Some(libc::ENOSPC) => {
                 keys.resize(keys.len() * 2, ContextKey::default());
-                values.resize(keys.len(), FaultCounters::default());
+                values.resize(keys.len(), V::default());
                 continue;
             }
             Some(_) => return Err(error.unwrap_or_else(io::Error::last_os_error)),
@@ -142,8 +144,8 @@ pub fn contexts(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, FaultCounter
     }
 }
 
-/// Takes a context out of the table and returns its last value, in one step.
-pub fn take_context(map: BorrowedFd<'_>, key: &ContextKey) -> Option<FaultCounters> {
+/// Takes a context out of such a table and returns its last value, in one step.
+pub fn take_context<V: Plain + Default>(map: BorrowedFd<'_>, key: &ContextKey) -> Option<V> {
     /// The part of the kernel's `union bpf_attr` for operations on one element.
     #[repr(C)]
     struct Element {
@@ -153,7 +155,7 @@ pub fn take_context(map: BorrowedFd<'_>, key: &ContextKey) -> Option<FaultCounte
         value: u64,
         flags: u64,
     }
-    let mut value = FaultCounters::default();
+    let mut value = V::default();
     let element = Element {
         map: map.as_raw_fd() as u32,
         padding: 0,

@@ -1,5 +1,22 @@
-//! Page walks: what the sampled events gave since the last reading, what each of them counts, and how far it can be
-//! trusted. The events are those of `crate::pmu`'s plan for this machine.
+//! Page walks: the events of `crate::pmu`'s plan for this machine, opened on every CPU and sampled by the kernel side;
+//! what they gave since the last reading, what each of them counts, and how far it can be trusted.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`wanted`] | from the plan to the events to open: pure |
+//! | [`open`] | the open events of one CPU |
+//! | [`period`] | how many events make a sample: pure |
+//! | [`health`] | whether an event counts what it should: pure |
+//! | [`sampler`] | all of it together, reading by reading |
+
+mod health;
+mod open;
+mod period;
+mod sampler;
+mod wanted;
+
+pub(super) use self::sampler::{Sampler, not_measured};
+pub(super) use self::wanted::{NotMeasured, Wanted};
 
 use serde::Serialize;
 use smtt_common::counter::ContextKey;
@@ -17,6 +34,10 @@ pub struct PageWalkReadings {
     pub slots: Vec<Slot>,
     /// The figures that can be made from the slots.
     pub figures: Vec<SlotFigure>,
+    /// Name of the core that is measured.
+    pub uarch: String,
+    /// What the reader has to know about the figures, in lines.
+    pub notes: Vec<String>,
 }
 
 /// One event, or several whose sum a role is, on all CPUs.
@@ -46,6 +67,14 @@ pub struct Slot {
     pub running_ns: u64,
     /// Why its numbers are not published; empty where they are.
     pub fault: String,
+}
+
+impl Slot {
+    /// Share of the time in which it was meant to count that it had a counter, 0 to 1; `None` before it was switched on.
+    #[must_use]
+    pub fn counted_share(&self) -> Option<f64> {
+        (self.enabled_ns > 0).then(|| self.running_ns as f64 / self.enabled_ns as f64)
+    }
 }
 
 /// A figure of the plan, computed from slots.

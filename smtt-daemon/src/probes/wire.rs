@@ -10,7 +10,7 @@ use smtt_common::walk::WalkCounters;
 pub struct Wire<T>(pub T);
 
 /// Types that are plain bytes without padding, as the asserts in `smtt-common` hold.
-trait Plain: Copy + 'static {}
+pub trait Plain: Copy + 'static {}
 impl Plain for ContextKey {}
 impl Plain for FaultCounters {}
 impl Plain for ExecutorCounters {}
@@ -20,5 +20,5 @@ impl Plain for Thread {}
 impl Plain for Budget {}
 impl Plain for Settings {}
 
-// SAFETY: `Plain` is private to this file and only on `repr(C)` structs of integers without padding.
+// SAFETY: `Plain` is only on `repr(C)` structs of integers without padding.
 unsafe impl<T: Plain> aya::Pod for Wire<T> {}

@@ -22,7 +22,7 @@ type Chosen = (&'static str, &'static str);
 /// instruction is emulated.
 const X86: &[Chosen] = &[("fault_ladder", ""), ("kernel", "counts::")];
 /// A static program cannot load the marker's library, so these do without it.
-const FOREIGN: &[Chosen] = &[("fault_ladder", "every_rung")];
+const FOREIGN: &[Chosen] = &[("fault_ladder", "every_")];
 /// A test program's time in a guest, in seconds.
 const LIMIT_SECONDS: u32 = 400;
 /// The program that some of them start.
