@@ -150,6 +150,8 @@ fn foreign_cargo(places: &Places, verb: &str, flags: &str) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
     command
         .arg(verb)
+        // What is for debuggers is four fifths of a program, and a guest has its files in memory.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env(
             "LD_LIBRARY_PATH",
             std::env::join_paths(&libraries).context("the cache's path has a colon in it")?,

@@ -96,9 +96,6 @@ const STAGES: [Stage; 6] = [
     },
 ];
 
-/// The stage that runs only when it is named: it emulates three machines, which takes longer than all the others.
-const BY_NAME_ONLY: &str = "vm";
-
 /// Names of the stages, in their order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
@@ -116,13 +113,7 @@ struct Tally {
 /// # Errors
 /// When anything failed.
 pub fn test(places: &Places, only: &[String]) -> Result<()> {
-    let wanted = |stage: &&Stage| {
-        if only.is_empty() {
-            stage.name != BY_NAME_ONLY
-        } else {
-            only.iter().any(|name| name == stage.name)
-        }
-    };
+    let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     if chosen
         .iter()
@@ -167,11 +158,6 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
         ));
         total.passed += tally.passed;
         total.failed += tally.failed;
-    }
-    if only.is_empty() {
-        summary.push(format!(
-            "{BY_NAME_ONLY:8} not run: other kernels in emulated machines, `cargo xtask test {BY_NAME_ONLY}` runs them"
-        ));
     }
     println!(
         "\n{}\n\n{} passed, {} failed",
