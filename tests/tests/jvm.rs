@@ -280,7 +280,7 @@ fn the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own() -> Result<()> {
     // Each page of a fresh array is touched once before anything else is, by the task that makes it.
     let own = number(&cached, "page_faults_write")?;
     ensure!(
-        own >= CACHED_PAGES && own < CACHED_PAGES * 12 / 10,
+        (CACHED_PAGES..CACHED_PAGES * 12 / 10).contains(&own),
         "{own} write faults are the cached RDD's, which has {CACHED_PAGES} pages: {cached:#}"
     );
     ensure!(

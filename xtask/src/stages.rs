@@ -82,6 +82,8 @@ const STAGES: [Stage; 6] = [
                 "smtt-tests",
                 "--test",
                 "spark",
+                "--test",
+                "jvm",
                 "--",
                 "--test-threads=1",
             ],
