@@ -248,7 +248,7 @@ impl Scene {
             .as_array()
             .into_iter()
             .flatten()
-            .find(|row| row["probe"] == "page_walks")
+            .find(|row| row["name"] == "page_walks")
             .with_context(|| format!("the status says nothing of page walks: {status}"))?;
         ensure!(
             variable("SMTT_PAGE_WALKS").is_none(),
