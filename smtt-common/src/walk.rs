@@ -1,8 +1,10 @@
 //! What the processor's counters tell about page walks, sampled: how many events of each kind fell into a context.
 //!
-//! Every event that the daemon opens has a slot. Whenever an event's counter overflows, the kernel side adds the
-//! period of that sample to the slot of the context that was interrupted. What a slot counts is the daemon's
-//! knowledge (`smtt_daemon::probes::PageWalkReadings`); the kernel side only adds.
+//! Every event that the daemon opens has a slot. Whenever an event's counter overflows, the kernel side adds what the
+//! event has counted since its last sample to the slot of the context that was interrupted. That is the event's period,
+//! and more where the interrupt came late or was held back: no event is lost between two samples, and none is made
+//! up. What a slot counts is the daemon's knowledge (`smtt_daemon::probes::PageWalkReadings`); the kernel side only
+//! adds.
 
 use crate::context::Activity;
 use crate::counter::{ContextKey, Unattributed};
@@ -10,11 +12,14 @@ use crate::counter::{ContextKey, Unattributed};
 /// Slots for events. Three are used on most cores (cycles, reads, writes); events that take turns have their own.
 pub const WALK_SLOTS: usize = 8;
 
+/// Events that are open on one CPU at most: a role that is a sum has several for its slot.
+pub const WALK_EVENTS: usize = 16;
+
 /// Events of one context, by slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCounters {
-    /// Events: the sum of the periods of the samples.
+    /// Events: what was counted from one sample to the next, added up.
     pub events: [u64; WALK_SLOTS],
     /// Samples that they are known from.
     pub samples: [u64; WALK_SLOTS],
@@ -70,10 +75,12 @@ pub const COOKIE_SLOT_MASK: u64 = 0xff;
 pub const COOKIE_ADDRESS: u64 = 1 << 8;
 /// The accesses of such an event are writes.
 pub const COOKIE_WRITE: u64 = 1 << 9;
+/// Where the event's number is, unique on its CPU and below [`WALK_EVENTS`].
+pub const COOKIE_EVENT_SHIFT: u32 = 16;
 
 const _: () = {
     assert!(size_of::<WalkCounters>() == 128);
-    assert!(WALK_SLOTS.is_power_of_two());
+    assert!(WALK_SLOTS.is_power_of_two() && WALK_EVENTS.is_power_of_two());
 };
 
 #[cfg(test)]

@@ -40,6 +40,11 @@ pub static WALKS: HashMap<ContextKey, WalkCounters> = HashMap::with_max_entries(
 #[map]
 pub static WALK_TOTALS: PerCpuArray<WalkCounters> = PerCpuArray::with_max_entries(1, 0);
 
+/// What each open event had counted at its last sample, by the event's number.
+#[map]
+pub static WALK_LAST: PerCpuArray<u64> =
+    PerCpuArray::with_max_entries(smtt_common::walk::WALK_EVENTS as u32, 0);
+
 /// Executor -> its totals, one copy per CPU because every fault without a context adds to it.
 #[map]
 pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with_max_entries(64, 0);

@@ -55,8 +55,8 @@ pub struct Slot {
     pub period: u64,
     /// What the counters say of the whole machine, since the start.
     pub counted: u64,
-    /// What the samples say of the whole machine, executors or not, since the start. It differs from `counted` by less
-    /// than one period for each event that is open, and by what was throttled.
+    /// What the samples say of the whole machine, executors or not, since the start. It lags behind `counted` by what
+    /// each open event has counted since its last sample.
     pub sampled: u64,
     /// Samples, since the start.
     pub samples: u64,

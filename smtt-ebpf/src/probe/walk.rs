@@ -1,12 +1,18 @@
-//! Page walks and cycles: every overflow of a sampled event adds its period to the context that it interrupted.
+//! Page walks and cycles: every overflow of a sampled event adds what the event has counted since its last sample to
+//! the context that it interrupted.
 //!
 //! The hook runs wherever the counter overflows, on x86 as a non-maskable interrupt. It may come in the middle of any
 //! other hook, so it touches only tables whose rows can be looked up and added to at any time; where a new row
 //! cannot be made just then, the sample is counted as refused.
 
+use core::ptr;
+
 use aya_ebpf::{
-    EbpfContext, bindings::BPF_NOEXIST, helpers::generated::bpf_get_attach_cookie,
-    macros::perf_event, programs::PerfEventContext,
+    EbpfContext,
+    bindings::{BPF_NOEXIST, bpf_perf_event_value},
+    helpers::generated::{bpf_get_attach_cookie, bpf_perf_prog_read_value},
+    macros::perf_event,
+    programs::PerfEventContext,
 };
 use smtt_common::{
     counter::{ContextKey, Counter},
@@ -14,14 +20,18 @@ use smtt_common::{
         Kind,
         fault::{ACCESS_WRITE, FaultSample},
     },
-    walk::{COOKIE_ADDRESS, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_SLOTS, WalkCounters},
+    walk::{
+        COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_EVENTS,
+        WALK_SLOTS, WalkCounters,
+    },
 };
 
 use crate::{
     context::{Running, running},
     emit::record,
     maps::{
-        BUDGETS, EXECUTORS, NO_WALKS, WALK_TOTALS, WALKS, add, add_below, count, setting, take,
+        BUDGETS, EXECUTORS, NO_WALKS, WALK_LAST, WALK_TOTALS, WALKS, add, add_below, count,
+        setting, take,
     },
     tables::EEXIST,
 };
@@ -38,15 +48,21 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
         )
     };
     let slot = (cookie & COOKIE_SLOT_MASK) as usize;
+    // An event that is sampled every time it happens is one event; what was not sampled of it was somebody else's.
+    let events = if period == 1 {
+        1
+    } else {
+        since_last_sample(&ctx, cookie).unwrap_or(period)
+    };
     if let Some(totals) = WALK_TOTALS.get_ptr_mut(0) {
-        add_sample(totals, slot, period);
+        add_sample(totals, slot, events);
     }
     let Some(running) = running() else {
         return 0;
     };
     if slot < WALK_SLOTS {
         match row(&running) {
-            Some(row) => add_sample(row, slot, period),
+            Some(row) => add_sample(row, slot, events),
             None => count(Counter::WALK_SAMPLES_REFUSED),
         }
     }
@@ -56,8 +72,39 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
     0
 }
 
+/// What the event has counted since its last sample on this CPU; `None` where the kernel does not tell.
 #[inline(always)]
-fn add_sample(counters: *mut WalkCounters, slot: usize, period: u64) {
+fn since_last_sample(ctx: &PerfEventContext, cookie: u64) -> Option<u64> {
+    let event = (cookie >> COOKIE_EVENT_SHIFT) as u32 & (WALK_EVENTS as u32 - 1);
+    let last = WALK_LAST.get_ptr_mut(event)?;
+    let mut now = bpf_perf_event_value {
+        counter: 0,
+        enabled: 0,
+        running: 0,
+    };
+    // SAFETY: the context is this program's own, and the buffer has the size that is told.
+    let read = unsafe {
+        bpf_perf_prog_read_value(
+            ctx.ctx,
+            &raw mut now,
+            size_of::<bpf_perf_event_value>() as u32,
+        )
+    };
+    if read != 0 {
+        return None;
+    }
+    // SAFETY: the row was just looked up; an event's samples on one CPU come one after the other.
+    let before = unsafe { ptr::replace(last, now.counter) };
+    Some(if now.counter >= before {
+        now.counter - before
+    } else {
+        // Opened anew.
+        now.counter
+    })
+}
+
+#[inline(always)]
+fn add_sample(counters: *mut WalkCounters, slot: usize, events: u64) {
     if slot >= WALK_SLOTS {
         return;
     }
@@ -65,7 +112,7 @@ fn add_sample(counters: *mut WalkCounters, slot: usize, period: u64) {
     unsafe {
         add(
             (&raw mut (*counters).events).cast::<u64>().add(slot),
-            period,
+            events,
         );
         add((&raw mut (*counters).samples).cast::<u64>().add(slot), 1);
     }

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use smtt_common::walk::{COOKIE_ADDRESS, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_SLOTS};
+use smtt_common::walk::{
+    COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_EVENTS, WALK_SLOTS,
+};
 
 use super::super::health::VerdictState;
 use super::super::settings::PageWalkSettings;
@@ -196,6 +198,7 @@ impl Wanted {
             .map(|group| group.pass + 1)
             .max()
             .unwrap_or(0);
+        wanted.number_events();
         wanted.share_the_limit(settings);
         wanted.add_figures(core);
         wanted
@@ -279,6 +282,24 @@ impl Wanted {
             hardware: first.perf_type != Some(TYPE_SOFTWARE),
         });
         Some(slot)
+    }
+
+    /// Gives each event its number on its CPU. What has none is not opened.
+    fn number_events(&mut self) {
+        let mut number = 0;
+        for group in &mut self.groups {
+            for event in &mut group.events {
+                event.cookie |= number << COOKIE_EVENT_SHIFT;
+                number += 1;
+            }
+        }
+        if number as usize > WALK_EVENTS {
+            self.notes.push(format!(
+                "{number} events would be open on a CPU, {WALK_EVENTS} are the most: give fewer in [pmu.events]"
+            ));
+            self.groups.clear();
+            self.slots.clear();
+        }
     }
 
     /// The limit is for a CPU; the events that are open at the same time share it.
@@ -557,11 +578,26 @@ mod tests {
                 let Ok(identity) = cpu.parse::<Identity>() else {
                     continue;
                 };
-                let Ok(wanted) = Wanted::of(&PageWalkSettings::default(), &identity, |_| {
-                    (0..4).collect()
-                }) else {
+                let cpus_of = |pmu: &str| match pmu {
+                    "cpu_atom" => (4..8).collect(),
+                    "cpu_lowpower" => (8..12).collect(),
+                    _ => (0..4).collect(),
+                };
+                let Ok(wanted) = Wanted::of(&PageWalkSettings::default(), &identity, cpus_of)
+                else {
                     continue;
                 };
+                for on in 0..12 {
+                    let mut known = BTreeSet::new();
+                    let on_it = wanted
+                        .groups
+                        .iter()
+                        .filter(|group| group.cpus.contains(&on));
+                    for event in on_it.flat_map(|group| &group.events) {
+                        let number = event.cookie >> COOKIE_EVENT_SHIFT;
+                        assert!(known.insert(number), "{cpu}: {number} twice");
+                    }
+                }
                 assert!(
                     !wanted.notes.iter().any(|note| note.contains("all slots")),
                     "{cpu}: {:?}",
