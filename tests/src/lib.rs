@@ -3,11 +3,15 @@
 //! | module | what |
 //! |---|---|
 //! | [`lab`] | one daemon and one Spark in a folder of their own, and the gates of an application |
+//! | [`memory`] | memory whose every first touch is one page fault, clocks, processors |
+//! | [`page_walk`] | work whose page walks are known, and plain counts of it |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
 pub mod lab;
+pub mod memory;
+pub mod page_walk;
 pub mod truth;
 
 pub use xtask::witness;

@@ -17,3 +17,7 @@ mod lab;
 mod life;
 #[path = "kernel/losses.rs"]
 mod losses;
+#[path = "kernel/walk_verdicts.rs"]
+mod walk_verdicts;
+#[path = "kernel/walks.rs"]
+mod walks;

@@ -9,10 +9,10 @@
 
 #[path = "workload/marker.rs"]
 mod marker;
-#[path = "workload/memory.rs"]
-mod memory;
 #[path = "workload/scenario.rs"]
 mod scenario;
+#[path = "workload/walks.rs"]
+mod walks;
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};
@@ -21,6 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use marker::Marker;
+use smtt_tests::memory;
 
 /// `key=value` arguments.
 pub struct Options(HashMap<String, String>);
@@ -77,6 +78,9 @@ fn main() -> Result<()> {
         "leader" => scenario::leader,
         "exec" => scenario::exec,
         "late" => scenario::late,
+        "walks" => walks::walks,
+        "duty" => walks::duty,
+        "contexts" => walks::contexts,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))

@@ -12,7 +12,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
-use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
+use smtt_common::walk::WalkCounters;
+use smtt_daemon::pmu::Role;
+use smtt_daemon::probes::walks::Slot;
+use smtt_daemon::probes::{
+    FaultHook, PageWalkReadings, ProbeSettings, Probes, Readings, Verdict, VerdictState,
+};
 use smtt_daemon::source::{Record, SourceCounters, next_batch};
 use smtt_tests::witness;
 use xtask::places::Places;
@@ -38,12 +43,21 @@ pub struct Lab {
     pub executors: BTreeMap<u64, ExecutorCounters>,
     /// The last totals of the kernel side.
     pub counters: Vec<u64>,
-    _turn: MutexGuard<'static, ()>,
+    /// Sum of all growth of sampled events, by context.
+    pub walks: BTreeMap<ContextKey, WalkCounters>,
+    /// What the last reading said of page walks.
+    pub page_walks: Option<PageWalkReadings>,
+    /// Who shares the turn of another has none.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// Loads the probes; `None` (and a line that says why) where this machine cannot run the test.
 pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    load(settings, Some(turn))
+}
+
+fn load(settings: &ProbeSettings, turn: Option<MutexGuard<'static, ()>>) -> Result<Option<Lab>> {
     // SAFETY: geteuid has no precondition.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: the probes need root (CAP_BPF, CAP_PERFMON)");
@@ -82,6 +96,8 @@ pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
         contexts: BTreeMap::new(),
         executors: BTreeMap::new(),
         counters: Vec::new(),
+        walks: BTreeMap::new(),
+        page_walks: None,
         _turn: turn,
     }))
 }
@@ -111,6 +127,11 @@ pub fn library() -> Result<PathBuf> {
 }
 
 impl Lab {
+    /// A second one at the same time.
+    pub fn another(&self, settings: &ProbeSettings) -> Result<Self> {
+        load(settings, None)?.context("one could be loaded, another cannot")
+    }
+
     /// Takes what is in the ring, then what was added up.
     pub fn read(&mut self) -> Result<Readings> {
         self.records.extend((self.drain)());
@@ -120,6 +141,12 @@ impl Lab {
         }
         self.executors.extend(readings.executors.iter().copied());
         self.counters = readings.counters.to_vec();
+        if let Some(walks) = &readings.page_walks {
+            for (key, growth) in &walks.contexts {
+                self.walks.entry(*key).or_default().add(growth);
+            }
+        }
+        self.page_walks.clone_from(&readings.page_walks);
         self.records.extend((self.drain)());
         Ok(readings)
     }
@@ -161,6 +188,33 @@ impl Lab {
             add(&mut sum, counters);
         }
         sum
+    }
+
+    /// Sampled events of an executor's rows that fit.
+    pub fn sampled(&self, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> WalkCounters {
+        let mut sum = WalkCounters::default();
+        self.walks
+            .iter()
+            .filter(|(key, _)| key.executor == executor && fits(key))
+            .for_each(|(_, counters)| sum.add(counters));
+        sum
+    }
+
+    /// The slot of a role, and what the last reading said of it.
+    pub fn slot(&self, role: Role) -> Result<(usize, &Slot)> {
+        self.page_walks
+            .iter()
+            .flat_map(|walks| walks.slots.iter().enumerate())
+            .find(|(_, slot)| slot.role == role)
+            .with_context(|| format!("{role} is not measured: {:?}", self.walk_verdict()))
+    }
+
+    /// The verdict on page walks.
+    pub fn walk_verdict(&self) -> Option<Verdict> {
+        self.probes
+            .verdicts()
+            .into_iter()
+            .find(|verdict| verdict.probe == "page_walks")
     }
 
     /// Totals of an executor.

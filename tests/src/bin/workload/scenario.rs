@@ -15,7 +15,7 @@ use crate::marker::{Marker, computing, reading, writing};
 use crate::memory::{Mapping, PAGE, WINDOW, thread_id};
 
 /// Stage of every task here.
-const STAGE: u32 = 3;
+pub const STAGE: u32 = 3;
 
 /// RDD 7 reads fresh pages of a file mapping; RDD 8, nested in it, writes fresh anonymous pages; several threads
 /// take turns by chance. Each round is a task of its own per thread: task attempt `round * 100 + thread`.
@@ -317,7 +317,7 @@ pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
 }
 
 /// Runs the work in so many threads and waits for all of them.
-fn in_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
+pub fn in_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let work = &work;
         let running: Vec<_> = (0..threads)

@@ -1,4 +1,4 @@
-//! Memory whose every first touch is one page fault, no more and no less.
+//! Memory whose every first touch is one page fault, no more and no less; threads' clocks and processors.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,6 +13,7 @@ pub const PAGE: usize = 4096;
 pub const WINDOW: usize = 64 << 10;
 
 /// A mapping of this program.
+#[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
     bytes: usize,
@@ -25,6 +26,9 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Private memory of single pages: large pages would make one fault of many.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
     pub fn anonymous(pages: usize) -> Result<Self> {
         let mapping = Self::map(pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: exactly the mapping made above.
@@ -41,6 +45,9 @@ impl Mapping {
 
     /// A fresh file of so many windows, mapped shared. Nobody has read it, so nothing of it is mapped; and it is not
     /// read ahead, because what is read ahead comes in large folios that one fault maps whole.
+    ///
+    /// # Errors
+    /// When there is no room for the file, or no memory.
     pub fn file(windows: usize) -> Result<Self> {
         let file: File = tempfile::tempfile()?;
         file.set_len((windows * WINDOW) as u64)?;
@@ -74,6 +81,9 @@ impl Mapping {
     }
 
     /// Reads one byte.
+    ///
+    /// # Panics
+    /// Outside of the mapping.
     pub fn read(&self, at: usize) {
         assert!(at < self.bytes);
         // SAFETY: inside the mapping.
@@ -81,6 +91,9 @@ impl Mapping {
     }
 
     /// Writes one byte.
+    ///
+    /// # Panics
+    /// Outside of the mapping.
     pub fn write(&self, at: usize) {
         assert!(at < self.bytes);
         // SAFETY: inside the mapping, and nobody else touches this byte.
@@ -91,6 +104,23 @@ impl Mapping {
     pub fn forget(&self) {
         // SAFETY: exactly this mapping, whose content does not matter.
         unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
+    /// Lets the processor forget its translations: the kernel drops them when it takes a right away. Which ones it
+    /// forgets besides those of this mapping is the kernel's choice.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn forget_translations(&self) -> Result<()> {
+        // A page that is not there has no translation to drop.
+        (0..self.bytes).step_by(PAGE).for_each(|at| self.write(at));
+        for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
+            // SAFETY: exactly this mapping, whose owner touches it only with all rights.
+            if unsafe { libc::mprotect(self.start.cast(), self.bytes, rights) } != 0 {
+                return Err(std::io::Error::last_os_error().into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -110,18 +140,47 @@ pub fn set_name(name: &str) {
 }
 
 /// The calling thread's id.
+#[must_use]
 pub fn thread_id() -> u32 {
     // SAFETY: gettid has no precondition.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// CPU time of all threads of this process so far, in nanoseconds.
+#[must_use]
 pub fn cpu_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// CPU time of the calling thread so far, in nanoseconds.
+#[must_use]
+pub fn thread_cpu_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the place is valid.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Lets the calling thread run on that processor only.
+///
+/// # Errors
+/// When it is not online, or not this process's to use.
+pub fn pin(processor: usize) -> Result<()> {
+    // SAFETY: the set is plain data; zero is the calling thread.
+    let pinned = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if pinned != 0 {
+        bail!("processor {processor}: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
 }

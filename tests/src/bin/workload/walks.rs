@@ -1,0 +1,190 @@
+//! Scenarios about samples: what each RDD did is counted beside them, by the kernel's plain counters and clocks.
+
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use smtt_common::context::Hot;
+use smtt_tests::page_walk::{
+    FEW_RDD, READ_RDD, WRITTEN_RDD, Witness, Work, a_processor_of_each_node, page_faults,
+    read_and_write_walks, to_json,
+};
+
+use crate::Options;
+use crate::marker::{Marker, OwnSlot, reading, writing};
+use crate::memory::{Mapping, PAGE, pin, thread_cpu_time_ns};
+use crate::scenario::{STAGE, in_threads};
+
+/// RDD 1 reads `pages` pages, RDD 2 writes as many, RDD 3 comes back to eight; every thread does it in `turns` turns,
+/// `rounds` times, as task attempt `thread`. On a machine with more than one node threads are pinned to all of them.
+///
+/// First comes one round under plain counters of the thread's own, which are closed again before `PLAIN` and the
+/// counts are printed and the scenario waits for a line: nothing else needs to share counters with it.
+///
+/// `fresh=yes` takes fresh memory for every round and counts page faults; `leave=yes` ends the threads in the middle
+/// of their last context, without a word.
+pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
+    let threads = options.number("threads", 2)?;
+    let rounds = options.number("rounds", 1)?;
+    let pages = options.number("pages", 20_000)? as usize;
+    let turns = options.number("turns", 10)? as usize;
+    let fresh = options.text("fresh") == Some("yes");
+    let leave = options.text("leave") == Some("yes");
+    let nodes = a_processor_of_each_node();
+    let events = if fresh {
+        vec![page_faults()]
+    } else {
+        read_and_write_walks()?
+            .context("this machine counts no page walks: fresh=yes counts page faults")?
+            .to_vec()
+    };
+    let plain = Mutex::new(vec![Value::Null; threads as usize]);
+    let (counted, ready) = (
+        Barrier::new(threads as usize + 1),
+        Barrier::new(threads as usize + 1),
+    );
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            in_threads(threads, |thread| {
+                // Whatever goes wrong, nobody waits for this thread for ever.
+                let prepared = (|| {
+                    if nodes.len() > 1 {
+                        pin(nodes[thread as usize % nodes.len()])?;
+                    }
+                    let slot = marker.register()?;
+                    let work = Work::new(pages)?;
+                    if !fresh {
+                        work.make_resident();
+                    }
+                    let mut witness = Witness::open(&events)?;
+                    work.round(turns, |rdd| witness.enter(rdd))?;
+                    plain.lock().unwrap_or_else(PoisonError::into_inner)[thread as usize] =
+                        to_json(witness.counts());
+                    Ok::<_, anyhow::Error>((slot, work))
+                })();
+                counted.wait();
+                ready.wait();
+                let (slot, mut work) = prepared?;
+                slot.set_task(thread, STAGE, Hot(0));
+                for round in 0..rounds {
+                    if fresh {
+                        work = Work::new(pages)?;
+                    }
+                    work.round(turns, |rdd| {
+                        // Whoever leaves in the middle never says that it is idle again.
+                        if rdd.is_some() || !leave || round + 1 < rounds {
+                            slot.enter(rdd.map_or(Hot(0), |rdd| hot(rdd, thread as u32)));
+                        }
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            })
+        });
+        counted.wait();
+        let said = plain
+            .lock()
+            .map(|counts| Value::from(counts.clone()))
+            .unwrap_or_default();
+        crate::say(&format!("PLAIN {said}"))?;
+        crate::wait()?;
+        ready.wait();
+        work.join()
+            .map_err(|_| anyhow::anyhow!("a thread panicked"))?
+    })?;
+    Ok(json!({ "threads": threads, "rounds": rounds, "pages": pages }))
+}
+
+fn hot(rdd: u32, partition: u32) -> Hot {
+    match rdd {
+        READ_RDD => reading(rdd, partition),
+        WRITTEN_RDD | FEW_RDD => writing(rdd, partition),
+        _ => Hot(0),
+    }
+}
+
+/// The two RDDs between which threads change, and what they should have of the time, in microseconds.
+const DUTY: [(u32, u64); 2] = [(4, 1400), (5, 600)];
+/// Every so many stretches a thread moves to another processor.
+const HOP_EVERY: u64 = 7;
+/// Every so many stretches it sleeps.
+const SLEEP_EVERY: u64 = 11;
+
+/// Threads that change between two RDDs a thousand times per second of their CPU time, RDD 4 having 70 % of it and
+/// RDD 5 30 %. They sleep and move to other processors in the middle of either. Each stretch is between a half and
+/// one and a half of its typical length, by chance; how long it was says the thread's CPU clock.
+pub fn duty(marker: &Marker, options: &Options) -> Result<Value> {
+    let threads = options.number("threads", 4)?;
+    let cpu_ns = options.number("cpu_ms", 1500)? * 1_000_000;
+    let processors = thread::available_parallelism()?.get();
+    let sum = Mutex::new([0_u64; 5]);
+    in_threads(threads, |thread| {
+        let slot = marker.register()?;
+        slot.set_task(thread, STAGE, Hot(0));
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
+        let (mut spent, mut changes, mut hops, mut sleeps) = ([0_u64; 2], 0_u64, 0, 0);
+        let mut context = 0;
+        enter(&slot, context, thread);
+        let start = thread_cpu_time_ns();
+        let mut since = start;
+        while since - start < cpu_ns {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let typical = DUTY[context].1 * 1000;
+            let length = typical / 2 + random % typical;
+            if changes % HOP_EVERY == thread % HOP_EVERY {
+                pin(random as usize / 8 % processors)?;
+                hops += 1;
+            }
+            if changes % SLEEP_EVERY == thread % SLEEP_EVERY {
+                thread::sleep(Duration::from_micros(300));
+                sleeps += 1;
+            }
+            while thread_cpu_time_ns() - since < length {}
+            enter(&slot, 1 - context, thread);
+            let now = thread_cpu_time_ns();
+            spent[context] += now - since;
+            since = now;
+            context = 1 - context;
+            changes += 1;
+        }
+        slot.enter(Hot(0));
+        let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sum, more) in sum
+            .iter_mut()
+            .zip([spent[0], spent[1], changes, hops, sleeps])
+        {
+            *sum += more;
+        }
+        Ok(())
+    })?;
+    let [a_ns, b_ns, changes, hops, sleeps] = *sum.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(json!({
+        "a": DUTY[0].0, "a_ns": a_ns, "b": DUTY[1].0, "b_ns": b_ns,
+        "threads": threads, "changes": changes, "hops": hops, "sleeps": sleeps,
+    }))
+}
+
+fn enter(slot: &OwnSlot, context: usize, thread: u64) {
+    slot.enter(reading(DUTY[context].0, thread as u32));
+}
+
+/// One thread that writes `pages` fresh pages, each in a context of its own: RDD 100 and so on.
+pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
+    let pages = options.number("pages", 100)?;
+    in_threads(1, |thread| {
+        let slot = marker.register()?;
+        let memory = Mapping::anonymous(pages as usize)?;
+        slot.set_task(thread, STAGE, Hot(0));
+        for page in 0..pages {
+            slot.enter(writing(100 + page as u32, 0));
+            memory.write(page as usize * PAGE);
+        }
+        slot.enter(Hot(0));
+        Ok(())
+    })?;
+    Ok(json!({ "pages": pages }))
+}

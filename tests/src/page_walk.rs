@@ -1,0 +1,215 @@
+//! Work whose page walks are known: three RDDs on one thread by turns; and plain counts of it, which the kernel makes
+//! for the thread without any sampling.
+//!
+//! RDD 1 reads many pages, RDD 2 writes as many, RDD 3 comes back to a few: where a counter of page walks (or, on
+//! fresh memory, of page faults) tells them apart, each has its own number.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use smtt_daemon::perf::{Event, Of, Opening, TYPE_SOFTWARE, refusal};
+use smtt_daemon::pmu::{self, Encoding, Identity, Overrides, Role};
+
+use crate::memory::{Mapping, PAGE};
+
+/// The RDD whose pages are read.
+pub const READ_RDD: u32 = 1;
+/// The RDD whose pages are written.
+pub const WRITTEN_RDD: u32 = 2;
+/// The RDD that has a few pages only.
+pub const FEW_RDD: u32 = 3;
+/// How many these are.
+pub const FEW_PAGES: usize = 8;
+
+/// The memory of one thread's three RDDs.
+#[derive(Debug)]
+pub struct Work {
+    read: Mapping,
+    written: Mapping,
+    few: Mapping,
+    spare: Mapping,
+    pages: usize,
+}
+
+impl Work {
+    /// Fresh memory: so many pages to read and as many to write.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub fn new(pages: usize) -> Result<Self> {
+        Ok(Self {
+            read: Mapping::anonymous(pages)?,
+            written: Mapping::anonymous(pages)?,
+            few: Mapping::anonymous(FEW_PAGES)?,
+            spare: Mapping::anonymous(1)?,
+            pages,
+        })
+    }
+
+    /// Makes every page resident and a page of its own: fresh memory that is only read is the same page of zeros
+    /// everywhere.
+    pub fn make_resident(&self) {
+        for page in 0..self.pages {
+            self.read.write(page * PAGE);
+            self.written.write(page * PAGE);
+        }
+        (0..FEW_PAGES).for_each(|page| self.few.write(page * PAGE));
+    }
+
+    /// Forgets the translations, as far as the kernel lets it, and then touches every page once, in so many turns of
+    /// the three RDDs. The third comes back to its pages as often as the others touch theirs.
+    ///
+    /// `enter` is told which RDD comes, and none at the end.
+    ///
+    /// # Errors
+    /// When translations cannot be forgotten, and those of `enter`.
+    pub fn round(
+        &self,
+        turns: usize,
+        mut enter: impl FnMut(Option<u32>) -> Result<()>,
+    ) -> Result<()> {
+        self.spare.forget_translations()?;
+        for turn in 0..turns {
+            let part = self.pages * turn / turns..self.pages * (turn + 1) / turns;
+            enter(Some(READ_RDD))?;
+            part.clone().for_each(|page| self.read.read(page * PAGE));
+            enter(Some(WRITTEN_RDD))?;
+            part.clone()
+                .for_each(|page| self.written.write(page * PAGE));
+            enter(Some(FEW_RDD))?;
+            part.for_each(|page| self.few.write(page % FEW_PAGES * PAGE));
+        }
+        enter(None)
+    }
+}
+
+/// Plain counts of the calling thread by RDD.
+#[derive(Debug)]
+pub struct Witness {
+    events: Vec<Event>,
+    last: Vec<u64>,
+    rdd: Option<u32>,
+    counts: BTreeMap<u32, Vec<u64>>,
+}
+
+impl Witness {
+    /// Opens the events as one group of the calling thread, which counts from here on.
+    ///
+    /// # Errors
+    /// When the kernel refuses an event, or an event has no counter.
+    pub fn open(encodings: &[Encoding]) -> Result<Self> {
+        let mut events: Vec<Event> = Vec::new();
+        for encoding in encodings {
+            let event = Event::open(Opening {
+                event: encoding,
+                of: Of::ThisThread,
+                period: 0,
+                addresses: false,
+                leader: events.first(),
+            })
+            .map_err(|error| anyhow::anyhow!("{encoding:?}: {}", refusal(&error)))?;
+            events.push(event);
+        }
+        let leader = events.first().context("no event to count")?;
+        leader.enable()?;
+        let mut witness = Self {
+            last: vec![0; events.len()],
+            events,
+            rdd: None,
+            // What the counting itself touches is there before it counts.
+            counts: [READ_RDD, WRITTEN_RDD, FEW_RDD]
+                .map(|rdd| (rdd, vec![0; encodings.len()]))
+                .into(),
+        };
+        witness.enter(None)?;
+        Ok(witness)
+    }
+
+    /// From here on the counts are that RDD's.
+    ///
+    /// # Errors
+    /// When an event cannot be read, or had to share its counter.
+    pub fn enter(&mut self, rdd: Option<u32>) -> Result<()> {
+        for (index, event) in self.events.iter().enumerate() {
+            let now = event.read()?;
+            ensure!(
+                now.enabled_ns == now.running_ns,
+                "others hold the counters: {now:?} is no plain count"
+            );
+            if let Some(counts) = self.rdd.and_then(|rdd| self.counts.get_mut(&rdd)) {
+                counts[index] += now.value - self.last[index];
+            }
+            self.last[index] = now.value;
+        }
+        self.rdd = rdd;
+        Ok(())
+    }
+
+    /// What it has counted: by RDD, in the order of the events.
+    #[must_use]
+    pub fn counts(&self) -> &BTreeMap<u32, Vec<u64>> {
+        &self.counts
+    }
+}
+
+/// Counts by RDD as JSON.
+#[must_use]
+pub fn to_json(counts: &BTreeMap<u32, Vec<u64>>) -> Value {
+    counts
+        .iter()
+        .map(|(rdd, counts)| (rdd.to_string(), json!(counts)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// The kernel's own count of page faults.
+#[must_use]
+pub fn page_faults() -> Encoding {
+    Encoding {
+        pmu: "software".to_owned(),
+        perf_type: Some(TYPE_SOFTWARE),
+        perf_config: 2,
+        config1: 0,
+        config2: 0,
+        precise_ip: 0,
+        exclude_kernel: false,
+        exclude_user: false,
+    }
+}
+
+/// The events of this machine that count page walks of reads and of writes; `None` where it has none.
+///
+/// # Errors
+/// When the machine's processor cannot be described.
+pub fn read_and_write_walks() -> Result<Option<[Encoding; 2]>> {
+    let identity = Identity::of_this_machine(std::path::Path::new("/"));
+    let measured = pmu::describe(&identity, &Overrides::default())?;
+    let event = |role: Role| {
+        measured
+            .cores
+            .iter()
+            .filter(|core| core.pmu_present == Some(true))
+            .find_map(|core| core.roles.get(&role)?.encoding.clone())
+    };
+    let pair = (
+        event(Role::LoadWalksCompleted),
+        event(Role::StoreWalksCompleted),
+    );
+    Ok(match pair {
+        (Some(reads), Some(writes)) => Some([reads, writes]),
+        _ => None,
+    })
+}
+
+/// One processor of each node that has any.
+#[must_use]
+pub fn a_processor_of_each_node() -> Vec<usize> {
+    let first = |node: usize| -> Option<usize> {
+        let path = format!("/sys/devices/system/node/node{node}/cpulist");
+        let list = std::fs::read_to_string(path).ok()?;
+        list.trim().split([',', '-']).next()?.parse().ok()
+    };
+    let found: Vec<usize> = (0..64).filter_map(first).collect();
+    if found.is_empty() { vec![0] } else { found }
+}
