@@ -90,7 +90,7 @@ impl Probes {
     /// Where nothing can work: no permission to load programs, or a required table that cannot be made. A probe
     /// that cannot be attached is a verdict, not an error.
     pub fn load(wanted: &ProbeSettings) -> anyhow::Result<Self> {
-        memory::lift_limit();
+        memory::lift_limits();
         let mut settings = wanted.settings;
         let offsets = btf::kernel_field_offsets("task_struct", &["tgid", "pid"]);
         if let Ok(offsets) = &offsets {

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::places::Places;
 use crate::process::output;
@@ -44,7 +45,43 @@ pub fn build(
     Ok(folder.join(binary))
 }
 
-/// `cargo VERB` for that processor, and the folder below which its release builds lie.
+/// Builds the marker's native library and gives its path. A JVM loads it, so it is linked dynamically, and it needs
+/// nothing of the standard library but `core`.
+///
+/// # Errors
+/// When there is no compiler for it, or the build fails.
+pub fn marker_library(places: &Places, processor: Processor) -> Result<PathBuf> {
+    let (mut command, target) = match processor {
+        Processor::X86 => {
+            let mut command = cargo();
+            command.arg("build");
+            (command, places.target.clone())
+        }
+        Processor::Riscv => {
+            let mut command = foreign_cargo(places, "build", "")?;
+            command.args(["-Z", "build-std=core", "--target", TARGET]);
+            // Apart from the programs, whose flags are others: neither build is to undo the other.
+            (command, places.target.join("foreign-library"))
+        }
+    };
+    command
+        .args(["--package", "smtt-marker-native", "--profile", "marker"])
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(&places.root);
+    let log = places
+        .target
+        .join(format!("log/build-marker-{}.log", processor.debian()));
+    let title = format!("the marker's library for {}", processor.debian());
+    Steps::new(1).always(&title, log, |step| step.run(&mut command, BUILD_LIMIT))?;
+    let folder = match processor {
+        Processor::X86 => target,
+        Processor::Riscv => target.join(TARGET),
+    };
+    Ok(folder.join("marker").join(LIBRARY_NAME))
+}
+
+/// `cargo VERB` for static programs for that processor, and the folder below which its release builds lie.
 ///
 /// # Errors
 /// When there is no compiler for it.
@@ -56,7 +93,7 @@ pub fn command(places: &Places, processor: Processor, verb: &str) -> Result<(Com
             Ok((command, places.target.join("release")))
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(places, verb)?;
+            let mut command = foreign_cargo(places, verb, "-C target-feature=+crt-static")?;
             let target = places.target.join("foreign");
             let library = [
                 "-Z",
@@ -88,8 +125,9 @@ fn cargo() -> Command {
     command
 }
 
-/// `cargo VERB` with a compiler that can build the standard library, and a linker for the foreign processor.
-fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
+/// `cargo VERB` with a compiler that can build the standard library, a linker for the foreign processor, and more
+/// flags of the compiler.
+fn foreign_cargo(places: &Places, verb: &str, flags: &str) -> Result<Command> {
     let linker = linker(places)?;
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
@@ -112,6 +150,8 @@ fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
     command
         .arg(verb)
+        // What is for debuggers is four fifths of a program, and a guest has its files in memory.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env(
             "LD_LIBRARY_PATH",
             std::env::join_paths(&libraries).context("the cache's path has a colon in it")?,
@@ -122,10 +162,7 @@ fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
         )
         .env(
             format!("{variable}_RUSTFLAGS"),
-            format!(
-                "-C link-arg=--sysroot={} -C target-feature=+crt-static",
-                linker.display()
-            ),
+            format!("-C link-arg=--sysroot={} {flags}", linker.display()),
         );
     Ok(command)
 }

@@ -30,7 +30,12 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
     let library = build_library(root, out_dir)?;
     let pads = check_pads(&library)?;
-    let jar = build_jar(root, jars, out_dir, &library)?;
+    let jar = build_jar(
+        root,
+        jars,
+        out_dir,
+        &[(std::env::consts::ARCH, library.clone())],
+    )?;
     check_forms(&jar)?;
     check_hooks(&jar, jars)?;
     println!(
@@ -39,6 +44,23 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         library.display()
     );
     Ok(())
+}
+
+/// Builds a jar that runs on other processors too: with a library for each, by its word for the processor.
+///
+/// # Errors
+/// A tool that is missing or fails, or a probe pad that does not begin with its nop.
+pub fn build_jar_for(
+    root: &Path,
+    jars: &Path,
+    out_dir: &Path,
+    libraries: &[(&str, PathBuf)],
+) -> Result<PathBuf> {
+    fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
+    for (_, library) in libraries {
+        check_pads(library)?;
+    }
+    build_jar(root, jars, out_dir, libraries)
 }
 
 /// Builds the native library and puts it into place.
@@ -76,8 +98,13 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(&part, path).with_context(|| format!("cannot replace {}", path.display()))
 }
 
-/// Compiles the classes and packs them with the library.
-fn build_jar(root: &Path, jars: &Path, out_dir: &Path, library: &Path) -> Result<PathBuf> {
+/// Compiles the classes and packs them with the libraries.
+fn build_jar(
+    root: &Path,
+    jars: &Path,
+    out_dir: &Path,
+    libraries: &[(&str, PathBuf)],
+) -> Result<PathBuf> {
     ensure!(
         jars.is_dir(),
         "{} is no folder with Spark's jars; run `cargo xtask setup`",
@@ -89,10 +116,7 @@ fn build_jar(root: &Path, jars: &Path, out_dir: &Path, library: &Path) -> Result
         fs::remove_dir_all(&work).with_context(|| format!("cannot empty {}", work.display()))?;
     }
     let (stubs, classes) = (work.join("stubs"), work.join("classes"));
-    let bundled = classes
-        .join("native")
-        .join(format!("linux-{}", std::env::consts::ARCH));
-    for folder in [&stubs, &classes, &bundled] {
+    for folder in [&stubs, &classes] {
         fs::create_dir_all(folder)?;
     }
 
@@ -118,7 +142,12 @@ fn build_jar(root: &Path, jars: &Path, out_dir: &Path, library: &Path) -> Result
     javac.args(sources(&marker.join("java"))?);
     run(&mut javac, "javac compiles the marker")?;
 
-    fs::copy(library, bundled.join(LIBRARY_NAME))?;
+    for (processor, library) in libraries {
+        let bundled = classes.join("native").join(format!("linux-{processor}"));
+        fs::create_dir_all(&bundled)?;
+        fs::copy(library, bundled.join(LIBRARY_NAME))
+            .with_context(|| format!("cannot copy {}", library.display()))?;
+    }
     let manifest = work.join("MANIFEST.MF");
     fs::write(
         &manifest,
@@ -243,8 +272,8 @@ fn check_pads(library: &Path) -> Result<usize> {
     let pad: &[u8] = match machine(&bytes) {
         Some(62) => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
         Some(183) => &[0x1f, 0x20, 0x03, 0xd5],
-        // With and without compressed instructions.
-        Some(243) => &[0x01, 0x00],
+        // The long form: the daemon looks for it, and a probe needs four bytes.
+        Some(243) => &[0x13, 0x00, 0x00, 0x00],
         other => bail!("no probe pad is known for ELF machine {other:?}"),
     };
     let mut seen = BTreeMap::new();

@@ -51,6 +51,15 @@ pub fn setup(places: &Places, versions: &[&str]) -> Result<()> {
     fixture_step(places, &mut steps)
 }
 
+/// Installs what emulated machines are made with. What they are made of, [`crate::vm`] fetches itself, once: 700 MB
+/// that the demo and the other tests do not need.
+///
+/// # Errors
+/// When something is missing and cannot be installed.
+pub fn for_machines(places: &Places) -> Result<()> {
+    debian::for_machines(places, &mut Steps::new(1))
+}
+
 /// The jars that Java code is compiled against: the oldest supported Spark where it is set up, because the
 /// demo alone needs only one version.
 ///
@@ -89,7 +98,11 @@ fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
     )
 }
 
-fn fixture_step(places: &Places, steps: &mut Steps) -> Result<()> {
+/// Step: the Spark applications of demo and tests.
+///
+/// # Errors
+/// When Spark is not set up, or the compiler finds an error.
+pub fn fixture_step(places: &Places, steps: &mut Steps) -> Result<()> {
     let sources = places.root.join("tests/fixture/java");
     let stamp = Stamp::new(
         places.target.join("fixture/stamp"),

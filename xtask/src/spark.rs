@@ -17,6 +17,22 @@ use crate::process::{Running, free_port, run, wait_for};
 /// How long Spark may take to come up on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
+/// What Spark's own start scripts give a JVM of release 17 or later, for a JVM that is started without them.
+pub const JAVA_OPTIONS: [&str; 12] = [
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.invoke=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    "--add-opens=java.base/java.net=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.concurrent=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.concurrent.atomic=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.cs=ALL-UNNAMED",
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+    "--add-opens=java.base/sun.util.calendar=ALL-UNNAMED",
+];
+
 /// A Spark distribution with a scratch folder of its own.
 #[derive(Clone, Debug)]
 pub struct Spark {

@@ -82,6 +82,8 @@ const STAGES: [Stage; 6] = [
                 "smtt-tests",
                 "--test",
                 "spark",
+                "--test",
+                "jvm",
                 "--",
                 "--test-threads=1",
             ],
@@ -95,9 +97,6 @@ const STAGES: [Stage; 6] = [
         limit: Duration::from_secs(1500),
     },
 ];
-
-/// The stage that runs only when it is named: it emulates three machines, which takes longer than all the others.
-const BY_NAME_ONLY: &str = "vm";
 
 /// Names of the stages, in their order.
 #[must_use]
@@ -116,13 +115,7 @@ struct Tally {
 /// # Errors
 /// When anything failed.
 pub fn test(places: &Places, only: &[String]) -> Result<()> {
-    let wanted = |stage: &&Stage| {
-        if only.is_empty() {
-            stage.name != BY_NAME_ONLY
-        } else {
-            only.iter().any(|name| name == stage.name)
-        }
-    };
+    let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     if chosen
         .iter()
@@ -167,11 +160,6 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
         ));
         total.passed += tally.passed;
         total.failed += tally.failed;
-    }
-    if only.is_empty() {
-        summary.push(format!(
-            "{BY_NAME_ONLY:8} not run: other kernels in emulated machines, `cargo xtask test {BY_NAME_ONLY}` runs them"
-        ));
     }
     println!(
         "\n{}\n\n{} passed, {} failed",

@@ -9,12 +9,14 @@
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
 //! | [`modules`] | the kernel modules that a guest's disk needs |
 //! | [`machine`] | boots one, runs a script in it, brings output and exit status back |
+//! | [`jvm`] | what a JVM that is traced in a guest needs |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
 //! | [`matrix`] | one line per kernel and probe, and whether it is as it must be |
 
 mod apt;
 mod archive;
 mod guest;
+mod jvm;
 mod kernel_tests;
 mod libraries;
 mod machine;
@@ -29,6 +31,7 @@ use anyhow::{Result, bail};
 
 use crate::cross;
 use crate::places::Places;
+use crate::setup;
 
 pub use apt::Apt;
 pub use guest::{Guest, Processor};
@@ -56,6 +59,7 @@ pub fn names() -> Vec<&'static str> {
 /// # Errors
 /// When a machine cannot be prepared or does not boot, or something that it must have is broken.
 pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
+    setup::for_machines(places)?;
     let mut total = matrix::Totals::default();
     let mut times = Vec::new();
     for guest in Guest::named(name)? {

@@ -1,19 +1,29 @@
-//! Kernel memory of tables and programs.
+//! Kernel memory of tables and programs, and the limits that stand in the way of having them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::maps::Map;
 
-/// Lifts the limit on locked memory, which kernels before 5.11 charge tables to. Newer ones do not need it, so a
-/// refusal is no error.
-pub fn lift_limit() {
+/// Lifts the limit on locked memory, which kernels before 5.11 charge tables to (newer ones do not need it, so a
+/// refusal is no error), and that on open files as far as it goes: page walks take two for each event and CPU.
+pub fn lift_limits() {
     let unlimited = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the argument is a valid struct.
-    let _ = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
+    let mut files = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the arguments are valid structs, the second one ours to be filled in.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited);
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
+            files.rlim_cur = files.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+        }
+    }
 }
 
 /// The descriptor of a table of a kind that is used here.

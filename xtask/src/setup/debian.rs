@@ -35,29 +35,60 @@ const NEEDS: [Need; 4] = [
     },
 ];
 
+/// What emulated machines are made with.
+const MACHINES_NEED: [Need; 3] = [
+    Need {
+        package: "binutils",
+        present: || answers("readelf", &["--version"]) && answers("strip", &["--version"]),
+    },
+    Need {
+        package: "xz-utils",
+        present: || answers("xz", &["--version"]),
+    },
+    Need {
+        package: "e2fsprogs",
+        present: || answers("mke2fs", &["-V"]),
+    },
+];
+
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Step: what Java, Python and the linker need.
 pub(super) fn packages(places: &Places, steps: &mut Steps) -> Result<()> {
+    let title = "Debian packages: JDK 17, Python venv, C linker";
+    let remedy = "become root and run it again, or install openjdk-17-jdk-headless, python3-venv and gcc by hand";
+    needed(places, steps, &NEEDS, title, remedy)
+}
+
+/// Step: what emulated machines are made with.
+pub(super) fn for_machines(places: &Places, steps: &mut Steps) -> Result<()> {
+    let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs";
+    let remedy =
+        "become root and run it again, or install binutils, xz-utils and e2fsprogs by hand";
+    needed(places, steps, &MACHINES_NEED, title, remedy)
+}
+
+fn needed(
+    places: &Places,
+    steps: &mut Steps,
+    needs: &[Need],
+    title: &str,
+    remedy: &str,
+) -> Result<()> {
     let missing = || {
-        NEEDS
+        needs
             .iter()
             .filter(|need| !(need.present)())
             .map(|need| need.package)
             .collect::<Vec<_>>()
     };
-    let title = "Debian packages: JDK 17, Python venv, C linker";
-    let remedy = "become root and run it again, or install openjdk-17-jdk-headless, python3-venv and gcc by hand";
     steps.step(
         title,
         places.logs().join("apt.log"),
         remedy,
         || missing().is_empty(),
-        |step| {
-            let packages = missing();
-            install(step, &packages)
-        },
+        |step| install(step, &missing()),
     )
 }
 

@@ -21,6 +21,15 @@ impl Processor {
         }
     }
 
+    /// Rust's word for it, which the marker's jar uses as well.
+    #[must_use]
+    pub fn rust(self) -> &'static str {
+        match self {
+            Self::X86 => "x86_64",
+            Self::Riscv => "riscv64",
+        }
+    }
+
     /// Debian suite of what runs in the guest besides the kernel.
     #[must_use]
     pub fn suite(self) -> &'static str {
@@ -124,6 +133,7 @@ pub static ALL: [Guest; 3] = [
             "dtlb_program",
             "jvm",
             "every_rung_counts_the_same",
+            "the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own",
         ],
     },
 ];

@@ -33,14 +33,42 @@ final class LibraryFile {
             }
             return path;
         }
-        Path beside = besideJar();
-        if (beside != null && Files.isReadable(beside)) {
-            return beside;
-        }
-        if (Files.isReadable(INSTALLED)) {
-            return INSTALLED;
+        for (Path path : Arrays.asList(besideJar(), INSTALLED)) {
+            if (path != null && Files.isReadable(path) && isForThisProcessor(path)) {
+                return path;
+            }
         }
         return unpack();
+    }
+
+    /** Whether a library is of this JVM's processor: a folder that several machines share may hold another's. */
+    private static boolean isForThisProcessor(Path library) throws IOException {
+        byte[] head = new byte[20];
+        try (InputStream in = Files.newInputStream(library)) {
+            // A local file gives what is asked for at once; less is no library.
+            if (in.read(head) < head.length) {
+                return false;
+            }
+        }
+        // e_machine of ELF, least significant byte first.
+        int machine = (head[18] & 0xff) | (head[19] & 0xff) << 8;
+        switch (processor()) {
+            case "x86_64":
+                return machine == 62;
+            case "aarch64":
+                return machine == 183;
+            case "riscv64":
+                return machine == 243;
+            default:
+                // Loading it will say.
+                return true;
+        }
+    }
+
+    /** The processor, in the word that names the folder of its library in the jar. */
+    private static String processor() {
+        String told = System.getProperty("os.arch");
+        return told.equals("amd64") ? "x86_64" : told;
     }
 
     private static Path besideJar() {
@@ -65,21 +93,22 @@ final class LibraryFile {
         if (!ours) {
             throw new IOException(folder + " belongs to somebody else; give library=PATH");
         }
-        Path file = folder.resolve(digest(bytes) + "-" + NAME);
+        // A folder per version: the daemon knows the file in a process's memory map by its name.
+        Path version = Files.createDirectories(folder.resolve(digest(bytes)));
+        Path file = version.resolve(NAME);
         if (Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS) && Arrays.equals(Files.readAllBytes(file), bytes)) {
             return file;
         }
-        Path part = Files.createTempFile(folder, "part", ".so");
+        Path part = Files.createTempFile(version, "part", ".so");
         Files.write(part, bytes);
         return Files.move(part, file, StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
     }
 
     private static byte[] bundled() throws IOException {
-        String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
-        String resource = "/native/linux-" + machine + "/" + NAME;
+        String resource = "/native/linux-" + processor() + "/" + NAME;
         try (InputStream in = LibraryFile.class.getResourceAsStream(resource)) {
             if (in == null) {
-                throw new IOException("no " + NAME + " beside the jar, at " + INSTALLED + ", or in the jar (" + resource + ")");
+                throw new IOException("no " + NAME + " beside the jar, at " + INSTALLED + " (for this processor), or in the jar (" + resource + ")");
             }
             ByteArrayOutputStream out = new ByteArrayOutputStream();
             byte[] part = new byte[8192];
