@@ -72,6 +72,16 @@ section!(MarkerProbe, "probe.marker", {
     facts_per_second: u64 = 20_000;
 });
 
+section!(Resolve, "resolve", {
+    /// Pages per second that are looked at to find out where they are; 0 looks at none. An executor with more pages
+    /// than that gets estimates, from pages that are evenly spread.
+    pages_per_second: u64 = 10_000;
+    /// CPU time per second for it, in milliseconds.
+    milliseconds_per_second: u64 = 2;
+    /// Time from one look at all executors to the next.
+    interval: String = "10s".into();
+});
+
 section!(Limits, "limits", {
     /// Executors at a time, living and dead.
     executors: u64 = 64;
@@ -126,6 +136,7 @@ pub(super) struct File {
     pub control: Control,
     pub marker: Marker,
     pub probe: Probe,
+    pub resolve: Resolve,
     pub limits: Limits,
     pub retention: Retention,
     pub log: Log,
@@ -139,6 +150,7 @@ impl Default for File {
             control: Control::default(),
             marker: Marker::default(),
             probe: Probe::default(),
+            resolve: Resolve::default(),
             limits: Limits::default(),
             retention: Retention::default(),
             log: Log::default(),
@@ -158,6 +170,7 @@ pub fn default_text() -> String {
     Marker::write(&mut text);
     Fault::write(&mut text);
     MarkerProbe::write(&mut text);
+    Resolve::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
     Log::write(&mut text);
@@ -173,6 +186,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "marker",
         "probe",
         "fault",
+        "resolve",
         "limits",
         "retention",
         "log",
@@ -184,6 +198,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Marker::FIELDS,
         Fault::FIELDS,
         MarkerProbe::FIELDS,
+        Resolve::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
         Log::FIELDS,
