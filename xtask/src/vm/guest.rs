@@ -134,6 +134,7 @@ pub static ALL: [Guest; 3] = [
             "jvm",
             "every_rung_counts_the_same",
             "the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own",
+            "reads_of_the_cached_rdd_dominate_the_pass_that_scans_it",
         ],
     },
 ];

@@ -29,7 +29,7 @@ const X86: &[Chosen] = &[
 const FOREIGN: &[Chosen] = &[
     ("fault_ladder", "", 200),
     ("kernel", "counts:: discovery:: life::", 600),
-    ("jvm", "", 600),
+    ("jvm", "", 900),
 ];
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
