@@ -4,6 +4,7 @@
 //! sessions; printed are ratios or differences of neighbours, and their median.
 
 mod fault;
+mod pages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("fault") {
         fault::fault(places, &folder.join("fault"))?;
     }
+    if wanted("pages") {
+        pages::pages(places, &folder.join("pages"))?;
+    }
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
@@ -85,8 +89,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 4] {
-    ["switch", "fault", "idle", "job"]
+pub fn names() -> [&'static str; 5] {
+    ["switch", "fault", "pages", "idle", "job"]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.
