@@ -65,16 +65,7 @@ fn small(bytes: usize) -> Result<usize> {
 /// Tells a block of serialised bytes, off the heap, with one range.
 fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     let name = format!("rdd_{rdd}_0");
-    let words = [
-        rdd,
-        0,
-        bytes as u64,
-        BLOCK_SERIALIZED,
-        u64::MAX,
-        1,
-        0,
-        1,
-    ];
+    let words = [rdd, 0, bytes as u64, BLOCK_SERIALIZED, u64::MAX, 1, 0, 1];
     let range = (address as u64, bytes as u64);
     marker.tell(Kind::BLOCK_STORED, &payload(&words, &[range], &[&name]));
     name
