@@ -122,7 +122,11 @@ fn probe_guest(
         script += JVM_PROBE;
     }
     script += "exit $failed";
-    let log = places.logs().join(format!("vm-console-{}.log", guest.name));
+    // In the target folder: another checkout may run the same machine at the same time.
+    let log = places
+        .target
+        .join("log")
+        .join(format!("vm-console-{}.log", guest.name));
     let machine = Machine {
         guest,
         prepared,
