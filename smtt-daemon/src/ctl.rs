@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Exit {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
-        Command::Pmu { cpuid } => pmu::run(output, cpuid.as_ref()),
+        Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };
     match result {
