@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::aggregate::Limits;
 use crate::pmu::{Identity, Overrides, describe};
 use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
+use crate::resolve::ResolveSettings;
 
 pub use self::file::{DEFAULT_FILE, default_text};
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub series: usize,
     /// How often the counters are read.
     pub tick: Duration,
+    /// Looking where pages are.
+    pub resolve: ResolveSettings,
     /// The log.
     pub log: Log,
 }
@@ -338,6 +341,26 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             Duration::from_millis(100),
             Duration::from_secs(60),
         )?,
+        resolve: ResolveSettings {
+            pages_per_second: within(
+                "resolve.pages_per_second",
+                file.resolve.pages_per_second,
+                0,
+                100_000_000,
+            )?,
+            milliseconds_per_second: within(
+                "resolve.milliseconds_per_second",
+                file.resolve.milliseconds_per_second,
+                1,
+                1000,
+            )?,
+            interval: duration(
+                "resolve.interval",
+                &file.resolve.interval,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )?,
+        },
         log: Log {
             level: file.log.level.clone(),
         },

@@ -14,4 +14,5 @@ pub mod perf;
 pub mod pipeline;
 pub mod pmu;
 pub mod probes;
+pub mod resolve;
 pub mod source;

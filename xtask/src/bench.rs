@@ -5,6 +5,7 @@
 
 mod fault;
 mod job;
+mod pages;
 mod sample;
 
 use std::fs;
@@ -72,6 +73,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("fault") {
         fault::fault(places, &folder.join("fault"))?;
     }
+    if wanted("pages") {
+        pages::pages(places, &folder.join("pages"))?;
+    }
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
@@ -89,8 +93,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 6] {
-    ["switch", "fault", "idle", "job", "sample", "walks"]
+pub fn names() -> [&'static str; 7] {
+    ["switch", "fault", "pages", "idle", "job", "sample", "walks"]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.

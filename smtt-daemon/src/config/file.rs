@@ -89,6 +89,16 @@ section!(Pmu, "pmu", {
     sample_periods: BTreeMap<Role, u64> = BTreeMap::new();
 });
 
+section!(Resolve, "resolve", {
+    /// Pages per second that are looked at to find out where they are; 0 looks at none. An executor with more pages
+    /// than that gets estimates, from pages that are evenly spread.
+    pages_per_second: u64 = 10_000;
+    /// CPU time per second for it, in milliseconds.
+    milliseconds_per_second: u64 = 2;
+    /// Time from one look at all executors to the next.
+    interval: String = "10s".into();
+});
+
 section!(Limits, "limits", {
     /// Executors at a time, living and dead.
     executors: u64 = 64;
@@ -144,6 +154,7 @@ pub(super) struct File {
     pub marker: Marker,
     pub probe: Probe,
     pub pmu: Pmu,
+    pub resolve: Resolve,
     pub limits: Limits,
     pub retention: Retention,
     pub log: Log,
@@ -158,6 +169,7 @@ impl Default for File {
             marker: Marker::default(),
             probe: Probe::default(),
             pmu: Pmu::default(),
+            resolve: Resolve::default(),
             limits: Limits::default(),
             retention: Retention::default(),
             log: Log::default(),
@@ -178,6 +190,7 @@ pub fn default_text() -> String {
     Fault::write(&mut text);
     MarkerProbe::write(&mut text);
     Pmu::write(&mut text);
+    Resolve::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
     Log::write(&mut text);
@@ -194,6 +207,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "probe",
         "fault",
         "pmu",
+        "resolve",
         "limits",
         "retention",
         "log",
@@ -206,6 +220,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Fault::FIELDS,
         MarkerProbe::FIELDS,
         Pmu::FIELDS,
+        Resolve::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
         Log::FIELDS,

@@ -58,6 +58,15 @@ pub enum Command {
     },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
+    /// Where bytes are: in memory, swapped or never touched; on which page sizes; on which NUMA nodes.
+    Pages {
+        /// Which rows.
+        #[command(flatten)]
+        query: Query,
+        /// What a row stands for.
+        #[command(flatten)]
+        by: PagesBy,
+    },
     /// Everything that matters, live. q, Esc or Ctrl-C ends it.
     Top {
         /// Which rows.
@@ -95,6 +104,21 @@ pub struct Filters {
     /// Only this stage (3, or 3.1 for its attempt 1): itself, its tasks, their blocks, and what worked for it.
     #[arg(long, value_name = "ID")]
     pub stage: Option<String>,
+}
+
+/// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.
+#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+#[group(multiple = false)]
+pub struct PagesBy {
+    /// A row for each cached block.
+    #[arg(long)]
+    pub blocks: bool,
+    /// A row for each task attempt that holds execution memory.
+    #[arg(long)]
+    pub tasks: bool,
+    /// A row for each executor.
+    #[arg(long)]
+    pub executors: bool,
 }
 
 /// Which rows, in which order.
@@ -152,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_listing_takes_json_filters_and_sort() {
-        for listing in ["executors", "stages", "tasks", "rdds", "blocks"] {
+        for listing in ["executors", "stages", "tasks", "rdds", "blocks", "pages"] {
             let line = [
                 "smtt-ctl",
                 listing,
@@ -171,6 +195,13 @@ mod tests {
             let args = Args::try_parse_from(line).expect("parsed");
             assert!(args.json);
         }
+    }
+
+    #[test]
+    fn rows_of_pages_stand_for_one_thing() {
+        let parse = |more: &[&str]| Args::try_parse_from([&["smtt-ctl", "pages"], more].concat());
+        assert!(parse(&["--rdd", "7", "--blocks"]).is_ok());
+        assert!(parse(&["--blocks", "--tasks"]).is_err());
     }
 
     #[test]
