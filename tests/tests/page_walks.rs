@@ -259,6 +259,11 @@ fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
         })
 }
 
+/// An emulator may lose the interrupts of its counter of cycles, which is said: then nothing is made of it.
+fn lost_by_the_emulator(slot: &Slot) -> bool {
+    slot.role == Role::Cycles && slot.fault.contains("samples do not come")
+}
+
 /// Every RDD has what the same threads counted plainly.
 fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
     for rdd in [READ_RDD, WRITTEN_RDD, FEW_RDD] {
@@ -295,25 +300,22 @@ fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
     }
     let processors = thread::available_parallelism()?.get() as u64;
     for slot in &measured.last.slots {
-        ensure!(slot.sampled <= slot.counted, "{slot:?}");
-        if slot.role == Role::Cycles && !slot.fault.is_empty() {
-            // An emulator may lose the interrupts of the counter of cycles: then nothing is made of it.
+        if lost_by_the_emulator(slot) {
             ensure!(
-                slot.fault.contains("samples do not come")
-                    && measured
-                        .last
-                        .figures
-                        .iter()
-                        .all(|figure| figure.ratio.is_none()),
-                "{slot:?}, {:?}",
+                measured
+                    .last
+                    .figures
+                    .iter()
+                    .all(|figure| figure.ratio.is_none()),
+                "ratios to cycles that cannot be trusted: {:?}",
                 measured.last.figures
             );
             continue;
         }
-        // A processor that went took with it what had no sample yet.
+        // A processor that went took with it what had no sample yet, or was not read yet.
         let lag = 2 * slot.period * processors;
         ensure!(
-            slot.fault.is_empty() && slot.counted <= slot.sampled + lag,
+            slot.fault.is_empty() && slot.counted.abs_diff(slot.sampled) <= lag,
             "{slot:?}"
         );
     }
@@ -475,13 +477,15 @@ fn guest_events_without_a_counter_give_a_verdict_and_no_figure() -> Result<()> {
     // The others leave: what was a fault is none any more.
     drop(taken);
     let walks = until(&mut probes, &work, "sound", |walks| {
-        Ok(walks.slots.iter().all(|slot| slot.fault.is_empty()))
+        Ok(walks
+            .slots
+            .iter()
+            .all(|slot| slot.fault.is_empty() || lost_by_the_emulator(slot)))
     })?;
+    let (_, reason) = verdict(&probes);
     ensure!(
-        walks.sound_figures().count() == walks.figures.len()
-            && verdict(&probes).0 == VerdictState::Ok,
-        "{:?}",
-        verdict(&probes)
+        walks.sound_figures().count() == walks.figures.len() && !reason.contains("no counter"),
+        "{reason}"
     );
     Ok(())
 }

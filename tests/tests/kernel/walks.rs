@@ -92,7 +92,8 @@ fn plain_counts(workload: &mut Workload) -> Result<Value> {
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 3;
 const PAGES: u64 = 2000;
-/// Page faults of a context that are not of its memory, at most.
+/// Page faults of a context that are not of its memory, and those on which two hooks may differ, because one that is
+/// begun twice is one or two of them; at most.
 const STRAY: u64 = 3;
 
 fn start_walks(more: &[&str]) -> Result<Workload> {
@@ -131,7 +132,7 @@ fn every_context_is_exact(lab: &Lab, executor: u64, plain: &Value) -> Result<()>
             ensure!(
                 plain.is_some_and(|plain| (pages..=pages + STRAY).contains(&plain))
                     && (expected..=expected + STRAY).contains(&sampled)
-                    && probed == sampled,
+                    && probed.abs_diff(sampled) <= STRAY,
                 "thread {thread}, RDD {rdd}: {pages} pages in each of {ROUNDS} rounds, {plain:?} by the thread's plain count, {sampled} sampled, {probed} by the fault probe"
             );
         }
