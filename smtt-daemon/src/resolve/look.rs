@@ -176,12 +176,7 @@ impl Process {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
                     break;
                 }
-                Err(error) => {
-                    return Err(LookError::Refused {
-                        what: "pagemap",
-                        error,
-                    });
-                }
+                Err(error) => return Err(self.failed("pagemap", error)),
             };
             for index in 0..found {
                 let region = self.regions[index];
@@ -381,16 +376,8 @@ impl Process {
             return Ok(());
         }
         let addresses: Vec<u64> = self.asks.iter().map(|(address, ..)| *address).collect();
-        kernel::nodes(self.pid, &addresses, &mut self.nodes).map_err(|error| {
-            if error.raw_os_error() == Some(libc::ESRCH) {
-                LookError::Ended
-            } else {
-                LookError::Refused {
-                    what: "the nodes of pages",
-                    error,
-                }
-            }
-        })?;
+        kernel::nodes(self.pid, &addresses, &mut self.nodes)
+            .map_err(|error| self.failed("the nodes of pages", error))?;
         for ((_, bytes, owner), node) in self.asks.drain(..).zip(&self.nodes) {
             match u32::try_from(*node) {
                 Ok(node) => seen[owner].add_node(node, bytes),
@@ -398,6 +385,15 @@ impl Process {
             }
         }
         Ok(())
+    }
+
+    /// Why the kernel gave nothing: a process that has begun to end has no memory any more, and then no entry.
+    fn failed(&self, what: &'static str, error: io::Error) -> LookError {
+        if matches!(error.raw_os_error(), Some(libc::ESRCH)) || !self.is_there() {
+            LookError::Ended
+        } else {
+            LookError::Refused { what, error }
+        }
     }
 
     /// Whether the memory that was looked at is still there: neither did the process end, nor is it another program

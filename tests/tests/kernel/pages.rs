@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -489,19 +488,12 @@ fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
         interval: Duration::from_secs(5),
     };
     let mut resolver = Resolver::new(settings);
-    let ended = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
-        let looking = scope.spawn(|| {
-            resolver.round(&scene.shared, &|| false);
-            ended.load(Ordering::Relaxed)
-        });
+        // Five seconds of looking; the process ends after half a second.
+        let looking = scope.spawn(|| resolver.round(&scene.shared, &|| false));
         std::thread::sleep(Duration::from_millis(500));
         scene.workload.end()?;
-        ended.store(true, Ordering::Relaxed);
-        ensure!(
-            looking.join().is_ok_and(|after| after),
-            "the look was over before the process ended"
-        );
+        ensure!(looking.join().is_ok(), "the resolver panicked");
         Ok(())
     })?;
     let rows = scene
@@ -511,7 +503,9 @@ fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
         .rows;
     let counts = resolver.counts();
     ensure!(
-        counts.ended == 1 && rows.iter().all(|row| row.resolved_bytes.is_none()),
+        counts.ended == 1
+            && counts.pages > 0
+            && rows.iter().all(|row| row.resolved_bytes.is_none()),
         "{counts:?}, {rows:?}"
     );
     // And when it is gone from the start.

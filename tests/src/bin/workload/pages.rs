@@ -18,7 +18,19 @@ const MIB: usize = 1 << 20;
 /// Large pages of x86-64 and of most others with small pages of 4 KiB.
 const LARGE: usize = 2 * MIB;
 
-/// Memory that stays until the program ends.
+/// Memory that stays until the program ends, between two pages that nobody may touch: it is a mapping of its own,
+/// whatever lies beside it.
+fn alone(bytes: usize) -> Result<usize> {
+    let start = map(bytes + 2 * PAGE)?;
+    for guard in [start, start + PAGE + bytes] {
+        // SAFETY: a page of the mapping made above.
+        let result = unsafe { libc::mprotect(guard as *mut libc::c_void, PAGE, libc::PROT_NONE) };
+        ensure!(result == 0, "mprotect: {}", std::io::Error::last_os_error());
+    }
+    Ok(start + PAGE)
+}
+
+/// A new mapping.
 fn map(bytes: usize) -> Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
     let start = unsafe {
@@ -56,7 +68,7 @@ fn write(start: usize, pages: impl Iterator<Item = usize>) {
 
 /// Memory of single pages.
 fn small(bytes: usize) -> Result<usize> {
-    let start = map(bytes)?;
+    let start = alone(bytes)?;
     // A kernel without large pages does not know the advice, and needs none.
     let _ = advise(start, bytes, libc::MADV_NOHUGEPAGE);
     Ok(start)
@@ -90,7 +102,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         blocks.insert(kind.to_owned(), told);
     };
 
-    let huge = map(8 * MIB + LARGE)?.next_multiple_of(LARGE);
+    let huge = alone(8 * MIB + LARGE)?.next_multiple_of(LARGE);
     let large_pages = advise(huge, 8 * MIB, libc::MADV_HUGEPAGE).is_ok();
     write(huge, 0..8 * MIB / PAGE);
     block(20, "huge", huge, 8 * MIB);
