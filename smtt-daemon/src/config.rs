@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::aggregate::Limits;
+use crate::pmu::{Identity, Overrides, describe};
 use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
 use crate::resolve::ResolveSettings;
 
@@ -297,7 +298,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             executors,
             processes: count("limits.processes", limits.processes, 1 << 20)?,
             threads,
-            page_walks: PageWalkSettings::default(),
+            page_walks: page_walks(&file.pmu)?,
         },
         limits: Limits {
             executors: executors as usize,
@@ -363,6 +364,35 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         log: Log {
             level: file.log.level.clone(),
         },
+    })
+}
+
+/// How page walks are sampled. Events are checked against this machine's PMUs, which give their terms a meaning.
+fn page_walks(pmu: &file::Pmu) -> Result<PageWalkSettings, (&'static str, String)> {
+    let overrides = Overrides(pmu.events.clone());
+    describe(&Identity::of_this_machine(Path::new("/")), &overrides)
+        .map_err(|error| ("pmu.events", error.to_string()))?;
+    if let Some((role, _)) = pmu.sample_periods.iter().find(|(_, period)| **period == 0) {
+        return Err((
+            "pmu.sample_periods",
+            format!("{role} = 0 takes no samples: at least 1"),
+        ));
+    }
+    Ok(PageWalkSettings {
+        enabled: pmu.enabled,
+        max_samples_per_second: count(
+            "pmu.max_samples_per_second",
+            pmu.max_samples_per_second,
+            100_000,
+        )?,
+        sample_periods: pmu.sample_periods.clone(),
+        turn: duration(
+            "pmu.turn",
+            &pmu.turn,
+            Duration::from_secs(1),
+            Duration::from_secs(3600),
+        )?,
+        overrides,
     })
 }
 

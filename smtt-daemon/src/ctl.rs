@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> Exit {
         }
         Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
-        Command::Pmu { cpuid } => pmu::run(output, cpuid.as_ref()),
+        Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };
     match result {

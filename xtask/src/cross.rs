@@ -21,8 +21,7 @@ const TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// How long a build may take.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds binary `binary` of `package` (linked statically for a foreign processor, so that it runs in a guest
-/// whatever C library that has) and gives its path.
+/// Builds binary `binary` of `package` and gives its path.
 ///
 /// # Errors
 /// When there is no compiler for it, or the build fails.
@@ -45,8 +44,7 @@ pub fn build(
     Ok(folder.join(binary))
 }
 
-/// Builds the marker's native library and gives its path. A JVM loads it, so it is linked dynamically, and it needs
-/// nothing of the standard library but `core`.
+/// Builds the marker's native library, which needs nothing of the standard library but `core`, and gives its path.
 ///
 /// # Errors
 /// When there is no compiler for it, or the build fails.
@@ -58,9 +56,9 @@ pub fn marker_library(places: &Places, processor: Processor) -> Result<PathBuf> 
             (command, places.target.clone())
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(places, "build", "")?;
+            let mut command = foreign_cargo(places, "build")?;
             command.args(["-Z", "build-std=core", "--target", TARGET]);
-            // Apart from the programs, whose flags are others: neither build is to undo the other.
+            // Apart from the programs, which have more of the library: neither build is to undo the other.
             (command, places.target.join("foreign-library"))
         }
     };
@@ -81,7 +79,21 @@ pub fn marker_library(places: &Places, processor: Processor) -> Result<PathBuf> 
     Ok(folder.join("marker").join(LIBRARY_NAME))
 }
 
-/// `cargo VERB` for static programs for that processor, and the folder below which its release builds lie.
+/// Folders in which that processor's shared libraries are found here: those that its programs are linked with.
+///
+/// # Errors
+/// When they cannot be fetched.
+pub fn library_folders(places: &Places, processor: Processor) -> Result<Vec<PathBuf>> {
+    Ok(match processor {
+        Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
+            .iter()
+            .map(PathBuf::from)
+            .collect(),
+        Processor::Riscv => vec![linker(places)?.join("usr/riscv64-linux-gnu/lib")],
+    })
+}
+
+/// `cargo VERB` for that processor, and the folder below which its release builds lie.
 ///
 /// # Errors
 /// When there is no compiler for it.
@@ -93,7 +105,7 @@ pub fn command(places: &Places, processor: Processor, verb: &str) -> Result<(Com
             Ok((command, places.target.join("release")))
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(places, verb, "-C target-feature=+crt-static")?;
+            let mut command = foreign_cargo(places, verb)?;
             let target = places.target.join("foreign");
             let library = [
                 "-Z",
@@ -125,9 +137,8 @@ fn cargo() -> Command {
     command
 }
 
-/// `cargo VERB` with a compiler that can build the standard library, a linker for the foreign processor, and more
-/// flags of the compiler.
-fn foreign_cargo(places: &Places, verb: &str, flags: &str) -> Result<Command> {
+/// `cargo VERB` with a compiler that can build the standard library, and a linker for the foreign processor.
+fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
     let linker = linker(places)?;
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
@@ -162,7 +173,7 @@ fn foreign_cargo(places: &Places, verb: &str, flags: &str) -> Result<Command> {
         )
         .env(
             format!("{variable}_RUSTFLAGS"),
-            format!("-C link-arg=--sysroot={} {flags}", linker.display()),
+            format!("-C link-arg=--sysroot={}", linker.display()),
         );
     Ok(command)
 }

@@ -83,6 +83,9 @@ pub enum Command {
         /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
         #[arg(long, value_name = "ID")]
         cpuid: Option<crate::pmu::Identity>,
+        /// Configuration whose [pmu] events take the place of the table's.
+        #[arg(long, value_name = "FILE")]
+        config: Option<std::path::PathBuf>,
     },
 }
 

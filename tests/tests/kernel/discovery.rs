@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_daemon::discover::Discoverer;
@@ -108,20 +108,21 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
     std::fs::copy(library()?, &copy)?;
     lab.probes.attach_library(&copy)?;
     let mut bytes = std::fs::read(&copy)?;
-    let pad = [0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3];
+    // The pad and the return behind it; what the pad's first byte becomes is no pad.
+    let (pad, other): (&[u8], u8) = match std::env::consts::ARCH {
+        "x86_64" => (&[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3], 0x90),
+        "riscv64" => (&[0x13, 0x00, 0x00, 0x00, 0x82, 0x80], 0x93),
+        other => bail!("no pad is known for {other}"),
+    };
     let pads: Vec<usize> = bytes
         .windows(pad.len())
         .enumerate()
         .filter(|(_, window)| *window == pad)
         .map(|(at, _)| at)
         .collect();
-    ensure!(
-        pads.len() >= 16,
-        "the library has {} pads (x86-64)",
-        pads.len()
-    );
+    ensure!(pads.len() >= 16, "the library has {} pads", pads.len());
     for at in pads {
-        bytes[at] = 0x90;
+        bytes[at] = other;
     }
     let wrong = folder.path().join("wrong.so");
     std::fs::write(&wrong, &bytes)?;

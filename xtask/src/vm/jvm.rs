@@ -1,5 +1,7 @@
 //! What a JVM that is traced in a guest needs besides the guest's disk: the daemon, the marker and the application.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use super::guest::Processor;
@@ -13,14 +15,14 @@ use crate::step::Steps;
 /// The programs under test.
 const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 
-/// Builds them, and gives them at the paths that they have here: the test looks there.
+/// Builds them (but the marker's library for the guest, which is given), and gives them at the paths that they have here: the test looks there.
 ///
 /// The classes that the application loads come from the JVM's own archive. One of all its classes would save 17 of
 /// 91 seconds, and take 100 seconds to make in the guest.
 ///
 /// # Errors
 /// When something does not build, or Spark is not set up.
-pub fn files(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
+pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
     let mut files = Vec::new();
     for program in PROGRAMS {
         let built = cross::build(places, processor, "smtt-daemon", program)?;
@@ -29,7 +31,6 @@ pub fn files(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
             here: built,
         });
     }
-    let library = cross::marker_library(places, processor)?;
     let log = places.target.join("log/build-marker-jar.log");
     let mut jar = None;
     let mut steps = Steps::new(2);
@@ -39,7 +40,7 @@ pub fn files(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
                 std::env::consts::ARCH,
                 marker::build_library(&places.root, &places.marker())?,
             ),
-            (processor.rust(), library),
+            (processor.rust(), library.to_owned()),
         ];
         let folder = places.target.join("vm/marker");
         let jars = setup::compile_jars(places)?;

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use smtt_common::event::marker::LIBRARY_NAME;
 
 use super::guest::{Guest, Processor};
 use super::jvm;
 use super::machine::GuestFile;
 use crate::cross::{self, BUILD_LIMIT};
-use crate::marker;
 use crate::places::Places;
 use crate::process::run;
 use crate::step::Steps;
@@ -25,8 +25,12 @@ const X86: &[Chosen] = &[
     ("fault_ladder", "", 200),
     ("kernel", "counts:: discovery:: life::", 600),
 ];
-/// A static program cannot load the marker's library, so these do without it: a JVM does.
-const FOREIGN: &[Chosen] = &[("fault_ladder", "every_", 200), ("jvm", "", 600)];
+/// The same on the other processor, and a JVM.
+const FOREIGN: &[Chosen] = &[
+    ("fault_ladder", "", 200),
+    ("kernel", "counts:: discovery:: life::", 600),
+    ("jvm", "", 600),
+];
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
@@ -52,21 +56,20 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
         "smtt-tests",
     ]);
     let mut files = Vec::new();
+    let library = cross::marker_library(places, guest.processor)?;
     let chosen = match guest.processor {
-        Processor::X86 => {
-            let library = marker::build_library(&places.root, &places.marker())?;
-            files.push(GuestFile {
-                there: library.display().to_string(),
-                here: library,
-            });
-            X86
-        }
+        Processor::X86 => X86,
         Processor::Riscv => {
             command.arg("--release");
-            files.extend(jvm::files(places, guest.processor)?);
+            files.extend(jvm::files(places, guest.processor, &library)?);
             FOREIGN
         }
     };
+    // The tests look where `cargo xtask setup` puts it.
+    files.push(GuestFile {
+        there: places.marker().join(LIBRARY_NAME).display().to_string(),
+        here: library,
+    });
     for (test, ..) in chosen {
         command.args(["--test", test]);
     }

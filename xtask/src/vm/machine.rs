@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::archive::Archive;
-use super::guest::{Guest, Processor};
+use super::guest::Guest;
 use super::libraries;
 use super::modules;
 use super::prepare::Prepared;
@@ -230,8 +230,8 @@ impl Machine<'_> {
             let content = read(&file.here)?;
             archive.file(&file.there, &content);
             if content.starts_with(b"\x7fELF") {
-                let folders = library_folders(self.guest.processor);
-                for (there, here) in libraries::needed_by(&file.here, &folders)? {
+                let folders = &self.prepared.libraries;
+                for (there, here) in libraries::needed_by(&file.here, folders)? {
                     archive.file(&there, &read(&here)?);
                 }
             }
@@ -263,17 +263,6 @@ fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
         }
     });
     Ok(receiver)
-}
-
-/// Where a guest's libraries are found here.
-fn library_folders(processor: Processor) -> Vec<PathBuf> {
-    match processor {
-        Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
-            .iter()
-            .map(PathBuf::from)
-            .collect(),
-        Processor::Riscv => Vec::new(),
-    }
 }
 
 /// The guest's first program.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::guest::{Guest, Processor};
+use crate::cross;
 use crate::places::{DEMO_SPARK, Places};
 use crate::step::{Stamp, Step, Steps};
 
@@ -45,6 +46,8 @@ pub struct Prepared {
     pub modules: PathBuf,
     /// A static busybox for the guest's processor.
     pub busybox: PathBuf,
+    /// Folders with the shared libraries of the guest's programs.
+    pub libraries: Vec<PathBuf>,
 }
 
 impl Prepared {
@@ -126,6 +129,7 @@ pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
             .map(|part| shell.join(part))
             .find(|path| path.exists())
             .with_context(|| again("busybox", &shell))?,
+        libraries: cross::library_folders(places, guest.processor)?,
     })
 }
 

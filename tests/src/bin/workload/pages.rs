@@ -81,7 +81,7 @@ fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
         rdd,
         0,
         bytes as u64,
-        u64::from(BLOCK_SERIALIZED),
+        BLOCK_SERIALIZED,
         u64::MAX,
         1,
         0,
