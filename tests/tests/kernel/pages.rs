@@ -218,7 +218,6 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
         resolver.round(&scene.shared, &|| false);
         for (kind, block) in &scene.blocks {
             let row = scene.row(kind)?;
-            println!("{method:?} {kind}: {row:?}");
             let entries = scene.entries(block)?;
             ensure!(
                 sum(&row) == Some(block.bytes) && row.resolved_bytes == Some(block.bytes),
@@ -306,6 +305,19 @@ fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
             half.huge_page_bytes == Some(0) && Some(on_pages_of(&half, PAGE)) == half.present_bytes,
             "{method:?}: small pages only: {half:?}"
         );
+        for (kind, page_bytes) in [("hugetlb", 2 * MIB), ("giant", 1 << 30)] {
+            if !scene.blocks.contains_key(kind) {
+                println!("not tried: hugetlbfs has no free page of {page_bytes} bytes");
+                continue;
+            }
+            let row = scene.row(kind)?;
+            println!("{method:?} {kind}: {row:?}");
+            ensure!(
+                on_pages_of(&row, page_bytes) == page_bytes
+                    && row.huge_page_bytes == Some(page_bytes),
+                "{method:?}: one page of hugetlbfs: {row:?}"
+            );
+        }
     }
     if scene.said["large_pages"].as_bool() != Some(true) || large_kib == 0 {
         println!("not tried: large pages; this kernel gives none to MADV_HUGEPAGE memory");

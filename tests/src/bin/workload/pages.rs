@@ -32,13 +32,17 @@ fn alone(bytes: usize) -> Result<usize> {
 
 /// A new mapping.
 fn map(bytes: usize) -> Result<usize> {
+    map_with(bytes, libc::MAP_NORESERVE)
+}
+
+fn map_with(bytes: usize, flags: i32) -> Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
     let start = unsafe {
         libc::mmap(
             ptr::null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
             -1,
             0,
         )
@@ -77,16 +81,7 @@ fn small(bytes: usize) -> Result<usize> {
 /// Tells a block of serialised bytes, off the heap, with one range.
 fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     let name = format!("rdd_{rdd}_0");
-    let words = [
-        rdd,
-        0,
-        bytes as u64,
-        BLOCK_SERIALIZED,
-        u64::MAX,
-        1,
-        0,
-        1,
-    ];
+    let words = [rdd, 0, bytes as u64, BLOCK_SERIALIZED, u64::MAX, 1, 0, 1];
     let range = (address as u64, bytes as u64);
     marker.tell(Kind::BLOCK_STORED, &payload(&words, &[range], &[&name]));
     name
@@ -148,6 +143,15 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         ensure!(result == 0, "mbind: {}", std::io::Error::last_os_error());
         write(bound, 0..4 * MIB / PAGE);
         block(25, "bound", bound, 4 * MIB);
+    }
+
+    // Pages of hugetlbfs, where somebody has set some aside.
+    for (rdd, kind, shift) in [(27, "hugetlb", 21), (28, "giant", 30)] {
+        let flags = libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
+        if let Ok(start) = map_with(1 << shift, flags) {
+            write(start, 0..1);
+            block(rdd, kind, start, 1 << shift);
+        }
     }
 
     let large = options.number("large", 0)? as usize;
