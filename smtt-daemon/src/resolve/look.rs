@@ -334,13 +334,19 @@ impl Process {
         let (base, large) = (self.machine.page_bytes, self.machine.large_page_bytes);
         let zero = flags & FRAME_ZERO != 0;
         if flags & FRAME_HUGETLB != 0 {
-            // A larger page than a large one has a tail where a large one would have its head.
-            let head = frame & !(large / base - 1);
+            // A giant page fills one level of the page table more. It has tails where large pages would have heads,
+            // but for its first piece: there the next piece tells.
+            let step = large / base;
+            let piece = frame / step * step;
+            let telling = if piece.is_multiple_of(step * step) {
+                piece + step
+            } else {
+                piece
+            };
             let giant = self
-                .frame_flags(head)
+                .frame_flags(telling)
                 .is_some_and(|flags| flags & FRAME_TAIL != 0);
-            let giant_bytes = large.saturating_mul(large / base);
-            return (if giant { giant_bytes } else { large }, zero);
+            return (if giant { large * step } else { large }, zero);
         }
         (if flags & FRAME_THP != 0 { large } else { base }, zero)
     }
