@@ -333,13 +333,12 @@ fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
         .context("this kernel has no numa_maps")?;
     let line = text
         .lines()
-        .filter(|line| {
+        .rfind(|line| {
             let start = line.split_whitespace().next();
             start
                 .and_then(|start| u64::from_str_radix(start, 16).ok())
                 .is_some_and(|start| start <= address)
         })
-        .next_back()
         .context("no mapping in numa_maps")?;
     Ok(line
         .split_whitespace()
