@@ -163,8 +163,19 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out }))
 }
 
+/// How often another thread was put in the place of the calling one while that could have gone on.
+fn preempted() -> i64 {
+    // SAFETY: all zeros are a value of this plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the place is valid.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
 /// A thread that keeps mapping and faulting while the program holds a large block; `seconds` long. Gives how long
-/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it.
+/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it. Steps in which something else
+/// got the processor are left out: they say how busy the machine is. Who waits for a lock sleeps of its own will,
+/// and stays in.
 pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     let seconds = options.number("seconds", 10)?;
     let bytes = (options.number("large", 12)? as usize) << 30;
@@ -174,9 +185,10 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     // Time for the resolver to hear of it.
     std::thread::sleep(Duration::from_secs(2));
     let stop = AtomicBool::new(false);
-    let mut steps = std::thread::scope(|scope| {
-        let faulting = scope.spawn(|| -> Result<Vec<u32>> {
-            let mut steps = Vec::with_capacity(8 << 20);
+    let (mut steps, disturbed) = std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| -> Result<(Vec<u32>, u64)> {
+            let (mut steps, mut disturbed) = (Vec::with_capacity(8 << 20), 0_u64);
+            let mut before = preempted();
             while !stop.load(Ordering::Relaxed) {
                 let begin = Instant::now();
                 let memory = map(16 * PAGE)?;
@@ -184,11 +196,15 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
                 // SAFETY: exactly the mapping made above, which nothing uses.
                 unsafe { libc::munmap(memory as *mut libc::c_void, 16 * PAGE) };
                 let nanoseconds = begin.elapsed().as_nanos();
-                if steps.len() < steps.capacity() {
+                let after = preempted();
+                if after != before {
+                    before = after;
+                    disturbed += 1;
+                } else if steps.len() < steps.capacity() {
                     steps.push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
                 }
             }
-            Ok(steps)
+            Ok((steps, disturbed))
         });
         std::thread::sleep(Duration::from_secs(seconds));
         stop.store(true, Ordering::Relaxed);
@@ -201,6 +217,7 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     let at = |share: f64| steps[((steps.len() - 1) as f64 * share) as usize];
     Ok(json!({
         "steps": steps.len(),
+        "preempted": disturbed,
         "p50_ns": at(0.5),
         "p99_ns": at(0.99),
         "p999_ns": at(0.999),
