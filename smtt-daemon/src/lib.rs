@@ -15,3 +15,4 @@ pub mod pipeline;
 pub mod pmu;
 pub mod probes;
 pub mod source;
+pub mod trace;

@@ -120,6 +120,12 @@ impl Held {
 }
 
 impl Block {
+    /// When something was last told of it, its addresses among it; nanoseconds since boot.
+    #[must_use]
+    pub const fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
     fn held(&self) -> Held {
         Held {
             storage_bytes: self.size_bytes,

@@ -9,7 +9,7 @@ pub const DEFAULT_FILE: &str = "/etc/smtt/smtt.toml";
 
 /// Declares a section: its fields with type, default and explanation, the same for reading and for the default file.
 macro_rules! section {
-    ($name:ident, $path:literal, { $($(#[doc = $doc:literal])+ $field:ident : $type:ty = $default:expr;)* }) => {
+    ($name:ident, $path:literal, { $($(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr;)* }) => {
         #[derive(Clone, Debug, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(super) struct $name { $(pub $field: $type,)* }
@@ -26,7 +26,7 @@ macro_rules! section {
                 let defaults = Self::default();
                 let _ = writeln!(text, "\n[{}]", $path);
                 $(
-                    $(let _ = writeln!(text, "#{}", $doc);)+
+                    $(let _ = writeln!(text, "#{}", $doc);)*
                     let _ = writeln!(text, "{} = {}", stringify!($field), toml::Value::try_from(&defaults.$field).map(|value| value.to_string()).unwrap_or_default());
                 )*
             }
@@ -104,6 +104,18 @@ section!(Retention, "retention", {
     executors: String = "15m".into();
 });
 
+section!(Trace, "trace", {
+    /// Whether a record of each access to storage and execution memory is written, as Parquet; docs/TRACE.md.
+    enabled: bool = false;
+    /// Where, one folder per daemon.
+    folder: String = "/var/lib/smtt/trace".into();
+    /// A segment is finished, and can be read, after so many bytes or seconds; a crash loses it before.
+    segment_bytes: String = "64MiB".into();
+    segment_seconds: u64 = 60;
+    /// Bytes of all segments together; the oldest go first. At least four times segment_bytes.
+    max_bytes: String = "4GiB".into();
+});
+
 section!(Log, "log", {
     /// error, warn, info, debug or trace.
     level: String = "info".into();
@@ -128,6 +140,7 @@ pub(super) struct File {
     pub probe: Probe,
     pub limits: Limits,
     pub retention: Retention,
+    pub trace: Trace,
     pub log: Log,
 }
 
@@ -141,6 +154,7 @@ impl Default for File {
             probe: Probe::default(),
             limits: Limits::default(),
             retention: Retention::default(),
+            trace: Trace::default(),
             log: Log::default(),
         }
     }
@@ -160,6 +174,7 @@ pub fn default_text() -> String {
     MarkerProbe::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
+    Trace::write(&mut text);
     Log::write(&mut text);
     text
 }
@@ -175,6 +190,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "fault",
         "limits",
         "retention",
+        "trace",
         "log",
     ];
     [
@@ -186,6 +202,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         MarkerProbe::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
+        Trace::FIELDS,
         Log::FIELDS,
     ]
     .into_iter()

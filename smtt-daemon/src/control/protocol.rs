@@ -13,6 +13,7 @@
 use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
 use crate::loss::Hop;
 use crate::probes::Verdict;
+use crate::trace::counts::TraceStatus;
 pub use crate::probes::doctor::Check;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,9 @@ pub struct Status {
     pub probes: Vec<ProbeRow>,
     /// The loss ledger in the order of flow.
     pub ledger: Vec<Hop>,
+    /// How the writing of trace records fares; absent where none are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceStatus>,
     /// What the daemon uses.
     #[serde(rename = "self")]
     pub own: SelfFigures,

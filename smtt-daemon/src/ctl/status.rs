@@ -5,6 +5,7 @@ use super::{Exit, Failure, Output, human};
 use crate::control::client::Client;
 use crate::control::protocol::{ProbeRow, SelfFigures, Status};
 use crate::loss::Hop;
+use crate::trace::counts::TraceStatus;
 use serde_json::{Map, Value, json};
 
 const PROBES: &[Column] = &[
@@ -107,6 +108,10 @@ fn text(status: &Status, output: Output) -> String {
     text.push_str(&probes(&status.probes, output));
     text.push('\n');
     text.push_str(&ledger(&status.ledger, output));
+    if let Some(trace) = &status.trace {
+        text.push('\n');
+        text.push_str(&trace_files(trace));
+    }
     if !status.degraded.is_empty() {
         text.push('\n');
         for reason in &status.degraded {
@@ -155,6 +160,39 @@ fn probes(probes: &[ProbeRow], output: Output) -> String {
             probe.name, probe.hook, probe.reason
         ));
     }
+    text
+}
+
+/// How the writing of trace records fares, in one line.
+fn trace_files(trace: &TraceStatus) -> String {
+    let counts = &trace.counts;
+    let state = if trace.failing.is_empty() {
+        "writing"
+    } else {
+        "cannot be written"
+    };
+    let mut text = format!(
+        "trace files in {}: {state}, {} records in {} finished segments since the start, {} on the disk",
+        trace.folder,
+        human::count(counts.written),
+        human::count(counts.segments),
+        human::bytes(counts.disk_bytes)
+    );
+    for (what, count) in [
+        (
+            "segments removed to keep within max_bytes",
+            counts.segments_removed,
+        ),
+        (
+            "unfinished segments of a crash removed",
+            counts.leftovers_removed,
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {} {what}", human::count(count)));
+        }
+    }
+    text.push('\n');
     text
 }
 
