@@ -278,8 +278,9 @@ fn address(record: &Record) -> String {
     if let Some(total) = number(record, "range_total").filter(|total| *total > 1) {
         text.push_str(&format!(" (range {} of {total})", first + 1));
     }
-    if let Some(age) = number(record, "address_age_ns").filter(|age| *age > 0) {
-        text.push_str(&format!(" told {} before", human::duration(age)));
+    if let Some(age) = number(record, "address_age_ms").filter(|age| *age > 0) {
+        let age = human::duration(age.saturating_mul(1_000_000));
+        text.push_str(&format!(" told {age} before"));
     }
     text
 }

@@ -155,12 +155,17 @@ impl Folder {
     /// When one of that fails; [`io::ErrorKind::ResourceBusy`] when another daemon has the folder.
     pub fn take(path: &Path, gid: Option<u32>) -> io::Result<(Self, u64)> {
         make(path, gid)?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path.join(LOCK))?;
+        let name = path.join(LOCK);
+        drop(
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&name)?,
+        );
+        // Held for reading only: a file that is open for writing keeps its disk from being mounted read-only.
+        let lock = File::open(&name)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
             match io::Error::from(error) {
                 busy if busy.kind() == io::ErrorKind::WouldBlock => {

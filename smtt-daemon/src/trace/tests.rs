@@ -25,12 +25,21 @@ fn source(application_id: &str) -> Arc<Source> {
     })
 }
 
+/// Numbers without a pattern that a compressor could use, the same in every run.
+fn scattered(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 /// A record that looks like one of a real job: addresses and ids change, names repeat.
 fn record(source: &Arc<Source>, number: u64) -> Record {
+    let any = scattered(number);
     let mut record = Record::new(
         Arc::clone(source),
-        1_790_000_000_000_000_000 + number * 31_337,
-        match number % 4 {
+        time_of(number),
+        match any % 4 {
             0 => Kind::Put,
             1 | 2 => Kind::Get,
             _ => Kind::Drop,
@@ -38,22 +47,33 @@ fn record(source: &Arc<Source>, number: u64) -> Record {
     );
     record.stage_id = Some((number / 1000) as u32);
     record.stage_attempt = Some(0);
-    record.task_attempt_id = Some(number / 16);
-    record.rdd_id = Some((number % 7) as u32);
-    record.partition = Some((number / 7 % 256) as u32);
-    record.block_id = Some(format!("rdd_{}_{}", number % 7, number / 7 % 256));
+    let (rdd, partition) = ((any >> 8) % 7, (any >> 16) % 256);
+    record.task_attempt_id = Some(number / 16 + (any >> 24) % 4);
+    record.rdd_id = Some(rdd as u32);
+    record.partition = Some(partition as u32);
+    record.block_id = Some(format!("rdd_{rdd}_{partition}"));
     record.region = Some("storage");
-    record.size_bytes = Some(1 << 20 | (number % 256) << 8);
+    // A block keeps its size and place.
+    let block = scattered(rdd * 1000 + partition);
+    record.size_bytes = Some(1 << 20 | block & 0xffff);
     record.on_heap = Some(true);
     record.serialized = Some(true);
-    record.address_age_ns = Some(0);
+    record.address_age_ns = Some(match record.kind {
+        Kind::Put => 0,
+        _ => any >> 30,
+    });
     record.ranges = vec![(
-        0x7_0000_0000 + (number.wrapping_mul(2_654_435_761) % (1 << 32) & !7),
-        1 << 20,
+        0x7_0000_0000 + (block >> 16 & 0xffff_fff8),
+        1 << 20 | block & 0xffff,
     )];
     record.range_first = Some(0);
     record.range_total = Some(1);
     record
+}
+
+/// Accesses of several threads: some 30 microseconds apart.
+fn time_of(number: u64) -> u64 {
+    1_790_000_000_000_000_000 + number * 31_337 + scattered(number) % 30_000
 }
 
 fn settings(folder: &Path) -> TraceSettings {
@@ -139,6 +159,7 @@ fn every_column_comes_back_as_it_was_written() {
     let scratch = tempfile::tempdir().expect("scratch");
     let source = source("app-1");
     let mut whole = record(&source, 3);
+    whole.kind = Kind::Get;
     whole.activity = Some("evict");
     whole.consumer = Some("a, \"b\"".to_owned());
     whole.duration_ns = Some(5);
@@ -163,7 +184,7 @@ fn every_column_comes_back_as_it_was_written() {
         assert!(rows[0].contains_key(column.name), "{} is lost", column.name);
     }
     let expected = serde_json::json!({
-        "application_id": "app-1", "host": "host-1", "kind": "drop", "virtual_address": 0x1ff8, "length_bytes": 16,
+        "application_id": "app-1", "host": "host-1", "kind": "get", "virtual_address": 0x1ff8, "length_bytes": 16,
         "further_addresses": [0x3000, 0x5000], "further_lengths": [4096, 1], "first_page": 1, "pages": 4,
         "crosses_pages": true, "frames": [9, 8, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5,
     });
@@ -265,7 +286,7 @@ fn the_disk_bound_holds_and_the_newest_stay() {
     let last = rows.last().expect("records are left");
     assert_eq!(
         last["time_ns"],
-        1_790_000_000_000_000_000_u64 + 199_999 * 31_337
+        time_of(199_999)
     );
 }
 
@@ -274,14 +295,10 @@ fn a_removed_folder_costs_one_segment_and_comes_back() {
     let scratch = tempfile::tempdir().expect("scratch");
     let folder = scratch.path().join("trace");
     let source = source("app-1");
-    let mut bench = Bench::new(TraceSettings {
-        segment_time: Duration::from_millis(10),
-        ..settings(&folder)
-    });
+    let mut bench = Bench::new(settings(&folder));
     bench.take(records(&source, 0, 20_000));
     fs::remove_dir_all(&folder).expect("removed");
-    std::thread::sleep(Duration::from_millis(15));
-    bench.writer.rotate();
+    bench.writer.finish_all();
     let status = bench.ledger.status();
     assert!(
         status.failing.contains("the daemon makes it again"),

@@ -139,6 +139,11 @@ impl Writer {
             }
             self.rotate();
         }
+        self.finish_all();
+    }
+
+    /// Finishes every segment.
+    pub fn finish_all(&mut self) {
         let all: Vec<PathBuf> = self.open.keys().cloned().collect();
         for partition in all {
             self.finish(&partition);
