@@ -79,7 +79,9 @@ impl Failure {
             Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
             Self::Client(ClientError::Refused(_)) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
-            Self::Trace { error, .. } if matches!(error.kind(), io::ErrorKind::PermissionDenied) => {
+            Self::Trace { error, .. }
+                if matches!(error.kind(), io::ErrorKind::PermissionDenied) =>
+            {
                 Exit::NoPermission
             }
             Self::Trace { .. } | Self::Write(_) => Exit::Degraded,

@@ -18,6 +18,8 @@ mod python;
 mod storage;
 #[path = "spark/tasks.rs"]
 mod tasks;
+#[path = "spark/trace.rs"]
+mod trace;
 
 /// Two executors with one core each, in JVMs of their own.
 const LOCAL_CLUSTER: &str = "local-cluster[2,1,1024]";

@@ -4,6 +4,7 @@
 //! sessions; printed are ratios or differences of neighbours, and their median.
 
 mod fault;
+mod trace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
+    if wanted("trace") {
+        trace::trace(places, &folder.join("trace"))?;
+    }
     if wanted("job") {
         job(places, &folder.join("job"))?;
     }
@@ -85,8 +89,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 4] {
-    ["switch", "fault", "idle", "job"]
+pub fn names() -> [&'static str; 5] {
+    ["switch", "fault", "idle", "trace", "job"]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.

@@ -13,8 +13,8 @@
 use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
 use crate::loss::Hop;
 use crate::probes::Verdict;
-use crate::trace::counts::TraceStatus;
 pub use crate::probes::doctor::Check;
+use crate::trace::counts::TraceStatus;
 use serde::{Deserialize, Serialize};
 
 /// One probe with its verdict.

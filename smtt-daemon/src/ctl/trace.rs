@@ -48,7 +48,10 @@ pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     if query.csv {
         let names = COLUMNS.iter().map(|column| column.name);
-        let names: Vec<&str> = ["application_id", "host"].into_iter().chain(names).collect();
+        let names: Vec<&str> = ["application_id", "host"]
+            .into_iter()
+            .chain(names)
+            .collect();
         writeln!(out, "{}", names.join(","))?;
     } else if !output.json {
         writeln!(out, "{}", HEADINGS.join(SEPARATOR))?;
@@ -237,7 +240,9 @@ fn semantics(record: &Record) -> String {
     let mut parts = Vec::new();
     let mut add = |name: &str, label: &str| {
         if let Some(value) = record.get(name) {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
             if !value.is_empty() {
                 parts.push(if label.is_empty() {
                     value
@@ -383,7 +388,9 @@ mod tests {
 
     #[test]
     fn filters_hold_together() {
-        let row = record(json!({"time_ns": 100, "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}));
+        let row = record(
+            json!({"time_ns": 100, "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
+        );
         let query = |rdd, stage| TraceQuery {
             rdd,
             stage,

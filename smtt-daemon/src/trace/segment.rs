@@ -274,7 +274,6 @@ fn optional<T: DataType>(
         .inspect(|value| there.push(i16::from(value.is_some())))
         .flatten()
         .collect();
-    out.typed::<T>()
-        .write_batch(&present, Some(&there), None)?;
+    out.typed::<T>().write_batch(&present, Some(&there), None)?;
     Ok(())
 }

@@ -82,8 +82,8 @@ impl Tap {
             }
             Fact::BlockRemoved(fact) => {
                 let ids = (fact.rdd_id, fact.partition);
-                record.task_attempt_id = executor
-                    .and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
+                record.task_attempt_id =
+                    executor.and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
                 known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
             }
             Fact::PageAllocated(fact) => told_page(&mut record, fact),
@@ -236,10 +236,9 @@ fn told_span(record: &mut Record, span: &Span) {
     record.consumer = Some(span.name.clone());
     record.duration_ns = Some(span.duration_ns);
     record.region = match activity {
-        Activity::EVICT
-        | Activity::BROADCAST
-        | Activity::CACHE_READ
-        | Activity::CACHE_WRITE => Some("storage"),
+        Activity::EVICT | Activity::BROADCAST | Activity::CACHE_READ | Activity::CACHE_WRITE => {
+            Some("storage")
+        }
         Activity::SPILL
         | Activity::MERGE
         | Activity::SORT

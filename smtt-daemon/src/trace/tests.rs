@@ -194,7 +194,14 @@ fn every_column_comes_back_as_it_was_written() {
     let there: Vec<&str> = rows[1].keys().map(String::as_str).collect();
     assert_eq!(
         there,
-        ["application_id", "host", "time", "time_ns", "kind", "executor_id"],
+        [
+            "application_id",
+            "host",
+            "time",
+            "time_ns",
+            "kind",
+            "executor_id"
+        ],
         "what is not known is absent"
     );
 }
@@ -284,10 +291,7 @@ fn the_disk_bound_holds_and_the_newest_stay() {
     assert_eq!(counts.written, 200_000, "{counts:?}");
     let rows = written(scratch.path());
     let last = rows.last().expect("records are left");
-    assert_eq!(
-        last["time_ns"],
-        time_of(199_999)
-    );
+    assert_eq!(last["time_ns"], time_of(199_999));
 }
 
 #[test]
