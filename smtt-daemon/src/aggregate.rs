@@ -7,12 +7,14 @@
 mod executor;
 mod faults;
 mod memory;
+mod pages;
 mod task;
 pub mod view;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use memory::{Block, Held, Memory, Page, PageKey};
+pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 
 use crate::attribute::{Claim, Names, names};
@@ -98,6 +100,8 @@ pub struct State {
     expired_set: HashSet<u64>,
     /// Dead executors that had to make room since the last call of [`State::expire`].
     evicted: Vec<u64>,
+    /// What the resolver has done; `None` while it is switched off.
+    resolve_counts: Option<ResolveCounts>,
     now_ns: u64,
 }
 
@@ -118,6 +122,7 @@ impl State {
             expired: VecDeque::new(),
             expired_set: HashSet::new(),
             evicted: Vec::new(),
+            resolve_counts: None,
             now_ns: 0,
         }
     }

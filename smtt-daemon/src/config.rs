@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::aggregate::Limits;
+use crate::pmu::{Identity, Overrides, describe};
 use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
+use crate::resolve::ResolveSettings;
 use crate::trace::TraceSettings;
 
 pub use self::file::{DEFAULT_FILE, default_text};
@@ -30,6 +32,8 @@ pub struct Config {
     pub series: usize,
     /// How often the counters are read.
     pub tick: Duration,
+    /// Looking where pages are.
+    pub resolve: ResolveSettings,
     /// Trace files; `None` where none are written.
     pub trace: Option<TraceSettings>,
     /// Where trace files are, or would be.
@@ -347,7 +351,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             executors,
             processes: count("limits.processes", limits.processes, 1 << 20)?,
             threads,
-            page_walks: PageWalkSettings::default(),
+            page_walks: page_walks(&file.pmu)?,
         },
         limits: Limits {
             executors: executors as usize,
@@ -390,11 +394,60 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             Duration::from_millis(100),
             Duration::from_secs(60),
         )?,
+        resolve: ResolveSettings {
+            pages_per_second: within(
+                "resolve.pages_per_second",
+                file.resolve.pages_per_second,
+                0,
+                100_000_000,
+            )?,
+            milliseconds_per_second: within(
+                "resolve.milliseconds_per_second",
+                file.resolve.milliseconds_per_second,
+                1,
+                1000,
+            )?,
+            interval: duration(
+                "resolve.interval",
+                &file.resolve.interval,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )?,
+        },
         trace: enabled.then_some(trace.clone()),
         trace_folder: trace.folder,
         log: Log {
             level: file.log.level.clone(),
         },
+    })
+}
+
+/// How page walks are sampled. Events are checked against this machine's PMUs, which give their terms a meaning.
+fn page_walks(pmu: &file::Pmu) -> Result<PageWalkSettings, (&'static str, String)> {
+    let overrides = Overrides(pmu.events.clone());
+    describe(&Identity::of_this_machine(Path::new("/")), &overrides)
+        .map_err(|error| ("pmu.events", error.to_string()))?;
+    if let Some((role, _)) = pmu.sample_periods.iter().find(|(_, period)| **period == 0) {
+        return Err((
+            "pmu.sample_periods",
+            format!("{role} = 0 takes no samples: at least 1"),
+        ));
+    }
+    Ok(PageWalkSettings {
+        enabled: pmu.enabled,
+        max_samples_per_second: count(
+            "pmu.max_samples_per_second",
+            pmu.max_samples_per_second,
+            100_000,
+        )?,
+        sample_periods: pmu.sample_periods.clone(),
+        turn: duration(
+            "pmu.turn",
+            &pmu.turn,
+            Duration::from_secs(1),
+            Duration::from_secs(3600),
+        )?,
+        overrides,
     })
 }
 

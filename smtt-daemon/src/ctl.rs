@@ -8,6 +8,7 @@ pub mod columns;
 mod doctor;
 pub mod human;
 mod listing;
+mod pages;
 mod pmu;
 mod report;
 mod status;
@@ -181,9 +182,10 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
+        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
         Command::Trace(query) => trace::run(output, query),
-        Command::Pmu { cpuid } => pmu::run(output, cpuid.as_ref()),
+        Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };
     match result {

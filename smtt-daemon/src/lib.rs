@@ -14,5 +14,6 @@ pub mod perf;
 pub mod pipeline;
 pub mod pmu;
 pub mod probes;
+pub mod resolve;
 pub mod source;
 pub mod trace;

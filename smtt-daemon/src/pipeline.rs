@@ -29,7 +29,7 @@ use crate::loss::{DecodeCounts, SourceCounts};
 use crate::probes::{Probes, TOOLCHAIN, doctor};
 use crate::source::{self, Record, SourceCounters};
 use crate::trace::{Tap, Trace};
-use crate::{discover, probes};
+use crate::{discover, probes, resolve};
 
 /// Batches between the ring and the middle.
 const BATCHES: usize = 16;
@@ -106,6 +106,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     });
     let (found, discovered) = mpsc::channel(4);
     spawn_discovery(config.marker.scan_interval, found, stopped.clone());
+
+    let until = stopped.clone();
+    resolve::spawn(config.resolve, Arc::clone(&shared), move || *until.borrow());
 
     let (trace, tap) = match config.trace {
         Some(mut settings) => {

@@ -125,7 +125,7 @@ impl Probes {
             reader: Reader::default(),
             access_known: false,
             major_known: false,
-            walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.pass)),
+            walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.turn)),
             online: attach::online()?,
             software: Vec::new(),
             ebpf,

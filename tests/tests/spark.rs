@@ -12,6 +12,8 @@ mod faults;
 mod late;
 #[path = "spark/matrix.rs"]
 mod matrix;
+#[path = "spark/pages.rs"]
+mod pages;
 #[path = "spark/python.rs"]
 mod python;
 #[path = "spark/storage.rs"]

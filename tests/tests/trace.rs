@@ -44,7 +44,7 @@ print(files, records)
 /// Milliseconds from the writer's start to its end, different each time: small and large, in no order.
 fn lifetime(round: u64) -> Duration {
     let scattered = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    Duration::from_micros(2_000 + scattered % 250_000)
+    Duration::from_micros(2_000 + scattered % 500_000)
 }
 
 #[test]

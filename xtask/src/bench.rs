@@ -4,6 +4,7 @@
 //! sessions; printed are ratios or differences of neighbours, and their median.
 
 mod fault;
+mod pages;
 mod trace;
 
 use std::fs;
@@ -75,6 +76,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("fault") {
         fault::fault(places, &folder.join("fault"))?;
     }
+    if wanted("pages") {
+        pages::pages(places, &folder.join("pages"))?;
+    }
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
@@ -89,8 +93,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 5] {
-    ["switch", "fault", "idle", "trace", "job"]
+pub fn names() -> [&'static str; 6] {
+    ["switch", "fault", "pages", "idle", "trace", "job"]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.

@@ -3,6 +3,7 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
 //! hand without a walk through the tables; a test compares the two.
 
+use super::pages::{LastLook, Mark, mark, usable};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
@@ -63,6 +64,8 @@ pub struct Page {
     pub address: u64,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// On the Java heap.
+    pub on_heap: bool,
     /// Class that asked for it.
     pub consumer: String,
     told_ns: u64,
@@ -126,6 +129,18 @@ impl Block {
         self.told_ns
     }
 
+    /// Tells it from every other block or page of its executor.
+    #[must_use]
+    pub const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// What stands for it at its addresses; `None` where it has none.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        mark(self.serial, usable(&self.ranges))
+    }
+
     fn held(&self) -> Held {
         Held {
             storage_bytes: self.size_bytes,
@@ -137,6 +152,18 @@ impl Block {
 }
 
 impl Page {
+    /// Tells it from every other block or page of its executor.
+    #[must_use]
+    pub const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// What stands for it at its address; `None` where it has none.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        mark(self.serial, usable(&[(self.address, self.size_bytes)]))
+    }
+
     fn held(&self) -> Held {
         Held {
             execution_bytes: self.size_bytes,
@@ -161,6 +188,8 @@ pub struct Memory {
     pub pages_over_cap: u64,
     /// Ranges that were impossible or had no room, since the start.
     pub ranges_refused: u64,
+    /// Where their bytes were when the resolver last looked.
+    pub looked: LastLook,
     held: HashMap<RddKey, Held>,
     all: Held,
     next_serial: u64,
@@ -398,6 +427,7 @@ impl Memory {
             task: fact.task_attempt_id,
             address: fact.address,
             size_bytes: fact.size_bytes,
+            on_heap: fact.on_heap,
             consumer: fact.consumer.clone(),
             told_ns: time_ns,
             told_in,
@@ -492,6 +522,7 @@ impl Memory {
         self.held.clear();
         self.all = Held::default();
         self.addresses = AddressMap::default();
+        self.looked = LastLook::default();
     }
 
     /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.

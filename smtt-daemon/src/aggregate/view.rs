@@ -1,10 +1,12 @@
 //! Listings: the state as rows, filtered, for `smtt-ctl`, the HTTP interface and the metrics.
 
 mod executors;
+mod pages;
 mod rdds;
 mod work;
 
 pub use executors::ExecutorRow;
+pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
 

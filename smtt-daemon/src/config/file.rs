@@ -1,8 +1,11 @@
 //! The configuration file as written: its keys, their defaults and their explanations in one place.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+
+use crate::pmu::Role;
 
 /// Where the configuration is, unless the command line says otherwise.
 pub const DEFAULT_FILE: &str = "/etc/smtt/smtt.toml";
@@ -72,6 +75,30 @@ section!(MarkerProbe, "probe.marker", {
     facts_per_second: u64 = 20_000;
 });
 
+section!(Pmu, "pmu", {
+    /// Whether page walks are sampled where the processor's counters tell of them. `smtt-ctl pmu` says what that is.
+    enabled: bool = true;
+    /// Samples per second that each CPU takes at most, all events together.
+    max_samples_per_second: u64 = 200;
+    /// How long events that do not fit the counters together count until it is the others' turn.
+    turn: String = "5s".into();
+    /// Events by role in perf's notation, in place of those of the table:
+    /// { load_walk_cycles = "cpu/event=0x08,umask=0x10,cmask=1/" }
+    events: BTreeMap<Role, String> = BTreeMap::new();
+    /// Events per sample by role, fixed, for experiments: { cycles = 10000019 }
+    sample_periods: BTreeMap<Role, u64> = BTreeMap::new();
+});
+
+section!(Resolve, "resolve", {
+    /// Pages per second that are looked at to find out where they are; 0 looks at none. An executor with more pages
+    /// than that gets estimates, from pages that are evenly spread.
+    pages_per_second: u64 = 10_000;
+    /// CPU time per second for it, in milliseconds.
+    milliseconds_per_second: u64 = 2;
+    /// Time from one look at all executors to the next.
+    interval: String = "10s".into();
+});
+
 section!(Limits, "limits", {
     /// Executors at a time, living and dead.
     executors: u64 = 64;
@@ -138,6 +165,8 @@ pub(super) struct File {
     pub control: Control,
     pub marker: Marker,
     pub probe: Probe,
+    pub pmu: Pmu,
+    pub resolve: Resolve,
     pub limits: Limits,
     pub retention: Retention,
     pub trace: Trace,
@@ -152,6 +181,8 @@ impl Default for File {
             control: Control::default(),
             marker: Marker::default(),
             probe: Probe::default(),
+            pmu: Pmu::default(),
+            resolve: Resolve::default(),
             limits: Limits::default(),
             retention: Retention::default(),
             trace: Trace::default(),
@@ -172,6 +203,8 @@ pub fn default_text() -> String {
     Marker::write(&mut text);
     Fault::write(&mut text);
     MarkerProbe::write(&mut text);
+    Pmu::write(&mut text);
+    Resolve::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
     Trace::write(&mut text);
@@ -188,6 +221,8 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "marker",
         "probe",
         "fault",
+        "pmu",
+        "resolve",
         "limits",
         "retention",
         "trace",
@@ -200,6 +235,8 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Marker::FIELDS,
         Fault::FIELDS,
         MarkerProbe::FIELDS,
+        Pmu::FIELDS,
+        Resolve::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
         Trace::FIELDS,

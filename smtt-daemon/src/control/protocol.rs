@@ -5,6 +5,7 @@
 //! | `/v1/status` | [`Status`] |
 //! | `/v1/doctor` | array of [`Check`] |
 //! | `/v1/executors`, `/v1/stages`, `/v1/tasks`, `/v1/rdds`, `/v1/blocks` | [`crate::aggregate::view::Listing`] |
+//! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::aggregate::view::PagesRow`] |
 //! | `/v1/report` | [`Report`] |
 //!
 //! Listings take `app`, `executor`, `rdd`, `stage`, `sort` and `limit` in the query. An error is

@@ -58,6 +58,15 @@ pub enum Command {
     },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
+    /// Where bytes are: in memory, swapped or never touched; on which page sizes; on which NUMA nodes.
+    Pages {
+        /// Which rows.
+        #[command(flatten)]
+        query: Query,
+        /// What a row stands for.
+        #[command(flatten)]
+        by: PagesBy,
+    },
     /// Everything that matters, live. q, Esc or Ctrl-C ends it.
     Top {
         /// Which rows.
@@ -76,6 +85,9 @@ pub enum Command {
         /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
         #[arg(long, value_name = "ID")]
         cpuid: Option<crate::pmu::Identity>,
+        /// Configuration whose [pmu] events take the place of the table's.
+        #[arg(long, value_name = "FILE")]
+        config: Option<std::path::PathBuf>,
     },
 }
 
@@ -145,6 +157,21 @@ fn age(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no time: write a number and s, m, h or d, as in 10m"))
 }
 
+/// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.
+#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+#[group(multiple = false)]
+pub struct PagesBy {
+    /// A row for each cached block.
+    #[arg(long)]
+    pub blocks: bool,
+    /// A row for each task attempt that holds execution memory.
+    #[arg(long)]
+    pub tasks: bool,
+    /// A row for each executor.
+    #[arg(long)]
+    pub executors: bool,
+}
+
 /// Which rows, in which order.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Query {
@@ -200,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_listing_takes_json_filters_and_sort() {
-        for listing in ["executors", "stages", "tasks", "rdds", "blocks"] {
+        for listing in ["executors", "stages", "tasks", "rdds", "blocks", "pages"] {
             let line = [
                 "smtt-ctl",
                 listing,
@@ -219,6 +246,13 @@ mod tests {
             let args = Args::try_parse_from(line).expect("parsed");
             assert!(args.json);
         }
+    }
+
+    #[test]
+    fn rows_of_pages_stand_for_one_thing() {
+        let parse = |more: &[&str]| Args::try_parse_from([&["smtt-ctl", "pages"], more].concat());
+        assert!(parse(&["--rdd", "7", "--blocks"]).is_ok());
+        assert!(parse(&["--blocks", "--tasks"]).is_err());
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn is_idle(row: &Map<String, Value>) -> bool {
 }
 
 /// A listing as text.
-fn text(kind: &ListingKind, listing: &Rows, output: Output) -> String {
+pub(super) fn text(kind: &ListingKind, listing: &Rows, output: Output) -> String {
     if listing.rows.is_empty() {
         return format!("no {}\n{}", kind.what, footer(kind, &listing.summary));
     }

@@ -44,6 +44,11 @@ impl Handle {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// When it started, in clock ticks since boot; `None` once it has ended.
+    pub fn start_ticks(&self) -> Option<u64> {
+        Some(parse_stat(&self.read("stat").ok()?)?.1)
+    }
+
     /// Names in a folder below the process's folder.
     pub fn list(&self, name: &str) -> Vec<String> {
         let path = format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd());
@@ -74,7 +79,11 @@ fn numbers() -> impl Iterator<Item = u32> {
 
 /// Parent and start time (in clock ticks since boot) of a process.
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The same, of the text of `/proc/PID/stat`.
+fn parse_stat(stat: &str) -> Option<(u32, u64)> {
     // The command name may hold blanks and brackets; the fields start after the last bracket.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
     Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))

@@ -4,6 +4,7 @@
 
 mod collect;
 mod other;
+mod pages;
 pub mod table;
 mod text;
 

@@ -1,5 +1,7 @@
 //! Events in perf's own notation, as the configuration gives them: `cpu/event=0x12,umask=0x10,cmask=1/`, `rNNN`, and
-//! the generic names that matter here; several, one per core-type PMU of a hybrid CPU, separated by commas.
+//! the generic names that matter here, and the kernel's software events; several, one per core-type PMU of a hybrid CPU, separated by commas.
+
+use crate::perf::TYPE_SOFTWARE;
 
 use super::encoding::{Bits, Encoding, PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, Pmu};
 
@@ -21,6 +23,21 @@ pub const GENERIC: [(&str, u32, u64); 4] = [
     ("cpu-cycles", PERF_TYPE_HARDWARE, 0),
     ("dTLB-load-misses", PERF_TYPE_HW_CACHE, 0x1_0003),
     ("dTLB-store-misses", PERF_TYPE_HW_CACHE, 0x1_0103),
+];
+
+/// The kernel's own events by perf's names, with their config. They need no counter of the processor, so a machine
+/// without counters has them too.
+pub const SOFTWARE: [(&str, u64); 10] = [
+    ("cpu-clock", 0),
+    ("task-clock", 1),
+    ("page-faults", 2),
+    ("faults", 2),
+    ("context-switches", 3),
+    ("cpu-migrations", 4),
+    ("minor-faults", 5),
+    ("major-faults", 6),
+    ("alignment-faults", 7),
+    ("emulation-faults", 8),
 ];
 
 /// A generic event on one core PMU. Of several core types each is named in the upper half of `config`, or the kernel
@@ -191,9 +208,10 @@ fn put_modifiers(text: &str, at: usize, event: &mut Encoding) -> Result<(), Prob
 fn without_pmu(text: &str, at: usize, cores: &[&Pmu]) -> Result<Vec<Encoding>, Problem> {
     let (name, modifiers) = text.split_at(text.find(':').unwrap_or(text.len()));
     let known = GENERIC.iter().find(|(known, ..)| *known == name);
+    let software = SOFTWARE.iter().find(|(known, _)| *known == name);
     let raw = name
         .strip_prefix('r')
-        .filter(|_| known.is_none())
+        .filter(|_| known.is_none() && software.is_none())
         .map(|digits| u64::from_str_radix(digits, 16));
     cores
         .iter()
@@ -201,6 +219,10 @@ fn without_pmu(text: &str, at: usize, cores: &[&Pmu]) -> Result<Vec<Encoding>, P
             let mut event = match (known, &raw) {
                 (Some(&(_, perf_type, config)), _) => {
                     generic(pmu, cores.len() > 1, perf_type, config)
+                }
+                (None, None) if software.is_some() => {
+                    let config = software.map_or(0, |(_, config)| *config);
+                    Encoding::of_type(pmu, Some(TYPE_SOFTWARE), config)
                 }
                 (None, Some(Ok(config))) => Encoding::raw(pmu, *config),
                 (None, Some(Err(_))) => {
@@ -212,7 +234,11 @@ fn without_pmu(text: &str, at: usize, cores: &[&Pmu]) -> Result<Vec<Encoding>, P
                     ));
                 }
                 (None, None) => {
-                    let names: Vec<&str> = GENERIC.iter().map(|(name, ..)| *name).collect();
+                    let names: Vec<&str> = GENERIC
+                        .iter()
+                        .map(|(name, ..)| *name)
+                        .chain(SOFTWARE.iter().map(|(name, _)| *name))
+                        .collect();
                     let problem = format!(
                         "`{name}` is no event; write PMU/term=value,.../, rNNN, or one of: {}",
                         names.join(", ")
@@ -252,6 +278,8 @@ mod tests {
             ("cpu/config=0x1001012,config1=0x5/", 4, 0x100_1012, 5),
             ("r1001012", 4, 0x100_1012, 0),
             ("dTLB-load-misses:u", 3, 0x1_0003, 0),
+            ("cpu-clock", 1, 0, 0),
+            ("page-faults:k", 1, 2, 0),
             (" cycles ", 0, 0, 0),
         ] {
             let events = x86(text).expect(text);
@@ -363,6 +391,11 @@ mod tests {
         assert_eq!(
             both.iter().map(|event| event.perf_type).collect::<Vec<_>>(),
             [Some(4), Some(10)]
+        );
+        let both = parse("cpu-clock", &cores, &cores).expect("the clock on each core type");
+        assert!(
+            both.len() == 2 && both.iter().all(|event| event.perf_config == 0),
+            "a clock is the same on each: {both:?}"
         );
         let both = parse("cycles", &cores, &cores).expect("cycles on each core type");
         assert_eq!(

@@ -35,7 +35,7 @@ pub struct PageWalkSettings {
     /// Events per sample of a role, fixed: the limit above does not change it.
     pub sample_periods: BTreeMap<Role, u64>,
     /// How long events that do not fit the counters together count until it is the others' turn.
-    pub pass: Duration,
+    pub turn: Duration,
     /// Events that take the place of the table's.
     pub overrides: Overrides,
 }
@@ -46,7 +46,7 @@ impl Default for PageWalkSettings {
             enabled: true,
             max_samples_per_second: 200,
             sample_periods: BTreeMap::new(),
-            pass: Duration::from_secs(5),
+            turn: Duration::from_secs(5),
             overrides: Overrides::default(),
         }
     }

@@ -9,6 +9,8 @@
 
 #[path = "workload/marker.rs"]
 mod marker;
+#[path = "workload/pages.rs"]
+mod pages;
 #[path = "workload/scenario.rs"]
 mod scenario;
 #[path = "workload/walks.rs"]
@@ -78,6 +80,8 @@ fn main() -> Result<()> {
         "leader" => scenario::leader,
         "exec" => scenario::exec,
         "late" => scenario::late,
+        "pages" => pages::pages,
+        "latency" => pages::latency,
         "walks" => walks::walks,
         "duty" => walks::duty,
         "contexts" => walks::contexts,

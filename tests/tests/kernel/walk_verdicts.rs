@@ -70,6 +70,80 @@ fn page_walks_that_are_switched_off_are_not_measured() -> Result<()> {
     Ok(())
 }
 
+/// Lets the kernel refuse the calling thread's perf events of everybody on one processor, for ever.
+fn refuse_events_on(processor: u32) -> Result<()> {
+    /// Offsets in the kernel's `struct seccomp_data`: the number of the call, and the low half of its third argument.
+    const NUMBER: u32 = 0;
+    const PROCESSOR: u32 = 16 + 2 * 8;
+    const LOAD: u16 = 0x20;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const REFUSE: u32 = 0x0005_0000 | libc::EACCES as u32;
+    const ALLOW: u32 = 0x7fff_0000;
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        line(LOAD, 0, 0, NUMBER),
+        line(IF_EQUAL, 0, 3, libc::SYS_perf_event_open as u32),
+        line(LOAD, 0, 0, PROCESSOR),
+        line(IF_EQUAL, 0, 1, processor),
+        line(RETURN, 0, 0, REFUSE),
+        line(RETURN, 0, 0, ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the filter outlives the calls, which copy it; both are about the calling thread only.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    ensure!(
+        done,
+        "no filter of system calls: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
+}
+
+#[test]
+fn an_event_that_is_refused_on_one_processor_is_measured_on_none_and_the_verdict_says_why()
+-> Result<()> {
+    let test = || -> Result<()> {
+        let last = std::thread::available_parallelism()?.get() as u32 - 1;
+        refuse_events_on(last)?;
+        let Some(mut lab) = lab(&clock_and_faults())? else {
+            return Ok(());
+        };
+        ensure!(
+            lab.read()?.page_walks.is_none(),
+            "an event is refused, but there is {:?}",
+            lab.page_walks
+        );
+        let verdict = lab.walk_verdict().context("no verdict on page walks")?;
+        println!("{verdict:?}");
+        ensure!(
+            verdict.verdict == VerdictState::Unsupported
+                && verdict.reason.starts_with("cpu-clock (cycles) ")
+                && verdict.reason.contains(&format!("on CPU {last}: "))
+                && verdict.reason.contains("CAP_PERFMON"),
+            "{verdict:?}"
+        );
+        Ok(())
+    };
+    // The filter is for a thread's whole life: it has to be another one than the other tests'.
+    std::thread::scope(|scope| {
+        scope
+            .spawn(test)
+            .join()
+            .map_err(|_| anyhow::anyhow!("the test panicked"))?
+    })
+}
+
 #[test]
 fn an_event_that_counts_nothing_gives_a_verdict_and_no_figure() -> Result<()> {
     // No program of this processor ever has such a fault.

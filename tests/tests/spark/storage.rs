@@ -15,7 +15,7 @@ use crate::LOCAL_CLUSTER;
 /// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
 const PATTERN_SHARE: f64 = 0.95;
 
-fn application(lab: &Lab) -> Result<Application> {
+pub fn application(lab: &Lab) -> Result<Application> {
     Ok(
         Application::java(&lab.places, LOCAL_CLUSTER, "Storage", &["4"])?
             // The pattern is to be seen in memory; Spark 4.3 compresses serialised blocks unless told otherwise.
@@ -162,14 +162,14 @@ fn occurrences(memory: &[u8], pattern: &[u8]) -> usize {
     count
 }
 
-fn text(row: &Value, key: &str) -> Result<String> {
+pub fn text(row: &Value, key: &str) -> Result<String> {
     Ok(row[key]
         .as_str()
         .with_context(|| format!("no text {key} in {row}"))?
         .to_owned())
 }
 
-fn number(row: &Value, key: &str) -> Result<u64> {
+pub fn number(row: &Value, key: &str) -> Result<u64> {
     row[key]
         .as_u64()
         .with_context(|| format!("no number {key} in {row}"))

@@ -1,6 +1,6 @@
 //! Routes and their handlers.
 
-use crate::aggregate::view::{Filter, Listing};
+use crate::aggregate::view::{Filter, Listing, PagesBy};
 use crate::control::Shared;
 use crate::control::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
 use crate::control::sort::{Row, Sort, sort};
@@ -72,6 +72,22 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                 )
             }),
         )
+        .route(
+            "/v1/pages",
+            get(|held, query| pages(held, query, PagesBy::Rdd)),
+        )
+        .route(
+            "/v1/pages/blocks",
+            get(|held, query| pages(held, query, PagesBy::Block)),
+        )
+        .route(
+            "/v1/pages/tasks",
+            get(|held, query| pages(held, query, PagesBy::Task)),
+        )
+        .route(
+            "/v1/pages/executors",
+            get(|held, query| pages(held, query, PagesBy::Executor)),
+        )
         .with_state(Arc::clone(&shared))
         .merge(web_router(shared))
 }
@@ -118,6 +134,21 @@ async fn list<R: Serialize>(
     }
     rows.truncate(query.limit.unwrap_or(usize::MAX));
     Json(json!({ "rows": rows, "summary": summary })).into_response()
+}
+
+/// Where bytes are, largest first.
+async fn pages(
+    held: Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+    by: PagesBy,
+) -> Response {
+    list(
+        held,
+        query,
+        &["held_bytes:desc", "block_id:asc"],
+        move |s, f| s.state().list_pages(f, by),
+    )
+    .await
 }
 
 async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {

@@ -1,6 +1,7 @@
 //! Snapshot -> families of metrics.
 
 use super::other::Others;
+use super::pages::Pages;
 use super::table::{self, Metric};
 use super::{Family, Sample, Value};
 use crate::aggregate::{FaultFigures, Held, Measured, State, total, unattributed};
@@ -16,24 +17,24 @@ const PAGE_BYTES: u64 = 4096;
 const NAME_MAX: usize = 120;
 
 /// One RDD of the snapshot.
-struct Rdd {
-    key: RddKey,
-    name: String,
+pub(super) struct Rdd {
+    pub(super) key: RddKey,
+    pub(super) name: String,
     faults: FaultCounters,
     held: Held,
 }
 
 /// One executor of the snapshot.
-struct Executor {
-    key: u64,
-    names: Names,
+pub(super) struct Executor {
+    pub(super) key: u64,
+    pub(super) names: Names,
     application_name: String,
     described: bool,
     alive: bool,
     counters: ExecutorCounters,
     context_faults: FaultCounters,
     agreement: Agreement,
-    rdds: Vec<Rdd>,
+    pub(super) rdds: Vec<Rdd>,
 }
 
 fn snapshot(state: &State) -> Vec<Executor> {
@@ -115,7 +116,7 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
 
 /// Collects samples by metric.
 #[derive(Default)]
-struct Families(BTreeMap<&'static str, Vec<Sample>>);
+pub(super) struct Families(BTreeMap<&'static str, Vec<Sample>>);
 
 impl Families {
     fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
@@ -126,17 +127,17 @@ impl Families {
         ));
     }
 
-    fn count(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
+    pub(super) fn count(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
         self.add(metric, labels, Value::Whole(value));
     }
 
-    fn maybe(&mut self, metric: &'static Metric, labels: &[&str], value: Option<u64>) {
+    pub(super) fn maybe(&mut self, metric: &'static Metric, labels: &[&str], value: Option<u64>) {
         if let Some(value) = value {
             self.count(metric, labels, value);
         }
     }
 
-    fn real(&mut self, metric: &'static Metric, value: Option<f64>) {
+    pub(super) fn real(&mut self, metric: &'static Metric, value: Option<f64>) {
         if let Some(value) = value {
             self.add(metric, &[], Value::Real(value));
         }
@@ -146,12 +147,13 @@ impl Families {
 /// All families of one scrape.
 pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) -> Vec<Family> {
     let started = Instant::now();
-    let (executors, measured, (over_cap, _)) = {
+    let (executors, measured, (over_cap, _), pages) = {
         let state = shared.state();
         (
             snapshot(&state),
             state.measured(),
             state.executors_over_cap(),
+            Pages::of(&state),
         )
     };
     let mut families = Families::default();
@@ -175,6 +177,7 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
             others,
         );
     }
+    pages.series(&mut families, &executors, &chosen);
     families.count(table::SERIES_DROPPED, &[], others.dropped);
     families.real(
         table::SCRAPE_DURATION,

@@ -27,6 +27,13 @@ pub struct Metric {
 }
 
 const RDD_LABELS: &[&str] = &["application_id", "executor_id", "rdd_id", "rdd_name"];
+const RDD_NODE_LABELS: &[&str] = &[
+    "application_id",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+    "node",
+];
 
 macro_rules! metrics {
     ($($konst:ident $name:literal $kind:ident $labels:expr, $help:literal, $absent:literal;)+) => {
@@ -71,6 +78,18 @@ metrics! {
         "Bytes of live execution memory that was allocated while the RDD was current", "";
     RDD_CACHED "smtt_rdd_partitions_cached" Gauge RDD_LABELS,
         "Partitions of the RDD in the executor's memory", "work of no RDD";
+    RDD_NODE "smtt_rdd_memory_node_bytes" Gauge RDD_NODE_LABELS,
+        "Bytes of the RDD's blocks and execution memory that are in memory, by NUMA node, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_HUGE "smtt_rdd_memory_huge_page_bytes" Gauge RDD_LABELS,
+        "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+    RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
+        "Pages that were looked at to find out where they are", "[resolve] pages_per_second is 0";
+    RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],
+        "CPU time for it in seconds", "[resolve] pages_per_second is 0";
+    RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
+        "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
     SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
         "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
     TRACE_UP "smtt_trace_up" Gauge &[],

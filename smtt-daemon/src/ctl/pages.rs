@@ -1,0 +1,181 @@
+//! `smtt-ctl pages`: where bytes are.
+
+use super::args::{PagesBy, Query};
+use super::columns::ListingKind;
+use super::listing::{Rows, text};
+use super::table::{Column, Form};
+use super::{Exit, Failure, Output, human, say};
+use crate::control::client::Client;
+use serde_json::{Map, Value};
+
+const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8) -> Column {
+    Column {
+        field,
+        heading,
+        form,
+        rank,
+    }
+}
+
+/// Columns of all kinds of rows; those without a value are not shown.
+const COLUMNS: &[Column] = &[
+    column("application_id", "APPLICATION", Form::Text, 1),
+    column("executor_id", "EXEC", Form::Word, 0),
+    column("rdd_id", "RDD", Form::Word, 1),
+    column("name", "NAME", Form::Text, 2),
+    column("block_id", "BLOCK", Form::Text, 1),
+    column("task_attempt_id", "TASK", Form::Word, 1),
+    column("held_bytes", "HELD", Form::Bytes, 0),
+    column("resolved_bytes", "RESOLVED", Form::Bytes, 6),
+    column("present_bytes", "PRESENT", Form::Bytes, 0),
+    column("swapped_bytes", "SWAPPED", Form::Bytes, 2),
+    column("untouched_bytes", "UNTOUCHED", Form::Bytes, 2),
+    column("unmapped_bytes", "UNMAPPED", Form::Bytes, 9),
+    column("page_sizes", "PAGE SIZES", Form::Text, 1),
+    column("nodes", "NODES", Form::Text, 1),
+    column("spanning_nodes", "SPANNING", Form::Count, 7),
+    column("looked_share", "LOOKED", Form::Share, 5),
+    column("addresses", "ADDRESSES", Form::Word, 8),
+    column("age_ns", "AGE", Form::Duration, 4),
+];
+
+const fn kind(path: &'static str, what: &'static str) -> ListingKind {
+    ListingKind {
+        path,
+        what,
+        columns: COLUMNS,
+        shows_faults: false,
+    }
+}
+
+/// Asks and prints.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    query: &Query,
+    by: PagesBy,
+) -> Result<Exit, Failure> {
+    let kind = if by.blocks {
+        kind("/v1/pages/blocks", "blocks")
+    } else if by.tasks {
+        kind("/v1/pages/tasks", "tasks that hold execution memory")
+    } else if by.executors {
+        kind("/v1/pages/executors", "executors that hold memory")
+    } else {
+        kind("/v1/pages", "RDDs that hold memory")
+    };
+    let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
+    let question = format!(
+        "{}{}",
+        kind.path,
+        query.filter.query_with(sort.as_deref(), query.limit)
+    );
+    let mut listing: Rows = client.get(&question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+    } else {
+        listing.rows.iter_mut().for_each(make_readable);
+        let mut said = text(&kind, &listing, output);
+        if listing
+            .rows
+            .iter()
+            .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
+        {
+            said.push_str(
+                "LOOKED below 100 %: estimated from so many of the pages, evenly spread\n",
+            );
+        }
+        if listing
+            .rows
+            .iter()
+            .any(|row| row.get("addresses").and_then(Value::as_str) == Some("as told"))
+        {
+            said.push_str("as told: on the Java heap, at the addresses that were told last\n");
+        }
+        output.text(&said)?;
+    }
+    let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);
+    if !listing.rows.is_empty() && !listing.rows.iter().any(resolved) {
+        say(
+            "none of it was looked at: it is new (ask again after [resolve] interval), its addresses are not known \
+             (objects have none), or [resolve] pages_per_second is 0",
+        );
+        return Ok(Exit::Degraded);
+    }
+    Ok(Exit::Fine)
+}
+
+/// Lists as text, and the part that was looked at as a share.
+fn make_readable(row: &mut Map<String, Value>) {
+    let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_u64);
+    let list = |row: &Map<String, Value>, field: &str, key: &str| -> Option<Vec<(u64, u64)>> {
+        let list = row.get(field)?.as_array()?.iter();
+        Some(
+            list.filter_map(|part| Some((number(part, key)?, number(part, "bytes")?)))
+                .collect(),
+        )
+    };
+    let shares = |parts: Vec<(u64, u64)>, name: &dyn Fn(u64) -> String| {
+        let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+        match parts.as_slice() {
+            [] => String::new(),
+            [(only, _)] => name(*only),
+            _ => {
+                let share = |(key, bytes): &(u64, u64)| {
+                    let share = *bytes as f64 / all.max(1) as f64;
+                    format!("{} {}", name(*key), human::share(share))
+                };
+                parts.iter().map(share).collect::<Vec<_>>().join(", ")
+            }
+        }
+    };
+    let sizes = list(row, "page_sizes", "page_bytes")
+        .map(|parts| shares(parts, &|bytes| human::bytes(bytes).replace(".0 ", " ")));
+    let nodes =
+        list(row, "nodes", "node").map(|parts| shares(parts, &|node| format!("node {node}")));
+    row.insert("page_sizes".to_owned(), sizes.into());
+    row.insert("nodes".to_owned(), nodes.into());
+    let pages = |field: &str| row.get(field).and_then(Value::as_u64);
+    let share = pages("looked_pages")
+        .zip(pages("pages"))
+        .map(|(looked, pages)| looked as f64 / pages.max(1) as f64);
+    row.insert("looked_share".to_owned(), share.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::view::PagesRow;
+    use serde_json::json;
+
+    #[test]
+    fn every_column_is_a_field_of_its_row() {
+        let Ok(Value::Object(row)) = serde_json::to_value(PagesRow::default()) else {
+            panic!("rows of pages are not objects")
+        };
+        for column in COLUMNS {
+            assert!(
+                row.contains_key(column.field) || column.field == "looked_share",
+                "{}",
+                column.field
+            );
+        }
+    }
+
+    #[test]
+    fn parts_are_shown_as_shares_and_a_whole_by_its_name() {
+        let Value::Object(mut row) = json!({
+            "page_sizes": [{"page_bytes": 4096, "bytes": 100}, {"page_bytes": 2_097_152, "bytes": 300}],
+            "nodes": [{"node": 1, "bytes": 400}],
+            "pages": 8,
+            "looked_pages": 2,
+        }) else {
+            panic!("an object")
+        };
+        make_readable(&mut row);
+        assert_eq!(row["page_sizes"], "4 KiB 25.0 %, 2 MiB 75.0 %");
+        assert_eq!(row["nodes"], "node 1");
+        assert_eq!(row["looked_share"], 0.25);
+        make_readable(&mut row);
+    }
+}

@@ -1,0 +1,184 @@
+//! Memory in every state that a page can be in, told as cached blocks.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Map, Value, json};
+use smtt_common::event::Kind;
+use smtt_common::event::marker::BLOCK_SERIALIZED;
+use smtt_daemon::decode::encode::payload;
+
+use crate::Options;
+use crate::marker::Marker;
+use crate::memory::PAGE;
+
+const MIB: usize = 1 << 20;
+/// Large pages of x86-64 and of most others with small pages of 4 KiB.
+const LARGE: usize = 2 * MIB;
+
+/// Memory that stays until the program ends.
+fn map(bytes: usize) -> Result<usize> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+    let start = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        bail!("mmap of {bytes} bytes: {}", std::io::Error::last_os_error());
+    }
+    Ok(start as usize)
+}
+
+fn advise(start: usize, bytes: usize, advice: i32) -> std::io::Result<()> {
+    // SAFETY: memory of this program that nothing else lives in.
+    if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Writes one byte of each of those pages.
+fn write(start: usize, pages: impl Iterator<Item = usize>) {
+    for page in pages {
+        // SAFETY: inside a mapping of this program.
+        unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
+    }
+}
+
+/// Memory of single pages.
+fn small(bytes: usize) -> Result<usize> {
+    let start = map(bytes)?;
+    // A kernel without large pages does not know the advice, and needs none.
+    let _ = advise(start, bytes, libc::MADV_NOHUGEPAGE);
+    Ok(start)
+}
+
+/// Tells a block of serialised bytes, off the heap, with one range.
+fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
+    let name = format!("rdd_{rdd}_0");
+    let words = [rdd, 0, bytes as u64, BLOCK_SERIALIZED, u64::MAX, 1, 0, 1];
+    let range = (address as u64, bytes as u64);
+    marker.tell(Kind::BLOCK_STORED, &payload(&words, &[range], &[&name]));
+    name
+}
+
+/// A block of each kind. `node=N` adds one that is bound to that node, `large=GIB` one of so many GiB whose first
+/// 256 MiB are written.
+pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
+    let mut blocks = Map::new();
+    let mut block = |rdd: u64, kind: &str, address: usize, bytes: usize| {
+        let name = tell(marker, rdd, address, bytes);
+        let told = json!({ "block": name, "rdd": rdd, "address": address, "bytes": bytes });
+        blocks.insert(kind.to_owned(), told);
+    };
+
+    let huge = map(8 * MIB + LARGE)?.next_multiple_of(LARGE);
+    let large_pages = advise(huge, 8 * MIB, libc::MADV_HUGEPAGE).is_ok();
+    write(huge, 0..8 * MIB / PAGE);
+    block(20, "huge", huge, 8 * MIB);
+
+    // Every second page, and a range that begins and ends within pages.
+    let half = small(4 * MIB)?;
+    write(half, (0..4 * MIB / PAGE).step_by(2));
+    block(21, "half", half + 100, 4 * MIB - 300);
+
+    let zero = small(MIB)?;
+    for page in 0..MIB / PAGE {
+        // SAFETY: inside the mapping.
+        unsafe { ((zero + page * PAGE) as *const u8).read_volatile() };
+    }
+    block(22, "zero", zero, MIB);
+
+    let swapped = small(MIB)?;
+    write(swapped, 0..MIB / PAGE);
+    let paged_out = advise(swapped, MIB, libc::MADV_PAGEOUT).is_ok();
+    block(23, "swapped", swapped, MIB);
+
+    let nowhere = map(MIB)?;
+    // SAFETY: exactly the mapping made above, which nothing uses.
+    unsafe { libc::munmap(nowhere as *mut libc::c_void, MIB) };
+    block(24, "nowhere", nowhere, MIB);
+
+    if let Some(node) = options.text("node") {
+        let node: u32 = node.parse().context("node=N is no number")?;
+        let bound = small(4 * MIB)?;
+        let mask = 1_u64 << node;
+        // SAFETY: memory of this program; the mask has as many bits as the call is told.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                bound,
+                4 * MIB,
+                libc::MPOL_BIND,
+                &raw const mask,
+                64,
+                0,
+            )
+        };
+        ensure!(result == 0, "mbind: {}", std::io::Error::last_os_error());
+        write(bound, 0..4 * MIB / PAGE);
+        block(25, "bound", bound, 4 * MIB);
+    }
+
+    let large = options.number("large", 0)? as usize;
+    if large > 0 {
+        let start = small(large << 30)?;
+        write(start, 0..256 * MIB / PAGE);
+        block(26, "large", start, large << 30);
+    }
+    Ok(json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out }))
+}
+
+/// A thread that keeps mapping and faulting while the program holds a large block; `seconds` long. Gives how long
+/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it.
+pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
+    let seconds = options.number("seconds", 10)?;
+    let bytes = (options.number("large", 12)? as usize) << 30;
+    let start = small(bytes)?;
+    write(start, 0..256 * MIB / PAGE);
+    tell(marker, 26, start, bytes);
+    // Time for the resolver to hear of it.
+    std::thread::sleep(Duration::from_secs(2));
+    let stop = AtomicBool::new(false);
+    let mut steps = std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| -> Result<Vec<u32>> {
+            let mut steps = Vec::with_capacity(8 << 20);
+            while !stop.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                let memory = map(16 * PAGE)?;
+                write(memory, 0..16);
+                // SAFETY: exactly the mapping made above, which nothing uses.
+                unsafe { libc::munmap(memory as *mut libc::c_void, 16 * PAGE) };
+                let nanoseconds = begin.elapsed().as_nanos();
+                if steps.len() < steps.capacity() {
+                    steps.push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
+                }
+            }
+            Ok(steps)
+        });
+        std::thread::sleep(Duration::from_secs(seconds));
+        stop.store(true, Ordering::Relaxed);
+        faulting
+            .join()
+            .map_err(|_| anyhow::anyhow!("the faulting thread panicked"))?
+    })?;
+    ensure!(!steps.is_empty(), "no step was taken");
+    steps.sort_unstable();
+    let at = |share: f64| steps[((steps.len() - 1) as f64 * share) as usize];
+    Ok(json!({
+        "steps": steps.len(),
+        "p50_ns": at(0.5),
+        "p99_ns": at(0.99),
+        "p999_ns": at(0.999),
+        "max_ns": at(1.0),
+    }))
+}

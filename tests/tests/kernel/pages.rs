@@ -1,0 +1,521 @@
+//! Where pages are, against independent readers of the same kernel: this test's own look at pagemap and kpageflags,
+//! `smaps`, `numa_maps`, and what the workload did to its memory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_daemon::aggregate::Limits;
+use smtt_daemon::aggregate::view::{Filter, PagesBy, PagesRow};
+use smtt_daemon::control::{Identity, Shared};
+use smtt_daemon::decode::decode;
+use smtt_daemon::probes::{FaultHook, doctor};
+use smtt_daemon::resolve::{Machine, Method, ResolveSettings, Resolver};
+
+use crate::lab::{Lab, Workload, lab, with_hook};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// More than any test needs.
+const GENEROUS: ResolveSettings = ResolveSettings {
+    pages_per_second: 10_000_000,
+    milliseconds_per_second: 1000,
+    interval: Duration::from_secs(10),
+};
+
+/// A workload whose memory is told, and the state that its facts made.
+struct Scene {
+    /// Keeps the probes, and this test's turn.
+    _lab: Lab,
+    shared: Shared,
+    workload: Workload,
+    /// What it says of its blocks, by kind.
+    blocks: BTreeMap<String, Told>,
+    said: Value,
+}
+
+/// A block as the workload told it.
+#[derive(Clone, Debug)]
+struct Told {
+    name: String,
+    address: u64,
+    bytes: u64,
+}
+
+/// Runs the workload; `None` (and a line that says why) where this machine cannot.
+fn scene(options: &[&str]) -> Result<Option<Scene>> {
+    if procfs_page_bytes() != PAGE {
+        println!("skipped: the workload's memory is laid out for base pages of 4 KiB");
+        return Ok(None);
+    }
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(None);
+    };
+    let mut workload = Workload::start("pages", options)?;
+    lab.executor(workload.pid())?;
+    let said = workload.run()?;
+    lab.read()?;
+    let shared = Shared::new(
+        Identity {
+            version: String::new(),
+            kernel_side: String::new(),
+            telemetry_path: "/metrics".into(),
+            series_max: 10,
+            doctor: doctor::examine,
+        },
+        Limits::default(),
+    );
+    for record in &lab.records {
+        shared
+            .state()
+            .apply(decode(&record.header, &record.payload)?);
+    }
+    let blocks = said["blocks"].as_object().context("no blocks")?;
+    let blocks = blocks
+        .iter()
+        .map(|(kind, block)| {
+            let number = |key: &str| block[key].as_u64().context("no number");
+            let told = Told {
+                name: block["block"].as_str().context("no name")?.to_owned(),
+                address: number("address")?,
+                bytes: number("bytes")?,
+            };
+            Ok((kind.clone(), told))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Some(Scene {
+        _lab: lab,
+        shared,
+        workload,
+        blocks,
+        said,
+    }))
+}
+
+fn procfs_page_bytes() -> u64 {
+    // SAFETY: sysconf has no precondition.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
+}
+
+impl Scene {
+    fn told(&self, kind: &str) -> Result<&Told> {
+        self.blocks
+            .get(kind)
+            .with_context(|| format!("the workload told no block {kind}"))
+    }
+
+    /// The row of a block.
+    fn row(&self, kind: &str) -> Result<PagesRow> {
+        let name = &self.told(kind)?.name;
+        self.shared
+            .state()
+            .list_pages(&Filter::default(), PagesBy::Block)
+            .rows
+            .into_iter()
+            .find(|row| row.block_id.as_ref() == Some(name))
+            .with_context(|| format!("no row of block {name}"))
+    }
+
+    /// This test's own reading of the process's page table.
+    fn entries(&self, block: &Told) -> Result<Vec<u64>> {
+        let first = block.address / PAGE;
+        let pages = (block.address + block.bytes).div_ceil(PAGE) - first;
+        let mut bytes = vec![0; pages as usize * 8];
+        File::open(format!("/proc/{}/pagemap", self.workload.pid()))?
+            .read_exact_at(&mut bytes, first * 8)?;
+        Ok(bytes
+            .chunks_exact(8)
+            .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
+            .collect())
+    }
+
+    /// Lines of a file of mappings that belong to the mapping at an address.
+    fn mapping(&self, file: &str, address: u64) -> Result<String> {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.workload.pid()))?;
+        let range = |line: &str| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            Some(hex(start)?..hex(end)?)
+        };
+        Ok(text
+            .lines()
+            .skip_while(|line| !range(line).is_some_and(|range| range.contains(&address)))
+            .enumerate()
+            .take_while(|(index, line)| *index == 0 || range(line).is_none())
+            .map(|(_, line)| format!("{line}\n"))
+            .collect())
+    }
+}
+
+/// Bytes of a block in pages whose entry is of that kind.
+fn bytes_in(block: &Told, entries: &[u64], wanted: impl Fn(u64) -> bool) -> u64 {
+    let first = block.address / PAGE * PAGE;
+    let end = block.address + block.bytes;
+    entries
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| wanted(**entry))
+        .map(|(index, _)| {
+            let start = first + index as u64 * PAGE;
+            (start + PAGE).min(end) - start.max(block.address)
+        })
+        .sum()
+}
+
+const fn present(entry: u64) -> bool {
+    entry >> 63 == 1
+}
+
+const fn swapped(entry: u64) -> bool {
+    entry >> 62 & 1 == 1
+}
+
+fn sum(row: &PagesRow) -> Option<u64> {
+    Some(row.present_bytes? + row.swapped_bytes? + row.untouched_bytes? + row.unmapped_bytes?)
+}
+
+/// Bytes on pages of a size.
+fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
+    let sizes = row.page_sizes.iter().flatten();
+    sizes
+        .filter(|size| size.page_bytes == page_bytes)
+        .map(|size| size.bytes)
+        .sum()
+}
+
+/// The ways to look that this machine has.
+fn methods() -> Vec<Method> {
+    let best = Machine::find().method;
+    if best == Method::Scan {
+        vec![Method::Scan, Method::Entries]
+    } else {
+        println!("not tried: PAGEMAP_SCAN, which this kernel does not have (6.7 and newer do)");
+        vec![best]
+    }
+}
+
+fn resolver(settings: ResolveSettings, method: Method) -> Resolver {
+    Resolver::with(
+        settings,
+        Machine {
+            method,
+            ..Machine::find()
+        },
+    )
+}
+
+#[test]
+fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    for method in methods() {
+        let mut resolver = resolver(GENEROUS, method);
+        resolver.round(&scene.shared, &|| false);
+        for (kind, block) in &scene.blocks {
+            let row = scene.row(kind)?;
+            println!("{method:?} {kind}: {row:?}");
+            let entries = scene.entries(block)?;
+            ensure!(
+                sum(&row) == Some(block.bytes) && row.resolved_bytes == Some(block.bytes),
+                "{method:?} {kind}: the states do not add up to {}: {row:?}",
+                block.bytes
+            );
+            ensure!(
+                row.pages == Some(entries.len() as u64)
+                    && row.looked_pages == row.pages
+                    && row.estimated == Some(false),
+                "{method:?} {kind}: not every page was looked at: {row:?}"
+            );
+            let in_memory = bytes_in(block, &entries, present);
+            let out = bytes_in(block, &entries, swapped);
+            ensure!(
+                row.present_bytes == Some(in_memory) && row.swapped_bytes == Some(out),
+                "{method:?} {kind}: this test sees {in_memory} bytes present and {out} swapped: {row:?}"
+            );
+        }
+        let half = scene.row("half")?;
+        ensure!(
+            half.untouched_bytes
+                == Some(bytes_in(
+                    scene.told("half")?,
+                    &scene.entries(scene.told("half")?)?,
+                    |entry| entry == 0
+                ))
+                && half.untouched_bytes > Some(2 * MIB - 2 * PAGE),
+            "{method:?}: every second page was never touched: {half:?}"
+        );
+        let nowhere = scene.row("nowhere")?;
+        ensure!(
+            nowhere.unmapped_bytes == Some(MIB) && resolver.counts().unmapped_bytes == MIB,
+            "{method:?}: nothing is mapped there: {nowhere:?}"
+        );
+        let zero = scene.row("zero")?;
+        if zero.zero_page_bytes.is_some() {
+            ensure!(
+                zero.zero_page_bytes == Some(MIB) && zero.nodes.as_deref() == Some(&[]),
+                "{method:?}: what was only read is the page of zeros: {zero:?}"
+            );
+        }
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    let huge = scene.told("huge")?.clone();
+    let smaps = scene.mapping("smaps", huge.address)?;
+    let large_kib: u64 = smaps
+        .lines()
+        .find_map(|line| line.strip_prefix("AnonHugePages:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .context("smaps has no AnonHugePages")?;
+    println!("smaps: {large_kib} KiB on large pages");
+    // A frame of a transparent huge page says so; hugetlbfs is not used here.
+    let thp = |frame: u64| -> Result<bool> {
+        let mut word = [0; 8];
+        File::open("/proc/kpageflags")?.read_exact_at(&mut word, frame * 8)?;
+        Ok(u64::from_ne_bytes(word) >> 22 & 1 == 1)
+    };
+    let mut flagged = 0;
+    for entry in scene.entries(&huge)? {
+        let frame = entry & ((1 << 55) - 1);
+        if present(entry) && frame != 0 && thp(frame)? {
+            flagged += PAGE;
+        }
+    }
+    println!("kpageflags: {flagged} bytes on large pages");
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let row = scene.row("huge")?;
+        ensure!(
+            on_pages_of(&row, 2 * MIB) == large_kib * 1024
+                && on_pages_of(&row, 2 * MIB) == flagged
+                && row.huge_page_bytes == Some(flagged),
+            "{method:?}: smaps says {large_kib} KiB, kpageflags {flagged} bytes: {row:?}"
+        );
+        let half = scene.row("half")?;
+        ensure!(
+            half.huge_page_bytes == Some(0) && Some(on_pages_of(&half, PAGE)) == half.present_bytes,
+            "{method:?}: small pages only: {half:?}"
+        );
+    }
+    if scene.said["large_pages"].as_bool() != Some(true) || large_kib == 0 {
+        println!("not tried: large pages; this kernel gives none to MADV_HUGEPAGE memory");
+    } else {
+        ensure!(flagged == 8 * MIB, "all of it is on large pages: {flagged}");
+    }
+    scene.workload.end()
+}
+
+/// Bytes by node of the mapping at an address, as `numa_maps` says.
+fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/numa_maps"))
+        .context("this kernel has no numa_maps")?;
+    let line = text
+        .lines()
+        .filter(|line| {
+            let start = line.split_whitespace().next();
+            start
+                .and_then(|start| u64::from_str_radix(start, 16).ok())
+                .is_some_and(|start| start <= address)
+        })
+        .next_back()
+        .context("no mapping in numa_maps")?;
+    Ok(line
+        .split_whitespace()
+        .filter_map(|field| {
+            let (node, pages) = field.strip_prefix('N')?.split_once('=')?;
+            Some((node.parse().ok()?, pages.parse::<u64>().ok()? * PAGE))
+        })
+        .collect())
+}
+
+fn nodes(row: &PagesRow) -> BTreeMap<u32, u64> {
+    let nodes = row.nodes.iter().flatten();
+    nodes.map(|node| (node.node, node.bytes)).collect()
+}
+
+#[test]
+fn nodes_are_those_of_numa_maps() -> Result<()> {
+    let Some(scene) = scene(&["large=1"])? else {
+        return Ok(());
+    };
+    if !std::path::Path::new("/proc/self/numa_maps").exists() {
+        println!(
+            "skipped: this kernel has no NUMA (CONFIG_NUMA), so no page has a node to compare"
+        );
+        return scene.workload.end();
+    }
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let large = scene.told("large")?;
+        let expected = numa_maps(scene.workload.pid(), large.address)?;
+        let row = scene.row("large")?;
+        println!("{method:?}: numa_maps {expected:?}, {row:?}");
+        ensure!(
+            nodes(&row) == expected && expected.values().sum::<u64>() == 256 * MIB,
+            "{method:?}: numa_maps says {expected:?}: {row:?}"
+        );
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
+    let memory = fs::read_to_string("/sys/devices/system/node/node1/meminfo").unwrap_or_default();
+    let total: Option<u64> = memory
+        .lines()
+        .find_map(|line| line.split_once("MemTotal:"))
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    if total.unwrap_or(0) == 0 {
+        println!("skipped: this machine has no second NUMA node with memory (node1)");
+        return Ok(());
+    }
+    let Some(scene) = scene(&["node=1"])? else {
+        return Ok(());
+    };
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let row = scene.row("bound")?;
+        println!("{method:?}: {row:?}");
+        ensure!(
+            nodes(&row) == BTreeMap::from([(1, 4 * MIB)]) && row.spanning_nodes == Some(0),
+            "{method:?}: all of it is on node 1: {row:?}"
+        );
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn pages_that_were_swapped_out_are_reported() -> Result<()> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().count() < 2 {
+        println!("skipped: this machine has no swap (/proc/swaps is empty)");
+        return Ok(());
+    }
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    ensure!(
+        scene.said["paged_out"].as_bool() == Some(true),
+        "the kernel refuses MADV_PAGEOUT"
+    );
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let row = scene.row("swapped")?;
+        println!("{method:?}: {row:?}");
+        // That it equals this test's own reading is the test above; here, that there is something to equal.
+        ensure!(
+            row.swapped_bytes > Some(MIB / 2) && sum(&row) == Some(MIB),
+            "{method:?}: the pages were swapped out: {row:?}"
+        );
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
+    const GIB: u64 = 12;
+    const PAGES_PER_SECOND: u64 = 4000;
+    let Some(scene) = scene(&[&format!("large={GIB}")])? else {
+        return Ok(());
+    };
+    let settings = ResolveSettings {
+        pages_per_second: PAGES_PER_SECOND,
+        milliseconds_per_second: 1000,
+        interval: Duration::from_secs(2),
+    };
+    for method in methods() {
+        let start = Instant::now();
+        let mut resolver = resolver(settings, method);
+        resolver.round(&scene.shared, &|| false);
+        let (counts, took) = (resolver.counts(), start.elapsed().as_secs_f64());
+        let row = scene.row("large")?;
+        println!("{method:?}: {counts:?} in {took:.3} s, {row:?}");
+        // A tenth of a second's worth may be spent at once, and one slice more.
+        let allowed = PAGES_PER_SECOND as f64 * (took + 0.1) + 400.0;
+        ensure!(
+            counts.pages as f64 <= allowed && counts.pages <= 2 * PAGES_PER_SECOND,
+            "{method:?}: {} pages in {took:.3} s are more than {allowed:.0}",
+            counts.pages
+        );
+        ensure!(
+            row.estimated == Some(true) && row.looked_pages < Some(2 * PAGES_PER_SECOND),
+            "{method:?}: it has more pages than the budget: {row:?}"
+        );
+        // The first 256 MiB are one stretch, so an even sample is wrong by two samples at most.
+        let sample = (GIB << 30) / row.looked_pages.unwrap_or(1).max(1);
+        let error = row.present_bytes.unwrap_or(0).abs_diff(256 * MIB);
+        ensure!(
+            error <= 2 * sample && sum(&row) == Some(GIB << 30),
+            "{method:?}: estimated with an error of {error} bytes, a sample stands for {sample}: {row:?}"
+        );
+    }
+    let tight = ResolveSettings {
+        pages_per_second: 1_000_000,
+        milliseconds_per_second: 2,
+        interval: Duration::from_secs(2),
+    };
+    let start = Instant::now();
+    let mut resolver = Resolver::new(tight);
+    resolver.round(&scene.shared, &|| false);
+    let (counts, took) = (resolver.counts(), start.elapsed().as_secs_f64());
+    let per_second = counts.cpu_ns as f64 / 1e6 / took.max(0.1);
+    println!("{counts:?} in {took:.3} s: {per_second:.2} ms of CPU time per second");
+    ensure!(
+        counts.cpu_ns as f64 <= 2e6 * (took + 0.1) + 2e6,
+        "more than 2 ms of CPU time per second, a burst and one slice: {counts:?} in {took:.3} s"
+    );
+    scene.workload.end()
+}
+
+#[test]
+fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
+    let Some(scene) = scene(&["large=1"])? else {
+        return Ok(());
+    };
+    let settings = ResolveSettings {
+        pages_per_second: 2000,
+        milliseconds_per_second: 1000,
+        interval: Duration::from_secs(5),
+    };
+    let mut resolver = Resolver::new(settings);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let looking = scope.spawn(|| {
+            resolver.round(&scene.shared, &|| false);
+            ended.load(Ordering::Relaxed)
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        scene.workload.end()?;
+        ended.store(true, Ordering::Relaxed);
+        ensure!(
+            looking.join().is_ok_and(|after| after),
+            "the look was over before the process ended"
+        );
+        Ok(())
+    })?;
+    let rows = scene
+        .shared
+        .state()
+        .list_pages(&Filter::default(), PagesBy::Block)
+        .rows;
+    let counts = resolver.counts();
+    ensure!(
+        counts.ended == 1 && rows.iter().all(|row| row.resolved_bytes.is_none()),
+        "{counts:?}, {rows:?}"
+    );
+    // And when it is gone from the start.
+    resolver.round(&scene.shared, &|| false);
+    ensure!(resolver.counts().ended == 2, "{:?}", resolver.counts());
+    Ok(())
+}

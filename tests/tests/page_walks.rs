@@ -1,0 +1,489 @@
+//! Page walks on a machine that counts them: what is sampled per RDD against plain counts of the same threads, and
+//! what is said when counters are missing, shared or taken away with their processor.
+//!
+//! Needs root and a processor whose kernel counts dTLB misses of reads and of writes; emulated machines have one
+//! (`cargo xtask vm riscv64`). The test process is its own executor. An emulated processor counts each event in one
+//! counter only: plain counts are closed before sampling begins. Run with `--test-threads=1`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::counter::ContextKey;
+use smtt_common::walk::WalkCounters;
+use smtt_daemon::pmu::{Encoding, Role};
+use smtt_daemon::probes::walks::Slot;
+use smtt_daemon::probes::{FaultHook, PageWalkReadings, ProbeSettings, Probes, VerdictState};
+use smtt_tests::memory::{pin, thread_id};
+use smtt_tests::page_walk::{
+    FEW_RDD, READ_RDD, WRITTEN_RDD, Witness, Work, a_processor_of_each_node, read_and_write_walks,
+};
+
+const THREADS: usize = 2;
+const PAGES: usize = 20_000;
+const TURNS: usize = 5;
+const ROUNDS: usize = 10;
+/// Misses per sample. Few enough for many samples, many enough that the samples' own misses do not matter.
+const PERIOD: u64 = 211;
+/// Programmable counters of the emulated processor.
+const COUNTERS: usize = 13;
+/// How long anything may take where every instruction is emulated.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The head of a thread's slot, as the kernel side reads it.
+#[repr(C, align(128))]
+struct OwnSlot {
+    hot: AtomicU64,
+    task_attempt_id: u64,
+    stage_id: u32,
+    stage_attempt: u32,
+}
+
+/// The machine's events, or a line that says that it has none.
+fn events() -> Result<Option<[Encoding; 2]>> {
+    let events = read_and_write_walks()?;
+    if events.is_none() {
+        println!(
+            "skipped: this machine has no counters of dTLB misses (the emulated riscv64 machine has)"
+        );
+    }
+    Ok(events)
+}
+
+fn settings() -> ProbeSettings {
+    let mut settings = ProbeSettings {
+        fault_hook: FaultHook::Off,
+        ..ProbeSettings::default()
+    };
+    settings.page_walks.sample_periods = [
+        (Role::Cycles, 10_000_019),
+        (Role::LoadWalksCompleted, PERIOD),
+        (Role::StoreWalksCompleted, PERIOD),
+    ]
+    .into();
+    settings
+}
+
+/// Counts by thread and RDD: of reads and of writes.
+type Counts = BTreeMap<(usize, u32), [u64; 2]>;
+
+/// What threads counted plainly, and what was sampled of the same work afterwards.
+struct Measured {
+    plain: Counts,
+    sampled: Counts,
+    samples: Counts,
+    last: PageWalkReadings,
+}
+
+/// What a thread tells once it has counted plainly.
+struct Ready {
+    thread: usize,
+    tid: u32,
+    slot: u64,
+    plain: Result<BTreeMap<u32, Vec<u64>>>,
+}
+
+/// Lets threads count their work plainly, loads the probes, and lets them do the same under sampling.
+fn measure(events: &[Encoding; 2], load: impl FnOnce() -> Result<Probes>) -> Result<Measured> {
+    let (tell, told) = channel();
+    let (mut starts, mut threads) = (Vec::new(), Vec::new());
+    for thread in 0..THREADS {
+        let (start, started) = channel::<()>();
+        let (tell, events): (Sender<Ready>, _) = (tell.clone(), events.clone());
+        starts.push(start);
+        threads.push(thread::spawn(move || -> Result<()> {
+            let nodes = a_processor_of_each_node();
+            let processor = nodes[thread % nodes.len()];
+            pin(processor)?;
+            let work = Work::new(PAGES)?;
+            work.make_resident();
+            let slot = OwnSlot {
+                hot: AtomicU64::new(0),
+                task_attempt_id: thread as u64,
+                stage_id: 1,
+                stage_attempt: 0,
+            };
+            let plain = || -> Result<_> {
+                let mut witness = Witness::open(&events)?;
+                for _ in 0..ROUNDS {
+                    work.round(TURNS, |rdd| witness.enter(rdd))?;
+                }
+                Ok(witness.counts().clone())
+            };
+            tell.send(Ready {
+                thread,
+                tid: thread_id(),
+                slot: &raw const slot as u64,
+                plain: plain(),
+            })?;
+            if started.recv().is_err() {
+                return Ok(());
+            }
+            // It was moved if its processor went away meanwhile.
+            pin(processor)?;
+            for _ in 0..ROUNDS {
+                work.round(TURNS, |rdd| {
+                    slot.hot
+                        .store(rdd.map_or(0, |rdd| hot(rdd).0), Ordering::Release);
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        }));
+    }
+    let (mut plain, mut slots) = (Counts::new(), Vec::new());
+    for _ in 0..THREADS {
+        let ready = told.recv_timeout(LIMIT)?;
+        for (rdd, counts) in ready.plain? {
+            plain.insert((ready.thread, rdd), [counts[0], counts[1]]);
+        }
+        slots.push((ready.tid, ready.slot));
+    }
+    let mut probes = load()?;
+    let executor = probes.adopt_executor(std::process::id())?;
+    for (tid, slot) in slots {
+        probes.adopt_thread(executor, tid, slot)?;
+    }
+    let mut sum = BTreeMap::new();
+    read(&mut probes, &mut sum)?;
+    for start in starts {
+        start.send(())?;
+    }
+    for thread in threads {
+        thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    }
+    let last = read(&mut probes, &mut sum)?;
+    probes.forget_executor(executor)?;
+    let of = |role: Role| position(&last, role).map(|(index, _)| index);
+    let (reads, writes) = (
+        of(Role::LoadWalksCompleted)?,
+        of(Role::StoreWalksCompleted)?,
+    );
+    let (mut sampled, mut samples) = (Counts::new(), Counts::new());
+    for (key, counters) in &sum {
+        let row: &WalkCounters = counters;
+        if let (None, Some(rdd)) = (key.class(), key.rdd_plus_one.checked_sub(1)) {
+            let row_of = (key.task_attempt_id as usize, rdd);
+            sampled.insert(row_of, [row.events[reads], row.events[writes]]);
+            samples.insert(row_of, [row.samples[reads], row.samples[writes]]);
+        }
+    }
+    Ok(Measured {
+        plain,
+        sampled,
+        samples,
+        last,
+    })
+}
+
+fn hot(rdd: u32) -> Hot {
+    let access = if rdd == READ_RDD {
+        Access::READ
+    } else {
+        Access::WRITE
+    };
+    Hot::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0)
+}
+
+/// Takes a reading and adds it up.
+fn read(
+    probes: &mut Probes,
+    sum: &mut BTreeMap<ContextKey, WalkCounters>,
+) -> Result<PageWalkReadings> {
+    let walks = probes
+        .readings()?
+        .page_walks
+        .with_context(|| format!("page walks are not measured: {:?}", verdict(probes)))?;
+    for (key, growth) in &walks.contexts {
+        sum.entry(*key).or_default().add(growth);
+    }
+    Ok(walks)
+}
+
+fn position(walks: &PageWalkReadings, role: Role) -> Result<(usize, &Slot)> {
+    walks
+        .slots
+        .iter()
+        .enumerate()
+        .find(|(_, slot)| slot.role == role)
+        .with_context(|| format!("{role} has no slot: {:?}", walks.slots))
+}
+
+fn verdict(probes: &Probes) -> (VerdictState, String) {
+    probes
+        .verdicts()
+        .into_iter()
+        .find(|verdict| verdict.probe == "page_walks")
+        .map_or((VerdictState::Broken, "there is none".into()), |verdict| {
+            (verdict.verdict, verdict.reason)
+        })
+}
+
+/// Sum over threads.
+fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
+    counts
+        .iter()
+        .filter(|((_, of), _)| *of == rdd)
+        .fold([0, 0], |sum, (_, counts)| {
+            [sum[0] + counts[0], sum[1] + counts[1]]
+        })
+}
+
+/// Every RDD has what the same threads counted plainly.
+fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
+    for rdd in [READ_RDD, WRITTEN_RDD, FEW_RDD] {
+        println!(
+            "RDD {rdd}: read and write misses {:?} by plain counts, {:?} sampled from {:?} samples",
+            of(&measured.plain, rdd),
+            of(&measured.sampled, rdd),
+            of(&measured.samples, rdd)
+        );
+    }
+    println!("{:?}", measured.last.slots);
+    let pages = (THREADS * ROUNDS * PAGES) as u64;
+    for (rdd, kind) in [(READ_RDD, 0), (WRITTEN_RDD, 1)] {
+        let (plain, sampled) = (
+            of(&measured.plain, rdd)[kind],
+            of(&measured.sampled, rdd)[kind],
+        );
+        ensure!(
+            plain.abs_diff(pages) * 50 <= pages,
+            "RDD {rdd}: {plain} plain misses on {pages} pages"
+        );
+        ensure!(
+            sampled.abs_diff(plain) * 50 <= plain,
+            "RDD {rdd}: {sampled} sampled, {plain} by plain counts: more than 2 % apart"
+        );
+        let samples = of(&measured.samples, rdd)[kind] as f64;
+        let interval = 1.96 * samples.sqrt() * PERIOD as f64;
+        ensure!(
+            sampled.abs_diff(plain) as f64 <= interval,
+            "RDD {rdd}: {sampled} sampled, {plain} by plain counts, the interval is {interval}"
+        );
+    }
+    for counts in [&measured.plain, &measured.sampled] {
+        let (few, many) = (of(counts, FEW_RDD), of(counts, READ_RDD)[0]);
+        ensure!(
+            (few[0] + few[1]) * 100 < many,
+            "RDD {FEW_RDD} has {few:?}, RDD {READ_RDD} {many}"
+        );
+    }
+    for slot in &measured.last.slots {
+        ensure!(
+            slot.fault.is_empty() && slot.sampled <= slot.counted,
+            "{slot:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly() -> Result<()> {
+    let Some(events) = events()? else {
+        return Ok(());
+    };
+    let measured = measure(&events, || Probes::load(&settings()))?;
+    every_rdd_has_its_own(&measured)?;
+    for slot in &measured.last.slots {
+        ensure!(
+            slot.running_ns == slot.enabled_ns,
+            "nobody else wants the counters: {slot:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn guest_processors_that_go_and_come_are_sampled_again() -> Result<()> {
+    let Some(events) = events()? else {
+        return Ok(());
+    };
+    if std::env::var_os("SMTT_MUST_HAVE").is_none() {
+        println!(
+            "skipped: it takes a processor away, which only an emulated machine lends itself to"
+        );
+        return Ok(());
+    }
+    let last = a_processor_of_each_node().pop().unwrap_or(0);
+    let switch = format!("/sys/devices/system/cpu/cpu{last}/online");
+    let measured = measure(&events, || {
+        let mut probes = Probes::load(&settings())?;
+        let mut counted = 0;
+        for state in ["0", "1"] {
+            std::fs::write(&switch, state).with_context(|| switch.clone())?;
+            let walks = read(&mut probes, &mut BTreeMap::new())?;
+            let (_, cycles) = position(&walks, Role::Cycles)?;
+            ensure!(
+                cycles.counted > counted && cycles.fault.is_empty(),
+                "what was counted before is gone, or the others count no more: {cycles:?}"
+            );
+            counted = cycles.counted;
+        }
+        Ok(probes)
+    })?;
+    every_rdd_has_its_own(&measured)
+}
+
+/// Opens events that nobody reads on every processor, so that counters are taken.
+fn take_counters(pinned: bool) -> Result<Vec<OwnedFd>> {
+    /// The kernel's `perf_event_attr` in its first size.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        kind: u32,
+        size: u32,
+        config: u64,
+        period: u64,
+        sample_type: u64,
+        read_format: u64,
+        flags: u64,
+        rest: [u64; 2],
+    }
+    /// Misses of the instruction TLB: nothing that is measured.
+    const INSTRUCTION_MISSES: (u32, u64) = (3, 4 | 1 << 16);
+    const PINNED: u64 = 1 << 2;
+    let mut open = Vec::new();
+    for cpu in 0..thread::available_parallelism()?.get() {
+        for _ in 0..COUNTERS {
+            let attributes = Attributes {
+                kind: INSTRUCTION_MISSES.0,
+                config: INSTRUCTION_MISSES.1,
+                size: size_of::<Attributes>() as u32,
+                flags: if pinned { PINNED } else { 0 },
+                ..Attributes::default()
+            };
+            // SAFETY: the attributes outlive the call and carry their size.
+            let event = unsafe {
+                libc::syscall(
+                    libc::SYS_perf_event_open,
+                    &raw const attributes,
+                    -1,
+                    cpu,
+                    -1,
+                    0,
+                )
+            };
+            ensure!(
+                event >= 0,
+                "processor {cpu}: {}",
+                std::io::Error::last_os_error()
+            );
+            // SAFETY: the kernel has just given this descriptor to us alone.
+            open.push(unsafe { OwnedFd::from_raw_fd(event as i32) });
+        }
+    }
+    Ok(open)
+}
+
+/// Reads every half second, with misses going on, until it is as it should be.
+fn until(
+    probes: &mut Probes,
+    work: &Work,
+    what: &str,
+    mut fits: impl FnMut(&PageWalkReadings) -> Result<bool>,
+) -> Result<PageWalkReadings> {
+    let start = Instant::now();
+    loop {
+        let round = Instant::now();
+        while round.elapsed() < Duration::from_millis(500) {
+            work.round(1, |_| Ok(()))?;
+        }
+        let walks = read(probes, &mut BTreeMap::new())?;
+        if fits(&walks)? {
+            return Ok(walks);
+        }
+        if start.elapsed() > LIMIT {
+            bail!("after {LIMIT:?} not {what}: {:?}", walks.slots);
+        }
+    }
+}
+
+#[test]
+fn guest_events_without_a_counter_give_a_verdict_and_no_figure() -> Result<()> {
+    if events()?.is_none() {
+        return Ok(());
+    }
+    let work = Work::new(PAGES)?;
+    work.make_resident();
+    let taken = take_counters(true)?;
+    let mut probes = Probes::load(&settings())?;
+    let walks = until(&mut probes, &work, "all without a counter", |walks| {
+        ensure!(
+            walks.sound_figures().next().is_none()
+                && walks
+                    .slots
+                    .iter()
+                    .all(|slot| slot.running_ns == 0 && slot.samples == 0),
+            "figures without a counter: {:?}",
+            walks.slots
+        );
+        Ok(walks
+            .slots
+            .iter()
+            .all(|slot| slot.fault.contains("no counter")))
+    })?;
+    let (state, reason) = verdict(&probes);
+    println!("{reason}");
+    ensure!(
+        state == VerdictState::Broken
+            && walks.slots.iter().all(|slot| reason.contains(&slot.event)),
+        "{state:?}: {reason}"
+    );
+    // The others leave: what was a fault is none any more.
+    drop(taken);
+    let walks = until(&mut probes, &work, "sound", |walks| {
+        Ok(walks.slots.iter().all(|slot| slot.fault.is_empty()))
+    })?;
+    ensure!(
+        walks.sound_figures().count() == walks.figures.len()
+            && verdict(&probes).0 == VerdictState::Ok,
+        "{:?}",
+        verdict(&probes)
+    );
+    Ok(())
+}
+
+#[test]
+fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
+    let Some(events) = events()? else {
+        return Ok(());
+    };
+    let mut taken = Vec::new();
+    let measured = measure(&events, || {
+        taken = take_counters(false)?;
+        Probes::load(&settings())
+    })?;
+    drop(taken);
+    println!("{:?}", measured.last.slots);
+    let shares: BTreeSet<u64> = measured
+        .last
+        .slots
+        .iter()
+        .map(|slot| 100 * slot.running_ns / slot.enabled_ns.max(1))
+        .collect();
+    ensure!(
+        shares.iter().all(|share| (1..97).contains(share)),
+        "shares of the time in per cent: {shares:?}"
+    );
+    let plain = of(&measured.plain, READ_RDD)[0] + of(&measured.plain, WRITTEN_RDD)[1];
+    let sampled = of(&measured.sampled, READ_RDD)[0] + of(&measured.sampled, WRITTEN_RDD)[1];
+    println!("{sampled} sampled of {plain}");
+    ensure!(
+        sampled > 0 && sampled * 100 < plain * 97,
+        "{sampled} of {plain}: as if nobody shared the counters"
+    );
+    for slot in &measured.last.slots {
+        ensure!(
+            slot.sampled <= slot.counted && slot.fault.is_empty(),
+            "{slot:?}"
+        );
+    }
+    Ok(())
+}

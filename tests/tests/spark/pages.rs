@@ -1,0 +1,180 @@
+//! Where the bytes of cached RDDs are: the states of their pages add up to their blocks, whatever the level.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smtt_tests::lab::{Lab, Run};
+use smtt_tests::truth::same_storage;
+use xtask::daemon::{Daemon, Options};
+
+use crate::storage::{application, number, text};
+
+const PAGE: u64 = 4096;
+/// The first look after everything was cached comes within two intervals.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Id of the RDD with that name.
+fn id(daemon: &Daemon, run: &Run, name: &str) -> Result<String> {
+    let rdds = run.rows(daemon, &["rdds"])?;
+    let rdd = rdds
+        .iter()
+        .find(|row| row["name"].as_str() == Some(name))
+        .with_context(|| format!("no RDD {name} in {rdds:?}"))?;
+    Ok(number(rdd, "rdd_id")?.to_string())
+}
+
+fn states(row: &Value) -> Result<u64> {
+    [
+        "present_bytes",
+        "swapped_bytes",
+        "untouched_bytes",
+        "unmapped_bytes",
+    ]
+    .iter()
+    .map(|state| number(row, state))
+    .sum()
+}
+
+/// Whether every row says where its bytes are.
+fn looked_at(rows: &[Value]) -> bool {
+    !rows.is_empty() && rows.iter().all(|row| row["resolved_bytes"].is_u64())
+}
+
+fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> Result<()> {
+    let rdd = id(daemon, run, name)?;
+    let start = Instant::now();
+    let (rows, in_blocks) = loop {
+        let rows = run.rows(daemon, &["pages", "--rdd", &rdd])?;
+        let in_blocks = run.rows(daemon, &["pages", "--rdd", &rdd, "--blocks"])?;
+        if looked_at(&rows) && looked_at(&in_blocks) {
+            break (rows, in_blocks);
+        }
+        ensure!(
+            start.elapsed() < LIMIT,
+            "{name} was not looked at: {rows:?}, {in_blocks:?}"
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let blocks = run.rows(daemon, &["blocks", "--rdd", &rdd])?;
+    let key = |row: &Value| Ok((text(row, "executor_id")?, text(row, "block_id")?));
+    let sizes: BTreeMap<(String, String), &Value> = blocks
+        .iter()
+        .map(|row| Ok((key(row)?, row)))
+        .collect::<Result<_>>()?;
+    ensure!(
+        sizes.len() == in_blocks.len(),
+        "{name}: {} blocks, {} of them with pages",
+        sizes.len(),
+        in_blocks.len()
+    );
+    for row in &in_blocks {
+        let block = sizes
+            .get(&key(row)?)
+            .with_context(|| format!("{name}: no such block: {row}"))?;
+        let size = number(block, "size_bytes")?;
+        // Every range has a part in the pages at its ends.
+        let mut pages = 0;
+        for range in block["ranges"].as_array().context("no ranges")? {
+            let (address, length) = (number(range, "address")?, number(range, "length")?);
+            pages += (address + length).div_ceil(PAGE) - address / PAGE;
+        }
+        ensure!(
+            states(row)? == size && number(row, "pages")? == pages,
+            "{name}: a block of {size} bytes on {pages} pages: {row}"
+        );
+        ensure!(
+            row["estimated"].as_bool() == Some(false),
+            "{name}: every page was looked at: {row}"
+        );
+    }
+    let bytes: u64 = blocks
+        .iter()
+        .map(|row| number(row, "size_bytes"))
+        .sum::<Result<_>>()?;
+    let seen: u64 = rows.iter().map(states).sum::<Result<_>>()?;
+    let present: u64 = rows
+        .iter()
+        .map(|row| number(row, "present_bytes"))
+        .sum::<Result<_>>()?;
+    println!(
+        "{name}: {bytes} bytes in {} blocks, {present} of them in memory: {rows:?}",
+        blocks.len()
+    );
+    ensure!(
+        seen == bytes,
+        "{name}: blocks of {bytes} bytes, states of {seen}"
+    );
+    // Just written, and this machine swaps nothing by itself.
+    ensure!(
+        present == bytes
+            || present > bytes / 2
+                && rows
+                    .iter()
+                    .any(|row| row["swapped_bytes"].as_u64() > Some(0)),
+        "{name}: {present} of {bytes} bytes are in memory"
+    );
+    for row in &rows {
+        ensure!(
+            row["addresses"].as_str() == Some(addresses),
+            "{name}: addresses are {addresses}: {row}"
+        );
+        let nodes = row["nodes"].as_array().context("no nodes")?;
+        let on_nodes: u64 = nodes
+            .iter()
+            .map(|node| number(node, "bytes"))
+            .sum::<Result<_>>()?;
+        ensure!(
+            on_nodes + number(row, "node_unknown_bytes")? == number(row, "present_bytes")?,
+            "{name}: what is in memory is on a node: {row}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon_with(&Options {
+        toml: "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"500ms\"\n"
+            .to_owned(),
+        ..Options::default()
+    })?;
+    let mut run = lab.run(application(&lab)?)?;
+    run.reach("cached")?;
+    same_storage(&daemon, &run.submitted)?;
+    pages_of_an_rdd(&daemon, &run, "off-heap", "fixed")?;
+    pages_of_an_rdd(&daemon, &run, "serialised", "as told")?;
+
+    // Objects have no contiguous bytes: what is not known is absent.
+    let objects = id(&daemon, &run, "objects")?;
+    let rows = run.rows(&daemon, &["pages", "--rdd", &objects])?;
+    ensure!(
+        !rows.is_empty() && rows.iter().all(|row| row["present_bytes"].is_null()),
+        "objects: {rows:?}"
+    );
+    let rdd = id(&daemon, &run, "off-heap")?;
+    let metrics = daemon.metrics()?;
+    let label = format!("rdd_id=\"{rdd}\"");
+    for metric in [
+        "smtt_rdd_memory_node_bytes",
+        "smtt_rdd_memory_huge_page_bytes",
+        "smtt_rdd_memory_swapped_bytes",
+    ] {
+        ensure!(
+            metrics
+                .lines()
+                .any(|line| line.starts_with(metric) && line.contains(&label)),
+            "no series {metric} of the off-heap RDD"
+        );
+    }
+    // Unpersisted: its bytes are nowhere.
+    run.open("cached")?;
+    run.reach("unpersisted")?;
+    same_storage(&daemon, &run.submitted)?;
+    let rows = run.rows(&daemon, &["pages", "--rdd", &objects])?;
+    ensure!(rows.is_empty(), "unpersisted: {rows:?}");
+    run.finish(&["unpersisted", "evicted", "end"])?;
+    lab.passed()
+}

@@ -1,0 +1,120 @@
+//! What looking where pages are costs: the daemon's CPU time, and what a thread of the process that is looked at
+//! waits for it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{median, report};
+use crate::daemon::{Daemon, Options};
+use crate::places::Places;
+
+/// Size in GiB of the block that the process tells.
+const LARGE_GIB: u64 = 12;
+/// Seconds that the thread maps and faults in one run.
+const SECONDS: u64 = 10;
+/// Pairs of runs, with and without the resolver.
+const ROUNDS: usize = 5;
+/// Most that it may add to the slowest step of a thousand, in milliseconds.
+const P999_MS: f64 = 1.0;
+/// Most CPU time that it may take, in milliseconds per second.
+const CPU_MS: f64 = 2.1;
+
+/// Measures in turns, and prints the median differences.
+pub fn pages(places: &Places, folder: &Path) -> Result<()> {
+    let mut added = Vec::new();
+    let mut cpu = Vec::new();
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let mut p999 = |resolve: &str, name: &str| -> Result<f64> {
+            let mut daemon = Daemon::start(
+                places,
+                &places.target.join("release"),
+                &folder.join(format!("{name}-{round}")),
+                &Options {
+                    toml: format!("[resolve]\n{resolve}\n"),
+                    ..Options::default()
+                },
+            )?;
+            let p999 = run(places)?;
+            if let Some(ms) = cpu_ms_per_second(&daemon.metrics()?) {
+                cpu.push(ms);
+            }
+            daemon.stop();
+            Ok(p999)
+        };
+        // Looking all the time, so that every step may meet it.
+        let looking = p999("interval = \"1s\"", "looking")?;
+        let alone = p999("pages_per_second = 0", "alone")?;
+        println!(
+            "    pair {round}: p99.9 {looking:.3} ms while pages are looked at, {alone:.3} ms without"
+        );
+        added.push(looking - alone);
+        with.push(looking);
+        without.push(alone);
+    }
+    let detail = format!(
+        "{:.3} ms with, {:.3} ms without, medians of {ROUNDS} pairs; a {LARGE_GIB} GiB block, steps of 16 faults",
+        median(&mut with),
+        median(&mut without)
+    );
+    report(
+        "p99.9 of a faulting thread, added",
+        median(&mut added),
+        "ms",
+        P999_MS,
+        &detail,
+    );
+    report(
+        "looking where pages are",
+        median(&mut cpu),
+        "ms/s",
+        CPU_MS,
+        "CPU time of the resolver while it looks all the time",
+    );
+    Ok(())
+}
+
+/// The resolver's CPU time as a share of the run, from the daemon's metrics; `None` where it is off.
+fn cpu_ms_per_second(metrics: &str) -> Option<f64> {
+    let value = metrics.lines().find_map(|line| {
+        line.strip_prefix("smtt_resolver_cpu_seconds_total ")?
+            .parse::<f64>()
+            .ok()
+    })?;
+    // It looks from the moment that the block is told: the run, and two seconds before it.
+    Some(value * 1000.0 / (SECONDS + 2) as f64)
+}
+
+/// Milliseconds of the slowest step of a thousand.
+fn run(places: &Places) -> Result<f64> {
+    let mut child = Command::new(places.target.join("release/workload"))
+        .arg(places.marker().join("libsmtt_marker.so"))
+        .arg("latency")
+        .args([format!("large={LARGE_GIB}"), format!("seconds={SECONDS}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("the workload does not start")?;
+    let mut commands = child.stdin.take().context("no standard input")?;
+    let mut answers = BufReader::new(child.stdout.take().context("no standard output")?).lines();
+    let mut answer =
+        || -> Result<String> { Ok(answers.next().context("the workload ended early")??) };
+    let ready = answer()?;
+    if ready != "READY" {
+        bail!("the workload said {ready:?}, not READY");
+    }
+    commands.write_all(b"go\n")?;
+    let done = answer()?;
+    let figures: Value = serde_json::from_str(done.trim_start_matches("DONE").trim())?;
+    let nanoseconds = figures["p999_ns"]
+        .as_f64()
+        .context("the workload does not tell its slowest steps")?;
+    commands.write_all(b"end\n")?;
+    drop(commands);
+    child.wait()?;
+    Ok(nanoseconds / 1e6)
+}
