@@ -435,6 +435,7 @@ fn page_walks(pmu: &file::Pmu) -> Result<PageWalkSettings, (&'static str, String
     }
     Ok(PageWalkSettings {
         enabled: pmu.enabled,
+        calibrate: pmu.calibrate,
         max_samples_per_second: count(
             "pmu.max_samples_per_second",
             pmu.max_samples_per_second,

@@ -185,6 +185,7 @@ pub fn run(args: &Args) -> Exit {
         Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
         Command::Trace(query) => trace::run(output, query),
+        Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };

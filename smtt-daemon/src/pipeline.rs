@@ -20,13 +20,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::executors::Executors;
+use crate::calibrate::{Calibration, calibrate};
 use crate::clock::now_boot_ns;
 use crate::config::Config;
 use crate::control::server::{ControlSocket, group_id, serve_control, serve_web};
 use crate::control::{Identity, Shared};
 use crate::decode::{Fact, decode};
 use crate::loss::{DecodeCounts, SourceCounts};
-use crate::probes::{Probes, TOOLCHAIN, doctor};
+use crate::pmu::{self, describe};
+use crate::probes::{PageWalkSettings, Probes, TOOLCHAIN, doctor};
 use crate::source::{self, Record, SourceCounters};
 use crate::trace::{Tap, Trace};
 use crate::{discover, probes, resolve};
@@ -54,6 +56,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
                 config.web.listen_address
             )
         })?;
+    // Before any event is sampled: the counters are free now.
+    let page_walks = config.probes.page_walks.clone();
+    let calibration = tokio::task::spawn_blocking(move || calibration(&page_walks)).await?;
     let mut probes = Probes::load(&config.probes)?;
     for library in &config.marker.libraries {
         attach(&mut probes, library);
@@ -67,6 +72,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     };
     let shared = Arc::new(Shared::new(identity, config.limits));
     log_verdicts(&probes);
+    shared.state().set_calibration(calibration);
     shared.set_verdicts(probes.verdicts());
 
     let (stop, stopped) = watch::channel(false);
@@ -149,6 +155,39 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     })
     .await;
     ended
+}
+
+/// Measures what a page walk costs, where estimates need it.
+fn calibration(settings: &PageWalkSettings) -> Option<Calibration> {
+    let measured = describe(
+        &pmu::Identity::of_this_machine(std::path::Path::new("/")),
+        &settings.overrides,
+    )
+    .ok()?;
+    let estimates = measured.cores.iter().any(|core| {
+        core.pmu_present != Some(false)
+            && core
+                .plan
+                .figures
+                .iter()
+                .any(|figure| figure.ratio == Some(pmu::Ratio::Estimated))
+    });
+    if !settings.enabled || !settings.calibrate || !estimates {
+        return None;
+    }
+    match calibrate(&measured) {
+        Ok(found) => {
+            for line in &found.refused {
+                tracing::info!("the cost of a page walk: {line}");
+            }
+            tracing::info!(read = ?found.read, write = ?found.write, method = found.method, "the cost of a page walk is calibrated");
+            Some(found)
+        }
+        Err(reason) => {
+            tracing::warn!("no estimated ratios: {reason}");
+            None
+        }
+    }
 }
 
 /// Puts probes on a library, and says so when that fails.

@@ -80,6 +80,9 @@ section!(Pmu, "pmu", {
     enabled: bool = true;
     /// Samples per second that each CPU takes at most, all events together.
     max_samples_per_second: u64 = 200;
+    /// Whether the cost of a walk is measured at the start, where the processor counts walks but not their cycles: some
+    /// tens of milliseconds. Without it there are no estimated ratios.
+    calibrate: bool = true;
     /// How long events that do not fit the counters together count until it is the others' turn.
     turn: String = "5s".into();
     /// Events by role in perf's notation, in place of those of the table:

@@ -80,6 +80,12 @@ pub enum Command {
     Report(Filters),
     /// Records of single accesses, from the trace files. Works without the daemon too.
     Trace(TraceQuery),
+    /// Measure what a page walk costs here, as the daemon does at its start.
+    Calibrate {
+        /// Configuration whose [pmu] events take the place of the table's.
+        #[arg(long, value_name = "FILE")]
+        config: Option<std::path::PathBuf>,
+    },
     /// What of page walks would be measured on this CPU, or on another one.
     Pmu {
         /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Exit, Failure, Output, say};
+use crate::calibrate::{self, Calibration};
 use crate::config;
 use crate::pmu::{Identity, Overrides, describe};
 
@@ -12,11 +13,10 @@ pub fn run(
     cpu: Option<&Identity>,
     configuration: Option<&Path>,
 ) -> Result<Exit, Failure> {
-    let overrides = match configuration.map(|path| config::load(Some(path))) {
-        None => Overrides::default(),
-        Some(Ok(config)) => config.probes.page_walks.overrides,
-        Some(Err(error)) => {
-            say(&error.to_string());
+    let overrides = match overrides(configuration) {
+        Ok(overrides) => overrides,
+        Err(error) => {
+            say(&error);
             return Ok(Exit::Usage);
         }
     };
@@ -30,4 +30,53 @@ pub fn run(
         }
     }
     Ok(Exit::Fine)
+}
+
+/// The events of a configuration.
+fn overrides(configuration: Option<&Path>) -> Result<Overrides, String> {
+    configuration.map_or_else(
+        || Ok(Overrides::default()),
+        |path| {
+            config::load(Some(path))
+                .map(|config| config.probes.page_walks.overrides)
+                .map_err(|error| error.to_string())
+        },
+    )
+}
+
+/// Measures the cost of a page walk and prints it.
+pub fn calibrate(output: Output, configuration: Option<&Path>) -> Result<Exit, Failure> {
+    let found = overrides(configuration).and_then(|overrides| {
+        describe(&Identity::of_this_machine(Path::new("/")), &overrides)
+            .map_err(|error| error.to_string())
+    });
+    let found = found.and_then(|measured| calibrate::calibrate(&measured));
+    match found {
+        Ok(found) if output.json => output.json(&found)?,
+        Ok(found) => output.text(&text(&found))?,
+        Err(reason) => {
+            say(&format!(
+                "the cost of a page walk cannot be measured: {reason}"
+            ));
+            return Ok(Exit::Degraded);
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn text(found: &Calibration) -> String {
+    let mut text = String::new();
+    for (what, cost) in [("read", found.read), ("write", found.write)] {
+        text.push_str(&match cost {
+            Some(cost) => format!(
+                "a page walk for a {what} costs {:.1} cycles ({:.1} to {:.1} in {} repetitions, by {})\n",
+                cost.cycles, cost.low, cost.high, found.repetitions, found.method
+            ),
+            None => format!("a page walk for a {what}: not measured\n"),
+        });
+    }
+    for line in &found.refused {
+        text.push_str(&format!("  {line}\n"));
+    }
+    text
 }

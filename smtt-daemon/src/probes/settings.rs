@@ -32,6 +32,8 @@ pub struct PageWalkSettings {
     pub enabled: bool,
     /// Samples per second that each CPU takes at most, all events together; the periods follow it.
     pub max_samples_per_second: u32,
+    /// Whether the cost of a walk is measured at the start where estimates need it.
+    pub calibrate: bool,
     /// Events per sample of a role, fixed: the limit above does not change it.
     pub sample_periods: BTreeMap<Role, u64>,
     /// How long events that do not fit the counters together count until it is the others' turn.
@@ -45,6 +47,7 @@ impl Default for PageWalkSettings {
         Self {
             enabled: true,
             max_samples_per_second: 200,
+            calibrate: true,
             sample_periods: BTreeMap::new(),
             turn: Duration::from_secs(5),
             overrides: Overrides::default(),

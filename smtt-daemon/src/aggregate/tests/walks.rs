@@ -233,8 +233,8 @@ fn counts_are_counts_and_their_ratio_an_estimate_with_a_known_cost() {
             high: 2.5,
         }),
         write: None,
-        method: "configured".into(),
-        repetitions: 0,
+        method: "huge pages".into(),
+        ..Calibration::default()
     }));
     assert_eq!(
         real(&rdd_row(&state, 7), "page_walk_read_estimated_ratio"),
