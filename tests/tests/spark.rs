@@ -20,6 +20,10 @@ mod python;
 mod storage;
 #[path = "spark/tasks.rs"]
 mod tasks;
+#[path = "spark/trace.rs"]
+mod trace;
+#[path = "spark/walks.rs"]
+mod walks;
 
 /// Two executors with one core each, in JVMs of their own.
 const LOCAL_CLUSTER: &str = "local-cluster[2,1,1024]";
