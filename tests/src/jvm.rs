@@ -164,6 +164,8 @@ impl Prepared {
             // before. A thread's own part of the young heap is a share of it, so more threads than cores fill any.
             .args(["-Xms640m", "-Xmx640m", "-Xmn540m", "-XX:MetaspaceSize=256m"])
             .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
+            // A JVM that compiles for speed of start has a small room for code, and collects when some of it is taken.
+            .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc"])
             .arg(format!("-javaagent:{}", jar.display()))
             .arg("-cp")
             .arg(format!(
@@ -232,6 +234,17 @@ impl CachedScan {
             Ok(None)
         })
         .with_context(|| format!("the application says:{}", self.running.hint()))
+    }
+
+    /// Whether its collector has run: then it may be using pages again that it had touched before.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn has_collected(&self) -> Result<bool> {
+        let log = fs::read(self.running.log()).context("the application has no log")?;
+        Ok(String::from_utf8_lossy(&log)
+            .lines()
+            .any(|line| line.contains("[gc] GC(")))
     }
 
     /// Opens the gate.

@@ -137,8 +137,7 @@ pub static ALL: [Guest; 3] = [
             "guest_processors_that_go_and_come_are_sampled_again",
             "guest_events_without_a_counter_give_a_verdict_and_no_figure",
             "guest_shared_counters_are_shown_and_nothing_is_scaled_up",
-            "the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own",
-            "reads_of_the_cached_rdd_dominate_the_pass_that_scans_it",
+            "the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan",
         ],
     },
 ];
