@@ -180,6 +180,14 @@ impl Shared {
     #[must_use]
     pub fn status(&self) -> Status {
         let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
+        let (summary, page_walks) = {
+            let state = self.state();
+            let everybody = crate::aggregate::view::Filter::default();
+            (
+                state.list_executors(&everybody).summary,
+                state.page_walks_shown(),
+            )
+        };
         Status {
             version: self.identity.version.clone(),
             kernel_side: self.identity.kernel_side.clone(),
@@ -188,10 +196,8 @@ impl Shared {
             probes,
             ledger,
             own: self.self_figures(),
-            summary: self
-                .state()
-                .list_executors(&crate::aggregate::view::Filter::default())
-                .summary,
+            summary,
+            page_walks,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod hostile;
 mod life;
 mod replay;
+mod walks;
 
 use super::view::{Filter, RddRow, TaskRow};
 use super::*;

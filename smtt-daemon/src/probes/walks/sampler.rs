@@ -15,13 +15,11 @@ use super::super::wire::Wire;
 use super::health::{Condition, Health, Totals};
 use super::open::CpuGroup;
 use super::wanted::{NotMeasured, Wanted, WantedSlot};
-use super::{PageWalkReadings, Slot, SlotFigure};
+use super::{PROBE, PageWalkReadings, Slot, SlotFigure};
 use crate::perf::Count;
 
 /// Name of the kernel side's program.
 const PROGRAM: &str = "walk";
-/// Name of this probe in status and metrics.
-const PROBE: &str = "page_walks";
 
 /// A slot and what came of it.
 #[derive(Debug)]
