@@ -2,6 +2,7 @@
 
 mod hostile;
 mod life;
+mod pages;
 mod replay;
 mod walks;
 
