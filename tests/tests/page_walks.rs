@@ -93,7 +93,10 @@ const TOUCHED: u64 = (THREADS * ROUNDS * PAGES) as u64;
 
 /// Measures, and once more where something else on the machine disturbed the plain counts: known work is not what
 /// they say then, and nothing can be compared with them.
-fn measure(events: &[Encoding; 2], mut load: impl FnMut() -> Result<Probes>) -> Result<Measured> {
+fn measure<Kept>(
+    events: &[Encoding; 2],
+    mut load: impl FnMut() -> Result<(Probes, Kept)>,
+) -> Result<Measured> {
     for _ in 0..4 {
         let measured = measure_once(events, &mut load)?;
         let plain = [
@@ -111,8 +114,11 @@ fn measure(events: &[Encoding; 2], mut load: impl FnMut() -> Result<Probes>) -> 
     bail!("something else on this machine disturbs the counters all the time");
 }
 
-/// Lets threads count their work plainly, loads the probes, and lets them do the same under sampling.
-fn measure_once(events: &[Encoding; 2], load: impl FnOnce() -> Result<Probes>) -> Result<Measured> {
+/// Lets threads count their work plainly, loads the probes (and something else that is kept as long), and lets them do the same under sampling.
+fn measure_once<Kept>(
+    events: &[Encoding; 2],
+    load: impl FnOnce() -> Result<(Probes, Kept)>,
+) -> Result<Measured> {
     let (tell, told) = channel();
     let (mut starts, mut threads) = (Vec::new(), Vec::new());
     for thread in 0..THREADS {
@@ -167,7 +173,7 @@ fn measure_once(events: &[Encoding; 2], load: impl FnOnce() -> Result<Probes>) -
         }
         slots.push((ready.tid, ready.slot));
     }
-    let mut probes = load()?;
+    let (mut probes, _kept) = load()?;
     let executor = probes.adopt_executor(std::process::id())?;
     for (tid, slot) in slots {
         probes.adopt_thread(executor, tid, slot)?;
@@ -327,7 +333,7 @@ fn guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly() -> R
     let Some(events) = events()? else {
         return Ok(());
     };
-    let measured = measure(&events, || Probes::load(&settings()))?;
+    let measured = measure(&events, || Ok((Probes::load(&settings())?, ())))?;
     every_rdd_has_its_own(&measured)?;
     for slot in &measured.last.slots {
         ensure!(
@@ -364,7 +370,7 @@ fn guest_processors_that_go_and_come_are_sampled_again() -> Result<()> {
             );
             counted = cycles.counted;
         }
-        Ok(probes)
+        Ok((probes, ()))
     })?;
     every_rdd_has_its_own(&measured)
 }
@@ -495,12 +501,10 @@ fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
     let Some(events) = events()? else {
         return Ok(());
     };
-    let mut taken = Vec::new();
     let measured = measure(&events, || {
-        taken = take_counters(false)?;
-        Probes::load(&settings())
+        let taken = take_counters(false)?;
+        Ok((Probes::load(&settings())?, taken))
     })?;
-    drop(taken);
     println!("{:?}", measured.last.slots);
     let shares: BTreeSet<u64> = measured
         .last

@@ -18,6 +18,7 @@ use smtt_daemon::probes::{ProbeSettings, Probes};
 use smtt_daemon::source::{SourceCounters, next_batch};
 use smtt_tests::lab::{Lab, Run};
 use smtt_tests::witness;
+use xtask::daemon::Options;
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
@@ -160,31 +161,14 @@ fn complete(run: &Run) -> Result<Vec<Value>> {
     }
 }
 
-#[test]
-fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
-    let mut sampling = Sampling::start(&lab)?;
-    let application = Application::java(
-        &lab.places,
-        LOCAL_CLUSTER,
-        "PageRank",
-        &["100000", "10", "4", "4", "MEMORY_ONLY_SER"],
-    )?;
-    let mut run = lab.run(application.with_marker(&lab.places))?;
-    run.reach("begin")?;
-    let before = sampling.faults()?;
-    // Its tasks load the marker's own classes: that comes before any context.
-    let warm_up = complete(&run)?
-        .iter()
-        .map(|stage| number(stage, "stageId"))
-        .collect::<Result<Vec<u64>>>()?;
-    run.open("begin")?;
-    run.open("cached")?;
-    run.reach("end")?;
-    let after = sampling.faults()?;
-
+/// Compares what was sampled of every stage (nanoseconds and samples) with the CPU time that Spark measured.
+fn as_spark_measured(
+    run: &Run,
+    warm_up: &[u64],
+    of_stage: impl Fn(u64) -> (u64, u64),
+) -> Result<()> {
     let (mut compared, mut all) = (0, (0, 0, 0));
-    for stage in complete(&run)? {
+    for stage in complete(run)? {
         let (id, tasks) = (
             number(&stage, "stageId")?,
             number(&stage, "numCompleteTasks")?,
@@ -196,8 +180,7 @@ fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<(
         // that, and lasts until its result is sent.
         let least = number(&stage, "executorCpuTime")?;
         let most = least + number(&stage, "executorDeserializeCpuTime")?;
-        let sum = sampling.sum(|key| key.class().is_none() && u64::from(key.stage_id) == id);
-        let (sampled, samples) = (sum.events[sampling.clock], sum.samples[sampling.clock]);
+        let (sampled, samples) = of_stage(id);
         // What a number of samples taken by chance keeps to in 19 of 20 cases; regular ones scatter less.
         let interval = (1.96 * (samples as f64).sqrt() * PERIOD_NS as f64) as u64;
         println!(
@@ -222,7 +205,42 @@ fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<(
         sampled + sampled / 50 >= least && sampled <= most + most / 50,
         "all stages: {sampled} ns sampled, {least} to {most} ns by Spark, which is more than 2 % apart"
     );
+    Ok(())
+}
 
+/// The job, and the stages that it runs before its gate `begin`.
+fn start(lab: &Lab) -> Result<(Run, Vec<u64>)> {
+    let application = Application::java(
+        &lab.places,
+        LOCAL_CLUSTER,
+        "PageRank",
+        &["100000", "10", "4", "4", "MEMORY_ONLY_SER"],
+    )?;
+    let mut run = lab.run(application.with_marker(&lab.places))?;
+    run.reach("begin")?;
+    // Their tasks load the marker's own classes: that comes before any context.
+    let warm_up = complete(&run)?
+        .iter()
+        .map(|stage| number(stage, "stageId"))
+        .collect::<Result<_>>()?;
+    Ok((run, warm_up))
+}
+
+#[test]
+fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let mut sampling = Sampling::start(&lab)?;
+    let (mut run, warm_up) = start(&lab)?;
+    let before = sampling.faults()?;
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    let after = sampling.faults()?;
+
+    as_spark_measured(&run, &warm_up, |id| {
+        let sum = sampling.sum(|key| key.class().is_none() && u64::from(key.stage_id) == id);
+        (sum.events[sampling.clock], sum.samples[sampling.clock])
+    })?;
     for (pid, (sampled, kernel)) in &after {
         let (sampled_before, kernel_before) = before
             .get(pid)
@@ -238,6 +256,133 @@ fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<(
         sampling.refused == 0,
         "{} samples found no row",
         sampling.refused
+    );
+    run.finish(&["end"])?;
+    lab.passed()
+}
+
+/// Sum of a number over rows; rows that do not have it have none of it.
+fn sum(rows: &[Value], name: &str) -> u64 {
+    rows.iter().filter_map(|row| row[name].as_u64()).sum()
+}
+
+/// Sum of all series of a metric that have the label.
+fn metric(text: &str, name: &str, label: &str) -> Result<u64> {
+    let mut sum = None;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix(name)
+            && rest.starts_with('{')
+            && rest.contains(label)
+        {
+            let value: f64 = line
+                .rsplit(' ')
+                .next()
+                .and_then(|value| value.parse().ok())
+                .with_context(|| format!("no number: {line}"))?;
+            *sum.get_or_insert(0) += value as u64;
+        }
+    }
+    sum.with_context(|| format!("no series {name} with {label}"))
+}
+
+#[test]
+fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metrics() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon_with(&Options {
+        toml: format!(
+            "[pmu]\nevents = {{ cycles = \"cpu-clock\", load_walks_completed = \"page-faults\" }}\nsample_periods = {{ cycles = {PERIOD_NS}, load_walks_completed = 1 }}\n"
+        ),
+        ..Options::default()
+    })?;
+    let (mut run, warm_up) = start(&lab)?;
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    // No task runs any more; two ticks of the daemon later all that they did is in.
+    thread::sleep(Duration::from_secs(3));
+    let executors = run.rows(&daemon, &["executors"])?;
+    let rdds = run.rows(&daemon, &["rdds"])?;
+    let stages = run.rows(&daemon, &["stages"])?;
+    let tasks = run.rows(&daemon, &["tasks"])?;
+    ensure!(executors.len() == 2, "{executors:#?}");
+
+    // A stage is a row per executor.
+    as_spark_measured(&run, &warm_up, |id| {
+        let rows: Vec<Value> = stages
+            .iter()
+            .filter(|row| row["stage_id"].as_u64() == Some(id))
+            .cloned()
+            .collect();
+        (sum(&rows, "cycles"), sum(&rows, "cycles_samples"))
+    })?;
+
+    for executor in &executors {
+        let key = &executor["executor_id"];
+        let own = |rows: &[Value]| -> Vec<Value> {
+            rows.iter()
+                .filter(|row| row["executor_id"] == *key)
+                .cloned()
+                .collect()
+        };
+        let unattributed: u64 = executor["cycles_unattributed"]
+            .as_object()
+            .with_context(|| format!("no cycles_unattributed in {executor}"))?
+            .values()
+            .filter_map(Value::as_u64)
+            .sum();
+        let attributed = number(executor, "cycles")? - unattributed;
+        let (by_rdd, by_task) = (sum(&own(&rdds), "cycles"), sum(&own(&tasks), "cycles"));
+        println!(
+            "executor {key}: {attributed} ns in contexts; {by_rdd} by RDD, {by_task} by task; {unattributed} ns in none"
+        );
+        ensure!(
+            by_rdd == attributed && by_task == attributed && attributed > 1_000_000_000,
+            "executor {key}: RDDs have {by_rdd} ns, tasks {by_task} of {attributed}"
+        );
+        // A task begins before its thread knows the stage.
+        let of_the_job = |rows: &[Value]| -> u64 {
+            let rows: Vec<Value> = own(rows)
+                .into_iter()
+                .filter(|row| {
+                    row["stage_id"]
+                        .as_u64()
+                        .is_none_or(|id| !warm_up.contains(&id))
+                })
+                .collect();
+            sum(&rows, "cycles")
+        };
+        let (by_stage, by_task) = (of_the_job(&stages), of_the_job(&tasks));
+        println!("executor {key}: {by_stage} ns by stage, {by_task} by task after the warm-up");
+        ensure!(
+            by_stage <= by_task && by_stage * 100 >= by_task * 97,
+            "executor {key}: stages have {by_stage} ns, their tasks {by_task}"
+        );
+        // Every fault is a sample: the same faults by the fault probe.
+        let faults = number(executor, "page_faults_attributed")?
+            + number(executor, "page_faults_unattributed")?;
+        let sampled = number(executor, "dtlb_read_misses")?;
+        println!("executor {key}: {sampled} page faults sampled, {faults} by the fault probe");
+        ensure!(
+            sampled.abs_diff(faults) * 100 <= faults,
+            "executor {key}: {sampled} page faults sampled, {faults} by the fault probe"
+        );
+    }
+
+    let metrics = daemon.metrics()?;
+    let application = run.submitted.application_id()?;
+    let label = format!("application_id=\"{application}\"");
+    let in_metrics = metric(&metrics, "smtt_rdd_dtlb_read_misses_total", &label)?;
+    let listed = sum(&rdds, "dtlb_read_misses");
+    ensure!(
+        in_metrics == listed,
+        "RDDs have {listed} in the listing, {in_metrics} in the metrics"
+    );
+    // Executors' own threads go on between the two answers.
+    let in_metrics = metric(&metrics, "smtt_executor_cycles_total", &label)?;
+    let listed = sum(&executors, "cycles");
+    ensure!(
+        in_metrics >= listed && in_metrics - listed < 5_000_000_000,
+        "executors have {listed} ns in the listing, {in_metrics} in the metrics"
     );
     run.finish(&["end"])?;
     lab.passed()
