@@ -1,13 +1,23 @@
-//! The boot clock, which stamps every record of the kernel side.
+//! The boot clock, which stamps every record of the kernel side, and the wall clock.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
+fn now(clock: ClockId) -> u64 {
+    clock_gettime(clock)
+        .map(|time| Duration::from(time).as_nanos() as u64)
+        .unwrap_or(0)
+}
+
 /// Nanoseconds since boot, including suspend: the clock of the kernel side.
 #[must_use]
 pub fn now_boot_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_BOOTTIME)
-        .map(|time| Duration::from(time).as_nanos() as u64)
-        .unwrap_or(0)
+    now(ClockId::CLOCK_BOOTTIME)
+}
+
+/// Nanoseconds since 1970.
+#[must_use]
+pub fn now_unix_ns() -> u64 {
+    now(ClockId::CLOCK_REALTIME)
 }

@@ -11,6 +11,7 @@ use crate::aggregate::Limits;
 use crate::pmu::{Identity, Overrides, describe};
 use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
 use crate::resolve::ResolveSettings;
+use crate::trace::TraceSettings;
 
 pub use self::file::{DEFAULT_FILE, default_text};
 
@@ -33,6 +34,10 @@ pub struct Config {
     pub tick: Duration,
     /// Looking where pages are.
     pub resolve: ResolveSettings,
+    /// Trace files; `None` where none are written.
+    pub trace: Option<TraceSettings>,
+    /// Where trace files are, or would be.
+    pub trace_folder: PathBuf,
     /// The log.
     pub log: Log,
 }
@@ -127,6 +132,12 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
 }
 
+/// Reads a duration as configurations write it, as `10m`.
+#[must_use]
+pub fn duration_of(text: &str) -> Option<Duration> {
+    file::duration(text)
+}
+
 type Problem = (&'static str, String);
 
 /// A number within bounds.
@@ -167,6 +178,47 @@ fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem> {
     } else {
         Err((key, format!("{path:?} is not an absolute path")))
     }
+}
+
+/// A size in bytes within bounds.
+fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Problem> {
+    let value = file::size(text).ok_or_else(|| {
+        let help = "write a number and KiB, MiB or GiB, as in \"64MiB\"";
+        (key, format!("{text:?} is no size: {help}"))
+    })?;
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{text:?} is not from {low} to {high} bytes")))
+    }
+}
+
+/// Checked also where no trace files are written: a slip is better seen before it matters.
+fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
+    let segment_bytes = bytes(
+        "trace.segment_bytes",
+        &file.segment_bytes,
+        64 << 10,
+        16 << 30,
+    )?;
+    let settings = TraceSettings {
+        folder: absolute("trace.folder", &file.folder)?,
+        segment_bytes,
+        segment_time: Duration::from_secs(within(
+            "trace.segment_seconds",
+            file.segment_seconds,
+            1,
+            86_400,
+        )?),
+        max_bytes: bytes(
+            "trace.max_bytes",
+            &file.max_bytes,
+            segment_bytes.saturating_mul(4),
+            1 << 60,
+        )?,
+        gid: None,
+    };
+    Ok((file.enabled, settings))
 }
 
 fn check(file: &file::File) -> Result<Config, Problem> {
@@ -267,6 +319,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
     // One executor may not crowd out the others, but a lone one may use most of a table.
     settings.threads_per_executor = (threads / 4).max(1);
     settings.contexts_per_executor = (contexts / 4).max(1);
+    let (enabled, trace) = trace(&file.trace)?;
     Ok(Config {
         web: Web {
             listen_address,
@@ -361,6 +414,8 @@ fn check(file: &file::File) -> Result<Config, Problem> {
                 Duration::from_secs(3600),
             )?,
         },
+        trace: enabled.then_some(trace.clone()),
+        trace_folder: trace.folder,
         log: Log {
             level: file.log.level.clone(),
         },

@@ -21,9 +21,10 @@ use crate::aggregate::{Limits, State};
 use crate::export::prometheus::Exporter;
 use crate::loss::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
 use crate::probes::{Verdict, VerdictState};
+use crate::trace::counts::{Ledger as TraceLedger, TraceStatus};
 use protocol::{Check, ProbeRow, SelfFigures, Status};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// Checks of the machine that need no running daemon.
@@ -54,6 +55,7 @@ pub struct Shared {
     ledger: Mutex<(LedgerInputs, LedgerInputs)>,
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
+    trace: OnceLock<Arc<TraceLedger>>,
     ready: AtomicBool,
 }
 
@@ -74,6 +76,7 @@ impl Shared {
             verdicts: Mutex::default(),
             ledger: Mutex::default(),
             bpf_memory_bytes: OnceLock::new(),
+            trace: OnceLock::new(),
             ready: AtomicBool::new(false),
         }
     }
@@ -111,6 +114,18 @@ impl Shared {
             .store(bytes, Ordering::Relaxed);
     }
 
+    /// Trace records are written; their counts are there from now on.
+    pub fn set_trace(&self, ledger: Arc<TraceLedger>) {
+        // Only the first counts: there is one writer.
+        let _ = self.trace.set(ledger);
+    }
+
+    /// How the writing of trace records fares; `None` where none are written.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceStatus> {
+        self.trace.get().map(|ledger| ledger.status())
+    }
+
     /// The probes are in place and the listeners open, or no longer.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
@@ -135,6 +150,7 @@ impl Shared {
                 source,
                 decode: decode.clone(),
                 aggregate: state.counts().clone(),
+                trace: self.trace().map(|trace| trace.counts),
             }
         };
         let mut ledger = lock(&self.ledger);
@@ -188,11 +204,20 @@ impl Shared {
                 state.page_walks_shown(),
             )
         };
+        let trace = self.trace();
+        let mut degraded = protocol::degraded(ready, &probes, &ledger);
+        degraded.extend(
+            trace
+                .iter()
+                .filter(|trace| !trace.failing.is_empty())
+                .map(|trace| trace.failing.clone()),
+        );
         Status {
             version: self.identity.version.clone(),
             kernel_side: self.identity.kernel_side.clone(),
             ready,
-            degraded: protocol::degraded(ready, &probes, &ledger),
+            degraded,
+            trace,
             probes,
             ledger,
             own: self.self_figures(),

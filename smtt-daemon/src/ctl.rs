@@ -14,10 +14,12 @@ mod report;
 mod status;
 pub mod table;
 pub mod top;
+mod trace;
 
 use crate::control::client::{Client, ClientError};
 use args::{Args, Command};
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// How a run ended.
@@ -52,6 +54,16 @@ pub enum Failure {
     /// The configuration that was to be checked is wrong.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
+    /// A trace file or folder cannot be read.
+    #[error("cannot read {}: {error}{help}", path.display())]
+    Trace {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+        /// What to do about it, or nothing.
+        help: &'static str,
+    },
     /// The answer cannot be written.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
@@ -60,7 +72,7 @@ pub enum Failure {
 impl Failure {
     /// The exit code that says it.
     #[must_use]
-    pub const fn exit(&self) -> Exit {
+    pub fn exit(&self) -> Exit {
         match self {
             Self::Client(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => {
                 Exit::Unreachable
@@ -68,7 +80,12 @@ impl Failure {
             Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
             Self::Client(ClientError::Refused(_)) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
-            Self::Write(_) => Exit::Degraded,
+            Self::Trace { error, .. }
+                if matches!(error.kind(), io::ErrorKind::PermissionDenied) =>
+            {
+                Exit::NoPermission
+            }
+            Self::Trace { .. } | Self::Write(_) => Exit::Degraded,
         }
     }
 }
@@ -167,6 +184,7 @@ pub fn run(args: &Args) -> Exit {
         }
         Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
+        Command::Trace(query) => trace::run(output, query),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
     };

@@ -16,3 +16,4 @@ pub mod pmu;
 pub mod probes;
 pub mod resolve;
 pub mod source;
+pub mod trace;

@@ -3,6 +3,7 @@
 
 use crate::aggregate::Outcome;
 use crate::decode::{DecodeError, Event};
+use crate::trace::counts::TraceCounts;
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, Counter, ExecutorCounters};
 use std::collections::BTreeMap;
@@ -90,12 +91,14 @@ pub struct LedgerInputs {
     pub decode: DecodeCounts,
     /// Of the state.
     pub aggregate: AggregateCounts,
+    /// Of trace records; `None` where none are written.
+    pub trace: Option<TraceCounts>,
 }
 
 /// One hop of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
-    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`.
+    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`.
     pub hop: String,
     /// What came in.
     pub attempted: u64,
@@ -163,6 +166,9 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
                 <= u128::from(if hop.hop == "kernel" { moved } else { 0 });
         }
     }
+    if now.trace.is_none() {
+        hops.retain(|hop| hop.hop != "trace");
+    }
     if now.marker.is_none() {
         hops.retain(|hop| hop.hop != "marker");
     }
@@ -184,6 +190,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
         source,
         decode,
         aggregate,
+        trace,
     } = inputs;
     let counter = |counter: Counter| kernel.get(counter.0 as usize).copied().unwrap_or(0);
     let lost = |causes: &[(&str, u64)]| -> Vec<(String, u64)> {
@@ -246,7 +253,17 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             aggregate.applied,
             &aggregate_lost,
         ),
+        trace_hop(trace.as_ref().unwrap_or(&TraceCounts::default())),
     ]
+}
+
+/// Accesses on their way to the disk: what waits is known, it is not what is missing.
+fn trace_hop(trace: &TraceCounts) -> Hop {
+    let lost: Vec<(String, u64)> = trace.lost.clone().into_iter().collect();
+    Hop {
+        in_flight: trace.queued + trace.held,
+        ..Hop::new("trace", trace.attempted, trace.written, &lost)
+    }
 }
 
 #[cfg(test)]
@@ -286,6 +303,14 @@ mod tests {
                 over_cap: BTreeMap::from([("rdds", 4)]),
                 ignored: BTreeMap::from([("block_not_known", 5)]),
             },
+            trace: Some(TraceCounts {
+                attempted: 60,
+                written: 40,
+                lost: BTreeMap::from([("disk_full".to_owned(), 5)]),
+                queued: 7,
+                held: 8,
+                ..TraceCounts::default()
+            }),
         }
     }
 
@@ -295,7 +320,15 @@ mod tests {
         let names: Vec<_> = hops.iter().map(|hop| hop.hop.as_str()).collect();
         assert_eq!(
             names,
-            ["marker", "kernel", "ring", "source", "decode", "aggregate"]
+            [
+                "marker",
+                "kernel",
+                "ring",
+                "source",
+                "decode",
+                "aggregate",
+                "trace"
+            ]
         );
         for hop in &hops {
             assert_eq!(hop.missing(), 0, "{hop:?}");
@@ -338,6 +371,18 @@ mod tests {
             !ledger(&more, &inputs())[2].consistent,
             "more came out than went in"
         );
+    }
+
+    #[test]
+    fn a_trace_record_that_is_nowhere_is_flagged() {
+        let mut now = inputs();
+        if let Some(trace) = &mut now.trace {
+            trace.held -= 1;
+        }
+        assert!(!ledger(&now, &LedgerInputs::default())[6].consistent);
+        now.trace = None;
+        let hops = ledger(&now, &LedgerInputs::default());
+        assert!(hops.iter().all(|hop| hop.hop != "trace"));
     }
 
     #[test]

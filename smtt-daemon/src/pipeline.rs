@@ -22,18 +22,22 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::executors::Executors;
 use crate::clock::now_boot_ns;
 use crate::config::Config;
-use crate::control::server::{ControlSocket, serve_control, serve_web};
+use crate::control::server::{ControlSocket, group_id, serve_control, serve_web};
 use crate::control::{Identity, Shared};
 use crate::decode::{Fact, decode};
 use crate::loss::{DecodeCounts, SourceCounts};
 use crate::probes::{Probes, TOOLCHAIN, doctor};
 use crate::source::{self, Record, SourceCounters};
+use crate::trace::{Tap, Trace};
 use crate::{discover, probes, resolve};
 
 /// Batches between the ring and the middle.
 const BATCHES: usize = 16;
 /// How often the kernel memory of tables and programs is read anew.
 const MEMORY_EVERY: Duration = Duration::from_secs(60);
+
+/// How long the writer of trace records may take for its last segments.
+const TRACE_FINISH: Duration = Duration::from_secs(10);
 
 /// Runs the daemon until `shutdown` completes.
 ///
@@ -106,12 +110,22 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let until = stopped.clone();
     resolve::spawn(config.resolve, Arc::clone(&shared), move || *until.borrow());
 
+    let (trace, tap) = match config.trace {
+        Some(mut settings) => {
+            settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
+            let (trace, queue) = Trace::start(settings)?;
+            shared.set_trace(Arc::clone(&trace.ledger));
+            (Some(trace), Some(Tap::new(queue)))
+        }
+        None => (None, None),
+    };
     let mut middle = Middle {
         probes,
         shared,
         counters,
         decoded: DecodeCounts::default(),
         executors: Executors::default(),
+        tap,
         memory_read: None,
     };
     middle.tick();
@@ -124,6 +138,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
+    // The writer ends with the last way to it.
+    middle.tap = None;
+    if trace.is_some_and(|trace| !trace.finish(TRACE_FINISH)) {
+        tracing::error!("the last trace segments could not be finished: their records are lost");
+    }
     // Connections get a moment to finish; then the process ends and with it everything in the kernel.
     let _ = tokio::time::timeout(Duration::from_secs(2), async {
         while services.join_next().await.is_some() {}
@@ -216,6 +235,7 @@ struct Middle {
     counters: Arc<SourceCounters>,
     decoded: DecodeCounts,
     executors: Executors,
+    tap: Option<Tap>,
     memory_read: Option<Instant>,
 }
 
@@ -252,12 +272,18 @@ impl Middle {
     /// Takes a batch of records into the state.
     fn take(&mut self, batch: &[Record]) {
         let mut state = self.shared.state();
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
+        }
         for Record { header, payload } in batch {
             let event = decode(header, payload);
             self.decoded.count(&event);
             match event {
                 Ok(event) => {
                     follow(&mut self.executors, &mut self.probes, header, &event.fact);
+                    if let Some(tap) = &mut self.tap {
+                        tap.see(&state, &event);
+                    }
                     state.apply(event);
                 }
                 Err(error) => tracing::debug!(
@@ -266,6 +292,9 @@ impl Middle {
                     "a record is skipped: {error}"
                 ),
             }
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.end();
         }
     }
 

@@ -20,6 +20,8 @@ mod python;
 mod storage;
 #[path = "spark/tasks.rs"]
 mod tasks;
+#[path = "spark/trace.rs"]
+mod trace;
 #[path = "spark/walks.rs"]
 mod walks;
 

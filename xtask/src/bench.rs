@@ -7,6 +7,7 @@ mod fault;
 mod job;
 mod pages;
 mod sample;
+mod trace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,6 +80,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("idle") {
         idle(places, &folder.join("idle"))?;
     }
+    if wanted("trace") {
+        trace::trace(places, &folder.join("trace"))?;
+    }
     if wanted("job") {
         job::traced(places, &folder.join("job"))?;
     }
@@ -93,8 +97,10 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 7] {
-    ["switch", "fault", "pages", "idle", "job", "sample", "walks"]
+pub fn names() -> [&'static str; 8] {
+    [
+        "switch", "fault", "pages", "idle", "trace", "job", "sample", "walks",
+    ]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::fixture;
 use crate::marker;
-use crate::places::{COMPILE_SPARK, Places};
+use crate::places::{COMPILE_SPARK, DEMO_SPARK, Places};
 use crate::step::{Stamp, Steps, fingerprint};
 
 /// Prepares what running Spark `versions` with the marker and building the daemon need.
@@ -40,12 +40,15 @@ pub fn setup(places: &Places, versions: &[&str]) -> Result<()> {
         "set-up in {} (set SMTT_CACHE for another place)",
         places.cache.display()
     );
-    let mut steps = Steps::new(5 + versions.len());
+    let mut steps = Steps::new(5 + versions.len() + usize::from(versions.contains(&DEMO_SPARK)));
     debian::packages(places, &mut steps)?;
     toolchain::kernel_side(places, &mut steps)?;
     toolchain::bpf_linker(places, &mut steps)?;
     for version in versions {
         spark::environment(places, &mut steps, version)?;
+    }
+    if versions.contains(&DEMO_SPARK) {
+        spark::reader(places, &mut steps, DEMO_SPARK)?;
     }
     marker_step(places, &mut steps)?;
     fixture_step(places, &mut steps)
@@ -68,7 +71,7 @@ pub fn for_machines(places: &Places) -> Result<()> {
 pub fn compile_jars(places: &Places) -> Result<std::path::PathBuf> {
     let home = places
         .spark_home(COMPILE_SPARK)
-        .or_else(|_| places.spark_home(crate::places::DEMO_SPARK))?;
+        .or_else(|_| places.spark_home(DEMO_SPARK))?;
     Ok(home.join("jars"))
 }
 

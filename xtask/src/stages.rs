@@ -84,6 +84,8 @@ const STAGES: [Stage; 6] = [
                 "spark",
                 "--test",
                 "jvm",
+                "--test",
+                "trace",
                 "--",
                 "--test-threads=1",
             ],

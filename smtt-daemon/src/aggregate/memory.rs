@@ -123,6 +123,12 @@ impl Held {
 }
 
 impl Block {
+    /// When something was last told of it, its addresses among it; nanoseconds since boot.
+    #[must_use]
+    pub const fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
     /// Tells it from every other block or page of its executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {

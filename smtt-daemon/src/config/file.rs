@@ -12,7 +12,7 @@ pub const DEFAULT_FILE: &str = "/etc/smtt/smtt.toml";
 
 /// Declares a section: its fields with type, default and explanation, the same for reading and for the default file.
 macro_rules! section {
-    ($name:ident, $path:literal, { $($(#[doc = $doc:literal])+ $field:ident : $type:ty = $default:expr;)* }) => {
+    ($name:ident, $path:literal, { $($(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr;)* }) => {
         #[derive(Clone, Debug, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(super) struct $name { $(pub $field: $type,)* }
@@ -29,7 +29,7 @@ macro_rules! section {
                 let defaults = Self::default();
                 let _ = writeln!(text, "\n[{}]", $path);
                 $(
-                    $(let _ = writeln!(text, "#{}", $doc);)+
+                    $(let _ = writeln!(text, "#{}", $doc);)*
                     let _ = writeln!(text, "{} = {}", stringify!($field), toml::Value::try_from(&defaults.$field).map(|value| value.to_string()).unwrap_or_default());
                 )*
             }
@@ -131,6 +131,18 @@ section!(Retention, "retention", {
     executors: String = "15m".into();
 });
 
+section!(Trace, "trace", {
+    /// Whether a record of each access to storage and execution memory is written, as Parquet; docs/TRACE.md.
+    enabled: bool = false;
+    /// Where, one folder per daemon.
+    folder: String = "/var/lib/smtt/trace".into();
+    /// A segment is finished, and can be read, after so many bytes or seconds; a crash loses it before.
+    segment_bytes: String = "64MiB".into();
+    segment_seconds: u64 = 60;
+    /// Bytes of all segments together; the oldest go first. At least four times segment_bytes.
+    max_bytes: String = "4GiB".into();
+});
+
 section!(Log, "log", {
     /// error, warn, info, debug or trace.
     level: String = "info".into();
@@ -157,6 +169,7 @@ pub(super) struct File {
     pub resolve: Resolve,
     pub limits: Limits,
     pub retention: Retention,
+    pub trace: Trace,
     pub log: Log,
 }
 
@@ -172,6 +185,7 @@ impl Default for File {
             resolve: Resolve::default(),
             limits: Limits::default(),
             retention: Retention::default(),
+            trace: Trace::default(),
             log: Log::default(),
         }
     }
@@ -193,6 +207,7 @@ pub fn default_text() -> String {
     Resolve::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
+    Trace::write(&mut text);
     Log::write(&mut text);
     text
 }
@@ -210,6 +225,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "resolve",
         "limits",
         "retention",
+        "trace",
         "log",
     ];
     [
@@ -223,6 +239,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Resolve::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
+        Trace::FIELDS,
         Log::FIELDS,
     ]
     .into_iter()

@@ -72,6 +72,18 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             "line 2: control.socket: \"smtt.sock\" is not an absolute path",
         ),
         (
+            "[trace]\nfolder = \"trace\"\n",
+            "line 2: trace.folder: \"trace\" is not an absolute path",
+        ),
+        (
+            "[trace]\nsegment_seconds = 0\n",
+            "line 2: trace.segment_seconds: 0 is not from 1 to 86400",
+        ),
+        (
+            "[trace]\nsegment_bytes = \"2GiB\"\n",
+            "trace.max_bytes: \"4GiB\" is not from 8589934592",
+        ),
+        (
             "[pmu]\nevents = { load_walk_cycles = \"no-such-event\" }\n",
             "line 2: pmu.events: event of role load_walk_cycles: ",
         ),

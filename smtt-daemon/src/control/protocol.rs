@@ -17,6 +17,7 @@ use crate::aggregate::view::{
 use crate::loss::Hop;
 use crate::probes::Verdict;
 pub use crate::probes::doctor::Check;
+use crate::trace::counts::TraceStatus;
 use serde::{Deserialize, Serialize};
 
 /// One probe with its verdict.
@@ -78,6 +79,9 @@ pub struct Status {
     pub probes: Vec<ProbeRow>,
     /// The loss ledger in the order of flow.
     pub ledger: Vec<Hop>,
+    /// How the writing of trace records fares; absent where none are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceStatus>,
     /// What the daemon uses.
     #[serde(rename = "self")]
     pub own: SelfFigures,

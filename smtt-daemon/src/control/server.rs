@@ -4,7 +4,7 @@ mod routes;
 mod socket;
 
 pub use routes::{control_router, report, web_router};
-pub use socket::{BindError, ControlSocket};
+pub use socket::{BindError, ControlSocket, group_id};
 
 use super::Shared;
 use axum::extract::connect_info::Connected;

@@ -78,6 +78,8 @@ pub enum Command {
     },
     /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
     Report(Filters),
+    /// Records of single accesses, from the trace files. Works without the daemon too.
+    Trace(TraceQuery),
     /// What of page walks would be measured on this CPU, or on another one.
     Pmu {
         /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
@@ -104,6 +106,55 @@ pub struct Filters {
     /// Only this stage (3, or 3.1 for its attempt 1): itself, its tasks, their blocks, and what worked for it.
     #[arg(long, value_name = "ID")]
     pub stage: Option<String>,
+}
+
+/// Which trace records, and how they are printed.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct TraceQuery {
+    /// Folder of the trace files; without it the one of the configuration.
+    #[arg(long, value_name = "PATH")]
+    pub folder: Option<PathBuf>,
+    /// Configuration that names the folder; the default one is read when it is there.
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Only this application (id).
+    #[arg(long, value_name = "ID")]
+    pub app: Option<String>,
+    /// Only this executor.
+    #[arg(long, value_name = "ID")]
+    pub executor: Option<String>,
+    /// Only this RDD.
+    #[arg(long, value_name = "ID")]
+    pub rdd: Option<u32>,
+    /// Only this stage (3, or 3.1 for its attempt 1).
+    #[arg(long, value_name = "ID", value_parser = stage)]
+    pub stage: Option<(u32, Option<u32>)>,
+    /// Only this kind: put, get, drop, move, allocate, free, alive, or a span's activity as spill.
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Only the last so many: 30s, 10m, 2h, 1d.
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    pub since: Option<Duration>,
+    /// Go on with segments as they are finished, until Ctrl-C.
+    #[arg(long)]
+    pub follow: bool,
+    /// All columns of docs/TRACE.md as comma-separated values, with a heading. --json prints one object per line.
+    #[arg(long)]
+    pub csv: bool,
+}
+
+fn stage(text: &str) -> Result<(u32, Option<u32>), String> {
+    let wrong = || format!("{text:?} is no stage: give its id, or id and attempt as in 3.1");
+    let (id, attempt) = match text.split_once('.') {
+        Some((id, attempt)) => (id, Some(attempt.parse().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    Ok((id.parse().map_err(|_| wrong())?, attempt))
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    crate::config::duration_of(text)
+        .ok_or_else(|| format!("{text:?} is no time: write a number and s, m, h or d, as in 10m"))
 }
 
 /// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.

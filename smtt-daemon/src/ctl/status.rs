@@ -6,6 +6,7 @@ use crate::aggregate::view::PageWalksShown;
 use crate::control::client::Client;
 use crate::control::protocol::{ProbeRow, SelfFigures, Status};
 use crate::loss::Hop;
+use crate::trace::counts::TraceStatus;
 use serde_json::{Map, Value, json};
 
 const PROBES: &[Column] = &[
@@ -111,6 +112,10 @@ fn text(status: &Status, output: Output) -> String {
     if let Some(walks) = &status.page_walks {
         text.push('\n');
         text.push_str(&page_walks(walks, output));
+    }
+    if let Some(trace) = &status.trace {
+        text.push('\n');
+        text.push_str(&trace_files(trace));
     }
     if !status.degraded.is_empty() {
         text.push('\n');
@@ -248,6 +253,39 @@ fn page_walks(walks: &PageWalksShown, output: Output) -> String {
     for note in &walks.notes {
         text.push_str(&format!("  {note}\n"));
     }
+    text
+}
+
+/// How the writing of trace records fares, in one line.
+fn trace_files(trace: &TraceStatus) -> String {
+    let counts = &trace.counts;
+    let state = if trace.failing.is_empty() {
+        "writing"
+    } else {
+        "cannot be written"
+    };
+    let mut text = format!(
+        "trace files in {}: {state}, {} records in {} finished segments since the start, {} on the disk",
+        trace.folder,
+        human::count(counts.written),
+        human::count(counts.segments),
+        human::bytes(counts.disk_bytes)
+    );
+    for (what, count) in [
+        (
+            "segments removed to keep within max_bytes",
+            counts.segments_removed,
+        ),
+        (
+            "unfinished segments of a crash removed",
+            counts.leftovers_removed,
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {} {what}", human::count(count)));
+        }
+    }
+    text.push('\n');
     text
 }
 

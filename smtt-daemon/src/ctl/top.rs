@@ -345,6 +345,7 @@ mod tests {
 
     fn answer(faults: u64) -> (Status, Rows) {
         let status = Status {
+            trace: None,
             version: "0.1.0".to_owned(),
             kernel_side: String::new(),
             ready: true,

@@ -70,6 +70,35 @@ pub(super) fn environment(places: &Places, steps: &mut Steps, version: &str) -> 
     )
 }
 
+/// The version of PyArrow, a reader of trace files that is not Spark.
+const PYARROW: &str = "26.0.1";
+
+/// Step: PyArrow in the environment of one Spark version.
+pub(super) fn reader(places: &Places, steps: &mut Steps, version: &str) -> Result<()> {
+    let python = places.spark_env(version).join("bin/python");
+    let check = format!("import pyarrow.dataset; assert pyarrow.__version__ == '{PYARROW}'");
+    let done = || output(Command::new(&python).args(["-c", &check])).is_ok();
+    steps.step(
+        &format!("PyArrow {PYARROW}, a second reader of trace files"),
+        places.logs().join("pyarrow.log"),
+        "check that pip reaches its index, then run it again",
+        done,
+        |step| {
+            let mut pip = Command::new(&python);
+            pip.args([
+                "-m",
+                "pip",
+                "install",
+                "--no-input",
+                "--disable-pip-version-check",
+                "--no-cache-dir",
+                "--progress-bar=off",
+            ]);
+            step.run(pip.arg(format!("pyarrow=={PYARROW}")), PIP_LIMIT)
+        },
+    )
+}
+
 fn complete(python: &Path, version: &str) -> bool {
     output(Command::new(python).args(["-c", VERIFY, version])).is_ok()
 }

@@ -119,7 +119,8 @@ impl ControlSocket {
     }
 }
 
-fn group_id(group: &str) -> Option<Gid> {
+/// The id of a group; `None`, with a line in the log, where there is none of that name.
+pub fn group_id(group: &str) -> Option<Gid> {
     if group.is_empty() {
         return None;
     }

@@ -242,6 +242,16 @@ fn daemon(families: &mut Families, shared: &Shared) {
             families.count(table::EVENTS_LOST, &[&hop.hop, cause], *lost);
         }
     }
+    if let Some(trace) = shared.trace() {
+        families.count(table::TRACE_UP, &[], u64::from(trace.failing.is_empty()));
+        families.count(table::TRACE_BYTES, &[], trace.counts.disk_bytes);
+        families.count(table::TRACE_SEGMENTS, &[], trace.counts.segments);
+        families.count(
+            table::TRACE_SEGMENTS_REMOVED,
+            &[],
+            trace.counts.segments_removed,
+        );
+    }
     let own = shared.self_figures();
     families.real(table::PROCESS_CPU, own.cpu_seconds);
     families.maybe(table::PROCESS_RSS, &[], own.rss_bytes);

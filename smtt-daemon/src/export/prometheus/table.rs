@@ -154,6 +154,14 @@ metrics! {
         "Cycles that a page walk costs here, as calibrated, for estimates", "walk cycles are counted, or the cost of a walk is not known";
     SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
         "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
+    TRACE_UP "smtt_trace_up" Gauge &[],
+        "Whether trace records can be written to their folder", "no trace records are written";
+    TRACE_BYTES "smtt_trace_disk_bytes" Gauge &[],
+        "Bytes of the finished trace segments in the folder", "no trace records are written";
+    TRACE_SEGMENTS "smtt_trace_segments_total" Counter &[],
+        "Trace segments that were finished", "no trace records are written";
+    TRACE_SEGMENTS_REMOVED "smtt_trace_segments_removed_total" Counter &[],
+        "Finished trace segments that were removed to keep within the bound of the disk", "no trace records are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
         "Executors that found no room in the daemon's table", "";
     PROCESS_CPU "process_cpu_seconds_total" Counter &[],

@@ -1,0 +1,61 @@
+"""What trace files say, asked with Spark itself.
+
+    spark-submit docs/examples/trace_report.py FOLDER
+
+FOLDER is the trace folder of one worker, or one folder that those of several workers were copied into, on any file
+system that Spark reads. The last line of output starts with RESULT.
+"""
+
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+
+def main(folder):
+    # Without this Spark takes an application id of digits for a number.
+    spark = (
+        SparkSession.builder.appName("SMTT trace report")
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+        .getOrCreate()
+    )
+    records = spark.read.parquet(folder)
+
+    print("Records by application, host and kind")
+    kinds = records.groupBy("application_id", "host", "kind").count()
+    kinds.orderBy("application_id", "host", "kind").show(100, truncate=False)
+
+    print("Reads and writes per RDD: how often each partition was put and read")
+    storage = records.where(f.col("rdd_id").isNotNull() & (f.col("region") == "storage"))
+    accesses = storage.groupBy("application_id", "rdd_id").agg(
+        f.count_distinct("partition").alias("partitions"),
+        f.sum((f.col("kind") == "put").cast("int")).alias("puts"),
+        f.sum((f.col("kind") == "get").cast("int")).alias("gets"),
+        f.sum((f.col("kind") == "drop").cast("int")).alias("drops"),
+        f.max("size_bytes").alias("largest_block_bytes"),
+    )
+    accesses.orderBy(f.desc("gets"), "rdd_id").show(20, truncate=False)
+
+    print("Execution memory per stage and consumer, as it was allocated")
+    allocated = records.where(f.col("kind") == "allocate").groupBy("application_id", "stage_id", "consumer")
+    allocated.agg(f.count("*").alias("allocations"), f.sum("size_bytes").alias("bytes")).orderBy(
+        f.desc("bytes")
+    ).show(20, truncate=False)
+
+    print("Pages of 4 KiB that one access touches, where the bytes have an address")
+    addressed = records.where(f.col("virtual_address").isNotNull() & f.col("access").isNotNull())
+    addressed.groupBy("region", "access").agg(
+        f.count("*").alias("accesses"),
+        f.expr("percentile_approx(pages, 0.5)").alias("median_pages"),
+        f.max("pages").alias("most_pages"),
+    ).orderBy("region", "access").show(truncate=False)
+
+    counts = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
+    print("RESULT", sum(counts.values()), " ".join(f"{kind}={counts[kind]}" for kind in sorted(counts)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])

@@ -1,0 +1,405 @@
+//! `smtt-ctl trace`: records of the trace files as text in the paper's column order, as CSV or as JSON.
+//!
+//! Reads finished segments only, in the order in which they were begun.
+
+use std::collections::HashSet;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use parquet::errors::ParquetError;
+use serde_json::{Map, Value};
+
+use super::args::TraceQuery;
+use super::{Exit, Failure, Output, human, say};
+use crate::clock::now_unix_ns;
+use crate::config;
+use crate::trace::folder::{Found, look};
+use crate::trace::read::Reader;
+use crate::trace::record::COLUMNS;
+
+/// How often a folder is looked at for new segments.
+const LOOK: Duration = Duration::from_secs(1);
+/// What separates the columns of the text.
+const SEPARATOR: &str = " | ";
+
+/// Headings of the text: the paper's columns.
+const HEADINGS: [&str; 7] = [
+    "TIME",
+    "ACCESS",
+    "SPARK SEMANTICS",
+    "VIRTUAL ADDRESS",
+    "VIRTUAL PAGES",
+    "PHYSICAL ADDRESS",
+    "PHYSICAL PAGES",
+];
+
+type Record = Map<String, Value>;
+
+/// Prints what is asked for.
+pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
+    let folder = match &query.folder {
+        Some(folder) => folder.clone(),
+        None => {
+            let config = config::load(query.config.as_deref());
+            config?.trace_folder
+        }
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    if query.csv {
+        let names = COLUMNS.iter().map(|column| column.name);
+        let names: Vec<&str> = ["application_id", "host"]
+            .into_iter()
+            .chain(names)
+            .collect();
+        writeln!(out, "{}", names.join(","))?;
+    } else if !output.json {
+        writeln!(out, "{}", HEADINGS.join(SEPARATOR))?;
+    }
+    let since_ns = query
+        .since
+        .map(|age| now_unix_ns().saturating_sub(age.as_nanos() as u64));
+    let mut exit = Exit::Fine;
+    let mut seen: HashSet<PathBuf> = HashSet::new();
+    loop {
+        let (finished, _) = look(&folder).map_err(|error| unreadable(&folder, error))?;
+        if finished.is_empty() && seen.is_empty() && !query.follow {
+            say(&format!(
+                "no finished trace segments in {}: is [trace] enabled, and has a segment's time passed?",
+                folder.display()
+            ));
+            return Ok(Exit::Degraded);
+        }
+        // Those that have been removed need not be remembered.
+        let there: HashSet<&PathBuf> = finished.iter().map(|found| &found.path).collect();
+        seen.retain(|path| there.contains(path));
+        for found in &finished {
+            if seen.contains(&found.path) || is_older(found, since_ns) {
+                continue;
+            }
+            seen.insert(found.path.clone());
+            if let Err(failure) = print(&mut out, output, query, since_ns, found) {
+                match failure {
+                    Failure::Write(error) => return Err(Failure::Write(error)),
+                    other => {
+                        say(&other.to_string());
+                        exit = Exit::Degraded;
+                    }
+                }
+            }
+        }
+        out.flush()?;
+        if !query.follow {
+            return Ok(exit);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn unreadable(folder: &Path, error: io::Error) -> Failure {
+    let help = if error.kind() == io::ErrorKind::PermissionDenied {
+        ": be root, or in the group of the control socket"
+    } else {
+        ""
+    };
+    Failure::Trace {
+        path: folder.to_owned(),
+        error,
+        help,
+    }
+}
+
+/// Whether all of a segment is older than what is asked for.
+fn is_older(found: &Found, since_ns: Option<u64>) -> bool {
+    let written = std::fs::metadata(&found.path).and_then(|metadata| metadata.modified());
+    let written = written
+        .ok()
+        .and_then(|written| written.duration_since(SystemTime::UNIX_EPOCH).ok());
+    match (written, since_ns) {
+        (Some(written), Some(since)) => (written.as_nanos() as u64) < since,
+        _ => false,
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    output: Output,
+    query: &TraceQuery,
+    since_ns: Option<u64>,
+    found: &Found,
+) -> Result<(), Failure> {
+    let wrong = |error: ParquetError| Failure::Trace {
+        path: found.path.clone(),
+        error: io::Error::other(error),
+        help: "",
+    };
+    let reader = Reader::open(&found.path).map_err(wrong)?;
+    if query
+        .app
+        .as_ref()
+        .is_some_and(|app| *app != reader.application_id)
+    {
+        return Ok(());
+    }
+    for record in reader.records().map_err(wrong)? {
+        let record = record.map_err(wrong)?;
+        if !wanted(query, since_ns, &record) {
+            continue;
+        }
+        if output.json {
+            serde_json::to_writer(&mut *out, &record).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else if query.csv {
+            writeln!(out, "{}", csv(&record))?;
+        } else {
+            writeln!(out, "{}", text(&record))?;
+        }
+    }
+    Ok(())
+}
+
+fn number(record: &Record, name: &str) -> Option<u64> {
+    record.get(name)?.as_u64()
+}
+
+fn word<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+    record.get(name)?.as_str()
+}
+
+fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
+    let same = |asked: Option<u32>, name| {
+        asked.is_none_or(|asked| number(record, name) == Some(u64::from(asked)))
+    };
+    let is = |asked: &Option<String>, name| {
+        asked
+            .as_deref()
+            .is_none_or(|asked| word(record, name) == Some(asked))
+    };
+    let (stage, attempt) = query
+        .stage
+        .map_or((None, None), |(id, attempt)| (Some(id), attempt));
+    is(&query.executor, "executor_id")
+        && is(&query.kind, "kind")
+        && same(query.rdd, "rdd_id")
+        && same(stage, "stage_id")
+        && same(attempt, "stage_attempt")
+        && since_ns.is_none_or(|since| number(record, "time_ns").unwrap_or(0) >= since)
+}
+
+/// A field of CSV, quoted where it has to be.
+fn field(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(Value::to_string).collect();
+            items.join(" ")
+        }
+        other => other.to_string(),
+    };
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text
+    }
+}
+
+fn csv(record: &Record) -> String {
+    let names = COLUMNS.iter().map(|column| column.name);
+    let fields: Vec<String> = ["application_id", "host"]
+        .into_iter()
+        .chain(names)
+        .map(|name| record.get(name).map_or_else(String::new, field))
+        .collect();
+    fields.join(",")
+}
+
+/// One line of text; what is not known is a dash.
+fn text(record: &Record) -> String {
+    let columns = [
+        word(record, "time").unwrap_or("-").to_owned(),
+        word(record, "access").unwrap_or("-").to_owned(),
+        semantics(record),
+        address(record),
+        virtual_pages(record),
+        frames(record),
+        physical_pages(record),
+    ];
+    columns.join(SEPARATOR)
+}
+
+fn or_dash(parts: Vec<String>) -> String {
+    if parts.is_empty() {
+        "-".to_owned()
+    } else {
+        parts.join(" ")
+    }
+}
+
+fn semantics(record: &Record) -> String {
+    let mut parts = Vec::new();
+    let mut add = |name: &str, label: &str| {
+        if let Some(value) = record.get(name) {
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            if !value.is_empty() {
+                parts.push(if label.is_empty() {
+                    value
+                } else {
+                    format!("{label} {value}")
+                });
+            }
+        }
+    };
+    add("kind", "");
+    add("application_id", "application");
+    add("executor_id", "executor");
+    add("stage_id", "stage");
+    add("stage_attempt", "attempt");
+    add("task_attempt_id", "task");
+    add("rdd_id", "rdd");
+    add("partition", "partition");
+    add("block_id", "block");
+    add("region", "");
+    add("activity", "activity");
+    add("consumer", "by");
+    if let Some(size) = number(record, "size_bytes") {
+        parts.push(human::bytes(size));
+    }
+    if let Some(duration) = number(record, "duration_ns") {
+        parts.push(human::duration(duration));
+    }
+    or_dash(parts)
+}
+
+fn address(record: &Record) -> String {
+    let Some(address) = number(record, "virtual_address") else {
+        return "-".to_owned();
+    };
+    let length = number(record, "length_bytes").unwrap_or(0);
+    let mut text = format!("{address:#x}+{length}");
+    let first = number(record, "range_first").unwrap_or(0);
+    if let Some(total) = number(record, "range_total").filter(|total| *total > 1) {
+        text.push_str(&format!(" (range {} of {total})", first + 1));
+    }
+    if let Some(age) = number(record, "address_age_ms").filter(|age| *age > 0) {
+        let age = human::duration(age.saturating_mul(1_000_000));
+        text.push_str(&format!(" told {age} before"));
+    }
+    text
+}
+
+fn virtual_pages(record: &Record) -> String {
+    let mut parts = Vec::new();
+    if let Some(first) = number(record, "first_page") {
+        parts.push(format!("from {first:#x}"));
+    }
+    if let Some(pages) = number(record, "pages") {
+        parts.push(format!("{pages} pages"));
+    }
+    if record.get("crosses_pages") == Some(&Value::Bool(true)) {
+        parts.push("crosses pages".to_owned());
+    }
+    for (name, label) in [("present_pages", "present"), ("swapped_pages", "swapped")] {
+        if let Some(pages) = number(record, name) {
+            parts.push(format!("{pages} {label}"));
+        }
+    }
+    or_dash(parts)
+}
+
+fn frames(record: &Record) -> String {
+    let frames = record.get("frames").and_then(Value::as_array);
+    let frames = frames.map_or(&[][..], Vec::as_slice);
+    or_dash(
+        frames
+            .iter()
+            .filter_map(Value::as_u64)
+            .map(|frame| format!("{:#x}", frame.saturating_mul(4096)))
+            .collect(),
+    )
+}
+
+fn physical_pages(record: &Record) -> String {
+    let mut parts = Vec::new();
+    for (name, label) in [
+        ("bytes_in_4kib_pages", "4 KiB"),
+        ("bytes_in_2mib_pages", "2 MiB"),
+        ("bytes_in_1gib_pages", "1 GiB"),
+    ] {
+        if let Some(bytes) = number(record, name).filter(|bytes| *bytes > 0) {
+            parts.push(format!("{} in {label} pages", human::bytes(bytes)));
+        }
+    }
+    if let Some(nodes) = record.get("nodes") {
+        parts.push(format!("nodes {nodes}"));
+    }
+    if let Some(hotness) = record.get("hotness") {
+        let method = word(record, "hotness_method").unwrap_or("an unnamed method");
+        parts.push(format!("hotness {hotness} by {method}"));
+    }
+    or_dash(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn record(value: Value) -> Record {
+        match value {
+            Value::Object(record) => record,
+            other => panic!("no object: {other}"),
+        }
+    }
+
+    #[test]
+    fn a_line_has_the_papers_columns_and_dashes_where_nothing_is_known() {
+        let line = text(&record(json!({
+            "time": "2026-01-31T12:00:00.000000Z", "time_ns": 1, "access": "write", "kind": "put",
+            "application_id": "app-1", "executor_id": "0", "rdd_id": 7, "partition": 3, "block_id": "rdd_7_3",
+            "region": "storage", "size_bytes": 8192, "virtual_address": 4096, "length_bytes": 8192,
+            "range_first": 0, "range_total": 2, "first_page": 1, "pages": 2, "crosses_pages": true,
+        })));
+        let columns: Vec<&str> = line.split(SEPARATOR).collect();
+        assert_eq!(columns.len(), HEADINGS.len(), "{line}");
+        assert_eq!(columns[1], "write");
+        assert!(
+            columns[2].starts_with(
+                "put application app-1 executor 0 rdd 7 partition 3 block rdd_7_3 storage"
+            ),
+            "{line}"
+        );
+        assert_eq!(columns[3], "0x1000+8192 (range 1 of 2)");
+        assert_eq!(columns[4], "from 0x1 2 pages crosses pages");
+        assert_eq!((columns[5], columns[6]), ("-", "-"));
+    }
+
+    #[test]
+    fn commas_and_quotes_survive_csv() {
+        let line = csv(&record(json!({
+            "application_id": "a,\"b\"", "host": "h", "further_addresses": [1, 2],
+        })));
+        assert!(line.starts_with("\"a,\"\"b\"\"\",h,"), "{line}");
+        assert!(line.contains(",1 2,"), "{line}");
+        assert_eq!(line.matches(',').count(), COLUMNS.len() + 2);
+    }
+
+    #[test]
+    fn filters_hold_together() {
+        let row = record(
+            json!({"time_ns": 100, "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
+        );
+        let query = |rdd, stage| TraceQuery {
+            rdd,
+            stage,
+            ..TraceQuery::default()
+        };
+        assert!(wanted(&query(Some(7), Some((3, None))), None, &row));
+        assert!(wanted(&query(None, Some((3, Some(1)))), Some(100), &row));
+        assert!(!wanted(&query(None, Some((3, Some(0)))), None, &row));
+        assert!(!wanted(&query(Some(8), None), None, &row));
+        assert!(!wanted(&query(None, None), Some(101), &row));
+    }
+}

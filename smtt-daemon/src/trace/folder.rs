@@ -1,0 +1,350 @@
+//! The trace folder: names that are safe, one owner at a time, bounded use of the disk.
+//!
+//! Below it lie `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, as Spark and
+//! others read partitioned data. Only files of that form are ever counted or removed.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::segment::IN_PROGRESS;
+
+/// What the name of a segment starts with.
+const PREFIX: &str = "segment-";
+/// What the name of a finished segment ends with.
+const SUFFIX: &str = ".parquet";
+/// Longest value in a folder's name, in bytes: a name may have 255, and the key takes some of them.
+const VALUE_BYTES: usize = 180;
+/// The file that the owner holds locked; hidden from readers of the folder.
+const LOCK: &str = ".lock";
+/// The file that is written to try whether the folder can be written; hidden like the lock.
+const PROBE: &str = ".probe";
+/// Bytes of it: more than what some file systems keep for a small file on a full disk.
+const PROBE_BYTES: usize = 64 * 1024;
+
+/// The folder of one executor's segments, below the trace folder.
+#[must_use]
+pub fn partition(application_id: &str, host: &str) -> PathBuf {
+    let mut path = PathBuf::from(format!("application_id={}", escaped(application_id)));
+    path.push(format!("host={}", escaped(host)));
+    path
+}
+
+/// A text that an executor made up, as part of a folder's name: no separators, no control characters, bounded. Spark
+/// and others read `%2F` as `/` again. An empty text becomes the name that stands for "none" in partitioned data.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    if text.is_empty() {
+        return "__HIVE_DEFAULT_PARTITION__".to_owned();
+    }
+    let mut name = String::new();
+    for letter in text.chars() {
+        let from = name.len();
+        if letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.') {
+            name.push(letter);
+        } else {
+            for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
+                // Writing to a string cannot fail.
+                let _ = write!(name, "%{byte:02X}");
+            }
+        }
+        if name.len() > VALUE_BYTES {
+            name.truncate(from);
+            // Two long names that start alike stay two.
+            let _ = write!(name, "~{:016x}", fnv(text.as_bytes()));
+            break;
+        }
+    }
+    name
+}
+
+/// Fowler, Noll and Vo's hash, 1a: the same on every start, unlike the standard library's.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Name of a segment.
+#[must_use]
+pub fn segment_name(unix_ms: u64, pid: u32, number: u64) -> String {
+    format!("{PREFIX}{unix_ms:013}-{pid}-{number:06}{SUFFIX}")
+}
+
+/// A finished segment on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// Name of the file: segments in order of their names are in order of their beginnings.
+    pub name: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Finished segments of a folder, the oldest first, and the unfinished ones. A folder that is not there has none.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn look(folder: &Path) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
+    let (mut finished, mut unfinished) = (Vec::new(), Vec::new());
+    for application in below(folder, "application_id=")? {
+        for host in below(&application, "host=")? {
+            for entry in entries(&host)? {
+                let Ok(name) = entry.file_name().into_string() else {
+                    continue;
+                };
+                let hidden = name.strip_prefix('.').unwrap_or_default();
+                if hidden.starts_with(PREFIX) && hidden.ends_with(IN_PROGRESS) {
+                    unfinished.push(entry.path());
+                } else if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+                    // Removed between the listing and now: then it takes no room.
+                    let Ok(metadata) = entry.metadata() else {
+                        continue;
+                    };
+                    finished.push(Found {
+                        name,
+                        path: entry.path(),
+                        bytes: metadata.len(),
+                    });
+                }
+            }
+        }
+    }
+    finished.sort();
+    Ok((finished, unfinished))
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    match fs::read_dir(folder) {
+        Ok(entries) => Ok(entries.filter_map(Result::ok).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
+    Ok(entries(folder)?
+        .into_iter()
+        .filter(|entry| {
+            // A symbolic link is no folder of ours.
+            entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && entry.file_name().to_string_lossy().starts_with(prefix)
+        })
+        .map(|entry| entry.path())
+        .collect())
+}
+
+/// The trace folder, held by this process.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    gid: Option<u32>,
+    _lock: Flock<File>,
+}
+
+impl Folder {
+    /// Makes the folder where it is not there, takes it, and tries whether it can be written. Returns it with the
+    /// number of unfinished segments of a crash that were removed.
+    ///
+    /// # Errors
+    /// When one of that fails; [`io::ErrorKind::ResourceBusy`] when another daemon has the folder.
+    pub fn take(path: &Path, gid: Option<u32>) -> io::Result<(Self, u64)> {
+        make(path, gid)?;
+        let name = path.join(LOCK);
+        drop(
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&name)?,
+        );
+        // Held for reading only: a file that is open for writing keeps its disk from being mounted read-only.
+        let lock = File::open(&name)?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+            match io::Error::from(error) {
+                busy if busy.kind() == io::ErrorKind::WouldBlock => {
+                    io::ErrorKind::ResourceBusy.into()
+                }
+                other => other,
+            }
+        })?;
+        let probe = path.join(PROBE);
+        let tried = File::create(&probe).and_then(|mut file| {
+            io::Write::write_all(&mut file, &[0; PROBE_BYTES])?;
+            file.sync_all()
+        });
+        // Also after a failure; and a failure to remove it shows at the next write.
+        let _ = fs::remove_file(&probe);
+        tried?;
+        let (_, unfinished) = look(path)?;
+        for file in &unfinished {
+            fs::remove_file(file)?;
+        }
+        let folder = Self {
+            path: path.to_owned(),
+            gid,
+            _lock: lock,
+        };
+        Ok((folder, unfinished.len() as u64))
+    }
+
+    /// The folder of a partition, made where it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn partition(&self, partition: &Path) -> io::Result<PathBuf> {
+        let path = self.path.join(partition);
+        make(&path, self.gid)?;
+        Ok(path)
+    }
+
+    /// Group that may read.
+    #[must_use]
+    pub const fn gid(&self) -> Option<u32> {
+        self.gid
+    }
+
+    /// Bytes of all finished segments.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn used(&self) -> io::Result<u64> {
+        Ok(look(&self.path)?.0.iter().map(|found| found.bytes).sum())
+    }
+
+    /// Removes the oldest finished segments until at most `bytes` are left. Returns how many went and the bytes that
+    /// are left.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or a file cannot be removed.
+    pub fn shrink(&self, bytes: u64) -> io::Result<(u64, u64)> {
+        let (finished, _) = look(&self.path)?;
+        let mut left: u64 = finished.iter().map(|found| found.bytes).sum();
+        let mut removed = 0;
+        for found in finished {
+            if left <= bytes {
+                break;
+            }
+            match fs::remove_file(&found.path) {
+                Ok(()) => removed += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            left -= found.bytes;
+            // Folders go with their last file; one that still has files stays.
+            for empty in found.path.ancestors().skip(1).take(2) {
+                if fs::remove_dir(empty).is_err() {
+                    break;
+                }
+            }
+        }
+        Ok((removed, left))
+    }
+}
+
+/// Makes a folder and those above it, readable for the group; one that is there stays as it is.
+fn make(path: &Path, gid: Option<u32>) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent() {
+        make(above, gid)?;
+    }
+    match DirBuilder::new().mode(0o750).create(path) {
+        // Another one was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            // Whatever the umask says, the group may read what it is given.
+            fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
+            if gid.is_some() {
+                chown(path, None, gid)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_an_executor_made_up_stays_below_the_folder() {
+        for (text, name) in [
+            ("app-20260101120000-0001", "app-20260101120000-0001"),
+            ("../../etc", "..%2F..%2Fetc"),
+            ("a/b=c%d e\n", "a%2Fb%3Dc%25d%20e%0A"),
+            ("", "__HIVE_DEFAULT_PARTITION__"),
+            ("Größe", "Größe"),
+            ("\0", "%00"),
+        ] {
+            assert_eq!(escaped(text), name, "{text:?}");
+        }
+        let partition = partition("/../..", "..");
+        assert_eq!(
+            partition,
+            Path::new("application_id=%2F..%2F..").join("host=..")
+        );
+        assert_eq!(partition.components().count(), 2);
+        for long in ["/".repeat(5000), "x".repeat(5000), "ß".repeat(5000)] {
+            let name = escaped(&long);
+            assert!(name.len() <= 200, "{} bytes", name.len());
+            assert_ne!(name, escaped(&format!("{long}y")));
+        }
+    }
+
+    #[test]
+    fn segments_in_order_of_names_are_in_order_of_time() {
+        let names = [
+            segment_name(999, 7, 3),
+            segment_name(1_700_000_000_000, 7, 1),
+            segment_name(1_700_000_000_000, 7, 2),
+        ];
+        assert!(names.is_sorted());
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_strangers_stay() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let (folder, removed) = Folder::take(scratch.path(), None)?;
+        assert_eq!(removed, 0);
+        let a = folder.partition(&partition("a", "h"))?;
+        let b = folder.partition(&partition("b", "h"))?;
+        fs::write(a.join(segment_name(1, 1, 1)), [0; 100])?;
+        fs::write(b.join(segment_name(2, 1, 2)), [0; 100])?;
+        fs::write(b.join(segment_name(3, 1, 3)), [0; 100])?;
+        fs::write(b.join("mine.parquet"), [0; 5000])?;
+        assert_eq!(folder.used()?, 300);
+        assert_eq!(folder.shrink(250)?, (1, 200));
+        assert!(!a.exists(), "an empty partition goes too");
+        assert_eq!(folder.shrink(0)?, (2, 0));
+        assert!(b.join("mine.parquet").exists());
+        Ok(())
+    }
+
+    #[test]
+    fn a_folder_has_one_owner_and_leftovers_of_a_crash_go() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let path = scratch.path().join("new/trace");
+        let (folder, _) = Folder::take(&path, None)?;
+        let busy = Folder::take(&path, None).expect_err("it is taken");
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        let inside = folder.partition(&partition("a", "h"))?;
+        let name = segment_name(1, 1, 1);
+        fs::write(inside.join(format!(".{name}{IN_PROGRESS}")), "half")?;
+        fs::write(inside.join(&name), "whole")?;
+        drop(folder);
+        let (_, removed) = Folder::take(&path, None)?;
+        assert_eq!(removed, 1);
+        let (finished, unfinished) = look(&path)?;
+        assert_eq!((finished.len(), unfinished.len()), (1, 0));
+        Ok(())
+    }
+}

@@ -1,0 +1,453 @@
+//! One access to Spark's memory as a record, and the columns that it has on disk.
+//!
+//! The columns are data: the file's schema, the writer, `smtt-ctl trace` and the table in docs/TRACE.md take names,
+//! types and order from [`COLUMNS`], which follows the paper's seven columns.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use smtt_common::context::Activity;
+
+/// Bytes of a base page; pages of records are counted in it.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Where records come from: one executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Spark's application id, as the executor claims it.
+    pub application_id: String,
+    /// Host, as Spark names it.
+    pub host: String,
+    /// Spark's executor id, as the executor claims it.
+    pub executor_id: String,
+    /// Folder of its segments below the trace folder.
+    pub partition: PathBuf,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A block was stored in memory.
+    Put,
+    /// A cached block was read.
+    Get,
+    /// A block left memory.
+    Drop,
+    /// The collector moved a block.
+    Move,
+    /// Execution memory was allocated.
+    Allocate,
+    /// Execution memory was freed.
+    Free,
+    /// A block or page that is told again: it lives, at this address.
+    Alive,
+    /// A rare activity that ended; the record has the activity's name.
+    Span(Activity),
+}
+
+impl Kind {
+    /// Its name in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Drop => "drop",
+            Self::Move => "move",
+            Self::Allocate => "allocate",
+            Self::Free => "free",
+            Self::Alive => "alive",
+            Self::Span(activity) => activity.name().unwrap_or("span"),
+        }
+    }
+
+    /// Whether Spark's memory was read or written; `None` where neither is known.
+    #[must_use]
+    pub fn access(self) -> Option<&'static str> {
+        match self {
+            Self::Get => Some("read"),
+            Self::Put | Self::Allocate => Some("write"),
+            Self::Span(Activity::SPILL | Activity::MERGE | Activity::EVICT) => Some("read"),
+            Self::Span(
+                Activity::SORT | Activity::INSERT | Activity::HASH_GROW | Activity::SHUFFLE_WRITE,
+            ) => Some("write"),
+            Self::Drop | Self::Move | Self::Free | Self::Alive | Self::Span(_) => None,
+        }
+    }
+}
+
+/// What a look into the page tables found out about the bytes of a record. A field that was not measured is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Physical {
+    /// Pages in memory.
+    pub present_pages: Option<u64>,
+    /// Pages on a swap device.
+    pub swapped_pages: Option<u64>,
+    /// Page frame numbers, in the order of the pages.
+    pub frames: Option<Vec<u64>>,
+    /// Bytes in pages of 4 KiB, 2 MiB and 1 GiB.
+    pub bytes_by_page_size: Option<[u64; 3]>,
+    /// NUMA nodes that hold bytes, ascending.
+    pub nodes: Option<Vec<u32>>,
+    /// How often it is touched, from 0 to 1.
+    pub hotness: Option<f64>,
+    /// How the hotness was found.
+    pub hotness_method: Option<&'static str>,
+}
+
+/// One access. Ids and addresses that are not known are `None`, never zero.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Whose.
+    pub source: Arc<Source>,
+    /// Nanoseconds since 1970; of a span its end.
+    pub time_ns: u64,
+    /// What was done.
+    pub kind: Kind,
+    /// Stage of the task.
+    pub stage_id: Option<u32>,
+    /// Attempt of the stage.
+    pub stage_attempt: Option<u32>,
+    /// Task attempt.
+    pub task_attempt_id: Option<u64>,
+    /// RDD.
+    pub rdd_id: Option<u32>,
+    /// Partition of the block, else of the task.
+    pub partition: Option<u32>,
+    /// Spark's name of the block.
+    pub block_id: Option<String>,
+    /// `storage` or `execution`.
+    pub region: Option<&'static str>,
+    /// What the thread did, where the fact tells.
+    pub activity: Option<&'static str>,
+    /// Class that asked for execution memory, or function of a span.
+    pub consumer: Option<String>,
+    /// Size in bytes as Spark accounts for it.
+    pub size_bytes: Option<u64>,
+    /// Duration of a span in nanoseconds.
+    pub duration_ns: Option<u64>,
+    /// On the Java heap, where the collector may move it.
+    pub on_heap: Option<bool>,
+    /// Serialised bytes, else objects.
+    pub serialized: Option<bool>,
+    /// How long before `time_ns` the address was told, in nanoseconds.
+    pub address_age_ns: Option<u64>,
+    /// Address and length in bytes: the first range, then those that were told with it.
+    pub ranges: Vec<(u64, u64)>,
+    /// Index of the first range in the block: above 0 where one block takes several facts.
+    pub range_first: Option<u64>,
+    /// Ranges of the whole block.
+    pub range_total: Option<u64>,
+    /// What is known of its pages.
+    pub physical: Option<Box<Physical>>,
+}
+
+impl Record {
+    /// A record that says only whose, when and what.
+    #[must_use]
+    pub fn new(source: Arc<Source>, time_ns: u64, kind: Kind) -> Self {
+        Self {
+            source,
+            time_ns,
+            kind,
+            stage_id: None,
+            stage_attempt: None,
+            task_attempt_id: None,
+            rdd_id: None,
+            partition: None,
+            block_id: None,
+            region: None,
+            activity: None,
+            consumer: None,
+            size_bytes: None,
+            duration_ns: None,
+            on_heap: None,
+            serialized: None,
+            address_age_ns: None,
+            ranges: Vec::new(),
+            range_first: None,
+            range_total: None,
+            physical: None,
+        }
+    }
+
+    fn first(&self) -> Option<(u64, u64)> {
+        self.ranges.first().copied()
+    }
+
+    fn further(&self, of: fn(&(u64, u64)) -> u64) -> Option<Vec<i64>> {
+        let further = self.ranges.get(1..).filter(|more| !more.is_empty())?;
+        further.iter().map(|range| long(of(range))).collect()
+    }
+
+    /// Base pages that its ranges touch; `None` without an address.
+    fn pages(&self) -> Option<u64> {
+        let pages = |(address, length): &(u64, u64)| {
+            let last = address.saturating_add(length.saturating_sub(1));
+            last / PAGE_BYTES - address / PAGE_BYTES + 1
+        };
+        (!self.ranges.is_empty()).then(|| self.ranges.iter().map(pages).sum())
+    }
+
+    fn physical<T>(&self, of: impl FnOnce(&Physical) -> Option<T>) -> Option<T> {
+        self.physical.as_deref().and_then(of)
+    }
+
+    fn bytes_in(&self, size: usize) -> Option<i64> {
+        self.physical(|pages| long(pages.bytes_by_page_size?[size]))
+    }
+}
+
+/// What does not fit the file's signed numbers cannot be true and is left out.
+fn long(value: u64) -> Option<i64> {
+    i64::try_from(value).ok()
+}
+
+fn int(value: u32) -> Option<i32> {
+    i32::try_from(value).ok()
+}
+
+/// How a column takes its value from a record.
+#[derive(Clone, Copy)]
+pub enum Value {
+    /// Microseconds since 1970, UTC; never absent.
+    Time(fn(&Record) -> i64),
+    /// Integer of 64 bits. `true`: neighbours are near each other, so differences are stored.
+    Long(fn(&Record) -> Option<i64>, bool),
+    /// Integer of 32 bits.
+    Int(fn(&Record) -> Option<i32>),
+    /// Yes or no.
+    Flag(fn(&Record) -> Option<bool>),
+    /// Floating point.
+    Real(fn(&Record) -> Option<f64>),
+    /// Text.
+    Text(for<'a> fn(&'a Record) -> Option<&'a str>),
+    /// List of integers of 64 bits.
+    Longs(fn(&Record) -> Option<Vec<i64>>),
+}
+
+impl Value {
+    /// Type as Spark SQL writes it.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Time(_) => "timestamp",
+            Self::Long(..) => "bigint",
+            Self::Int(_) => "int",
+            Self::Flag(_) => "boolean",
+            Self::Real(_) => "double",
+            Self::Text(_) => "string",
+            Self::Longs(_) => "array<bigint>",
+        }
+    }
+}
+
+/// One column.
+pub struct Column {
+    /// Its name, with the unit.
+    pub name: &'static str,
+    /// Its value.
+    pub value: Value,
+    /// What it is.
+    pub help: &'static str,
+}
+
+const fn column(name: &'static str, value: Value, help: &'static str) -> Column {
+    Column { name, value, help }
+}
+
+/// Every column of the file, in the paper's order. Application and host are in the folder's names.
+pub const COLUMNS: &[Column] = &[
+    column(
+        "time",
+        Value::Time(|r| (r.time_ns / 1000) as i64),
+        "when, UTC; of a span its end",
+    ),
+    column(
+        "time_ns",
+        Value::Long(|r| long(r.time_ns), true),
+        "the same in nanoseconds since 1970",
+    ),
+    column(
+        "access",
+        Value::Text(|r| r.kind.access()),
+        "`read` or `write` of Spark's memory; absent where it is neither",
+    ),
+    column(
+        "kind",
+        Value::Text(|r| Some(r.kind.name())),
+        "what was done, see below",
+    ),
+    column(
+        "executor_id",
+        Value::Text(|r| Some(&r.source.executor_id)),
+        "Spark's id of the executor, as it claims it",
+    ),
+    column(
+        "stage_id",
+        Value::Int(|r| r.stage_id.and_then(int)),
+        "stage of the task",
+    ),
+    column(
+        "stage_attempt",
+        Value::Int(|r| r.stage_attempt.and_then(int)),
+        "attempt of the stage",
+    ),
+    column(
+        "task_attempt_id",
+        Value::Long(|r| r.task_attempt_id.and_then(long), false),
+        "task attempt that did it; of a `drop` the one that had stored it",
+    ),
+    column(
+        "rdd_id",
+        Value::Int(|r| r.rdd_id.and_then(int)),
+        "RDD of the block, or the one that was current",
+    ),
+    column(
+        "partition",
+        Value::Int(|r| r.partition.and_then(int)),
+        "partition of the block, else of the task",
+    ),
+    column(
+        "block_id",
+        Value::Text(|r| r.block_id.as_deref()),
+        "Spark's name of the block",
+    ),
+    column(
+        "region",
+        Value::Text(|r| r.region),
+        "`storage` or `execution` memory",
+    ),
+    column(
+        "activity",
+        Value::Text(|r| r.activity),
+        "what the thread did, where it was told",
+    ),
+    column(
+        "consumer",
+        Value::Text(|r| r.consumer.as_deref()),
+        "class that asked for execution memory, or function of a span",
+    ),
+    column(
+        "size_bytes",
+        Value::Long(|r| r.size_bytes.and_then(long), false),
+        "size as Spark accounts for it; an estimate where `serialized` is false",
+    ),
+    column(
+        "duration_ns",
+        Value::Long(|r| r.duration_ns.and_then(long), false),
+        "duration of a span",
+    ),
+    column(
+        "on_heap",
+        Value::Flag(|r| r.on_heap),
+        "on the Java heap, where the collector may move it",
+    ),
+    column(
+        "serialized",
+        Value::Flag(|r| r.serialized),
+        "serialised bytes, else objects",
+    ),
+    column(
+        "address_age_ms",
+        Value::Long(|r| long(r.address_age_ns? / 1_000_000), false),
+        "how many milliseconds before the access the address was last told; 0 where it came with the access",
+    ),
+    column(
+        "virtual_address",
+        Value::Long(|r| long(r.first()?.0), false),
+        "address of the first range; absent where there are no contiguous bytes",
+    ),
+    column(
+        "length_bytes",
+        Value::Long(|r| long(r.first()?.1), false),
+        "length of the first range",
+    ),
+    column(
+        "further_addresses",
+        Value::Longs(|r| r.further(|range| range.0)),
+        "addresses of further ranges that were told with this record",
+    ),
+    column(
+        "further_lengths",
+        Value::Longs(|r| r.further(|range| range.1)),
+        "their lengths in bytes",
+    ),
+    column(
+        "range_first",
+        Value::Long(|r| r.range_first.and_then(long), false),
+        "index of the first range in its block: above 0 where one block takes several records",
+    ),
+    column(
+        "range_total",
+        Value::Long(|r| r.range_total.and_then(long), false),
+        "ranges of the whole block",
+    ),
+    column(
+        "first_page",
+        Value::Long(|r| long(r.first()?.0 / PAGE_BYTES), false),
+        "number of the first page of 4096 bytes",
+    ),
+    column(
+        "pages",
+        Value::Long(|r| r.pages().and_then(long), false),
+        "pages of 4096 bytes that the record's ranges touch",
+    ),
+    column(
+        "crosses_pages",
+        Value::Flag(|r| r.pages().map(|pages| pages > r.ranges.len() as u64)),
+        "whether a range crosses a page's end",
+    ),
+    column(
+        "present_pages",
+        Value::Long(|r| r.physical(|p| long(p.present_pages?)), false),
+        "pages in memory",
+    ),
+    column(
+        "swapped_pages",
+        Value::Long(|r| r.physical(|p| long(p.swapped_pages?)), false),
+        "pages on a swap device",
+    ),
+    column(
+        "frames",
+        Value::Longs(|r| r.physical(|p| p.frames.as_ref()?.iter().map(|f| long(*f)).collect())),
+        "page frame numbers: the physical address divided by 4096",
+    ),
+    column(
+        "bytes_in_4kib_pages",
+        Value::Long(|r| r.bytes_in(0), false),
+        "bytes in pages of 4 KiB",
+    ),
+    column(
+        "bytes_in_2mib_pages",
+        Value::Long(|r| r.bytes_in(1), false),
+        "bytes in pages of 2 MiB",
+    ),
+    column(
+        "bytes_in_1gib_pages",
+        Value::Long(|r| r.bytes_in(2), false),
+        "bytes in pages of 1 GiB",
+    ),
+    column(
+        "nodes",
+        Value::Longs(|r| {
+            r.physical(|p| Some(p.nodes.as_ref()?.iter().map(|n| i64::from(*n)).collect()))
+        }),
+        "NUMA nodes that hold bytes",
+    ),
+    column(
+        "spans_nodes",
+        Value::Flag(|r| r.physical(|p| Some(p.nodes.as_ref()?.len() > 1))),
+        "whether more than one node holds bytes",
+    ),
+    column(
+        "hotness",
+        Value::Real(|r| r.physical(|p| p.hotness)),
+        "how often it is touched, from 0 to 1",
+    ),
+    column(
+        "hotness_method",
+        Value::Text(|r| r.physical(|p| p.hotness_method)),
+        "how the hotness was found",
+    ),
+];

@@ -1,0 +1,268 @@
+//! Event and state -> trace record: what the fact does not carry itself is looked up before the state takes it in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smtt_common::context::Activity;
+
+use super::Queue;
+use super::folder::partition;
+use super::record::{Kind, Record, Source};
+use crate::aggregate::{Block, Executor, PageKey, State};
+use crate::clock::{now_boot_ns, now_unix_ns};
+use crate::decode::{BlockFact, Event, Fact, PageAllocated, PageFreed, Span};
+
+/// Executors whose names are remembered; more are looked up anew.
+const SOURCES: usize = 1024;
+/// What names of broadcast blocks start with.
+const BROADCAST: &str = "broadcast_";
+
+/// Where the middle task gives its events a look.
+#[derive(Debug)]
+pub struct Tap {
+    queue: Queue,
+    sources: HashMap<u64, Arc<Source>>,
+    batch: Vec<Record>,
+    /// Wall clock less boot clock, in nanoseconds.
+    boot_unix_ns: u64,
+}
+
+impl Tap {
+    /// A tap that hands its records to a writer.
+    #[must_use]
+    pub fn new(queue: Queue) -> Self {
+        Self {
+            queue,
+            sources: HashMap::new(),
+            batch: Vec::new(),
+            boot_unix_ns: 0,
+        }
+    }
+
+    /// Before a batch of events: sees how the clocks stand to each other, which changes when the wall clock is set.
+    pub fn begin(&mut self) {
+        self.boot_unix_ns = now_unix_ns().saturating_sub(now_boot_ns());
+    }
+
+    /// Makes a record of an event if it is an access. Call it before the state takes the event in.
+    pub fn see(&mut self, state: &State, event: &Event) {
+        let executor = state.executors().get(&event.executor);
+        if matches!(
+            event.fact,
+            Fact::ExecutorDescribed(_)
+                | Fact::ProcessGone {
+                    is_executor: true,
+                    ..
+                }
+        ) {
+            self.sources.remove(&event.executor);
+        }
+        let kind = match &event.fact {
+            Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
+            Fact::BlockStored(_) => Kind::Put,
+            Fact::BlockMoved(_) => Kind::Move,
+            Fact::BlockRead(_) => Kind::Get,
+            Fact::BlockRemoved(_) => Kind::Drop,
+            Fact::PageAllocated(fact) if fact.told_again => Kind::Alive,
+            Fact::PageAllocated(_) => Kind::Allocate,
+            Fact::PageFreed(_) => Kind::Free,
+            Fact::Span(span) => Kind::Span(Activity(span.activity)),
+            _ => return,
+        };
+        let source = self.source(event.executor, executor);
+        let time_ns = self.boot_unix_ns.saturating_add(event.time_ns);
+        let mut record = Record::new(source, time_ns, kind);
+        match &event.fact {
+            Fact::BlockStored(fact) | Fact::BlockMoved(fact) => told_block(&mut record, fact),
+            Fact::BlockRead(fact) => {
+                let ids = (fact.rdd_id, fact.partition);
+                record.task_attempt_id = fact.task_attempt_id;
+                record.activity = Activity::CACHE_READ.name();
+                known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
+            }
+            Fact::BlockRemoved(fact) => {
+                let ids = (fact.rdd_id, fact.partition);
+                record.task_attempt_id =
+                    executor.and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
+                known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
+            }
+            Fact::PageAllocated(fact) => told_page(&mut record, fact),
+            Fact::PageFreed(fact) => freed_page(&mut record, fact, executor),
+            Fact::Span(span) => told_span(&mut record, span),
+            _ => {}
+        }
+        of_task(&mut record, executor);
+        self.batch.push(record);
+    }
+
+    /// After a batch of events: hands its records over.
+    pub fn end(&mut self) {
+        self.queue.send(std::mem::take(&mut self.batch));
+    }
+
+    fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Source> {
+        if let Some(source) = self.sources.get(&key) {
+            return Arc::clone(source);
+        }
+        let described = executor.and_then(|executor| executor.described.as_ref());
+        let text = |of: fn(&crate::decode::ExecutorDescribed) -> &String| {
+            described.map_or_else(String::new, |said| of(said).clone())
+        };
+        let (application_id, host) = (text(|said| &said.application_id), text(|said| &said.host));
+        let source = Arc::new(Source {
+            partition: partition(&application_id, &host),
+            application_id,
+            host,
+            executor_id: text(|said| &said.executor_id),
+        });
+        // What has not described itself yet may do so with its next fact.
+        if described.is_some() {
+            if self.sources.len() >= SOURCES {
+                self.sources.clear();
+            }
+            self.sources.insert(key, Arc::clone(&source));
+        }
+        source
+    }
+}
+
+/// Ranges whose address is known.
+fn addressed(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    ranges
+        .filter(|(address, length)| *address != 0 && *length != 0)
+        .collect()
+}
+
+fn told_block(record: &mut Record, fact: &BlockFact) {
+    record.region = Some("storage");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.rdd_id = fact.rdd_id;
+    record.partition = fact.partition;
+    if record.kind == Kind::Put {
+        record.activity = if fact.block_id.starts_with(BROADCAST) {
+            Activity::BROADCAST.name()
+        } else {
+            Activity::CACHE_WRITE.name()
+        };
+    }
+    record.block_id = Some(fact.block_id.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    record.on_heap = Some(fact.on_heap);
+    record.serialized = Some(fact.serialized);
+    record.ranges = addressed(fact.ranges.iter().copied());
+    if !record.ranges.is_empty() {
+        record.address_age_ns = Some(0);
+    }
+    record.range_first = Some(fact.range_first);
+    record.range_total = Some(fact.range_total);
+}
+
+/// What the state knows of a block that a fact names. Only its first range is told again: the record that told the
+/// others is there too.
+fn known_block(
+    record: &mut Record,
+    block_id: &str,
+    (rdd_id, partition): (Option<u32>, Option<u32>),
+    executor: Option<&Executor>,
+    now_ns: u64,
+) {
+    record.region = Some("storage");
+    record.rdd_id = rdd_id;
+    record.partition = partition;
+    record.block_id = Some(block_id.to_owned());
+    let Some(block) = executor.and_then(|executor| executor.memory.blocks.get(block_id)) else {
+        return;
+    };
+    let Block {
+        size_bytes,
+        on_heap,
+        serialized,
+        range_total,
+        ranges,
+        ..
+    } = block;
+    record.size_bytes = Some(*size_bytes);
+    record.on_heap = Some(*on_heap);
+    record.serialized = Some(*serialized);
+    record.range_total = Some(*range_total);
+    record.ranges = addressed(ranges.iter().copied().take(1));
+    if !record.ranges.is_empty() {
+        record.range_first = Some(0);
+        record.address_age_ns = Some(now_ns.saturating_sub(block.told_ns()));
+    }
+}
+
+fn told_page(record: &mut Record, fact: &PageAllocated) {
+    record.region = Some("execution");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.rdd_id = fact.rdd_id;
+    record.stage_id = fact.stage_id;
+    record.consumer = Some(fact.consumer.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    place(record, fact.page_number, fact.address, fact.on_heap);
+    if !record.ranges.is_empty() {
+        record.address_age_ns = Some(0);
+    }
+}
+
+fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>) {
+    record.region = Some("execution");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.consumer = Some(fact.consumer.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    let key = match fact.page_number {
+        Some(number) => PageKey::Page(fact.task_attempt_id, number),
+        None => PageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
+    };
+    let page = executor.and_then(|executor| executor.memory.pages.get(&key));
+    record.rdd_id = page.and_then(|page| page.rdd.id());
+    place(record, fact.page_number, fact.address, fact.on_heap);
+}
+
+/// Where a page is. A grant without a page is somewhere on the heap, nobody knows where.
+fn place(record: &mut Record, page_number: Option<u64>, address: u64, on_heap: bool) {
+    if page_number.is_some() {
+        record.on_heap = Some(on_heap);
+        let length = record.size_bytes.unwrap_or(0);
+        record.ranges = addressed(std::iter::once((address, length)));
+    }
+}
+
+fn told_span(record: &mut Record, span: &Span) {
+    let activity = Activity(span.activity);
+    record.task_attempt_id = span.task_attempt_id;
+    record.rdd_id = span.rdd_id;
+    record.activity = activity.name();
+    record.consumer = Some(span.name.clone());
+    record.duration_ns = Some(span.duration_ns);
+    record.region = match activity {
+        Activity::EVICT | Activity::BROADCAST | Activity::CACHE_READ | Activity::CACHE_WRITE => {
+            Some("storage")
+        }
+        Activity::SPILL
+        | Activity::MERGE
+        | Activity::SORT
+        | Activity::INSERT
+        | Activity::HASH_GROW
+        | Activity::SHUFFLE_WRITE => Some("execution"),
+        _ => None,
+    };
+}
+
+/// What the state knows of the task.
+fn of_task(record: &mut Record, executor: Option<&Executor>) {
+    let task = record
+        .task_attempt_id
+        .and_then(|id| executor?.tasks.tasks.get(&id));
+    let Some(task) = task else {
+        return;
+    };
+    if let Some(stage) = task.stage {
+        record.stage_id = Some(stage.id);
+        record.stage_attempt = Some(u32::from(stage.attempt));
+    }
+    if let Some(started) = task.started {
+        record.stage_attempt = Some(started.stage_attempt);
+        record.partition = record.partition.or(Some(started.partition));
+    }
+}

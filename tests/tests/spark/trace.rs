@@ -1,0 +1,232 @@
+//! Trace files hold every access that the marker told, and Spark and PyArrow read them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use smtt_tests::lab::{LIMIT, Lab};
+use xtask::daemon::{Daemon, Options};
+use xtask::places::DEMO_SPARK;
+use xtask::process::output;
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+
+/// How long the last records may take to their segment, whose time is one second.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// Records by kind, as an independent reader counts them. It fails at a file that does not open.
+const COUNT: &str = "
+import collections, sys
+import pyarrow.dataset
+table = pyarrow.dataset.dataset(sys.argv[1], format='parquet', partitioning='hive').to_table()
+assert set(table['application_id'].to_pylist()) <= {sys.argv[2]}, set(table['application_id'].to_pylist())
+for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()):
+    print(f'{kind}={count}')
+";
+
+type Kinds = BTreeMap<String, u64>;
+
+/// A word of a line of the marker's own log.
+fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split(' ')
+        .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Accesses by kind that the markers say they told, from the logs that they keep themselves.
+fn told(folder: &Path) -> Result<Kinds> {
+    let activities = |code: &str| {
+        let code = code.parse().ok()?;
+        smtt_common::context::Activity(code).name()
+    };
+    let mut kinds = Kinds::new();
+    for log in std::fs::read_dir(folder)? {
+        // A line that is being written is not complete yet: it has no line's end.
+        let text = String::from_utf8_lossy(&std::fs::read(log?.path())?).into_owned();
+        for line in text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+        {
+            let again = || {
+                word(line, "flags")
+                    .and_then(|flags| flags.parse::<u64>().ok())
+                    .is_some_and(|flags| flags & smtt_common::event::marker::TOLD_AGAIN != 0)
+            };
+            let kind = match line.split(' ').nth(1) {
+                Some("blockStored" | "pageAllocated") if again() => "alive",
+                Some("blockStored") => "put",
+                Some("blockMoved") => "move",
+                Some("blockRead") => "get",
+                Some("blockRemoved") => "drop",
+                Some("pageAllocated") => "allocate",
+                Some("pageFreed") => "free",
+                Some("span") => word(line, "activity")
+                    .and_then(activities)
+                    .with_context(|| format!("no activity in {line}"))?,
+                _ => continue,
+            };
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+    Ok(kinds)
+}
+
+fn parse(words: &str) -> Result<Kinds> {
+    words
+        .split_whitespace()
+        .map(|word| {
+            let (kind, count) = word
+                .split_once('=')
+                .with_context(|| format!("no kind and count in {word:?}"))?;
+            Ok((kind.to_owned(), count.parse()?))
+        })
+        .collect()
+}
+
+/// Waits until everything told is in finished segments, and returns its kinds. Losses on the way are an error that
+/// names them: this job is small.
+fn settled(daemon: &Daemon, logs: &Path) -> Result<Kinds> {
+    let start = Instant::now();
+    loop {
+        let kinds = told(logs)?;
+        let sum: u64 = kinds.values().sum();
+        let status = daemon.json(&["status"])?;
+        let trace = &status["trace"];
+        let written = trace["written"]
+            .as_u64()
+            .context("no trace in the status")?;
+        if written == sum && trace["held"] == 0 && trace["queued"] == 0 {
+            return Ok(kinds);
+        }
+        if start.elapsed() > SETTLE {
+            bail!(
+                "the markers told {sum} accesses ({kinds:?}), {written} are written: {}",
+                serde_json::to_string_pretty(&status)?
+            );
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
+    let lab = Lab::new(DEMO_SPARK)?;
+    let folder = lab.folder().join("trace");
+    let logs = lab.folder().join("told");
+    std::fs::create_dir(&logs)?;
+    let daemon = lab.daemon_with(&Options {
+        toml: format!(
+            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
+            folder.display().to_string()
+        ),
+        ..Options::default()
+    })?;
+    let jar = lab.places.marker().join("smtt-marker.jar");
+    let job = ["20000", "8", "3", "4", "MEMORY_ONLY_SER"];
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &job)?
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
+    let mut run = lab.run(application)?;
+    let id = {
+        run.open("begin")?;
+        run.open("cached")?;
+        run.reach("end")?;
+        run.submitted.application_id()?
+    };
+    let kinds = settled(&daemon, &logs)?;
+    println!("told and written: {kinds:?}");
+    for (kind, least) in [("put", 4), ("get", 12), ("allocate", 4), ("free", 4)] {
+        assert!(
+            kinds.get(kind).is_some_and(|count| *count >= least),
+            "fewer than {least} of kind {kind}: {kinds:?}"
+        );
+    }
+
+    // As it is while the daemon goes on writing.
+    let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
+    let counted = output(
+        Command::new(&python)
+            .args(["-c", COUNT])
+            .arg(&folder)
+            .arg(&id),
+    )?;
+    assert_eq!(parse(&counted)?, kinds, "PyArrow");
+
+    let links = run.rows(&daemon, &["rdds"])?;
+    let links = links
+        .iter()
+        .find(|row| row["name"] == "links")
+        .and_then(|row| row["rdd_id"].as_u64())
+        .context("no RDD links")?
+        .to_string();
+    let trace = |more: &[&str]| -> Result<String> {
+        let folder = folder.display().to_string();
+        daemon.ask(&[&["trace", "--folder", &folder, "--app", &id], more].concat())
+    };
+    // The cached partitions are put once each and read once in each of the three iterations, and each record has
+    // what the paper has of it.
+    let puts = trace(&["--rdd", &links, "--kind", "put", "--json"])?;
+    let gets = trace(&["--rdd", &links, "--kind", "get", "--json"])?;
+    assert_eq!(
+        (puts.lines().count(), gets.lines().count()),
+        (4, 12),
+        "{puts}{gets}"
+    );
+    for line in puts.lines().chain(gets.lines()) {
+        let record: serde_json::Value = serde_json::from_str(line)?;
+        for column in [
+            "time",
+            "access",
+            "executor_id",
+            "stage_id",
+            "task_attempt_id",
+            "partition",
+            "block_id",
+            "virtual_address",
+            "length_bytes",
+            "first_page",
+            "pages",
+        ] {
+            assert!(!record[column].is_null(), "no {column} in {line}");
+        }
+    }
+    let text = trace(&["--rdd", &links])?;
+    assert!(
+        text.lines().count() >= 17,
+        "a heading and 16 records: {text}"
+    );
+    assert!(
+        text.lines().all(|line| line.matches(" | ").count() == 6),
+        "{text}"
+    );
+    assert_eq!(
+        trace(&["--csv"])?.lines().count() as u64,
+        1 + kinds.values().sum::<u64>()
+    );
+    run.finish(&["end"])?;
+
+    let script = lab.places.root.join("docs/examples/trace_report.py");
+    // The same folder, from which this application's records do not go away any more.
+    let report = Application::python(
+        &lab.places,
+        "local[1]",
+        &script.display().to_string(),
+        &[&folder.display().to_string()],
+    )?;
+    let result = lab.run_through(&report)?.result(LIMIT)?;
+    let mut words = result.split_whitespace().skip(1);
+    let sum: u64 = words.next().context("no sum")?.parse()?;
+    let seen = parse(&words.collect::<Vec<_>>().join(" "))?;
+    assert_eq!(sum, seen.values().sum::<u64>());
+    // Its end frees and removes; nothing that was there before is gone.
+    for (kind, count) in &kinds {
+        assert!(
+            seen.get(kind).is_some_and(|more| more >= count),
+            "Spark reads fewer than {count} of kind {kind}: {seen:?}"
+        );
+    }
+    assert_eq!(seen.get("put"), kinds.get("put"), "Spark");
+    assert_eq!(seen.get("get"), kinds.get("get"), "Spark");
+    lab.passed()
+}
