@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 
 use smtt_common::counter::{COUNTERS, ContextKey, Counter, ExecutorCounters, FaultCounters};
 
+#[path = "ctl/pages.rs"]
+mod pages;
+
 /// Key of the executor; its low half is the process id.
 const KEY: u64 = 4711;
 
@@ -386,6 +389,7 @@ fn status_as_json() {
 #[test]
 fn tables_fit_the_terminal_and_end_with_the_unattributed_share() {
     let daemon = Daemon::with_job();
+    pages::looked_at(&daemon);
     for columns in ["60", "80", "132"] {
         for listing in [
             "executors",
@@ -393,6 +397,7 @@ fn tables_fit_the_terminal_and_end_with_the_unattributed_share() {
             "tasks",
             "rdds",
             "blocks",
+            "pages",
             "report",
             "status",
         ] {

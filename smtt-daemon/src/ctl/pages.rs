@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
     column("application_id", "APPLICATION", Form::Text, 1),
     column("executor_id", "EXEC", Form::Word, 0),
     column("rdd_id", "RDD", Form::Word, 1),
-    column("name", "NAME", Form::Text, 2),
+    column("name", "NAME", Form::Text, 3),
     column("block_id", "BLOCK", Form::Text, 1),
     column("task_attempt_id", "TASK", Form::Word, 1),
     column("held_bytes", "HELD", Form::Bytes, 0),
@@ -31,8 +31,8 @@ const COLUMNS: &[Column] = &[
     column("swapped_bytes", "SWAPPED", Form::Bytes, 2),
     column("untouched_bytes", "UNTOUCHED", Form::Bytes, 2),
     column("unmapped_bytes", "UNMAPPED", Form::Bytes, 9),
-    column("page_sizes", "PAGE SIZES", Form::Text, 1),
-    column("nodes", "NODES", Form::Text, 1),
+    column("page_sizes", "PAGE SIZES", Form::Word, 1),
+    column("nodes", "NODES", Form::Word, 1),
     column("spanning_nodes", "SPANNING", Form::Count, 7),
     column("looked_share", "LOOKED", Form::Share, 5),
     column("addresses", "ADDRESSES", Form::Word, 8),
@@ -105,6 +105,15 @@ pub(super) async fn run(
     Ok(Exit::Fine)
 }
 
+/// A share from 0 to 1 in whole percents, in which neither a little looks like nothing nor a lot like all.
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
+        lot if lot > 99.0 && lot < 100.0 => ">99 %".to_owned(),
+        other => format!("{other:.0} %"),
+    }
+}
+
 /// Lists as text, and the part that was looked at as a share.
 fn make_readable(row: &mut Map<String, Value>) {
     let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_u64);
@@ -123,7 +132,7 @@ fn make_readable(row: &mut Map<String, Value>) {
             _ => {
                 let share = |(key, bytes): &(u64, u64)| {
                     let share = *bytes as f64 / all.max(1) as f64;
-                    format!("{} {}", name(*key), human::share(share))
+                    format!("{} {}", name(*key), percent(share))
                 };
                 parts.iter().map(share).collect::<Vec<_>>().join(", ")
             }
@@ -173,9 +182,10 @@ mod tests {
             panic!("an object")
         };
         make_readable(&mut row);
-        assert_eq!(row["page_sizes"], "4 KiB 25.0 %, 2 MiB 75.0 %");
+        assert_eq!(row["page_sizes"], "4 KiB 25 %, 2 MiB 75 %");
         assert_eq!(row["nodes"], "node 1");
         assert_eq!(row["looked_share"], 0.25);
-        make_readable(&mut row);
+        assert_eq!([percent(0.0), percent(0.002)], ["0 %", "<1 %"]);
+        assert_eq!([percent(0.999), percent(1.0)], [">99 %", "100 %"]);
     }
 }

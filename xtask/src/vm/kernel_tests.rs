@@ -25,7 +25,7 @@ const X86: &[Chosen] = &[
     ("fault_ladder", "", 200),
     (
         "kernel",
-        "counts:: discovery:: life:: memory_that_is_bound",
+        "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large",
         600,
     ),
 ];

@@ -348,3 +348,61 @@ fn the_table_keeps_the_rules_of_names() {
         );
     }
 }
+
+#[test]
+fn where_bytes_are_has_series_once_it_was_looked_at() {
+    use crate::aggregate::{ResolveCounts, Resolved, Seen, SizesBy};
+    let shared = shared(1);
+    described(&shared, 1, "0");
+    for (rdd, bytes) in [(7, 8192), (8, 4096)] {
+        let block = BlockFact {
+            block_id: format!("rdd_{rdd}_0"),
+            rdd_id: Some(rdd),
+            size_bytes: bytes,
+            serialized: true,
+            range_total: 1,
+            ranges: vec![(u64::from(rdd) << 20, bytes)],
+            ..BlockFact::default()
+        };
+        tell(&shared, 1, Fact::BlockStored(Box::new(block)));
+    }
+    let before = scrape(&shared, "");
+    assert!(!before.contains("smtt_rdd_memory_"), "{before}");
+    assert!(!before.contains("smtt_resolver_"), "{before}");
+    let owners = shared.state().targets(1).owners;
+    let seen = |mark| {
+        let mut seen = Seen {
+            pages: 2,
+            looked_pages: 1,
+            looked_bytes: 4096,
+            present_bytes: 4096,
+            ..Seen::default()
+        };
+        seen.add_page_size(4096, 4096);
+        seen.add_node(1, 4096);
+        (mark, seen)
+    };
+    shared.state().resolved(
+        1,
+        Resolved {
+            time_ns: 1,
+            page_bytes: 4096,
+            sizes_by: SizesBy::PageTables,
+            owners: owners.into_iter().map(seen).collect(),
+        },
+    );
+    shared.state().set_resolve_counts(ResolveCounts {
+        pages: 3,
+        ..ResolveCounts::default()
+    });
+    let text = scrape(&shared, "");
+    let labels =
+        |rdd| format!("application_id=\"app-1\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"\"");
+    let node = |rdd| format!("smtt_rdd_memory_node_bytes{{{},node=\"1\"}}", labels(rdd));
+    // The larger one has its own series; one page of two stands for both.
+    assert_eq!(value(&text, &node("7")), Some("8192"), "{text}");
+    assert_eq!(value(&text, &node("other")), Some("4096"), "{text}");
+    let swapped = format!("smtt_rdd_memory_swapped_bytes{{{}}}", labels("7"));
+    assert_eq!(value(&text, &swapped), Some("0"), "{text}");
+    assert_eq!(value(&text, "smtt_resolver_pages_total"), Some("3"));
+}
