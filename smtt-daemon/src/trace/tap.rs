@@ -7,8 +7,8 @@ use smtt_common::context::Activity;
 
 use super::Queue;
 use super::folder::partition;
-use super::record::{Kind, Record, Source};
-use crate::aggregate::{Block, Executor, PageKey, State};
+use super::record::{Kind, Physical, Record, Source};
+use crate::aggregate::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
 use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::decode::{BlockFact, Event, Fact, PageAllocated, PageFreed, Span};
 
@@ -90,6 +90,10 @@ impl Tap {
             Fact::PageFreed(fact) => freed_page(&mut record, fact, executor),
             Fact::Span(span) => told_span(&mut record, span),
             _ => {}
+        }
+        if let Some(physical) = &mut record.physical {
+            // Since boot, like all that the state holds.
+            physical.time_ns = physical.time_ns.saturating_add(self.boot_unix_ns);
         }
         of_task(&mut record, executor);
         self.batch.push(record);
@@ -190,6 +194,29 @@ fn known_block(
         record.range_first = Some(0);
         record.address_age_ns = Some(now_ns.saturating_sub(block.told_ns()));
     }
+    record.physical = looked(executor, block.mark());
+}
+
+/// What the resolver saw of it when it last looked, at the addresses that it has now.
+fn looked(executor: Option<&Executor>, mark: Option<Mark>) -> Option<Box<Physical>> {
+    let last = &executor?.memory.looked;
+    let seen = last.of(mark?).filter(|seen| seen.looked_bytes > 0)?;
+    let of_size = |size: u64| {
+        let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
+        same.map(|(_, bytes)| *bytes).sum()
+    };
+    // Bytes in memory whose page size could not be told would look like none.
+    let sized = last.sizes_by != SizesBy::Nothing;
+    let on_nodes = !seen.by_node.is_empty() || seen.present_bytes == 0;
+    Some(Box::new(Physical {
+        time_ns: last.time_ns,
+        looked_bytes: seen.looked_bytes,
+        present_bytes: seen.present_bytes,
+        swapped_bytes: seen.swapped_bytes,
+        huge_page_bytes: sized.then(|| [2 << 20, 1 << 30].map(of_size)),
+        nodes: on_nodes.then(|| seen.by_node.iter().map(|(node, _)| *node).collect()),
+        ..Physical::default()
+    }))
 }
 
 fn told_page(record: &mut Record, fact: &PageAllocated) {
@@ -216,6 +243,7 @@ fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>
     };
     let page = executor.and_then(|executor| executor.memory.pages.get(&key));
     record.rdd_id = page.and_then(|page| page.rdd.id());
+    record.physical = looked(executor, page.and_then(Page::mark));
     place(record, fact.page_number, fact.address, fact.on_heap);
 }
 
