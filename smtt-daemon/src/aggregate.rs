@@ -10,19 +10,23 @@ mod memory;
 mod pages;
 mod task;
 pub mod view;
+mod walks;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use memory::{Block, Held, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
+pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 
 use crate::attribute::{Claim, Names, names};
+use crate::calibrate::Calibration;
 use crate::decode::{Event, Fact};
 use crate::loss::AggregateCounts;
-use crate::probes::Readings;
+use crate::probes::{PageWalkReadings, Readings};
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
 use smtt_common::settings::executor_pid;
+use smtt_common::walk::WalkCounters;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Executors without a row whose kernel totals are remembered.
@@ -84,6 +88,11 @@ pub struct State {
     executors: BTreeMap<u64, Executor>,
     /// What this machine can measure.
     measured: Measured,
+    /// What this machine measures of page walks; absent where it measures none.
+    page_walks: Option<Meaning>,
+    /// Samples of page walks of executors that have been forgotten, or have no row.
+    other_walks: WalkCounters,
+    calibration: Option<Calibration>,
     /// Sums of executors that have been forgotten.
     forgotten: ExecutorCounters,
     /// Last totals of executors that have no row.
@@ -113,6 +122,9 @@ impl State {
             limits,
             executors: BTreeMap::new(),
             measured: Measured::default(),
+            page_walks: None,
+            other_walks: WalkCounters::default(),
+            calibration: None,
             forgotten: ExecutorCounters::default(),
             strangers: BTreeMap::new(),
             stranger_faults: FaultCounters::default(),
@@ -214,6 +226,7 @@ impl State {
             return;
         };
         faults::add_executor(&mut self.forgotten, &executor.counters);
+        self.other_walks.add(&executor.all_walks.life);
         self.expired.push_back(key);
         self.expired_set.insert(key);
         if self.expired.len() > EXPIRED_MAX
@@ -248,6 +261,62 @@ impl State {
                 None => faults::add(&mut self.stranger_faults, growth),
             }
         }
+        self.add_walks(readings.page_walks.as_ref(), now_ns);
+    }
+
+    /// Takes in samples of page walks, and what they mean now.
+    fn add_walks(&mut self, readings: Option<&PageWalkReadings>, now_ns: u64) {
+        let Some(readings) = readings else {
+            self.page_walks = None;
+            return;
+        };
+        let limits = self.limits;
+        let mut meaning = self.page_walks.take().unwrap_or_default();
+        meaning.update(readings);
+        meaning.calibration.clone_from(&self.calibration);
+        for (context, growth) in &readings.contexts {
+            if self.expired_set.contains(&context.executor) {
+                self.other_walks.add(growth);
+                continue;
+            }
+            match self.executor(context.executor, now_ns) {
+                Some(executor) => executor.add_walks(context, growth, now_ns, &limits),
+                None => self.other_walks.add(growth),
+            }
+        }
+        for executor in self.executors.values_mut() {
+            executor.finish_tasks(&meaning, now_ns);
+        }
+        self.page_walks = Some(meaning);
+    }
+
+    /// What this machine measures of page walks; `None` where it measures none.
+    #[must_use]
+    pub const fn page_walks(&self) -> Option<&Meaning> {
+        self.page_walks.as_ref()
+    }
+
+    /// What a page walk costs here, for estimates; `None` where that is not known.
+    pub fn set_calibration(&mut self, calibration: Option<Calibration>) {
+        if let Some(meaning) = &mut self.page_walks {
+            meaning.calibration.clone_from(&calibration);
+        }
+        self.calibration = calibration;
+    }
+
+    /// Samples of page walks by whom they fell on: contexts of executors, executors without one, and executors that
+    /// have no row (any more).
+    #[must_use]
+    pub fn walk_totals(&self) -> (WalkCounters, WalkCounters, WalkCounters) {
+        let (mut with, mut without) = (WalkCounters::default(), WalkCounters::default());
+        for executor in self.executors.values() {
+            with.add(&executor.walks.life);
+            executor
+                .walks_without
+                .iter()
+                .for_each(|more| without.add(more));
+        }
+        (with, without, self.other_walks)
     }
 
     /// Whether page faults are counted at all; false makes them absent in every output.

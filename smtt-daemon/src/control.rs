@@ -204,6 +204,14 @@ impl Shared {
                 .filter(|trace| !trace.failing.is_empty())
                 .map(|trace| trace.failing.clone()),
         );
+        let (summary, page_walks) = {
+            let state = self.state();
+            let everybody = crate::aggregate::view::Filter::default();
+            (
+                state.list_executors(&everybody).summary,
+                state.page_walks_shown(),
+            )
+        };
         Status {
             version: self.identity.version.clone(),
             kernel_side: self.identity.kernel_side.clone(),
@@ -213,10 +221,8 @@ impl Shared {
             probes,
             ledger,
             own: self.self_figures(),
-            summary: self
-                .state()
-                .list_executors(&crate::aggregate::view::Filter::default())
-                .summary,
+            summary,
+            page_walks,
         }
     }
 }

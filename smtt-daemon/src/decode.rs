@@ -87,6 +87,15 @@ pub enum Fact {
         /// The context that it was counted for; `None` where unattributed.
         context: Option<ContextKey>,
     },
+    /// A sampled page walk with the address of its data.
+    WalkSample {
+        /// Address that was accessed.
+        address: u64,
+        /// Whether it was a write.
+        write: Option<bool>,
+        /// The context that it was counted for; `None` where unattributed.
+        context: Option<ContextKey>,
+    },
 }
 
 /// See [`Kind::EXECUTOR_DESCRIBED`].

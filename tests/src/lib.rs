@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`jvm`] | a small Spark application in one JVM, here or in an emulated machine |
 //! | [`lab`] | one daemon and one Spark in a folder of their own, and the gates of an application |
 //! | [`memory`] | memory whose every first touch is one page fault, clocks, processors |
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
@@ -9,6 +10,7 @@
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
+pub mod jvm;
 pub mod lab;
 pub mod memory;
 pub mod page_walk;

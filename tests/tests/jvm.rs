@@ -1,322 +1,111 @@
-//! One JVM with a small Spark application that caches arrays and scans them, traced by a daemon: on this machine, and as
-//! it is in emulated machines (`cargo xtask vm`), whose processor is another and whose page faults come from a kprobe.
+//! One JVM with a small Spark application that caches arrays and scans them: on this machine, and as it is in emulated
+//! machines (`cargo xtask vm`), whose processor is another and counts misses of its address cache, and whose page faults
+//! come from a kprobe.
 //!
-//! Needs root and what `cargo xtask setup` makes. What is different in an emulated machine is told by variables:
-//! `SMTT_JAVA_ROOT`, a folder with a root file system of its own that has the JVM and, in `/opt/spark`, Spark;
-//! `SMTT_FAULT_HOOK`, the rung of the fault ladder. The folder of the test must be at the same place in both file
-//! systems.
+//! Needs root and what `cargo xtask setup` makes. Where the JVM is says [`smtt_tests::jvm`]. `SMTT_FAULT_HOOK` names the
+//! rung of the fault ladder; with `SMTT_PAGE_WALKS` it is an error when page walks are not measured. Run with
+//! `--test-threads=1`.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tempfile::TempDir;
+use smtt_common::counter::ContextKey;
+use smtt_common::walk::WalkCounters;
+use smtt_daemon::pmu::{Overrides, Role};
+use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, VerdictState};
+use smtt_tests::jvm::{CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, Prepared, variable};
 use xtask::daemon::{Daemon, Options};
-use xtask::places::{DEMO_SPARK, Jdk, Places};
-use xtask::process::{Running, hint, wait_for};
-use xtask::spark::{JAVA_OPTIONS, result_line};
+use xtask::places::Places;
+use xtask::process::{hint, wait_for};
 
-/// From one gate to the next, where every instruction is emulated.
-const GATE_LIMIT: Duration = Duration::from_secs(600);
 /// The daemon's figures come with its tick, and an executor that nobody announced with its scan.
 const TOLD_LIMIT: Duration = Duration::from_secs(60);
-
-/// Partitions, MiB of all arrays, scans.
-const ARGUMENTS: [&str; 3] = ["2", "96", "40"];
-const CACHED_MIB: u64 = 96;
-const CACHED_PAGES: u64 = CACHED_MIB * 1024 / 4;
-const CACHED_RDD: &str = "cached arrays";
-/// The arrays of both partitions; a partition's pages hold its number, counted from 1.
-const RESULT: &str = "RESULT scan of 16 arrays, sum 1474560";
 /// Share of the page faults between two gates that must be known by RDD, in hundredths. The rest is the JVM's own: its
 /// compiler, the loading of classes and the scheduler, which is in the same process here.
 const ATTRIBUTED_PERCENT: u64 = 70;
-/// Share of the reads that missed the address cache in the pass that scans the cache that must be the cached RDD's.
-const DOMINANT_PERCENT: u64 = 80;
+/// Share of the executor's reads that missed the address cache in the pass that scans the cache that must be the cached
+/// RDD's, in hundredths.
+const DOMINANT_PERCENT: u64 = 60;
+/// Samples from which a share is known within a tenth of itself.
+const MIN_SAMPLES: u64 = 100;
 
-/// Where JVM and Spark are.
-struct Java {
-    /// Their root file system, if it is not the machine's.
-    root: Option<PathBuf>,
-    program: PathBuf,
-    jars: PathBuf,
-}
-
-impl Java {
-    fn find(places: &Places) -> Result<Self> {
-        let Some(root) = variable("SMTT_JAVA_ROOT").map(PathBuf::from) else {
-            return Ok(Self {
-                root: None,
-                program: Jdk::main()?.tool("java"),
-                jars: places.spark_home(DEMO_SPARK)?.join("jars"),
-            });
+/// The only executor's row, when two ticks in a row say the same of its faults: no task runs.
+fn executor(daemon: &Daemon) -> Result<Value> {
+    let mut last = Value::Null;
+    wait_for("the executor's figures come to rest", TOLD_LIMIT, || {
+        std::thread::sleep(Duration::from_millis(2200));
+        let rows = daemon.rows(&["executors"])?;
+        let [row] = rows.as_slice() else {
+            return Ok(None);
         };
-        let inside = PathBuf::from("usr/lib/jvm");
-        let homes = fs::read_dir(root.join(&inside))
-            .with_context(|| format!("no JVM in {}", root.display()))?;
-        let name = homes
-            .filter_map(|home| Some(home.ok()?.file_name()))
-            .find(|name| root.join(&inside).join(name).join("bin/java").is_file())
-            .with_context(|| format!("no JVM in {}/usr/lib/jvm", root.display()))?;
-        Ok(Self {
-            root: Some(root),
-            program: Path::new("/").join(inside).join(name).join("bin/java"),
-            jars: "/opt/spark/jars".into(),
-        })
-    }
-
-    /// The JVM's command, with nothing of this process's environment, and without huge pages: one fault would then be
-    /// the first touch of 512 pages.
-    fn command(&self) -> Command {
-        let mut command = match &self.root {
-            Some(root) => {
-                let mut command = Command::new("chroot");
-                command.arg(root).arg(&self.program);
-                command
-            }
-            None => Command::new(&self.program),
-        };
-        command.env_clear();
-        for (name, value) in [
-            ("PATH", "/bin:/usr/bin:/usr/sbin"),
-            ("HOME", "/tmp"),
-            ("SPARK_LOCAL_IP", "127.0.0.1"),
-        ] {
-            command.env(name, value);
-        }
-        // SAFETY: prctl takes numbers only, and is one of the calls that may be made between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                if libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        command
-    }
+        let same = last["page_faults_attributed"] == row["page_faults_attributed"];
+        last = row.clone();
+        Ok((same && !last["page_faults_attributed"].is_null()).then(|| last.clone()))
+    })
+    .with_context(|| format!("the daemon says:{}", hint(daemon.log())))
 }
 
-/// The application, which waits at its gates, and the daemon that traces it.
-struct Scene {
-    application: Running,
-    daemon: Daemon,
-    gates: PathBuf,
-    folder: Option<TempDir>,
-}
-
-impl Scene {
-    fn start() -> Result<Self> {
-        let places = Places::find()?;
-        let java = Java::find(&places)?;
-        let folder = tempfile::Builder::new()
-            .prefix("smtt-test-")
-            .tempdir()
-            .context("cannot make a folder for the test")?;
-        // Both file systems have this folder. The library is not beside the jar: the jar has one for each processor.
-        let (jar, fixture) = (
-            folder.path().join("smtt-marker.jar"),
-            folder.path().join("smtt-fixture.jar"),
-        );
-        for (from, to) in [
-            (places.marker().join("smtt-marker.jar"), &jar),
-            (places.fixture_jar(), &fixture),
-        ] {
-            fs::copy(&from, to).with_context(|| {
-                format!("{} is missing: run `cargo xtask setup`", from.display())
-            })?;
-        }
-        let gates = folder.path().join("gates");
-        fs::create_dir(&gates)?;
-
-        let hook = variable("SMTT_FAULT_HOOK").unwrap_or_else(|| "auto".to_owned());
-        let options = Options {
-            toml: format!("[probe.fault]\nhook = {hook:?}\nsample_every = 0\n"),
-            // It is found in the running executor, and what was told before is told again.
-            without_library: true,
-            ..Options::default()
-        };
-        let daemon = Daemon::start(
-            &places,
-            &programs()?,
-            &folder.path().join("daemon"),
-            &options,
-        )?;
-
-        let mut command = java.command();
-        command
-            .args(JAVA_OPTIONS)
-            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
-            // No collection before the end: it would move the arrays, or let them be made in pages that were touched
-            // before. A thread's own part of the young heap is a share of it, so more threads than cores fill any.
-            .args(["-Xms640m", "-Xmx640m", "-Xmn540m", "-XX:MetaspaceSize=256m"])
-            .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
-            .arg(format!("-javaagent:{}", jar.display()))
-            .arg("-cp")
-            .arg(format!(
-                "{}:{}:{}/*",
-                jar.display(),
-                fixture.display(),
-                java.jars.display()
-            ))
-            .arg(format!("-Djava.io.tmpdir={}", folder.path().display()))
-            .arg(format!("-Dspark.smtt.fixture.barrier={}", gates.display()))
-            .arg("-Dspark.plugins.defaultList=io.smtt.marker.SmttPlugin")
-            .args([
-                "-Dspark.master=local[2]",
-                "-Dspark.ui.enabled=false",
-                "-Dspark.driver.host=127.0.0.1",
-                "-Dspark.driver.bindAddress=127.0.0.1",
-            ])
-            .arg("io.smtt.fixture.CachedScan")
-            .args(ARGUMENTS);
-        let log = folder.path().join("application.log");
-        let application = Running::start("the application", &mut command, &log)?;
-        Ok(Self {
-            application,
-            daemon,
-            gates,
-            folder: Some(folder),
-        })
-    }
-
-    /// Waits until the application stands at the gate.
-    fn reach(&mut self, gate: &str) -> Result<()> {
-        let reached = self.gates.join(format!("{gate}.reached"));
-        let application = &mut self.application;
-        let what = format!("the application reaches the gate {gate}");
-        wait_for(&what, GATE_LIMIT, || {
-            if reached.exists() {
-                return Ok(Some(()));
-            }
-            if let Some(status) = application.poll()? {
-                bail!("it ended before ({status}){}", application.hint());
-            }
-            Ok(None)
-        })
-        .with_context(|| format!("the application says:{}", self.application.hint()))
-    }
-
-    fn open(&self, gate: &str) -> Result<()> {
-        Ok(fs::write(self.gates.join(format!("{gate}.go")), "")?)
-    }
-
-    /// The last line of a test: nothing needs to be kept.
-    fn passed(mut self) -> Result<()> {
-        if let Some(folder) = self.folder.take() {
-            folder.close().context("cannot remove the test's folder")?;
-        }
-        Ok(())
-    }
-
-    /// The only executor's row, when two ticks in a row say the same of its faults: no task runs.
-    fn executor(&self) -> Result<Value> {
-        let mut last = Value::Null;
-        wait_for("the executor's figures come to rest", TOLD_LIMIT, || {
-            std::thread::sleep(Duration::from_millis(2200));
-            let rows = self.daemon.rows(&["executors"])?;
-            let [row] = rows.as_slice() else {
-                return Ok(None);
-            };
-            let same = last["page_faults_attributed"] == row["page_faults_attributed"];
-            last = row.clone();
-            Ok((same && !last["page_faults_attributed"].is_null()).then(|| last.clone()))
-        })
-    }
-
-    /// Reads that missed the address cache, as sampled, by RDD; none where nothing of the kind is measured.
-    fn read_misses(&self) -> Result<Option<BTreeMap<String, u64>>> {
-        let mut misses = BTreeMap::new();
-        for row in self.daemon.rows(&["rdds"])? {
-            if let Some(count) = row["dtlb_read_misses"].as_u64() {
-                let name = format!("{} {}", row["rdd_id"], row["name"]);
-                *misses.entry(name).or_default() += count;
-            }
-        }
-        Ok((!misses.is_empty()).then_some(misses))
-    }
-
-    /// Where page walks are not measured the daemon says why; where they must be, that is an error.
-    fn no_page_walks(&self) -> Result<()> {
-        let status = self.daemon.json(&["status"])?;
-        let verdict = status["probes"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|row| row["name"] == "page_walks")
-            .with_context(|| format!("the status says nothing of page walks: {status}"))?;
-        ensure!(
-            variable("SMTT_PAGE_WALKS").is_none(),
-            "page walks must be measured here: {verdict}"
-        );
-        println!(
-            "skipped, reads that miss the address cache: {}",
-            verdict["reason"]
-        );
-        Ok(())
-    }
-
-    /// The row of the cached RDD.
-    fn cached(&self) -> Result<Value> {
-        let rows = self.daemon.rows(&["rdds"])?;
-        rows.iter()
-            .find(|row| row["name"] == CACHED_RDD)
-            .cloned()
-            .with_context(|| format!("no RDD {CACHED_RDD:?} is listed: {rows:#?}"))
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        if let Some(folder) = self.folder.take() {
-            println!(
-                "logs of the failed test are kept in {}; the daemon's ends:{}",
-                folder.keep().display(),
-                hint(self.daemon.log())
-            );
-        }
-    }
+/// The row of the cached RDD.
+fn cached(daemon: &Daemon) -> Result<Value> {
+    let rows = daemon.rows(&["rdds"])?;
+    rows.iter()
+        .find(|row| row["name"] == CACHED_RDD)
+        .cloned()
+        .with_context(|| format!("no RDD {CACHED_RDD:?} is listed: {rows:#?}"))
 }
 
 #[test]
 fn the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own() -> Result<()> {
-    let mut scene = Scene::start()?;
-    scene.reach("begin")?;
-    let begin = scene.executor()?;
+    let prepared = Prepared::new()?;
+    let hook = variable("SMTT_FAULT_HOOK").unwrap_or_else(|| "auto".to_owned());
+    let options = Options {
+        toml: format!("[probe.fault]\nhook = {hook:?}\nsample_every = 0\n"),
+        // It is found in the running executor, and what was told before is told again.
+        without_library: true,
+        ..Options::default()
+    };
+    let (places, folder) = (Places::find()?, prepared.at("daemon"));
+    let daemon = Daemon::start(&places, &programs()?, &folder, &options)?;
+    let mut application = prepared.start()?;
+    application.reach("begin")?;
+    let begin = executor(&daemon)?;
     println!("executor at the first gate: {begin}");
     let missing = begin["missing_hooks"].as_array().map(Vec::len);
     ensure!(missing == Some(0), "hooks are missing: {begin:#}");
 
-    scene.open("begin")?;
-    scene.reach("cached")?;
-    let filled = scene.executor()?;
-    let cached = scene.cached()?;
-    println!("{CACHED_RDD}, filled: {cached}");
-    let held = number(&cached, "storage_memory_bytes")?;
+    application.open("begin")?;
+    application.reach("cached")?;
+    let filled = executor(&daemon)?;
+    let row = cached(&daemon)?;
+    println!("{CACHED_RDD}: {row}");
     ensure!(
-        held >> 20 >= CACHED_MIB && held >> 20 < CACHED_MIB + 8,
+        row["rdd_id"] == CACHED_RDD_ID,
+        "{CACHED_RDD} is not RDD {CACHED_RDD_ID}: {row:#}"
+    );
+    let held = number(&row, "storage_memory_bytes")?;
+    ensure!(
+        (CACHED_MIB..CACHED_MIB + 8).contains(&(held >> 20)),
         "the arrays of {CACHED_MIB} MiB take {held} bytes of storage memory"
     );
     ensure!(
-        number(&cached, "partitions_cached")? == 2,
-        "both partitions are cached: {cached:#}"
+        number(&row, "partitions_cached")? == 2,
+        "both partitions are cached: {row:#}"
     );
     let grown = |key: &str| Ok::<u64, anyhow::Error>(number(&filled, key)? - number(&begin, key)?);
     let (attributed, unattributed) = (
         grown("page_faults_attributed")?,
         grown("page_faults_unattributed")?,
     );
-    println!("faults while it was filled: {attributed} attributed, {unattributed} not");
     // Each page of a fresh array is touched once before anything else is, by the task that makes it.
-    let own = number(&cached, "page_faults_write")?;
+    let own = number(&row, "page_faults_write")?;
+    println!(
+        "faults while it was filled: {own} writes of {CACHED_PAGES} pages; {attributed} attributed, {unattributed} not"
+    );
     ensure!(
         (CACHED_PAGES..CACHED_PAGES * 12 / 10).contains(&own),
-        "{own} write faults are the cached RDD's, which has {CACHED_PAGES} pages: {cached:#}"
+        "{own} write faults are the cached RDD's, which has {CACHED_PAGES} pages: {row:#}"
     );
     ensure!(
         attributed * 100 >= (attributed + unattributed) * ATTRIBUTED_PERCENT,
@@ -324,45 +113,11 @@ fn the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own() -> Result<()> {
         attributed + unattributed
     );
 
-    let before = scene.read_misses()?;
-    scene.open("cached")?;
-    scene.reach("scanned")?;
-    scene.executor()?;
-    println!("{CACHED_RDD}, scanned: {}", scene.cached()?);
-    match (before, scene.read_misses()?) {
-        (Some(before), Some(after)) => dominates(&before, &after)?,
-        _ => scene.no_page_walks()?,
-    }
-    ledger_is_clean(&scene.daemon)?;
-    scene.open("scanned")?;
-    let status = scene.application.wait(GATE_LIMIT, || Ok(()))?;
-    ensure!(
-        status.success(),
-        "the application failed ({status}){}",
-        scene.application.hint()
-    );
-    let said = result_line(scene.application.log())?;
-    ensure!(said == RESULT, "it says {said:?}, not {RESULT:?}");
-    scene.passed()
-}
-
-/// What was added in the pass that scans the cache is the cached RDD's.
-fn dominates(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Result<()> {
-    let grown = |name: &String, count: &u64| count - before.get(name).copied().unwrap_or(0);
-    let all: u64 = after.iter().map(|(name, count)| grown(name, count)).sum();
-    let own: u64 = after
-        .iter()
-        .filter(|(name, _)| name.contains(CACHED_RDD))
-        .map(|(name, count)| grown(name, count))
-        .sum();
-    println!(
-        "reads that missed the address cache in the scans: {own} of {all} are the cached RDD's; {after:?}"
-    );
-    ensure!(
-        own * 100 >= all * DOMINANT_PERCENT && own > CACHED_PAGES,
-        "{own} of {all} are the cached RDD's: {before:?}, then {after:?}"
-    );
-    Ok(())
+    application.open("cached")?;
+    application.reach("scanned")?;
+    executor(&daemon)?;
+    ledger_is_clean(&daemon)?;
+    application.finish()
 }
 
 /// No fact was lost on any hop, and every hop adds up. The end of telling again is no loss where the executor was not
@@ -390,14 +145,105 @@ fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn reads_of_the_cached_rdd_dominate_the_pass_that_scans_it() -> Result<()> {
+    let prepared = Prepared::new()?;
+    let mut settings = ProbeSettings {
+        fault_hook: FaultHook::Off,
+        ..ProbeSettings::default()
+    };
+    if variable("SMTT_PAGE_WALKS").is_none() && no_counters(&settings)? {
+        // Where the processor counts nothing, the time that a context takes goes the same way.
+        println!("no page walks are counted here: the kernel's clock takes their place");
+        settings.page_walks.overrides =
+            Overrides([(Role::LoadWalksCompleted, "cpu-clock".to_owned())].into());
+    }
+    let mut probes = Probes::load(&settings)?;
+    let verdicts = probes.verdicts();
+    let verdict = verdicts.iter().find(|row| row.probe == "page_walks");
+    ensure!(
+        verdict.is_some_and(|row| row.verdict == VerdictState::Ok),
+        "page walks must be measured here: {verdict:?}"
+    );
+    // The probes are there first, so the kernel side hears of every thread from the JVM itself.
+    probes.attach_library(&prepared.with_library()?)?;
+    let mut application = prepared.start()?;
+    application.reach("begin")?;
+    application.open("begin")?;
+    application.reach("cached")?;
+    let before = Sampled::read(&mut probes)?;
+    println!("until it was filled: {before:?}");
+    application.open("cached")?;
+    application.reach("scanned")?;
+    let scans = Sampled::read(&mut probes)?;
+    println!("in the scans: {scans:?}");
+    ensure!(
+        scans.samples >= MIN_SAMPLES,
+        "too few samples to say: {scans:?}"
+    );
+    ensure!(
+        scans.own * 100 >= scans.executor * DOMINANT_PERCENT,
+        "the reads of the cached RDD do not dominate: {scans:?}"
+    );
+    application.finish()
+}
+
+/// Whether this machine's processor counts no page walks.
+fn no_counters(settings: &ProbeSettings) -> Result<bool> {
+    let verdicts = Probes::load(settings)?.verdicts();
+    let verdict = verdicts
+        .iter()
+        .find(|row| row.probe == "page_walks")
+        .context("nothing is said of page walks")?;
+    Ok(verdict.verdict != VerdictState::Ok)
+}
+
+/// Reads that missed the address cache since the last reading, as sampled.
+#[derive(Debug, Default)]
+struct Sampled {
+    /// While the cached RDD was made or read.
+    own: u64,
+    /// In the executor's process, whatever it did.
+    executor: u64,
+    /// Samples of the cached RDD.
+    samples: u64,
+}
+
+impl Sampled {
+    fn read(probes: &mut Probes) -> Result<Self> {
+        let walks = probes
+            .readings()?
+            .page_walks
+            .context("page walks are sampled, but not read")?;
+        let slot = walks
+            .slots
+            .iter()
+            .position(|slot| slot.role == Role::LoadWalksCompleted)
+            .with_context(|| format!("no slot counts reads: {:?}", walks.slots))?;
+        let fault = &walks.slots[slot].fault;
+        ensure!(fault.is_empty(), "the event of reads is not sound: {fault}");
+        let of = |fits: &dyn Fn(&ContextKey) -> bool| {
+            let mut sum = WalkCounters::default();
+            for (key, counters) in &walks.contexts {
+                if fits(key) {
+                    sum.add(counters);
+                }
+            }
+            sum
+        };
+        let own = of(&|key| key.class().is_none() && key.rdd_plus_one == CACHED_RDD_ID + 1);
+        Ok(Self {
+            own: own.events[slot],
+            executor: of(&|_| true).events[slot],
+            samples: own.samples[slot],
+        })
+    }
+}
+
 fn number(row: &Value, key: &str) -> Result<u64> {
     row[key]
         .as_u64()
         .with_context(|| format!("no number {key} in {row}"))
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Folder of the programs under test: beside the test itself.

@@ -22,6 +22,8 @@ mod storage;
 mod tasks;
 #[path = "spark/trace.rs"]
 mod trace;
+#[path = "spark/walks.rs"]
+mod walks;
 
 /// Two executors with one core each, in JVMs of their own.
 const LOCAL_CLUSTER: &str = "local-cluster[2,1,1024]";

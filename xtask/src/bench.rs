@@ -4,7 +4,9 @@
 //! sessions; printed are ratios or differences of neighbours, and their median.
 
 mod fault;
+mod job;
 mod pages;
+mod sample;
 mod trace;
 
 use std::fs;
@@ -25,15 +27,11 @@ use crate::{demo, witness};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// Pairs of the whole job, with and without tracing.
-const JOB_PAIRS: usize = 5;
 /// How long the idle daemon is watched.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Most nanoseconds of one change of context and back.
 const SWITCH_NS: f64 = 2.0;
-/// Longest job with tracing, as a multiple of the job without.
-const JOB_RATIO: f64 = 1.02;
 /// Most of one CPU that the daemon may take while executors idle, in per cent.
 const IDLE_PERCENT: f64 = 0.5;
 /// Most resident memory of the daemon, in MiB.
@@ -86,15 +84,23 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
         trace::trace(places, &folder.join("trace"))?;
     }
     if wanted("job") {
-        job(places, &folder.join("job"))?;
+        job::traced(places, &folder.join("job"))?;
+    }
+    if wanted("sample") {
+        sample::sample(places, &folder.join("sample"))?;
+    }
+    if wanted("walks") {
+        job::sampled(places, &folder.join("walks"))?;
     }
     Ok(())
 }
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 6] {
-    ["switch", "fault", "pages", "idle", "trace", "job"]
+pub fn names() -> [&'static str; 8] {
+    [
+        "switch", "fault", "pages", "idle", "trace", "job", "sample", "walks",
+    ]
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.
@@ -182,73 +188,6 @@ fn idle(places: &Places, folder: &Path) -> Result<()> {
     );
     fs::write(gates.join("end.go"), "")?;
     submitted.result(RUN_LIMIT)?;
-    Ok(())
-}
-
-/// The demo's job with and without marker and daemon, in turns.
-fn job(places: &Places, folder: &Path) -> Result<()> {
-    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
-    // The first run warms the page cache and counts for nothing.
-    let seconds = |number: usize, traced: bool| -> Result<f64> {
-        let daemon = if traced {
-            Some(Daemon::start(
-                places,
-                &places.target.join("release"),
-                &folder.join(format!("daemon-{number}")),
-                &Options::default(),
-            )?)
-        } else {
-            None
-        };
-        let gates = gates(
-            folder,
-            &format!("gates-{number}-{traced}"),
-            &["cached", "end"],
-        )?;
-        let mut application = demo::application(places, false)?
-            .conf("spark.smtt.fixture.barrier", &gates.display().to_string());
-        if traced {
-            application = application.with_marker(places);
-        }
-        let mut submitted = application.submit(&spark, &format!("spark-{number}-{traced}"))?;
-        reach(&mut submitted.running, &gates.join("begin.reached"))?;
-        let start = Instant::now();
-        fs::write(gates.join("begin.go"), "")?;
-        reach(&mut submitted.running, &gates.join("end.reached"))?;
-        let elapsed = start.elapsed().as_secs_f64();
-        submitted.result(RUN_LIMIT)?;
-        drop(daemon);
-        Ok(elapsed)
-    };
-    seconds(0, false)?;
-    let mut ratios = Vec::new();
-    for pair in 1..=JOB_PAIRS {
-        // Which one comes first alternates too: the second of two runs may profit from the first.
-        let (with, without) = if pair % 2 == 0 {
-            let with = seconds(pair, true)?;
-            (with, seconds(pair, false)?)
-        } else {
-            let without = seconds(pair, false)?;
-            (seconds(pair, true)?, without)
-        };
-        println!(
-            "    pair {pair}: {with:.2} s traced, {without:.2} s not, ratio {:.3}",
-            with / without
-        );
-        ratios.push(with / without);
-    }
-    let detail = format!(
-        "median of {JOB_PAIRS} pairs, from {:.3} to {:.3}",
-        least(&ratios),
-        most(&ratios)
-    );
-    report(
-        "PageRank, traced / untraced",
-        median(&mut ratios),
-        "x",
-        JOB_RATIO,
-        &detail,
-    );
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -178,11 +179,15 @@ fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Assembler, linker and C library.
+/// Assembler, linker and C library. Asked for by each build, prepared and told once.
 fn linker(places: &Places) -> Result<PathBuf> {
+    static PREPARED: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(folder) = PREPARED.get() {
+        return Ok(folder.clone());
+    }
     let mut steps = Steps::new(1);
     let title = "linker for riscv64 (45 MB to fetch, 180 MB unpacked)";
-    unpacked(
+    let folder = unpacked(
         places,
         &mut steps,
         "linker-riscv64",
@@ -193,7 +198,8 @@ fn linker(places: &Places) -> Result<PathBuf> {
             let packages = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
             apt.unpack_with_dependencies(step, "bookworm", &packages, folder)
         },
-    )
+    )?;
+    Ok(PREPARED.get_or_init(|| folder).clone())
 }
 
 /// Whether rustup has a nightly compiler with the library's source.

@@ -39,9 +39,9 @@ pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};
 pub use prepare::{Prepared, disk, prepare, unpacked};
 
-/// Probing takes half a minute in the slowest guest, some minutes when the machine has other work; beyond this
+/// Probing and testing take three minutes in the slowest guest, some more when the machine has other work; beyond this
 /// something hangs.
-const PROBE_TIME_OUT: Duration = Duration::from_secs(900);
+const PROBE_TIME_OUT: Duration = Duration::from_secs(1200);
 
 /// Whether a JVM starts: its own answer is the row's detail.
 const JVM_PROBE: &str = "answer=$(chroot /disk /usr/bin/env -i /usr/lib/jvm/java-21-openjdk-riscv64/bin/java -Xint -version 2>&1) \
@@ -122,7 +122,11 @@ fn probe_guest(
         script += JVM_PROBE;
     }
     script += "exit $failed";
-    let log = places.logs().join(format!("vm-console-{}.log", guest.name));
+    // In the target folder: another checkout may run the same machine at the same time.
+    let log = places
+        .target
+        .join("log")
+        .join(format!("vm-console-{}.log", guest.name));
     let machine = Machine {
         guest,
         prepared,

@@ -2,12 +2,14 @@
 
 use super::memory::{Held, Memory};
 use super::task::{OverCap, TaskState, Tasks};
+use super::walks::{Distribution, LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
 use crate::attribute::{Agreement, Doing, RddKey, StageKey, Who};
 use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
 use smtt_common::context::Activity;
-use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
+use smtt_common::walk::WalkCounters;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Most threads or Python workers of an executor that are remembered by id.
 const IDS_MAX: usize = 8192;
@@ -23,8 +25,16 @@ pub struct Rdd {
     pub faults: FaultCounters,
     /// The same by what was being done.
     pub doing: BTreeMap<Doing, FaultCounters>,
+    /// Its sampled page walks and cycles, by context.
+    pub walks: Walks,
+    /// The same by what was being done.
+    pub doing_walks: BTreeMap<Doing, WalkCounters>,
+    /// How its ratios are distributed over tasks.
+    pub distribution: Distribution,
     /// Sampled faults whose address lies in memory of this RDD.
     pub samples_by_address: u64,
+    /// Sampled page walks whose address lies in memory of this RDD.
+    pub walk_samples_by_address: u64,
     /// Most that it ever held.
     pub peak: Peak,
     touched_ns: u64,
@@ -80,6 +90,12 @@ pub struct Executor {
     pub counters: ExecutorCounters,
     /// Faults that reached a context row.
     pub context_faults: FaultCounters,
+    /// Sampled page walks and cycles with a context.
+    pub walks: Walks,
+    /// Both together.
+    pub all_walks: Walks,
+    /// Those without, by reason.
+    pub walks_without: [WalkCounters; UNATTRIBUTED_CLASSES],
     /// RDDs.
     pub rdds: HashMap<RddKey, Rdd>,
     /// RDDs that were folded into the overflow row, or never had one.
@@ -96,12 +112,16 @@ pub struct Executor {
     pub children: BTreeSet<u32>,
     /// Rare activities, by code.
     pub spans: BTreeMap<u8, Spans>,
-    /// Address samples against contexts.
+    /// Addresses of sampled faults against contexts.
     pub agreement: Agreement,
+    /// Addresses of sampled page walks against contexts.
+    pub walk_agreement: Agreement,
     /// Most that all its RDDs together ever held.
     pub peak: Peak,
     /// Facts that the marker says it has emitted; `None` where its slot file is not open.
     pub facts_emitted: Option<u64>,
+    /// Ended tasks whose last samples may still come, the oldest first.
+    finishing: VecDeque<(u64, u64)>,
     resync: Option<Resync>,
 }
 
@@ -152,6 +172,12 @@ impl Executor {
             let over = self.rdds.entry(RddKey::Overflow).or_default();
             faults::add(&mut over.faults, &rdd.faults);
             over.samples_by_address += rdd.samples_by_address;
+            over.walk_samples_by_address += rdd.walk_samples_by_address;
+            over.walks.fold(&rdd.walks);
+            over.distribution.fold(&rdd.distribution);
+            for (doing, more) in &rdd.doing_walks {
+                over.doing_walks.entry(*doing).or_default().add(more);
+            }
             for (doing, more) in &rdd.doing {
                 faults::add(over.doing.entry(*doing).or_default(), more);
             }
@@ -186,6 +212,67 @@ impl Executor {
             match self.tasks.stage(key, limits.stages_per_executor) {
                 Some(stage) => stage.add(growth, who.rdd, now_ns),
                 None => faults::add(&mut self.tasks.stages_over_cap.faults, growth),
+            }
+        }
+    }
+
+    /// Counts the growth of one context's sampled page walks.
+    pub(super) fn add_walks(
+        &mut self,
+        context: &ContextKey,
+        growth: &WalkCounters,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
+        if let Some(class) = context.class() {
+            let class = usize::from(class.0).min(UNATTRIBUTED_CLASSES - 1);
+            self.walks_without[class].add(growth);
+            self.all_walks.add(growth, now_ns);
+            return;
+        }
+        let who = Who::from(context);
+        self.walks.add(growth, now_ns);
+        self.all_walks.add(growth, now_ns);
+        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        rdd.walks.add(growth, now_ns);
+        rdd.doing_walks.entry(who.doing).or_default().add(growth);
+        if let Some(id) = who.task {
+            match self.tasks.task(id, limits.tasks_per_executor) {
+                Some(task) => {
+                    task.add_walks(growth, who.rdd, now_ns);
+                    if task.stage.is_none() {
+                        task.stage = who.stage;
+                    }
+                }
+                None => self.tasks.tasks_over_cap.walks.add(growth),
+            }
+        }
+        if let Some(key) = who.stage {
+            match self.tasks.stage(key, limits.stages_per_executor) {
+                Some(stage) => stage.add_walks(growth, who.rdd, now_ns),
+                None => self.tasks.stages_over_cap.walks.add(growth),
+            }
+        }
+    }
+
+    /// Puts tasks whose last samples are in into the distributions.
+    pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64) {
+        while let Some((id, end_ns)) = self.finishing.front().copied() {
+            if now_ns.saturating_sub(end_ns) < LATE_NS {
+                return;
+            }
+            self.finishing.pop_front();
+            let Some(task) = self.tasks.tasks.get_mut(&id) else {
+                continue;
+            };
+            let (stage, all) = (task.stage, task.walks);
+            for (rdd, walks) in std::mem::take(&mut task.walks_by_rdd) {
+                if let Some(row) = self.rdds.get_mut(&rdd) {
+                    row.distribution.add(meaning, &walks);
+                }
+            }
+            if let Some(stage) = stage.and_then(|stage| self.tasks.stages.get_mut(&stage)) {
+                stage.distribution.add(meaning, &all);
             }
         }
     }
@@ -243,7 +330,13 @@ impl Executor {
                         .started(&fact, self.resync.is_some(), now_ns, caps),
                 );
             }
-            Fact::TaskEnded(fact) => return room(self.tasks.ended(&fact, now_ns, caps)),
+            Fact::TaskEnded(fact) => {
+                if self.finishing.len() >= limits.tasks_per_executor {
+                    self.finishing.pop_front();
+                }
+                self.finishing.push_back((fact.task_attempt_id, now_ns));
+                return room(self.tasks.ended(&fact, now_ns, caps));
+            }
             Fact::BlockStored(fact) => {
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
                 let stage = fact
@@ -313,6 +406,9 @@ impl Executor {
             Fact::FaultSample {
                 address, context, ..
             } => self.sample(address, context.as_ref(), now_ns, limits),
+            Fact::WalkSample {
+                address, context, ..
+            } => self.walk_sample(address, context.as_ref(), now_ns, limits),
         }
         Outcome::Applied
     }
@@ -331,6 +427,23 @@ impl Executor {
             .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
             self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
+        }
+    }
+
+    fn walk_sample(
+        &mut self,
+        address: u64,
+        context: Option<&ContextKey>,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
+        let owner = self.memory.addresses.owner(address);
+        self.walk_agreement
+            .add(owner, context.map(|context| Who::from(context).rdd));
+        if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
+            self.rdd(owner.rdd, now_ns, limits)
+                .0
+                .walk_samples_by_address += 1;
         }
     }
 

@@ -1,10 +1,12 @@
 //! Tasks and stages of one executor.
 
 use super::faults;
+use super::walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
+use smtt_common::walk::WalkCounters;
 use std::collections::{BTreeMap, HashMap};
 
 /// Most RDDs that are remembered per task; more fall together.
@@ -71,6 +73,10 @@ pub struct Task {
     pub faults: FaultCounters,
     /// RDDs that its faults were counted for.
     pub rdds: Vec<RddKey>,
+    /// Its sampled page walks and cycles.
+    pub walks: WalkCounters,
+    /// The same by RDD, until they are in the distributions.
+    pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     touched_ns: u64,
 }
 
@@ -86,6 +92,22 @@ impl Task {
                 RddKey::Overflow
             });
             self.rdds.dedup();
+        }
+    }
+
+    /// Counts sampled page walks for it.
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
+        self.walks.add(more);
+        self.touched_ns = now_ns;
+        let known = self
+            .walks_by_rdd
+            .iter_mut()
+            .find(|(known, _)| *known == rdd);
+        if let Some((_, sum)) = known {
+            sum.add(more);
+        } else if self.walks_by_rdd.len() < RDDS_PER_TASK {
+            // Beyond that it stays in the task's own sum only.
+            self.walks_by_rdd.push((rdd, *more));
         }
     }
 
@@ -115,6 +137,12 @@ pub struct Stage {
     pub faults: FaultCounters,
     /// The same by RDD.
     pub rdds: BTreeMap<RddKey, FaultCounters>,
+    /// Its sampled page walks and cycles.
+    pub walks: Walks,
+    /// The same by RDD.
+    pub rdd_walks: BTreeMap<RddKey, WalkCounters>,
+    /// How its ratios are distributed over tasks.
+    pub distribution: Distribution,
     /// Largest execution memory peak of a task, in bytes.
     pub peak_bytes: u64,
     /// Sum of the durations of ended tasks, in nanoseconds.
@@ -135,6 +163,17 @@ impl Stage {
                 .or_default(),
             more,
         );
+    }
+
+    /// Counts sampled page walks for it.
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
+        self.walks.add(more, now_ns);
+        self.touched_ns = now_ns;
+        let known = self.rdd_walks.contains_key(&rdd) || self.rdd_walks.len() < RDDS_PER_STAGE;
+        self.rdd_walks
+            .entry(if known { rdd } else { RddKey::Overflow })
+            .or_default()
+            .add(more);
     }
 
     /// Tasks in one state.
@@ -164,6 +203,8 @@ pub struct OverCap {
     pub rows: u64,
     /// Their page faults.
     pub faults: FaultCounters,
+    /// Their sampled page walks and cycles.
+    pub walks: WalkCounters,
 }
 
 /// Removes the oldest eighth of `table` among rows that `may_go` allows, and folds their faults into `over`.
@@ -173,7 +214,7 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
     over: &mut OverCap,
     may_go: impl Fn(&V) -> bool,
     touched_ns: impl Fn(&V) -> u64,
-    faults_of: impl Fn(&V) -> FaultCounters,
+    counted: impl Fn(&V) -> (FaultCounters, WalkCounters),
 ) {
     let mut old: Vec<(u64, K)> = table
         .iter()
@@ -185,7 +226,9 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
     for (_, key) in old {
         if let Some(row) = table.remove(&key) {
             over.rows += 1;
-            faults::add(&mut over.faults, &faults_of(&row));
+            let (faults, walks) = counted(&row);
+            faults::add(&mut over.faults, &faults);
+            over.walks.add(&walks);
         }
     }
 }
@@ -199,7 +242,7 @@ impl Tasks {
                 &mut self.tasks_over_cap,
                 |task| task.state != TaskState::Running,
                 |task| task.touched_ns,
-                |task| task.faults,
+                |task| (task.faults, task.walks),
             );
             if self.tasks.len() >= cap {
                 self.tasks_over_cap.rows += 1;
@@ -218,7 +261,7 @@ impl Tasks {
                 &mut self.stages_over_cap,
                 idle,
                 |stage| stage.touched_ns,
-                |stage| stage.faults,
+                |stage| (stage.faults, stage.walks.life),
             );
             if self.stages.len() >= cap {
                 self.stages_over_cap.rows += 1;

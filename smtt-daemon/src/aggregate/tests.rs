@@ -2,7 +2,9 @@
 
 mod hostile;
 mod life;
+mod pages;
 mod replay;
+mod walks;
 
 use super::view::{Filter, RddRow, TaskRow};
 use super::*;

@@ -3,11 +3,13 @@
 mod executors;
 mod pages;
 mod rdds;
+mod walks;
 mod work;
 
 pub use executors::ExecutorRow;
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};
 
 use super::{Executor, FaultFigures, Measured, State, faults};

@@ -11,7 +11,9 @@
 //! Listings take `app`, `executor`, `rdd`, `stage`, `sort` and `limit` in the query. An error is
 //! `{"error": "..."}` with a status of 400 or above.
 
-use crate::aggregate::view::{ExecutorRow, Filter, RddRow, StageRow, Summary, TaskRow};
+use crate::aggregate::view::{
+    ExecutorRow, Filter, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
+};
 use crate::loss::Hop;
 use crate::probes::Verdict;
 pub use crate::probes::doctor::Check;
@@ -85,6 +87,9 @@ pub struct Status {
     pub own: SelfFigures,
     /// What is counted at all.
     pub summary: Summary,
+    /// What is measured of page walks; absent where nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_walks: Option<PageWalksShown>,
 }
 
 /// Why answers are worse than they could be.
@@ -99,6 +104,10 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
         .filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported"))
     {
         // A rung of a ladder that is not there matters only when no other rung holds.
+        // That a machine has no counters is nothing that the daemon could do better.
+        if probe.name == crate::probes::walks::PROBE && probe.verdict == "unsupported" {
+            continue;
+        }
         if probe.verdict == "broken"
             || !probes
                 .iter()

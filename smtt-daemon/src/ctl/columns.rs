@@ -37,29 +37,92 @@ const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
 const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
 const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
 
+/// Columns of page walks. A machine fills those that it can measure; the others are not there. What is estimated has a
+/// tilde, what is an occupancy is called so.
+macro_rules! page_walks {
+    () => {
+        [
+            column("page_walk_read_ratio", "WALK R", Form::SmallShare, 1),
+            column("page_walk_write_ratio", "WALK W", Form::SmallShare, 1),
+            column("page_walk_ratio", "WALK", Form::SmallShare, 1),
+            column(
+                "page_walk_read_estimated_ratio",
+                "~WALK R",
+                Form::SmallShare,
+                1,
+            ),
+            column(
+                "page_walk_write_estimated_ratio",
+                "~WALK W",
+                Form::SmallShare,
+                1,
+            ),
+            column("page_walk_estimated_ratio", "~WALK", Form::SmallShare, 1),
+            column("page_walk_read_occupancy_per_cycle", "OCC R", Form::Real, 1),
+            column(
+                "page_walk_write_occupancy_per_cycle",
+                "OCC W",
+                Form::Real,
+                1,
+            ),
+            column("page_walk_occupancy_per_cycle", "OCC", Form::Real, 1),
+            column("dtlb_read_misses", "MISS R", Form::Count, 2),
+            column("dtlb_write_misses", "MISS W", Form::Count, 2),
+            column("dtlb_misses", "MISS", Form::Count, 2),
+            column("cycles", "CYCLES", Form::Count, 5),
+            column("page_walk_samples", "SAMPLES", Form::Count, 4),
+        ]
+    };
+}
+
+/// One list of columns after the other, with the page walks in between.
+const fn with_page_walks<const A: usize, const B: usize, const ALL: usize>(
+    before: [Column; A],
+    after: [Column; B],
+) -> [Column; ALL] {
+    let walks = page_walks!();
+    let mut all = [APPLICATION; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < A {
+            before[at]
+        } else if at < A + walks.len() {
+            walks[at - A]
+        } else {
+            after[at - A - walks.len()]
+        };
+        at += 1;
+    }
+    all
+}
+
 /// `smtt-ctl executors`.
 pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &[
-        APPLICATION,
-        EXECUTOR,
-        column("pid", "PID", Form::Word, 2),
-        column("state", "STATE", Form::Word, 1),
-        FAULTS,
-        column("unattributed_share", "UNATTR", Form::Share, 1),
-        column("page_faults_major", "MAJOR", Form::Count, 8),
-        STORAGE,
-        EXECUTION,
-        column("tasks_running", "RUN", Form::Count, 3),
-        column("tasks_succeeded", "DONE", Form::Count, 4),
-        column("tasks_failed", "FAIL", Form::Count, 4),
-        column("blocks", "BLOCKS", Form::Count, 6),
-        column("facts_dropped", "DROPPED", Form::Count, 7),
-        column("spark_version", "SPARK", Form::Word, 9),
-        column("host", "HOST", Form::Text, 10),
-    ],
+    columns: &with_page_walks::<7, 9, 30>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            column("pid", "PID", Form::Word, 2),
+            column("state", "STATE", Form::Word, 1),
+            FAULTS,
+            column("unattributed_share", "UNATTR", Form::Share, 1),
+            column("page_faults_major", "MAJOR", Form::Count, 8),
+        ],
+        [
+            STORAGE,
+            EXECUTION,
+            column("tasks_running", "RUN", Form::Count, 3),
+            column("tasks_succeeded", "DONE", Form::Count, 4),
+            column("tasks_failed", "FAIL", Form::Count, 4),
+            column("blocks", "BLOCKS", Form::Count, 6),
+            column("facts_dropped", "DROPPED", Form::Count, 7),
+            column("spark_version", "SPARK", Form::Word, 9),
+            column("host", "HOST", Form::Text, 10),
+        ],
+    ),
 };
 
 /// `smtt-ctl stages`.
@@ -67,25 +130,29 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &[
-        APPLICATION,
-        EXECUTOR,
-        STAGE,
-        ATTEMPT,
-        column("name", "NAME", Form::Text, 1),
-        column("tasks_running", "RUN", Form::Count, 2),
-        column("tasks_succeeded", "DONE", Form::Count, 1),
-        column("tasks_failed", "FAIL", Form::Count, 4),
-        column("tasks_killed", "KILL", Form::Count, 8),
-        column("tasks_lost", "LOST", Form::Count, 9),
-        column("task_time_ns", "TASK TIME", Form::Duration, 3),
-        FAULTS,
-        READ,
-        WRITE,
-        MAJOR,
-        column("execution_memory_bytes", "EXECUTION", Form::Bytes, 6),
-        PEAK,
-    ],
+    columns: &with_page_walks::<15, 2, 31>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            STAGE,
+            ATTEMPT,
+            column("name", "NAME", Form::Text, 1),
+            column("tasks_running", "RUN", Form::Count, 2),
+            column("tasks_succeeded", "DONE", Form::Count, 1),
+            column("tasks_failed", "FAIL", Form::Count, 4),
+            column("tasks_killed", "KILL", Form::Count, 8),
+            column("tasks_lost", "LOST", Form::Count, 9),
+            column("task_time_ns", "TASK TIME", Form::Duration, 3),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [
+            column("execution_memory_bytes", "EXECUTION", Form::Bytes, 6),
+            PEAK,
+        ],
+    ),
 };
 
 /// `smtt-ctl tasks`.
@@ -93,22 +160,23 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &[
-        APPLICATION,
-        EXECUTOR,
-        STAGE,
-        ATTEMPT,
-        column("task_attempt_id", "TASK", Form::Word, 0),
-        column("partition", "PART", Form::Word, 3),
-        column("state", "STATE", Form::Word, 0),
-        column("duration_ns", "TIME", Form::Duration, 1),
-        FAULTS,
-        READ,
-        WRITE,
-        MAJOR,
-        PEAK,
-        column("reason", "REASON", Form::Text, 8),
-    ],
+    columns: &with_page_walks::<12, 2, 28>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            STAGE,
+            ATTEMPT,
+            column("task_attempt_id", "TASK", Form::Word, 0),
+            column("partition", "PART", Form::Word, 3),
+            column("state", "STATE", Form::Word, 0),
+            column("duration_ns", "TIME", Form::Duration, 1),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [PEAK, column("reason", "REASON", Form::Text, 8)],
+    ),
 };
 
 /// `smtt-ctl rdds`.
@@ -116,20 +184,21 @@ pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",
     what: "RDDs",
     shows_faults: true,
-    columns: &[
-        APPLICATION,
-        EXECUTOR,
-        RDD,
-        column("name", "NAME", Form::Text, 0),
-        column("storage_level", "LEVEL", Form::Text, 7),
-        column("partitions_cached", "CACHED", Form::Count, 4),
-        FAULTS,
-        READ,
-        WRITE,
-        MAJOR,
-        STORAGE,
-        EXECUTION,
-    ],
+    columns: &with_page_walks::<10, 2, 26>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            RDD,
+            column("name", "NAME", Form::Text, 0),
+            column("storage_level", "LEVEL", Form::Text, 7),
+            column("partitions_cached", "CACHED", Form::Count, 4),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [STORAGE, EXECUTION],
+    ),
 };
 
 /// `smtt-ctl blocks`.
@@ -194,14 +263,39 @@ mod tests {
             let Ok(Value::Object(row)) = row else {
                 panic!("{} are not objects", kind.what)
             };
+            // Those of page walks are there where they are measured.
+            let walks = page_walks!();
             for column in kind.columns {
                 assert!(
-                    row.contains_key(column.field),
+                    row.contains_key(column.field)
+                        || walks.iter().any(|walk| walk.field == column.field),
                     "{}: {}",
                     kind.what,
                     column.field
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_figure_and_ratio_has_its_column() {
+        use crate::pmu::FigureName::*;
+        let walks = page_walks!();
+        let has = |field: &str| walks.iter().any(|column| column.field == field);
+        for figure in [
+            ReadWalkCycles,
+            WriteWalkCycles,
+            WalkCycles,
+            ReadWalkOccupancy,
+            WriteWalkOccupancy,
+            WalkOccupancy,
+            DtlbReadMisses,
+            DtlbWriteMisses,
+            DtlbMisses,
+        ] {
+            assert!(has(figure.ratio_key()), "{figure:?}");
+            let counted = matches!(figure, DtlbReadMisses | DtlbWriteMisses | DtlbMisses);
+            assert!(!counted || has(figure.key()), "{figure:?}");
         }
     }
 

@@ -63,6 +63,12 @@ pub fn share(value: f64) -> String {
     format!("{:.1} %", value * 100.0)
 }
 
+/// A share from 0 to 1 that is mostly small, as percent.
+#[must_use]
+pub fn small_share(value: f64) -> String {
+    format!("{:.2} %", value * 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

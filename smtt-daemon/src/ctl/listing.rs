@@ -57,6 +57,7 @@ pub(super) async fn run(
 fn is_idle(row: &Map<String, Value>) -> bool {
     [
         "page_faults",
+        "cycles",
         "storage_memory_peak_bytes",
         "execution_memory_peak_bytes",
     ]

@@ -2,6 +2,7 @@
 
 use super::table::{self, Column, Form};
 use super::{Exit, Failure, Output, human};
+use crate::aggregate::view::PageWalksShown;
 use crate::control::client::Client;
 use crate::control::protocol::{ProbeRow, SelfFigures, Status};
 use crate::loss::Hop;
@@ -112,6 +113,10 @@ fn text(status: &Status, output: Output) -> String {
         text.push('\n');
         text.push_str(&trace_files(trace));
     }
+    if let Some(walks) = &status.page_walks {
+        text.push('\n');
+        text.push_str(&page_walks(walks, output));
+    }
     if !status.degraded.is_empty() {
         text.push('\n');
         for reason in &status.degraded {
@@ -193,6 +198,94 @@ fn trace_files(trace: &TraceStatus) -> String {
         }
     }
     text.push('\n');
+    text
+}
+
+const EVENTS: &[Column] = &[
+    Column {
+        field: "role",
+        heading: "PAGE WALKS",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "event",
+        heading: "EVENT",
+        form: Form::Text,
+        rank: 2,
+    },
+    Column {
+        field: "pass",
+        heading: "TURN",
+        form: Form::Word,
+        rank: 6,
+    },
+    Column {
+        field: "counted",
+        heading: "COUNTED",
+        form: Form::Count,
+        rank: 0,
+    },
+    Column {
+        field: "sampled",
+        heading: "SAMPLED",
+        form: Form::Count,
+        rank: 0,
+    },
+    Column {
+        field: "executors",
+        heading: "EXECUTORS",
+        form: Form::Count,
+        rank: 1,
+    },
+    Column {
+        field: "samples",
+        heading: "SAMPLES",
+        form: Form::Count,
+        rank: 3,
+    },
+    Column {
+        field: "period",
+        heading: "PERIOD",
+        form: Form::Count,
+        rank: 5,
+    },
+    Column {
+        field: "counted_share",
+        heading: "HAD A COUNTER",
+        form: Form::Share,
+        rank: 4,
+    },
+];
+
+/// The sampled events as a table, with what is wrong with them and what a reader has to know below it.
+fn page_walks(walks: &PageWalksShown, output: Output) -> String {
+    let rows = objects(walks.events.iter().filter_map(|event| {
+        let mut row = serde_json::to_value(event).ok()?;
+        row["executors"] = json!(event.attributed + event.unattributed + event.forgotten);
+        Some(row)
+    }));
+    let mut text = table::render(EVENTS, &rows, output.width, output.styled);
+    text.push_str(&format!("  core: {}\n", walks.uarch));
+    for event in walks.events.iter().filter(|event| !event.fault.is_empty()) {
+        text.push_str(&format!(
+            "  {}: not published: {}\n",
+            event.event, event.fault
+        ));
+    }
+    if let Some(calibration) = &walks.calibration {
+        for (what, cost) in [("read", calibration.read), ("write", calibration.write)] {
+            if let Some(cost) = cost {
+                text.push_str(&format!(
+                    "  a walk for a {what} costs {:.1} cycles ({:.1} to {:.1}; {})\n",
+                    cost.cycles, cost.low, cost.high, calibration.method
+                ));
+            }
+        }
+    }
+    for note in &walks.notes {
+        text.push_str(&format!("  {note}\n"));
+    }
     text
 }
 

@@ -30,6 +30,10 @@ pub enum Form {
     Duration,
     /// A share from 0 to 1.
     Share,
+    /// A share that is mostly small, with two places.
+    SmallShare,
+    /// A real number that is no share.
+    Real,
     /// Yes or no.
     YesNo,
     /// How many elements a list has.
@@ -64,6 +68,8 @@ impl Column {
             (Form::Bytes, _) => whole.map(human::bytes),
             (Form::Duration, _) => whole.map(human::duration),
             (Form::Share, _) => value.as_f64().map(human::share),
+            (Form::SmallShare, _) => value.as_f64().map(human::small_share),
+            (Form::Real, _) => value.as_f64().map(|value| format!("{value:.4}")),
             (Form::YesNo, _) => value
                 .as_bool()
                 .map(|yes| if yes { "yes" } else { "no" }.to_owned()),
@@ -75,7 +81,13 @@ impl Column {
     const fn is_number(&self) -> bool {
         matches!(
             self.form,
-            Form::Count | Form::Bytes | Form::Duration | Form::Share | Form::Length
+            Form::Count
+                | Form::Bytes
+                | Form::Duration
+                | Form::Share
+                | Form::SmallShare
+                | Form::Real
+                | Form::Length
         )
     }
 }

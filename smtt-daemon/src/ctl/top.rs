@@ -359,6 +359,7 @@ mod tests {
                 uptime_seconds: 100.0,
             },
             summary: Summary::default(),
+            page_walks: None,
         };
         let row = |id: u32, name: &str, faults: u64| {
             let row = crate::aggregate::view::RddRow {

@@ -246,6 +246,14 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             Kind::FAULT_SAMPLE,
             sample(*address, *write, context.as_ref()),
         ),
+        Fact::WalkSample {
+            address,
+            write,
+            context,
+        } => (
+            Kind::WALK_SAMPLE,
+            sample(*address, *write, context.as_ref()),
+        ),
     }
 }
 

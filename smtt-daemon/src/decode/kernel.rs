@@ -13,7 +13,20 @@ pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
     let fact = match kind {
         Kind::PROCESS_FORKED => forked(&mut reader),
         Kind::PROCESS_GONE => gone(&mut reader),
-        Kind::FAULT_SAMPLE => sample(&mut reader),
+        Kind::FAULT_SAMPLE => {
+            sample(&mut reader).map(|(address, write, context)| Fact::FaultSample {
+                address,
+                write,
+                context,
+            })
+        }
+        Kind::WALK_SAMPLE => {
+            sample(&mut reader).map(|(address, write, context)| Fact::WalkSample {
+                address,
+                write,
+                context,
+            })
+        }
         other => return Err(DecodeError::UnknownKind(other.0)),
     };
     fact.ok_or(DecodeError::Truncated {
@@ -37,7 +50,8 @@ fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
     })
 }
 
-fn sample(reader: &mut Reader<'_>) -> Option<Fact> {
+/// Address, whether it was written, and the context, of a sampled access.
+fn sample(reader: &mut Reader<'_>) -> Option<(u64, Option<bool>, Option<ContextKey>)> {
     let address = reader.u64()?;
     let access = reader.u32()?;
     let _reserved = reader.u32()?;
@@ -51,9 +65,9 @@ fn sample(reader: &mut Reader<'_>) -> Option<Fact> {
         access_region: reader.u8()?,
         reserved: reader.u32()?,
     };
-    Some(Fact::FaultSample {
+    Some((
         address,
-        write: (access & ACCESS_UNKNOWN == 0).then_some(access & ACCESS_WRITE != 0),
-        context: (context != ContextKey::default()).then_some(context),
-    })
+        (access & ACCESS_UNKNOWN == 0).then_some(access & ACCESS_WRITE != 0),
+        (context != ContextKey::default()).then_some(context),
+    ))
 }

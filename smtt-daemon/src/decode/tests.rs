@@ -324,6 +324,16 @@ fn fact() -> impl Strategy<Value = Fact> {
                 write,
                 context
             }),
+        (
+            any::<u64>(),
+            proptest::option::of(any::<bool>()),
+            proptest::option::of(context())
+        )
+            .prop_map(|(address, write, context)| Fact::WalkSample {
+                address,
+                write,
+                context
+            }),
     ]
 }
 

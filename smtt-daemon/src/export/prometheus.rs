@@ -7,6 +7,7 @@ mod other;
 mod pages;
 pub mod table;
 mod text;
+mod walks;
 
 use crate::control::Shared;
 use other::Others;

@@ -61,6 +61,38 @@ impl FigureName {
             DtlbReadMisses | DtlbWriteMisses | DtlbMisses => Quantity::Count,
         }
     }
+
+    /// The field of a row that holds it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::ReadWalkCycles => "page_walk_read_cycles",
+            Self::WriteWalkCycles => "page_walk_write_cycles",
+            Self::WalkCycles => "page_walk_cycles",
+            Self::ReadWalkOccupancy => "page_walk_read_occupancy",
+            Self::WriteWalkOccupancy => "page_walk_write_occupancy",
+            Self::WalkOccupancy => "page_walk_occupancy",
+            Self::DtlbReadMisses => "dtlb_read_misses",
+            Self::DtlbWriteMisses => "dtlb_write_misses",
+            Self::DtlbMisses => "dtlb_misses",
+        }
+    }
+
+    /// The field of a row that holds its ratio to cycles.
+    #[must_use]
+    pub const fn ratio_key(self) -> &'static str {
+        match self {
+            Self::ReadWalkCycles => "page_walk_read_ratio",
+            Self::WriteWalkCycles => "page_walk_write_ratio",
+            Self::WalkCycles => "page_walk_ratio",
+            Self::ReadWalkOccupancy => "page_walk_read_occupancy_per_cycle",
+            Self::WriteWalkOccupancy => "page_walk_write_occupancy_per_cycle",
+            Self::WalkOccupancy => "page_walk_occupancy_per_cycle",
+            Self::DtlbReadMisses => "page_walk_read_estimated_ratio",
+            Self::DtlbWriteMisses => "page_walk_write_estimated_ratio",
+            Self::DtlbMisses => "page_walk_estimated_ratio",
+        }
+    }
 }
 
 /// How a figure follows from readings.

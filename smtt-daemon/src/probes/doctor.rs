@@ -30,6 +30,7 @@ pub fn examine() -> Vec<Check> {
         uprobes(),
         hardware_counters(),
         memory_nodes(),
+        pages(),
     ]
 }
 
@@ -181,6 +182,21 @@ fn memory_nodes() -> Check {
         })
         .count();
     check("memory nodes", false, Ok(format!("{nodes}")))
+}
+
+fn pages() -> Check {
+    let machine = crate::resolve::Machine::find();
+    let seen = match (machine.method, machine.frame_flags.is_some()) {
+        (crate::resolve::Method::Scan, _) => Ok("looked at through PAGEMAP_SCAN".into()),
+        (crate::resolve::Method::Entries, true) => {
+            Ok("looked at through /proc/PID/pagemap and /proc/kpageflags".into())
+        }
+        (crate::resolve::Method::Entries, false) => Err((
+            "neither PAGEMAP_SCAN nor /proc/kpageflags: page sizes cannot be told".into(),
+            "use Linux 6.7 or later, or CONFIG_PROC_PAGE_MONITOR=y and root",
+        )),
+    };
+    check("where pages are", false, seen)
 }
 
 #[cfg(test)]

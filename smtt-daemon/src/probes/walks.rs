@@ -24,6 +24,9 @@ use smtt_common::walk::{WALK_SLOTS, WalkCounters};
 
 use crate::pmu::{FigureName, Quantity, Ratio, Role};
 
+/// Name of this probe in status and metrics.
+pub const PROBE: &str = "page_walks";
+
 /// What was sampled, and what the samples mean. Absent from the readings of a machine that measures no page walks.
 #[derive(Clone, Debug, Default)]
 pub struct PageWalkReadings {

@@ -176,12 +176,7 @@ impl Process {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
                     break;
                 }
-                Err(error) => {
-                    return Err(LookError::Refused {
-                        what: "pagemap",
-                        error,
-                    });
-                }
+                Err(error) => return Err(self.failed("pagemap", error)),
             };
             for index in 0..found {
                 let region = self.regions[index];
@@ -339,13 +334,19 @@ impl Process {
         let (base, large) = (self.machine.page_bytes, self.machine.large_page_bytes);
         let zero = flags & FRAME_ZERO != 0;
         if flags & FRAME_HUGETLB != 0 {
-            // A larger page than a large one has a tail where a large one would have its head.
-            let head = frame & !(large / base - 1);
+            // A giant page fills one level of the page table more. It has tails where large pages would have heads,
+            // but for its first piece: there the next piece tells.
+            let step = large / base;
+            let piece = frame / step * step;
+            let telling = if piece.is_multiple_of(step * step) {
+                piece + step
+            } else {
+                piece
+            };
             let giant = self
-                .frame_flags(head)
+                .frame_flags(telling)
                 .is_some_and(|flags| flags & FRAME_TAIL != 0);
-            let giant_bytes = large.saturating_mul(large / base);
-            return (if giant { giant_bytes } else { large }, zero);
+            return (if giant { large * step } else { large }, zero);
         }
         (if flags & FRAME_THP != 0 { large } else { base }, zero)
     }
@@ -381,16 +382,8 @@ impl Process {
             return Ok(());
         }
         let addresses: Vec<u64> = self.asks.iter().map(|(address, ..)| *address).collect();
-        kernel::nodes(self.pid, &addresses, &mut self.nodes).map_err(|error| {
-            if error.raw_os_error() == Some(libc::ESRCH) {
-                LookError::Ended
-            } else {
-                LookError::Refused {
-                    what: "the nodes of pages",
-                    error,
-                }
-            }
-        })?;
+        kernel::nodes(self.pid, &addresses, &mut self.nodes)
+            .map_err(|error| self.failed("the nodes of pages", error))?;
         for ((_, bytes, owner), node) in self.asks.drain(..).zip(&self.nodes) {
             match u32::try_from(*node) {
                 Ok(node) => seen[owner].add_node(node, bytes),
@@ -398,6 +391,15 @@ impl Process {
             }
         }
         Ok(())
+    }
+
+    /// Why the kernel gave nothing: a process that has begun to end has no memory any more, and then no entry.
+    fn failed(&self, what: &'static str, error: io::Error) -> LookError {
+        if matches!(error.raw_os_error(), Some(libc::ESRCH)) || !self.is_there() {
+            LookError::Ended
+        } else {
+            LookError::Refused { what, error }
+        }
     }
 
     /// Whether the memory that was looked at is still there: neither did the process end, nor is it another program

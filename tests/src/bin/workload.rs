@@ -85,6 +85,7 @@ fn main() -> Result<()> {
         "walks" => walks::walks,
         "duty" => walks::duty,
         "contexts" => walks::contexts,
+        "spin" => walks::spin,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))

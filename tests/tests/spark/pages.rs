@@ -58,7 +58,9 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
         std::thread::sleep(Duration::from_millis(200));
     };
     let blocks = run.rows(daemon, &["blocks", "--rdd", &rdd])?;
-    let key = |row: &Value| Ok((text(row, "executor_id")?, text(row, "block_id")?));
+    let key = |row: &Value| -> Result<(String, String)> {
+        Ok((text(row, "executor_id")?, text(row, "block_id")?))
+    };
     let sizes: BTreeMap<(String, String), &Value> = blocks
         .iter()
         .map(|row| Ok((key(row)?, row)))

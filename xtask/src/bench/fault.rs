@@ -68,10 +68,27 @@ pub fn fault(places: &Places, folder: &Path) -> Result<()> {
 
 /// CPU nanoseconds per fault of one run.
 fn run(places: &Places, describe: &str) -> Result<f64> {
+    let figures = workload(
+        places,
+        &[
+            "faults",
+            "threads=1",
+            "reads=1",
+            &format!("writes={FAULTS}"),
+            &format!("describe={describe}"),
+        ],
+    )?;
+    let nanoseconds = figures["cpu_ns"]
+        .as_f64()
+        .context("the workload does not tell its CPU time")?;
+    Ok(nanoseconds / FAULTS as f64)
+}
+
+/// Runs a scenario of the native workload, and gives what it says of itself.
+pub fn workload(places: &Places, arguments: &[&str]) -> Result<Value> {
     let mut child = Command::new(places.target.join("release/workload"))
         .arg(places.marker().join("libsmtt_marker.so"))
-        .args(["faults", "threads=1", "reads=1"])
-        .args([format!("writes={FAULTS}"), format!("describe={describe}")])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -86,12 +103,9 @@ fn run(places: &Places, describe: &str) -> Result<f64> {
     }
     commands.write_all(b"go\n")?;
     let done = answer()?;
-    let figures: Value = serde_json::from_str(done.trim_start_matches("DONE").trim())?;
-    let nanoseconds = figures["cpu_ns"]
-        .as_f64()
-        .context("the workload does not tell its CPU time")?;
+    let figures = serde_json::from_str(done.trim_start_matches("DONE").trim())?;
     commands.write_all(b"end\n")?;
     drop(commands);
     child.wait()?;
-    Ok(nanoseconds / FAULTS as f64)
+    Ok(figures)
 }

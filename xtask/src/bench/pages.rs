@@ -57,7 +57,7 @@ pub fn pages(places: &Places, folder: &Path) -> Result<()> {
         without.push(alone);
     }
     let detail = format!(
-        "{:.3} ms with, {:.3} ms without, medians of {ROUNDS} pairs; a {LARGE_GIB} GiB block, steps of 16 faults",
+        "{:.3} ms with, {:.3} ms without, medians of {ROUNDS} pairs; a {LARGE_GIB} GiB block, steps of 16 faults, preempted ones left out",
         median(&mut with),
         median(&mut without)
     );

@@ -133,7 +133,12 @@ pub static ALL: [Guest; 3] = [
             "dtlb_program",
             "jvm",
             "every_rung_counts_the_same",
+            "guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly",
+            "guest_processors_that_go_and_come_are_sampled_again",
+            "guest_events_without_a_counter_give_a_verdict_and_no_figure",
+            "guest_shared_counters_are_shown_and_nothing_is_scaled_up",
             "the_cached_rdd_of_a_jvm_is_known_and_its_faults_are_its_own",
+            "reads_of_the_cached_rdd_dominate_the_pass_that_scans_it",
         ],
     },
 ];

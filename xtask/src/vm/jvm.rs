@@ -67,5 +67,5 @@ pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Ve
 /// The variables that tell the test where the JVM is, and how page faults are to be counted.
 #[must_use]
 pub fn variables() -> String {
-    format!("export SMTT_JAVA_ROOT={DISK} SMTT_FAULT_HOOK=kprobe\n")
+    format!("export SMTT_JAVA_ROOT={DISK} SMTT_FAULT_HOOK=kprobe SMTT_PAGE_WALKS=1\n")
 }

@@ -23,13 +23,14 @@ type Chosen = (&'static str, &'static str, u32);
 /// instruction is emulated.
 const X86: &[Chosen] = &[
     ("fault_ladder", "", 200),
-    ("kernel", "counts:: discovery:: life::", 600),
+    ("kernel", "counts:: discovery:: life:: nodes_are", 600),
 ];
 /// The same on the other processor, and a JVM.
 const FOREIGN: &[Chosen] = &[
     ("fault_ladder", "", 200),
-    ("kernel", "counts:: discovery:: life::", 600),
-    ("jvm", "", 600),
+    ("kernel", "counts:: discovery:: life:: nodes_are", 600),
+    ("page_walks", "guest_", 400),
+    ("jvm", "", 900),
 ];
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";

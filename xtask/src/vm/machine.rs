@@ -265,7 +265,8 @@ fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
     Ok(receiver)
 }
 
-/// The guest's first program.
+/// The guest's first program. The kernel moves no pages between the nodes: it takes them away for a moment to see who
+/// misses them, and each of those is a page fault more than the tests' programs know of.
 fn init(disk: bool) -> String {
     let disk = if disk {
         "for module in /modules/*; do insmod $module; done\n\
@@ -286,6 +287,7 @@ fn init(disk: bool) -> String {
          mount -t bpf bpf /sys/fs/bpf\n\
          mount -t tmpfs tmp /tmp\n\
          ip link set lo up\n\
+         echo 0 > /proc/sys/kernel/numa_balancing\n\
          hostname guest\n\
          {disk}\
          echo '{BEGIN}'\n\

@@ -1,11 +1,12 @@
 //! Executors as rows.
 
-use super::{Filter, Listing, Who, stages_of};
+use super::{Filter, Listing, PageWalkRow, Who, stages_of};
 use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
 use crate::attribute::Agreement;
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::counter::{FaultCounters, Unattributed};
+use smtt_common::walk::WalkCounters;
 use std::collections::BTreeMap;
 
 /// One executor.
@@ -83,6 +84,21 @@ pub struct ExecutorRow {
     pub spans: BTreeMap<String, SpanRow>,
     /// Rows that had no room, by table.
     pub over_cap: BTreeMap<String, u64>,
+    /// Sampled cycles outside of every context, by class; absent where cycles are not sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles_unattributed: Option<BTreeMap<String, u64>>,
+    /// Share of its sampled cycles outside of every context, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles_unattributed_share: Option<f64>,
+    /// Sampled addresses of page walks against contexts; absent where samples have no address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_walk_address_samples: Option<Agreement>,
+    /// Share of comparable ones whose address and context name the same RDD, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_walk_address_agreement: Option<f64>,
+    /// All its page walks, with a context or without.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 /// Spans of one activity.
@@ -134,6 +150,7 @@ impl State {
         let figures = self.figures(&all);
         let counted = |faults: &FaultCounters| figures.page_faults.map(|_| faults::total(faults));
         let held = executor.memory.total();
+        let cycles = self.page_walks().and_then(|meaning| meaning.cycles());
         let class = |(code, faults): (usize, &FaultCounters)| {
             let name = u8::try_from(code)
                 .ok()
@@ -220,6 +237,26 @@ impl State {
                 .into_iter()
                 .map(|(table, count)| (table.to_owned(), count))
                 .collect(),
+            cycles_unattributed: cycles.map(|slot| {
+                let class = |(code, walks): (usize, &WalkCounters)| {
+                    let name = u8::try_from(code)
+                        .ok()
+                        .and_then(|code| Unattributed(code).name());
+                    (name.unwrap_or("unknown").to_owned(), walks.events[slot])
+                };
+                let all = executor.walks_without.iter().enumerate();
+                all.map(class).filter(|(_, cycles)| *cycles > 0).collect()
+            }),
+            cycles_unattributed_share: cycles.and_then(|slot| {
+                let all = executor.all_walks.life.events[slot];
+                (all > 0).then(|| 1.0 - executor.walks.life.events[slot] as f64 / all as f64)
+            }),
+            page_walk_address_samples: executor
+                .walk_agreement
+                .share()
+                .map(|_| executor.walk_agreement),
+            page_walk_address_agreement: executor.walk_agreement.share(),
+            walks: self.walks_of(executor, &executor.all_walks, None),
         }
     }
 }

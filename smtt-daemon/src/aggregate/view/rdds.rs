@@ -1,10 +1,10 @@
 //! RDDs and blocks as rows.
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, Who, stages_of};
-use crate::aggregate::{Block, Executor, FaultFigures, Held, State};
-use crate::attribute::RddKey;
+use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who, stages_of};
+use crate::aggregate::{Block, Executor, FaultFigures, Held, Rdd, State};
+use crate::attribute::{Doing, RddKey};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One RDD on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,10 +45,16 @@ pub struct RddRow {
     pub samples_by_address: u64,
     /// Its page faults by what was being done.
     pub contexts: Vec<DoingRow>,
+    /// Sampled page walks whose address lies in its blocks or pages; absent where samples have no address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_walk_samples_by_address: Option<u64>,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 /// Page faults of one RDD while one thing was being done.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DoingRow {
     /// What the thread was doing.
     pub activity: String,
@@ -59,6 +65,9 @@ pub struct DoingRow {
     /// Its page faults.
     #[serde(flatten)]
     pub faults: FaultFigures,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 /// One address range.
@@ -180,16 +189,11 @@ impl State {
             execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
-            contexts: rdd
-                .doing
-                .iter()
-                .map(|(doing, faults)| DoingRow {
-                    activity: doing.activity.name().unwrap_or("unknown").to_owned(),
-                    access: doing.access.name().unwrap_or("unknown").to_owned(),
-                    region: doing.region.name().unwrap_or("unknown").to_owned(),
-                    faults: self.figures(faults),
-                })
-                .collect(),
+            contexts: doing_rows(self, executor, &rdd),
+            page_walk_samples_by_address: (executor.walk_agreement.share().is_some()
+                || rdd.walk_samples_by_address > 0)
+                .then_some(rdd.walk_samples_by_address),
+            walks: self.walks_of(executor, &rdd.walks, Some(&rdd.distribution)),
         }
     }
 
@@ -234,6 +238,23 @@ impl State {
             );
         })
     }
+}
+
+/// What was done in an RDD's contexts: faults, walks or both.
+fn doing_rows(state: &State, executor: &Executor, rdd: &Rdd) -> Vec<DoingRow> {
+    let all: BTreeSet<&Doing> = rdd.doing.keys().chain(rdd.doing_walks.keys()).collect();
+    all.into_iter()
+        .map(|doing| DoingRow {
+            activity: doing.activity.name().unwrap_or("unknown").to_owned(),
+            access: doing.access.name().unwrap_or("unknown").to_owned(),
+            region: doing.region.name().unwrap_or("unknown").to_owned(),
+            faults: state.figures(&rdd.doing.get(doing).copied().unwrap_or_default()),
+            walks: state.walks_sum(
+                executor,
+                &rdd.doing_walks.get(doing).copied().unwrap_or_default(),
+            ),
+        })
+        .collect()
 }
 
 /// The level as Spark describes it, but "None" where nothing is stored: Spark's own words for that level,

@@ -1,10 +1,10 @@
 //! Stages and tasks as rows.
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
+use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
 use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// One attempt of a stage on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,10 +45,13 @@ pub struct StageRow {
     pub execution_memory_peak_bytes: u64,
     /// Its page faults by RDD.
     pub rdds: Vec<StageRddRow>,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 /// Page faults of one RDD within a stage.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageRddRow {
     /// Id of the RDD; absent for work of no RDD and for the overflow row.
     pub rdd_id: Option<u32>,
@@ -57,6 +60,9 @@ pub struct StageRddRow {
     /// Its page faults.
     #[serde(flatten)]
     pub faults: FaultFigures,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 /// One task attempt.
@@ -96,6 +102,9 @@ pub struct TaskRow {
     pub execution_memory_peak_bytes: u64,
     /// RDDs that its faults were counted for.
     pub rdd_ids: Vec<u32>,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
 }
 
 impl State {
@@ -145,13 +154,21 @@ impl State {
                     execution_memory_peak_bytes: stage.peak_bytes.max(peak),
                     rdds: stage
                         .rdds
-                        .iter()
-                        .map(|(rdd, faults)| StageRddRow {
+                        .keys()
+                        .chain(stage.rdd_walks.keys())
+                        .collect::<BTreeSet<_>>()
+                        .into_iter()
+                        .map(|rdd| StageRddRow {
                             rdd_id: rdd.id(),
                             name: name_of(*rdd),
-                            faults: self.figures(faults),
+                            faults: self.figures(&stage.rdds.get(rdd).copied().unwrap_or_default()),
+                            walks: self.walks_sum(
+                                executor,
+                                &stage.rdd_walks.get(rdd).copied().unwrap_or_default(),
+                            ),
                         })
                         .collect(),
+                    walks: self.walks_of(executor, &stage.walks, Some(&stage.distribution)),
                 }
             };
             rows.extend(
@@ -182,6 +199,7 @@ impl State {
                     who: who.clone(),
                     name: Some(OVERFLOW.to_owned()),
                     faults: self.figures(&over.faults),
+                    walks: self.walks_sum(executor, &over.walks),
                     ..StageRow::default()
                 });
             }
@@ -210,6 +228,7 @@ impl State {
                 execution_memory_bytes: task.live_bytes,
                 execution_memory_peak_bytes: task.execution_peak_bytes(),
                 rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
+                walks: self.walks_sum(executor, &task.walks),
             };
             rows.extend(
                 executor
@@ -230,6 +249,7 @@ impl State {
                     who: who.clone(),
                     reason: Some(OVERFLOW.to_owned()),
                     faults,
+                    walks: self.walks_sum(executor, &over.walks),
                     ..TaskRow::default()
                 });
             }

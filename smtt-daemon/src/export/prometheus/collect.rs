@@ -3,11 +3,13 @@
 use super::other::Others;
 use super::pages::Pages;
 use super::table::{self, Metric};
+use super::walks;
 use super::{Family, Sample, Value};
 use crate::aggregate::{FaultFigures, Held, Measured, State, total, unattributed};
 use crate::attribute::{Agreement, Names, RddKey};
 use crate::control::Shared;
 use smtt_common::counter::{ExecutorCounters, FaultCounters, Unattributed};
+use smtt_common::walk::WalkCounters;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
@@ -21,6 +23,8 @@ pub(super) struct Rdd {
     pub(super) key: RddKey,
     pub(super) name: String,
     faults: FaultCounters,
+    pub(super) walks: WalkCounters,
+    pub(super) walks_last_minute: WalkCounters,
     held: Held,
 }
 
@@ -35,6 +39,12 @@ pub(super) struct Executor {
     context_faults: FaultCounters,
     agreement: Agreement,
     pub(super) rdds: Vec<Rdd>,
+    /// Sampled page walks with a context.
+    pub(super) walks_attributed: WalkCounters,
+    /// All of them.
+    pub(super) walks: WalkCounters,
+    /// All of them in the last minute.
+    pub(super) walks_last_minute: WalkCounters,
 }
 
 fn snapshot(state: &State) -> Vec<Executor> {
@@ -45,11 +55,15 @@ fn snapshot(state: &State) -> Vec<Executor> {
             key,
             name: String::new(),
             faults: FaultCounters::default(),
+            walks: WalkCounters::default(),
+            walks_last_minute: WalkCounters::default(),
             held: Held::default(),
         };
         for (key, rdd) in &executor.rdds {
             let row = rows.entry(*key).or_insert_with(|| blank(*key));
             row.faults = rdd.faults;
+            row.walks = rdd.walks.life;
+            row.walks_last_minute = rdd.walks.last_minute(state.now_ns());
             row.name = rdd.described.as_ref().map_or_else(String::new, |said| {
                 said.name.chars().take(NAME_MAX).collect()
             });
@@ -71,6 +85,9 @@ fn snapshot(state: &State) -> Vec<Executor> {
             context_faults: executor.context_faults,
             agreement: executor.agreement,
             rdds: rows.into_values().collect(),
+            walks_attributed: executor.walks.life,
+            walks: executor.all_walks.life,
+            walks_last_minute: executor.all_walks.last_minute(state.now_ns()),
         })
     };
     state.executors().iter().filter_map(executor).collect()
@@ -119,7 +136,7 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
 pub(super) struct Families(BTreeMap<&'static str, Vec<Sample>>);
 
 impl Families {
-    fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
+    pub(super) fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
         self.0.entry(metric.name).or_default().push((
             labels.iter().map(|label| (*label).to_owned()).collect(),
@@ -147,13 +164,14 @@ impl Families {
 /// All families of one scrape.
 pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) -> Vec<Family> {
     let started = Instant::now();
-    let (executors, measured, (over_cap, _), pages) = {
+    let (executors, measured, (over_cap, _), pages, meaning) = {
         let state = shared.state();
         (
             snapshot(&state),
             state.measured(),
             state.executors_over_cap(),
             Pages::of(&state),
+            state.page_walks().cloned(),
         )
     };
     let mut families = Families::default();
@@ -178,6 +196,9 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
         );
     }
     pages.series(&mut families, &executors, &chosen);
+    if let Some(meaning) = &meaning {
+        walks::series(&mut families, meaning, &executors, &chosen);
+    }
     families.count(table::SERIES_DROPPED, &[], others.dropped);
     families.real(
         table::SCRAPE_DURATION,

@@ -35,6 +35,18 @@ const RDD_NODE_LABELS: &[&str] = &[
     "node",
 ];
 
+/// Of which cycles a ratio is (`rdd`: the RDD's own, `executor`: all of the executor), and since when (`1m`: of the last
+/// minute, `life`: since the RDD was first seen).
+const RATIO_LABELS: &[&str] = &[
+    "application_id",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+    "cycles_of",
+    "window",
+];
+const EVENT_LABELS: &[&str] = &["role", "event", "turn"];
+
 macro_rules! metrics {
     ($($konst:ident $name:literal $kind:ident $labels:expr, $help:literal, $absent:literal;)+) => {
         $(#[doc = $help] pub const $konst: &Metric = &Metric { name: $name, kind: Kind::$kind, labels: $labels, help: $help, absent: $absent };)+
@@ -90,6 +102,56 @@ metrics! {
         "CPU time for it in seconds", "[resolve] pages_per_second is 0";
     RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
         "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
+    EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
+        "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
+    RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+    RDD_WALK_WRITE "smtt_rdd_page_walk_write_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for a write under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+    RDD_WALK "smtt_rdd_page_walk_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for data under way in contexts that name the RDD, reads and writes together, sampled", "the processor counts them apart, or not at all";
+    RDD_OCCUPANCY_READ "smtt_rdd_page_walk_read_occupancy_total" Counter RDD_LABELS,
+        "Page walks for reads in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_WRITE "smtt_rdd_page_walk_write_occupancy_total" Counter RDD_LABELS,
+        "Page walks for writes in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY "smtt_rdd_page_walk_occupancy_total" Counter RDD_LABELS,
+        "Page walks for data in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles or tells reads from writes, or none of it";
+    RDD_MISSES_READ "smtt_rdd_dtlb_read_misses_total" Counter RDD_LABELS,
+        "Reads that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+    RDD_MISSES_WRITE "smtt_rdd_dtlb_write_misses_total" Counter RDD_LABELS,
+        "Writes that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+    RDD_MISSES "smtt_rdd_dtlb_misses_total" Counter RDD_LABELS,
+        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "reads and writes are counted apart, or nothing is";
+    RDD_WALK_SAMPLES "smtt_rdd_page_walk_samples_total" Counter RDD_LABELS,
+        "Samples of page walks in contexts that name the RDD", "page walks are not measured on this machine";
+    RDD_WALK_READ_RATIO "smtt_rdd_page_walk_read_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for a read of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+    RDD_WALK_WRITE_RATIO "smtt_rdd_page_walk_write_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for a write of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+    RDD_WALK_RATIO "smtt_rdd_page_walk_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts them apart, or not at all";
+    RDD_WALK_READ_ESTIMATED "smtt_rdd_page_walk_read_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for a read of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+    RDD_WALK_WRITE_ESTIMATED "smtt_rdd_page_walk_write_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for a write of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+    RDD_WALK_ESTIMATED "smtt_rdd_page_walk_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for data of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted or reads and writes apart, or the cost of a walk is not known";
+    RDD_OCCUPANCY_READ_RATIO "smtt_rdd_page_walk_read_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for reads of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_WRITE_RATIO "smtt_rdd_page_walk_write_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for writes of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_RATIO "smtt_rdd_page_walk_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for data of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles or tells reads from writes, or none of it";
+    WALK_COUNTED "smtt_page_walk_event_counted_total" Counter EVENT_LABELS,
+        "What the counters of the whole machine say of a sampled event", "page walks are not measured on this machine";
+    WALK_SAMPLED "smtt_page_walk_event_sampled_total" Counter EVENT_LABELS,
+        "What the samples of the whole machine say of the same event", "page walks are not measured on this machine";
+    WALK_ENABLED "smtt_page_walk_event_enabled_seconds_total" Counter EVENT_LABELS,
+        "Seconds for which a sampled event was meant to count, added up over CPUs", "page walks are not measured on this machine";
+    WALK_RUNNING "smtt_page_walk_event_running_seconds_total" Counter EVENT_LABELS,
+        "Seconds for which it had a counter; less where others want the counters too, and nothing is scaled up for it", "page walks are not measured on this machine";
+    WALK_COST "smtt_page_walk_calibrated_cycles" Gauge &["access"],
+        "Cycles that a page walk costs here, as calibrated, for estimates", "walk cycles are counted, or the cost of a walk is not known";
     SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
         "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
     TRACE_UP "smtt_trace_up" Gauge &[],

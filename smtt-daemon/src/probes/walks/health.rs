@@ -6,6 +6,9 @@ const CYCLES_WITH_WALKS: u64 = 1_000_000_000;
 const NANOSECONDS_WITH_WALKS: u64 = 10_000_000_000;
 /// How long an event waits for a counter before that is a fault, in nanoseconds over all CPUs.
 const WAIT_NS: u64 = 2_000_000_000;
+/// Periods by which the samples of an event may lag behind its counter on each CPU. One is natural; a change of the
+/// period or of the CPUs adds a few.
+const LAG_PERIODS: u64 = 20;
 
 /// Totals of an event over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub struct Totals {
     pub cycles: Option<u64>,
     /// CPUs on which it is open.
     pub cpus: usize,
+    /// Events that were counted and that no sample stands for yet.
+    pub unsampled: u64,
+    /// Events per sample now.
+    pub period: u64,
     /// Whether it never stands still for long on a machine that runs, as the processor's own events.
     pub steady: bool,
 }
@@ -84,6 +91,15 @@ impl Health {
         if now.steady && long_enough(&now, &self.moved) {
             return Condition::Faulty("it stopped counting, though it has a counter".into());
         }
+        let lag = LAG_PERIODS
+            .saturating_mul(now.period)
+            .saturating_mul(now.cpus as u64);
+        if now.steady && now.unsampled > lag && now.unsampled > now.counted / 4 {
+            return Condition::Faulty(format!(
+                "it counts, but its samples do not come: {:.0} % of what it counted is in none; the overflow interrupt is lost, by an emulator or by the virtual machine's host",
+                100.0 * now.unsampled as f64 / now.counted as f64
+            ));
+        }
         Condition::Sound
     }
 }
@@ -108,6 +124,8 @@ mod tests {
             running_ns: (enabled_ns as f64 * running_share) as u64,
             cycles: Some(cycles),
             cpus: 4,
+            unsampled: 0,
+            period: 1000,
             steady: true,
         }
     }
@@ -175,6 +193,26 @@ mod tests {
             ..totals(100, 12, 1.0, 6_100_000_000)
         };
         assert!(health.judge(gone).reason().contains("no CPU"));
+    }
+
+    #[test]
+    fn an_event_whose_samples_do_not_come_is_no_figure() {
+        let mut health = Health::default();
+        let mut judge = |counted, unsampled| {
+            health.judge(Totals {
+                unsampled,
+                ..totals(counted, 1, 1.0, 1 << 30)
+            })
+        };
+        assert_eq!(judge(10_000_000, 80_000), Condition::Sound, "it lags");
+        assert_eq!(judge(100_000, 80_000), Condition::Sound, "it begins");
+        assert_eq!(
+            judge(1_000_000_000, 90_000_000),
+            Condition::Sound,
+            "a burst"
+        );
+        let lost = judge(10_000_000, 9_000_000);
+        assert!(lost.reason().contains("90 %"), "{lost:?}");
     }
 
     #[test]

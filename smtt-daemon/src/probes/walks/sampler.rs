@@ -15,13 +15,11 @@ use super::super::wire::Wire;
 use super::health::{Condition, Health, Totals};
 use super::open::CpuGroup;
 use super::wanted::{NotMeasured, Wanted, WantedSlot};
-use super::{PageWalkReadings, Slot};
+use super::{PROBE, PageWalkReadings, Slot, SlotFigure};
 use crate::perf::Count;
 
 /// Name of the kernel side's program.
 const PROGRAM: &str = "walk";
-/// Name of this probe in status and metrics.
-const PROBE: &str = "page_walks";
 
 /// A slot and what came of it.
 #[derive(Debug)]
@@ -130,10 +128,11 @@ impl Sampler {
         for index in given_up.into_iter().rev() {
             self.groups.remove(index);
         }
-        self.judge();
+        // After the counters: what they had is in here, but for what has no sample yet.
+        let sampled = sampled(ebpf)?;
+        self.judge(&sampled);
         self.follow_limit(&busiest, elapsed);
         self.take_turns();
-        let sampled = sampled(ebpf)?;
         Ok(PageWalkReadings {
             contexts: Vec::new(),
             slots: self
@@ -154,13 +153,30 @@ impl Sampler {
                     fault: slot.condition.reason().to_owned(),
                 })
                 .collect(),
-            figures: self.wanted.figures.clone(),
+            figures: self.figures(),
             uarch: self.wanted.uarch.clone(),
             notes: self.wanted.notes.clone(),
         })
     }
 
-    fn judge(&mut self) {
+    /// The figures; without a ratio where the cycles are not to be trusted.
+    fn figures(&self) -> Vec<SlotFigure> {
+        let sound = |slot: usize| self.slots[slot].condition == Condition::Sound;
+        self.wanted
+            .figures
+            .iter()
+            .map(|figure| match figure.cycles {
+                Some(cycles) if !sound(cycles) => SlotFigure {
+                    cycles: None,
+                    ratio: None,
+                    ..*figure
+                },
+                _ => *figure,
+            })
+            .collect()
+    }
+
+    fn judge(&mut self, sampled: &WalkCounters) {
         let counted: Vec<u64> = self.slots.iter().map(|slot| slot.total.value).collect();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let cpus = self
@@ -174,6 +190,8 @@ impl Sampler {
                 running_ns: slot.total.running_ns,
                 cycles: slot.wanted.cycles.map(|cycles| counted[cycles]),
                 cpus,
+                unsampled: slot.total.value.saturating_sub(sampled.events[index]),
+                period: slot.wanted.period.events,
                 steady: slot.wanted.hardware,
             });
         }

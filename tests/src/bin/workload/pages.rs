@@ -18,15 +18,31 @@ const MIB: usize = 1 << 20;
 /// Large pages of x86-64 and of most others with small pages of 4 KiB.
 const LARGE: usize = 2 * MIB;
 
-/// Memory that stays until the program ends.
+/// Memory that stays until the program ends, between two pages that nobody may touch: it is a mapping of its own,
+/// whatever lies beside it.
+fn alone(bytes: usize) -> Result<usize> {
+    let start = map(bytes + 2 * PAGE)?;
+    for guard in [start, start + PAGE + bytes] {
+        // SAFETY: a page of the mapping made above.
+        let result = unsafe { libc::mprotect(guard as *mut libc::c_void, PAGE, libc::PROT_NONE) };
+        ensure!(result == 0, "mprotect: {}", std::io::Error::last_os_error());
+    }
+    Ok(start + PAGE)
+}
+
+/// A new mapping.
 fn map(bytes: usize) -> Result<usize> {
+    map_with(bytes, libc::MAP_NORESERVE)
+}
+
+fn map_with(bytes: usize, flags: i32) -> Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
     let start = unsafe {
         libc::mmap(
             ptr::null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
             -1,
             0,
         )
@@ -56,7 +72,7 @@ fn write(start: usize, pages: impl Iterator<Item = usize>) {
 
 /// Memory of single pages.
 fn small(bytes: usize) -> Result<usize> {
-    let start = map(bytes)?;
+    let start = alone(bytes)?;
     // A kernel without large pages does not know the advice, and needs none.
     let _ = advise(start, bytes, libc::MADV_NOHUGEPAGE);
     Ok(start)
@@ -81,7 +97,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         blocks.insert(kind.to_owned(), told);
     };
 
-    let huge = map(8 * MIB + LARGE)?.next_multiple_of(LARGE);
+    let huge = alone(8 * MIB + LARGE)?.next_multiple_of(LARGE);
     let large_pages = advise(huge, 8 * MIB, libc::MADV_HUGEPAGE).is_ok();
     write(huge, 0..8 * MIB / PAGE);
     block(20, "huge", huge, 8 * MIB);
@@ -129,6 +145,15 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         block(25, "bound", bound, 4 * MIB);
     }
 
+    // Pages of hugetlbfs, where somebody has set some aside.
+    for (rdd, kind, shift) in [(27, "hugetlb", 21), (28, "giant", 30)] {
+        let flags = libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
+        if let Ok(start) = map_with(1 << shift, flags) {
+            write(start, 0..1);
+            block(rdd, kind, start, 1 << shift);
+        }
+    }
+
     let large = options.number("large", 0)? as usize;
     if large > 0 {
         let start = small(large << 30)?;
@@ -138,8 +163,19 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out }))
 }
 
+/// How often another thread was put in the place of the calling one while that could have gone on.
+fn preempted() -> i64 {
+    // SAFETY: all zeros are a value of this plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the place is valid.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
 /// A thread that keeps mapping and faulting while the program holds a large block; `seconds` long. Gives how long
-/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it.
+/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it. Steps in which something else
+/// got the processor are left out: they say how busy the machine is. Who waits for a lock sleeps of its own will,
+/// and stays in.
 pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     let seconds = options.number("seconds", 10)?;
     let bytes = (options.number("large", 12)? as usize) << 30;
@@ -149,9 +185,10 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     // Time for the resolver to hear of it.
     std::thread::sleep(Duration::from_secs(2));
     let stop = AtomicBool::new(false);
-    let mut steps = std::thread::scope(|scope| {
-        let faulting = scope.spawn(|| -> Result<Vec<u32>> {
-            let mut steps = Vec::with_capacity(8 << 20);
+    let (mut steps, disturbed) = std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| -> Result<(Vec<u32>, u64)> {
+            let (mut steps, mut disturbed) = (Vec::with_capacity(8 << 20), 0_u64);
+            let mut before = preempted();
             while !stop.load(Ordering::Relaxed) {
                 let begin = Instant::now();
                 let memory = map(16 * PAGE)?;
@@ -159,11 +196,15 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
                 // SAFETY: exactly the mapping made above, which nothing uses.
                 unsafe { libc::munmap(memory as *mut libc::c_void, 16 * PAGE) };
                 let nanoseconds = begin.elapsed().as_nanos();
-                if steps.len() < steps.capacity() {
+                let after = preempted();
+                if after != before {
+                    before = after;
+                    disturbed += 1;
+                } else if steps.len() < steps.capacity() {
                     steps.push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
                 }
             }
-            Ok(steps)
+            Ok((steps, disturbed))
         });
         std::thread::sleep(Duration::from_secs(seconds));
         stop.store(true, Ordering::Relaxed);
@@ -176,6 +217,7 @@ pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     let at = |share: f64| steps[((steps.len() - 1) as f64 * share) as usize];
     Ok(json!({
         "steps": steps.len(),
+        "preempted": disturbed,
         "p50_ns": at(0.5),
         "p99_ns": at(0.99),
         "p999_ns": at(0.999),

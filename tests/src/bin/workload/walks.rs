@@ -188,3 +188,22 @@ pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
     })?;
     Ok(json!({ "pages": pages }))
 }
+
+/// One thread in one context that computes so many rounds of a short loop, and touches nothing.
+pub fn spin(marker: &Marker, options: &Options) -> Result<Value> {
+    let rounds = options.number("rounds", 1_000_000_000)?;
+    in_threads(1, |thread| {
+        let slot = marker.register()?;
+        slot.set_task(thread, STAGE, reading(6, 0));
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..rounds {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+        }
+        std::hint::black_box(random);
+        slot.enter(Hot(0));
+        Ok(())
+    })?;
+    Ok(json!({ "rounds": rounds }))
+}

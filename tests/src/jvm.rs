@@ -1,0 +1,281 @@
+//! A small Spark application in one JVM that caches arrays and scans them, with the marker: on this machine, or where
+//! variables say that the JVM is.
+//!
+//! `SMTT_JAVA_ROOT` names a folder with a root file system of its own that has the JVM and, in `/opt/spark`, Spark, as in
+//! emulated machines (`cargo xtask vm`). Folders for temporary files are at the same place in both file systems.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use smtt_common::event::marker::LIBRARY_NAME;
+use tempfile::TempDir;
+use xtask::places::{DEMO_SPARK, Jdk, Places};
+use xtask::process::{Running, wait_for};
+use xtask::spark::{JAVA_OPTIONS, result_line};
+
+/// From one gate to the next, where every instruction is emulated.
+const GATE_LIMIT: Duration = Duration::from_secs(600);
+/// Partitions, MiB of all arrays, milliseconds of scanning.
+const ARGUMENTS: [&str; 3] = ["2", "96", "5000"];
+/// The arrays of both partitions; a partition's pages hold its number, counted from 1.
+const RESULT: &str = "RESULT scan of 2 arrays, sum 36864";
+
+/// Name of the RDD that is cached.
+pub const CACHED_RDD: &str = "cached arrays";
+/// Its id: the third that the application makes.
+pub const CACHED_RDD_ID: u32 = 2;
+/// What it holds, in MiB.
+pub const CACHED_MIB: u64 = 96;
+/// The pages of that, of 4 KiB.
+pub const CACHED_PAGES: u64 = CACHED_MIB * 1024 / 4;
+
+/// Where JVM and Spark are.
+#[derive(Debug)]
+struct Java {
+    /// Their root file system, if it is not the machine's.
+    root: Option<PathBuf>,
+    program: PathBuf,
+    jars: PathBuf,
+}
+
+impl Java {
+    fn find(places: &Places) -> Result<Self> {
+        let Some(root) = variable("SMTT_JAVA_ROOT").map(PathBuf::from) else {
+            return Ok(Self {
+                root: None,
+                program: Jdk::main()?.tool("java"),
+                jars: places.spark_home(DEMO_SPARK)?.join("jars"),
+            });
+        };
+        let inside = PathBuf::from("usr/lib/jvm");
+        let homes = fs::read_dir(root.join(&inside))
+            .with_context(|| format!("no JVM in {}", root.display()))?;
+        let name = homes
+            .filter_map(|home| Some(home.ok()?.file_name()))
+            .find(|name| root.join(&inside).join(name).join("bin/java").is_file())
+            .with_context(|| format!("no JVM in {}/usr/lib/jvm", root.display()))?;
+        Ok(Self {
+            root: Some(root),
+            program: Path::new("/").join(inside).join(name).join("bin/java"),
+            jars: "/opt/spark/jars".into(),
+        })
+    }
+
+    /// The JVM's command, with nothing of this process's environment, and without huge pages: one fault would then be
+    /// the first touch of 512 pages.
+    fn command(&self) -> Command {
+        let mut command = match &self.root {
+            Some(root) => {
+                let mut command = Command::new("chroot");
+                command.arg(root).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.env_clear();
+        for (name, value) in [
+            ("PATH", "/bin:/usr/bin:/usr/sbin"),
+            ("HOME", "/tmp"),
+            ("SPARK_LOCAL_IP", "127.0.0.1"),
+        ] {
+            command.env(name, value);
+        }
+        // SAFETY: prctl takes numbers only, and is one of the calls that may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        command
+    }
+}
+
+/// The files of an application, not started yet.
+#[derive(Debug)]
+pub struct Prepared {
+    java: Java,
+    folder: TempDir,
+}
+
+impl Prepared {
+    /// A folder with the marker's jar and the application's.
+    ///
+    /// # Errors
+    /// When set-up has not been done.
+    pub fn new() -> Result<Self> {
+        let places = Places::find()?;
+        let java = Java::find(&places)?;
+        let folder = tempfile::Builder::new()
+            .prefix("smtt-test-")
+            .tempdir()
+            .context("cannot make a folder for the test")?;
+        let prepared = Self { java, folder };
+        fs::create_dir(prepared.at("gates"))?;
+        for from in [
+            places.marker().join("smtt-marker.jar"),
+            places.fixture_jar(),
+        ] {
+            prepared.add(&from)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Puts the marker's native library beside its jar and gives its path. Without, it comes out of the jar, which has
+    /// one for each processor.
+    ///
+    /// # Errors
+    /// When set-up has not been done.
+    pub fn with_library(&self) -> Result<PathBuf> {
+        self.add(&Places::find()?.marker().join(LIBRARY_NAME))?;
+        Ok(self.at(LIBRARY_NAME))
+    }
+
+    /// A path in the folder.
+    #[must_use]
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn add(&self, from: &Path) -> Result<()> {
+        let name = from.file_name().context("a file has a name")?;
+        fs::copy(from, self.folder.path().join(name))
+            .with_context(|| format!("{} is missing: run `cargo xtask setup`", from.display()))?;
+        Ok(())
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the JVM cannot be started.
+    pub fn start(self) -> Result<CachedScan> {
+        let (jar, fixture) = (self.at("smtt-marker.jar"), self.at("smtt-fixture.jar"));
+        let mut command = self.java.command();
+        command
+            .args(JAVA_OPTIONS)
+            .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+            // No collection before the end: it would move the arrays, or let them be made in pages that were touched
+            // before. A thread's own part of the young heap is a share of it, so more threads than cores fill any.
+            .args(["-Xms640m", "-Xmx640m", "-Xmn540m", "-XX:MetaspaceSize=256m"])
+            .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
+            .arg(format!("-javaagent:{}", jar.display()))
+            .arg("-cp")
+            .arg(format!(
+                "{}:{}:{}/*",
+                jar.display(),
+                fixture.display(),
+                self.java.jars.display()
+            ))
+            .arg(format!("-Djava.io.tmpdir={}", self.folder.path().display()))
+            .arg(format!(
+                "-Dspark.smtt.fixture.barrier={}",
+                self.at("gates").display()
+            ))
+            .arg("-Dspark.plugins.defaultList=io.smtt.marker.SmttPlugin")
+            .args([
+                "-Dspark.master=local[2]",
+                "-Dspark.ui.enabled=false",
+                "-Dspark.driver.host=127.0.0.1",
+                "-Dspark.driver.bindAddress=127.0.0.1",
+            ])
+            .arg("io.smtt.fixture.CachedScan")
+            .args(ARGUMENTS);
+        let running = Running::start("the application", &mut command, &self.at("application.log"))?;
+        Ok(CachedScan {
+            running,
+            folder: Some(self.folder),
+        })
+    }
+}
+
+/// The running application, which waits at its gates `begin`, `cached` and `scanned`. Its folder is kept when the test
+/// fails.
+#[derive(Debug)]
+pub struct CachedScan {
+    running: Running,
+    folder: Option<TempDir>,
+}
+
+impl CachedScan {
+    fn gate(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.as_ref().context("the folder is gone")?;
+        Ok(folder.path().join("gates").join(name))
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// Waits until it stands at the gate.
+    ///
+    /// # Errors
+    /// When it ends before, or takes too long.
+    pub fn reach(&mut self, gate: &str) -> Result<()> {
+        let reached = self.gate(&format!("{gate}.reached"))?;
+        let running = &mut self.running;
+        let what = format!("the application reaches the gate {gate}");
+        wait_for(&what, GATE_LIMIT, || {
+            if reached.exists() {
+                return Ok(Some(()));
+            }
+            if let Some(status) = running.poll()? {
+                bail!("it ended before ({status})");
+            }
+            Ok(None)
+        })
+        .with_context(|| format!("the application says:{}", self.running.hint()))
+    }
+
+    /// Opens the gate.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn open(&self, gate: &str) -> Result<()> {
+        Ok(fs::write(self.gate(&format!("{gate}.go"))?, "")?)
+    }
+
+    /// The last step of a test: opens the last gate, checks the result; nothing needs to be kept.
+    ///
+    /// # Errors
+    /// When the application fails, or says something else.
+    pub fn finish(mut self) -> Result<()> {
+        self.open("scanned")?;
+        let status = self.running.wait(GATE_LIMIT, || Ok(()))?;
+        ensure!(
+            status.success(),
+            "the application failed ({status}){}",
+            self.running.hint()
+        );
+        let said = result_line(self.running.log())?;
+        ensure!(said == RESULT, "it says {said:?}, not {RESULT:?}");
+        if let Some(folder) = self.folder.take() {
+            folder.close().context("cannot remove the test's folder")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CachedScan {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take() {
+            println!(
+                "logs of the failed test are kept in {}",
+                folder.keep().display()
+            );
+        }
+    }
+}
+
+/// What a variable says, if it says anything.
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,118 @@
+//! What one sample costs: a loop under a clock that samples very often, against the same loop without.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::fault::workload;
+use super::{median, report};
+use crate::daemon::{Daemon, Options};
+use crate::places::Places;
+
+/// The clock instead of the processor's cycles, so that the figure can be had on every machine.
+pub const CLOCK: &str = "events = { cycles = \"cpu-clock\" }";
+/// Nanoseconds between two samples of a CPU: often enough that their cost stands out, too seldom to be throttled.
+const PERIOD_NS: u64 = 20_011;
+/// Rounds of the loop: about a second.
+const ROUNDS_OF_LOOP: u64 = 1_000_000_000;
+/// Pairs of runs.
+const PAIRS: usize = 9;
+/// Most nanoseconds of a sample: 200 a second, the default limit, then take half a per cent of a CPU.
+const SAMPLE_NS: f64 = 25_000.0;
+/// `BPF_PROG_TYPE_PERF_EVENT`, as the kernel shows it.
+const PERF_EVENT: &str = "prog_type:\t7";
+/// The kernel's switch that counts what programs take.
+const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// Measures in turns, and prints the median of the differences.
+pub fn sample(places: &Places, folder: &Path) -> Result<()> {
+    let daemon = |pmu: &str| {
+        Daemon::start(
+            places,
+            &places.target.join("release"),
+            folder,
+            &Options {
+                toml: format!("[pmu]\n{pmu}\n"),
+                ..Options::default()
+            },
+        )
+    };
+    let often = format!("{CLOCK}\nsample_periods = {{ cycles = {PERIOD_NS} }}");
+    let (mut costs, mut loops) = (Vec::new(), Vec::new());
+    // The first pair warms up and counts for nothing.
+    for pair in 0..=PAIRS {
+        let mut idle = daemon("enabled = false")?;
+        let without = spin(places)?;
+        idle.stop();
+        let mut sampling = daemon(&often)?;
+        let with = spin(places)?;
+        sampling.stop();
+        if pair > 0 {
+            let samples = with / PERIOD_NS as f64;
+            costs.push((with - without) / samples);
+            loops.push(without / 1e9);
+        }
+    }
+    let cost = median(&mut costs);
+    report(
+        "one sample, interrupt included",
+        cost,
+        "ns",
+        SAMPLE_NS,
+        &format!(
+            "median of {PAIRS} pairs from {:.0} to {:.0}, one sample per {PERIOD_NS} ns in a loop of {:.2} s; 200 samples per second take {:.3} % of a CPU",
+            super::least(&costs),
+            super::most(&costs),
+            median(&mut loops),
+            cost * 200.0 / 1e7
+        ),
+    );
+    let mut sampling = daemon(&often)?;
+    let program = program_ns(places, sampling.pid())?;
+    sampling.stop();
+    println!("    of it the kernel side's program: {program:.0} ns");
+    Ok(())
+}
+
+/// CPU nanoseconds of the loop.
+fn spin(places: &Places) -> Result<f64> {
+    workload(places, &["spin", &format!("rounds={ROUNDS_OF_LOOP}")])?["cpu_ns"]
+        .as_f64()
+        .context("the workload does not tell its CPU time")
+}
+
+/// What the program takes, by the kernel's own statistics.
+fn program_ns(places: &Places, daemon: u32) -> Result<f64> {
+    let before =
+        fs::read_to_string(STATISTICS).with_context(|| format!("cannot read {STATISTICS}"))?;
+    fs::write(STATISTICS, "1").with_context(|| format!("cannot write {STATISTICS}"))?;
+    let then = runs(daemon)?;
+    let spun = spin(places);
+    let now = runs(daemon)?;
+    fs::write(STATISTICS, before.trim()).with_context(|| format!("cannot write {STATISTICS}"))?;
+    spun?;
+    let count = now.1 - then.1;
+    Ok((now.0 - then.0) as f64 / count.max(1) as f64)
+}
+
+/// Nanoseconds and runs of the daemon's programs at perf events, as the kernel shows them beside its open files.
+fn runs(daemon: u32) -> Result<(u64, u64)> {
+    let folder = format!("/proc/{daemon}/fdinfo");
+    let mut sum = (0, 0);
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {folder}"))? {
+        // A file that was closed meanwhile is no program.
+        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+        if !text.lines().any(|line| line == PERF_EVENT) {
+            continue;
+        }
+        let number = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        sum.0 += number("run_time_ns:");
+        sum.1 += number("run_cnt:");
+    }
+    Ok(sum)
+}
