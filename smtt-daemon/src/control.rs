@@ -196,14 +196,6 @@ impl Shared {
     #[must_use]
     pub fn status(&self) -> Status {
         let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
-        let trace = self.trace();
-        let mut degraded = protocol::degraded(ready, &probes, &ledger);
-        degraded.extend(
-            trace
-                .iter()
-                .filter(|trace| !trace.failing.is_empty())
-                .map(|trace| trace.failing.clone()),
-        );
         let (summary, page_walks) = {
             let state = self.state();
             let everybody = crate::aggregate::view::Filter::default();
@@ -212,6 +204,14 @@ impl Shared {
                 state.page_walks_shown(),
             )
         };
+        let trace = self.trace();
+        let mut degraded = protocol::degraded(ready, &probes, &ledger);
+        degraded.extend(
+            trace
+                .iter()
+                .filter(|trace| !trace.failing.is_empty())
+                .map(|trace| trace.failing.clone()),
+        );
         Status {
             version: self.identity.version.clone(),
             kernel_side: self.identity.kernel_side.clone(),

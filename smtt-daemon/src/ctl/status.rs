@@ -109,13 +109,13 @@ fn text(status: &Status, output: Output) -> String {
     text.push_str(&probes(&status.probes, output));
     text.push('\n');
     text.push_str(&ledger(&status.ledger, output));
-    if let Some(trace) = &status.trace {
-        text.push('\n');
-        text.push_str(&trace_files(trace));
-    }
     if let Some(walks) = &status.page_walks {
         text.push('\n');
         text.push_str(&page_walks(walks, output));
+    }
+    if let Some(trace) = &status.trace {
+        text.push('\n');
+        text.push_str(&trace_files(trace));
     }
     if !status.degraded.is_empty() {
         text.push('\n');
@@ -165,39 +165,6 @@ fn probes(probes: &[ProbeRow], output: Output) -> String {
             probe.name, probe.hook, probe.reason
         ));
     }
-    text
-}
-
-/// How the writing of trace records fares, in one line.
-fn trace_files(trace: &TraceStatus) -> String {
-    let counts = &trace.counts;
-    let state = if trace.failing.is_empty() {
-        "writing"
-    } else {
-        "cannot be written"
-    };
-    let mut text = format!(
-        "trace files in {}: {state}, {} records in {} finished segments since the start, {} on the disk",
-        trace.folder,
-        human::count(counts.written),
-        human::count(counts.segments),
-        human::bytes(counts.disk_bytes)
-    );
-    for (what, count) in [
-        (
-            "segments removed to keep within max_bytes",
-            counts.segments_removed,
-        ),
-        (
-            "unfinished segments of a crash removed",
-            counts.leftovers_removed,
-        ),
-    ] {
-        if count > 0 {
-            text.push_str(&format!(", {} {what}", human::count(count)));
-        }
-    }
-    text.push('\n');
     text
 }
 
@@ -286,6 +253,39 @@ fn page_walks(walks: &PageWalksShown, output: Output) -> String {
     for note in &walks.notes {
         text.push_str(&format!("  {note}\n"));
     }
+    text
+}
+
+/// How the writing of trace records fares, in one line.
+fn trace_files(trace: &TraceStatus) -> String {
+    let counts = &trace.counts;
+    let state = if trace.failing.is_empty() {
+        "writing"
+    } else {
+        "cannot be written"
+    };
+    let mut text = format!(
+        "trace files in {}: {state}, {} records in {} finished segments since the start, {} on the disk",
+        trace.folder,
+        human::count(counts.written),
+        human::count(counts.segments),
+        human::bytes(counts.disk_bytes)
+    );
+    for (what, count) in [
+        (
+            "segments removed to keep within max_bytes",
+            counts.segments_removed,
+        ),
+        (
+            "unfinished segments of a crash removed",
+            counts.leftovers_removed,
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {} {what}", human::count(count)));
+        }
+    }
+    text.push('\n');
     text
 }
 
