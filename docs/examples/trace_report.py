@@ -1,6 +1,6 @@
 """What trace files say, asked with Spark itself.
 
-    spark-submit docs/examples/trace_report.py FOLDER
+    spark-submit docs/examples/trace_report.py FOLDER [APPLICATION_ID]
 
 FOLDER is the trace folder of one worker, or one folder that those of several workers were copied into, on any file
 system that Spark reads. The last line of output starts with RESULT.
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 
-def main(folder):
+def main(folder, application_id=None):
     # Without this Spark takes an application id of digits for a number.
     spark = (
         SparkSession.builder.appName("SMTT trace report")
@@ -20,6 +20,9 @@ def main(folder):
         .getOrCreate()
     )
     records = spark.read.parquet(folder)
+    if application_id is not None:
+        # Only the folders of this application are read.
+        records = records.where(f.col("application_id") == application_id)
 
     print("Records by application, host and kind")
     kinds = records.groupBy("application_id", "host", "kind").count()
@@ -56,6 +59,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -301,10 +301,19 @@ fn virtual_pages(record: &Record) -> String {
     if record.get("crosses_pages") == Some(&Value::Bool(true)) {
         parts.push("crosses pages".to_owned());
     }
-    for (name, label) in [("present_pages", "present"), ("swapped_pages", "swapped")] {
-        if let Some(pages) = number(record, name) {
-            parts.push(format!("{pages} {label}"));
+    for (name, label) in [("present_bytes", "present"), ("swapped_bytes", "swapped")] {
+        if let Some(bytes) = number(record, name) {
+            parts.push(format!("{} {label}", human::bytes(bytes)));
         }
+    }
+    if let Some(looked) = number(record, "looked_bytes") {
+        let looked_ns = number(record, "looked_ns").unwrap_or(0);
+        let age = number(record, "time_ns").map_or(0, |now| now.saturating_sub(looked_ns));
+        let age = human::duration(age);
+        parts.push(format!(
+            "of {} looked at {age} before",
+            human::bytes(looked)
+        ));
     }
     or_dash(parts)
 }
@@ -324,7 +333,6 @@ fn frames(record: &Record) -> String {
 fn physical_pages(record: &Record) -> String {
     let mut parts = Vec::new();
     for (name, label) in [
-        ("bytes_in_4kib_pages", "4 KiB"),
         ("bytes_in_2mib_pages", "2 MiB"),
         ("bytes_in_1gib_pages", "1 GiB"),
     ] {

@@ -76,17 +76,22 @@ impl Kind {
     }
 }
 
-/// What a look into the page tables found out about the bytes of a record. A field that was not measured is `None`.
+/// What was found out about the pages of a block or page of execution memory when it was last looked at, all its
+/// ranges together. A field that was not measured is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Physical {
-    /// Pages in memory.
-    pub present_pages: Option<u64>,
-    /// Pages on a swap device.
-    pub swapped_pages: Option<u64>,
+    /// When it was looked at, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Bytes that were looked at: less than it has where the budget was short.
+    pub looked_bytes: u64,
+    /// Of them, bytes in memory.
+    pub present_bytes: u64,
+    /// Of them, bytes on a swap device.
+    pub swapped_bytes: u64,
     /// Page frame numbers, in the order of the pages.
     pub frames: Option<Vec<u64>>,
-    /// Bytes in pages of 4 KiB, 2 MiB and 1 GiB.
-    pub bytes_by_page_size: Option<[u64; 3]>,
+    /// Of those in memory, bytes in pages of 2 MiB and of 1 GiB.
+    pub huge_page_bytes: Option<[u64; 2]>,
     /// NUMA nodes that hold bytes, ascending.
     pub nodes: Option<Vec<u32>>,
     /// How often it is touched, from 0 to 1.
@@ -194,7 +199,7 @@ impl Record {
     }
 
     fn bytes_in(&self, size: usize) -> Option<i64> {
-        self.physical(|pages| long(pages.bytes_by_page_size?[size]))
+        self.physical(|pages| long(pages.huge_page_bytes?[size]))
     }
 }
 
@@ -295,7 +300,7 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "task_attempt_id",
-        Value::Long(|r| r.task_attempt_id.and_then(long), false),
+        Value::Long(|r| r.task_attempt_id.and_then(long), true),
         "task attempt that did it; of a `drop` the one that had stored it",
     ),
     column(
@@ -350,7 +355,7 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "address_age_ms",
-        Value::Long(|r| long(r.address_age_ns? / 1_000_000), false),
+        Value::Long(|r| long(r.address_age_ns? / 1_000_000), true),
         "how many milliseconds before the access the address was last told; 0 where it came with the access",
     ),
     column(
@@ -399,14 +404,24 @@ pub const COLUMNS: &[Column] = &[
         "whether a range crosses a page's end",
     ),
     column(
-        "present_pages",
-        Value::Long(|r| r.physical(|p| long(p.present_pages?)), false),
-        "pages in memory",
+        "looked_ns",
+        Value::Long(|r| r.physical(|p| long(p.time_ns)), false),
+        "when its pages were last looked at, nanoseconds since 1970; what follows stands for that time and for all ranges together",
     ),
     column(
-        "swapped_pages",
-        Value::Long(|r| r.physical(|p| long(p.swapped_pages?)), false),
-        "pages on a swap device",
+        "looked_bytes",
+        Value::Long(|r| r.physical(|p| long(p.looked_bytes)), false),
+        "bytes that were looked at; less than there are where the resolver's budget was short",
+    ),
+    column(
+        "present_bytes",
+        Value::Long(|r| r.physical(|p| long(p.present_bytes)), false),
+        "of them, bytes in memory",
+    ),
+    column(
+        "swapped_bytes",
+        Value::Long(|r| r.physical(|p| long(p.swapped_bytes)), false),
+        "of them, bytes on a swap device",
     ),
     column(
         "frames",
@@ -414,19 +429,14 @@ pub const COLUMNS: &[Column] = &[
         "page frame numbers: the physical address divided by 4096",
     ),
     column(
-        "bytes_in_4kib_pages",
-        Value::Long(|r| r.bytes_in(0), false),
-        "bytes in pages of 4 KiB",
-    ),
-    column(
         "bytes_in_2mib_pages",
-        Value::Long(|r| r.bytes_in(1), false),
-        "bytes in pages of 2 MiB",
+        Value::Long(|r| r.bytes_in(0), false),
+        "of those in memory, bytes in pages of 2 MiB; what is in neither huge size is in base pages",
     ),
     column(
         "bytes_in_1gib_pages",
-        Value::Long(|r| r.bytes_in(2), false),
-        "bytes in pages of 1 GiB",
+        Value::Long(|r| r.bytes_in(1), false),
+        "of those in memory, bytes in pages of 1 GiB",
     ),
     column(
         "nodes",

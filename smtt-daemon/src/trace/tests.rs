@@ -68,6 +68,18 @@ fn record(source: &Arc<Source>, number: u64) -> Record {
     )];
     record.range_first = Some(0);
     record.range_total = Some(1);
+    if matches!(record.kind, Kind::Get) {
+        let length = 1 << 20 | block & 0xffff;
+        record.physical = Some(Box::new(Physical {
+            time_ns: time_of(number / 5000 * 5000),
+            looked_bytes: length,
+            present_bytes: length,
+            swapped_bytes: 0,
+            huge_page_bytes: Some([0, 0]),
+            nodes: Some(vec![(block % 2) as u32]),
+            ..Physical::default()
+        }));
+    }
     record
 }
 
@@ -165,10 +177,12 @@ fn every_column_comes_back_as_it_was_written() {
     whole.duration_ns = Some(5);
     whole.ranges = vec![(0x1ff8, 16), (0x3000, 4096), (0x5000, 1)];
     whole.physical = Some(Box::new(Physical {
-        present_pages: Some(3),
-        swapped_pages: Some(1),
+        time_ns: 7,
+        looked_bytes: 4113,
+        present_bytes: 4097,
+        swapped_bytes: 16,
         frames: Some(vec![9, 8, 7]),
-        bytes_by_page_size: Some([4113, 0, 0]),
+        huge_page_bytes: Some([0, 0]),
         nodes: Some(vec![0, 1]),
         hotness: Some(0.5),
         hotness_method: Some("samples"),
@@ -186,7 +200,7 @@ fn every_column_comes_back_as_it_was_written() {
     let expected = serde_json::json!({
         "application_id": "app-1", "host": "host-1", "kind": "get", "virtual_address": 0x1ff8, "length_bytes": 16,
         "further_addresses": [0x3000, 0x5000], "further_lengths": [4096, 1], "first_page": 1, "pages": 4,
-        "crosses_pages": true, "frames": [9, 8, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5,
+        "crosses_pages": true, "looked_ns": 7, "present_bytes": 4097, "frames": [9, 8, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5,
     });
     for (name, value) in expected.as_object().expect("an object") {
         assert_eq!(rows[0].get(name), Some(value), "{name}");

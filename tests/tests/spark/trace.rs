@@ -21,8 +21,8 @@ const SETTLE: Duration = Duration::from_secs(30);
 const COUNT: &str = "
 import collections, sys
 import pyarrow.dataset
-table = pyarrow.dataset.dataset(sys.argv[1], format='parquet', partitioning='hive').to_table()
-assert set(table['application_id'].to_pylist()) <= {sys.argv[2]}, set(table['application_id'].to_pylist())
+traces = pyarrow.dataset.dataset(sys.argv[1], format='parquet', partitioning='hive')
+table = traces.to_table(filter=pyarrow.dataset.field('application_id') == sys.argv[2])
 for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()):
     print(f'{kind}={count}')
 ";
@@ -85,25 +85,29 @@ fn parse(words: &str) -> Result<Kinds> {
         .collect()
 }
 
-/// Waits until everything told is in finished segments, and returns its kinds. Losses on the way are an error that
-/// names them: this job is small.
-fn settled(daemon: &Daemon, logs: &Path) -> Result<Kinds> {
+/// Waits until everything told is in finished segments, and returns its kinds. A loss on the way is an error that
+/// names it: this job is small. Other applications may run on the machine; their records do not count.
+fn settled(
+    daemon: &Daemon,
+    logs: &Path,
+    trace: impl Fn(&[&str]) -> Result<String>,
+) -> Result<Kinds> {
     let start = Instant::now();
     loop {
         let kinds = told(logs)?;
-        let sum: u64 = kinds.values().sum();
-        let status = daemon.json(&["status"])?;
-        let trace = &status["trace"];
-        let written = trace["written"]
-            .as_u64()
-            .context("no trace in the status")?;
-        if written == sum && trace["held"] == 0 && trace["queued"] == 0 {
+        let mut written = Kinds::new();
+        for line in trace(&["--json"])?.lines() {
+            let record: serde_json::Value = serde_json::from_str(line)?;
+            let kind = record["kind"].as_str().context("no kind")?;
+            *written.entry(kind.to_owned()).or_default() += 1;
+        }
+        if written == kinds {
             return Ok(kinds);
         }
         if start.elapsed() > SETTLE {
             bail!(
-                "the markers told {sum} accesses ({kinds:?}), {written} are written: {}",
-                serde_json::to_string_pretty(&status)?
+                "the markers told {kinds:?}, written are {written:?}: {}",
+                serde_json::to_string_pretty(&daemon.json(&["status"])?["ledger"])?
             );
         }
         std::thread::sleep(Duration::from_millis(300));
@@ -134,7 +138,11 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
         run.reach("end")?;
         run.submitted.application_id()?
     };
-    let kinds = settled(&daemon, &logs)?;
+    let trace = |more: &[&str]| -> Result<String> {
+        let folder = folder.display().to_string();
+        daemon.ask(&[&["trace", "--folder", &folder, "--app", &id], more].concat())
+    };
+    let kinds = settled(&daemon, &logs, trace)?;
     println!("told and written: {kinds:?}");
     for (kind, least) in [("put", 4), ("get", 12), ("allocate", 4), ("free", 4)] {
         assert!(
@@ -160,10 +168,6 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
         .and_then(|row| row["rdd_id"].as_u64())
         .context("no RDD links")?
         .to_string();
-    let trace = |more: &[&str]| -> Result<String> {
-        let folder = folder.display().to_string();
-        daemon.ask(&[&["trace", "--folder", &folder, "--app", &id], more].concat())
-    };
     // The cached partitions are put once each and read once in each of the three iterations, and each record has
     // what the paper has of it.
     let puts = trace(&["--rdd", &links, "--kind", "put", "--json"])?;
@@ -212,7 +216,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
         &lab.places,
         "local[1]",
         &script.display().to_string(),
-        &[&folder.display().to_string()],
+        &[&folder.display().to_string(), &id],
     )?;
     let result = lab.run_through(&report)?.result(LIMIT)?;
     let mut words = result.split_whitespace().skip(1);
