@@ -19,20 +19,33 @@ use xtask::places::Places;
 use xtask::process::{hint, wait_for};
 
 /// The daemon's figures come with its tick, and an executor that nobody announced with its scan.
-const TOLD_LIMIT: Duration = Duration::from_secs(60);
+const TOLD_LIMIT: Duration = Duration::from_secs(120);
 /// Share of the page faults between two gates that must be known by RDD, in hundredths. The rest is the JVM's own: its
 /// compiler, the loading of classes and the scheduler, which is in the same process here.
 const ATTRIBUTED_PERCENT: u64 = 70;
 /// Share of the reads that missed the address cache in the pass that scans the cache that must be the cached RDD's, in
 /// hundredths.
 const DOMINANT_PERCENT: u64 = 80;
+/// A listing. Where every instruction is emulated the daemon may need longer than `smtt-ctl` waits for it, so it is asked
+/// again.
+fn rows(daemon: &Daemon, listing: &str) -> Result<Vec<Value>> {
+    let mut last = None;
+    let asked = wait_for("the daemon answers", TOLD_LIMIT, || {
+        Ok(daemon
+            .rows(&[listing])
+            .map_err(|error| last = Some(error))
+            .ok())
+    });
+    asked.with_context(|| format!("smtt-ctl {listing}: {last:?}"))
+}
+
 /// The only executor's row, when two ticks in a row say the same of its faults: no task runs.
 fn executor(daemon: &Daemon) -> Result<Value> {
     let mut last = Value::Null;
     wait_for("the executor's figures come to rest", TOLD_LIMIT, || {
         std::thread::sleep(Duration::from_millis(2200));
-        let rows = daemon.rows(&["executors"])?;
-        let [row] = rows.as_slice() else {
+        let listed = rows(daemon, "executors")?;
+        let [row] = listed.as_slice() else {
             return Ok(None);
         };
         let same = last["page_faults_attributed"] == row["page_faults_attributed"];
@@ -44,11 +57,12 @@ fn executor(daemon: &Daemon) -> Result<Value> {
 
 /// The row of the cached RDD.
 fn cached(daemon: &Daemon) -> Result<Value> {
-    let rows = daemon.rows(&["rdds"])?;
-    rows.iter()
+    let listed = rows(daemon, "rdds")?;
+    listed
+        .iter()
         .find(|row| row["name"] == CACHED_RDD)
         .cloned()
-        .with_context(|| format!("no RDD {CACHED_RDD:?} is listed: {rows:#?}"))
+        .with_context(|| format!("no RDD {CACHED_RDD:?} is listed: {listed:#?}"))
 }
 
 #[test]
@@ -181,7 +195,7 @@ fn page_walks() -> Result<&'static str> {
 /// Reads that missed the address cache, as sampled, by RDD.
 fn read_misses(daemon: &Daemon) -> Result<BTreeMap<String, u64>> {
     let mut misses = BTreeMap::new();
-    for row in daemon.rows(&["rdds"])? {
+    for row in rows(daemon, "rdds")? {
         if let Some(count) = row["dtlb_read_misses"].as_u64() {
             let name = format!("{} {}", row["rdd_id"], row["name"]);
             *misses.entry(name).or_default() += count;
