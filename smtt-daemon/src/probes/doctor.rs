@@ -29,6 +29,7 @@ pub fn examine() -> Vec<Check> {
         tracepoints(),
         uprobes(),
         hardware_counters(),
+        page_walks(),
         memory_nodes(),
         pages(),
     ]
@@ -166,6 +167,39 @@ fn hardware_counters() -> Check {
         )),
     };
     check("hardware counters", false, seen)
+}
+
+/// What page walks can be measured, and who else holds a counter.
+fn page_walks() -> Check {
+    const REMEDY: &str = "page faults and memory are traced all the same; `smtt-ctl pmu` shows what this CPU could give";
+    let wanted = super::walks::Wanted::here(&super::PageWalkSettings::default(), Path::new("/"));
+    let seen = match wanted {
+        Ok(wanted) => {
+            let figures: Vec<&str> = wanted
+                .figures
+                .iter()
+                .map(|figure| {
+                    figure
+                        .ratio
+                        .map_or(figure.name.key(), |_| figure.name.ratio_key())
+                })
+                .collect();
+            let watchdog = std::fs::read_to_string("/proc/sys/kernel/nmi_watchdog")
+                .is_ok_and(|text| text.trim() == "1");
+            let watchdog = if watchdog {
+                "; the kernel's watchdog holds one counter (kernel.nmi_watchdog=0 frees it)"
+            } else {
+                ""
+            };
+            Ok(format!(
+                "{}: {}{watchdog}",
+                wanted.uarch,
+                figures.join(", ")
+            ))
+        }
+        Err(why) => Err((why.reason, REMEDY)),
+    };
+    check("page walks", false, seen)
 }
 
 fn memory_nodes() -> Check {

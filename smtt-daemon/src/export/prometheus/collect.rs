@@ -8,6 +8,7 @@ use super::{Family, Sample, Value};
 use crate::aggregate::{FaultFigures, Held, Measured, State, total, unattributed};
 use crate::attribute::{Agreement, Names, RddKey};
 use crate::control::Shared;
+use crate::probes::walks::PROBE;
 use smtt_common::counter::{ExecutorCounters, FaultCounters, Unattributed};
 use smtt_common::walk::WalkCounters;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -225,6 +226,8 @@ fn daemon(families: &mut Families, shared: &Shared) {
         .probes()
         .into_iter()
         .filter(|probe| probe.verdict != "not_applicable")
+        // A machine without counters has nothing that could be up.
+        .filter(|probe| probe.name != PROBE || probe.verdict != "unsupported")
     {
         *probes.entry(probe.name).or_default() |= probe.verdict == "ok";
     }

@@ -59,7 +59,7 @@ metrics! {
     BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
         "Version of the daemon and how its kernel side was built", "";
     PROBE_UP "smtt_probe_up" Gauge &["probe"],
-        "Whether a probe is attached by any of its hooks", "the probe is not needed or switched off";
+        "Whether a probe is attached by any of its hooks", "the probe is not needed, switched off, or for counters that the machine does not have";
     EVENTS_ATTEMPTED "smtt_events_attempted_total" Counter &["hop"],
         "Records that came to a hop on their way from the executors to the state", "no slot file is open (hop marker)";
     EVENTS_LOST "smtt_events_lost_total" Counter &["hop", "cause"],
