@@ -285,7 +285,7 @@ fn init(disk: bool) -> String {
          mount -t tracefs trace /sys/kernel/tracing\n\
          mount -t debugfs debug /sys/kernel/debug\n\
          mount -t bpf bpf /sys/fs/bpf\n\
-         mount -t tmpfs tmp /tmp\n\
+         chmod 1777 /tmp\n\
          ip link set lo up\n\
          echo 0 > /proc/sys/kernel/numa_balancing\n\
          hostname guest\n\
