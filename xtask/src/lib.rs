@@ -18,12 +18,14 @@
 //! | [`cross`] | programs for the processors of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
 //! | [`bench`] | `cargo xtask bench` |
+//! | [`experiment`] | `cargo xtask experiment` |
 //! | [`tidy`] | `cargo xtask tidy` |
 
 pub mod bench;
 pub mod cross;
 pub mod daemon;
 pub mod demo;
+pub mod experiment;
 pub mod fixture;
 pub mod http;
 pub mod marker;

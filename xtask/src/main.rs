@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
-use xtask::{bench, demo, marker, process, setup, stages, tidy, vm};
+use xtask::{bench, demo, experiment, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
@@ -51,6 +51,18 @@ enum Task {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::names()))]
         names: Vec<String>,
     },
+    /// Run the workloads of the paper on a cluster of one and of two workers, and put its tables beside ours.
+    Experiment {
+        /// Size of the inputs: tiny, small (10 times), or a number of times tiny.
+        #[arg(long, default_value = "small", value_parser = experiment::scale)]
+        scale: u32,
+        /// Only this workload.
+        #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(experiment::names()))]
+        workload: Option<String>,
+        /// Only on so many workers: 1 or 2.
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=2))]
+        workers: Option<u8>,
+    },
     /// Build the marker's jar and native library, and check them.
     Marker {
         /// Folder with the jars of the Spark to compile against (default: the oldest that is set up).
@@ -91,6 +103,18 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Test { stages } => stages::test(&places, stages),
         Task::Vm { machine } => vm::test(&places, machine.as_deref()),
         Task::Bench { names } => bench::bench(&places, names),
+        Task::Experiment {
+            scale,
+            workload,
+            workers,
+        } => experiment::experiment(
+            &places,
+            &experiment::Plan {
+                scale: *scale,
+                workload: workload.clone(),
+                workers: workers.map(usize::from),
+            },
+        ),
         Task::Marker { jars, out } => {
             let jars = jars
                 .clone()

@@ -96,6 +96,12 @@ impl Places {
     pub fn fixture_jar(&self) -> PathBuf {
         self.target.join("fixture/smtt-fixture.jar")
     }
+
+    /// The compiled workloads of the experiment.
+    #[must_use]
+    pub fn scala_jar(&self) -> PathBuf {
+        self.target.join("fixture/smtt-experiment.jar")
+    }
 }
 
 fn set(name: &str) -> Option<PathBuf> {

@@ -227,6 +227,29 @@ impl Application {
         Self::new(master, program)
     }
 
+    /// A Scala application of the fixture; only for the Spark version of the demo.
+    ///
+    /// # Errors
+    /// When it is not built, or the machine has no free port.
+    pub fn scala(places: &Places, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
+        let jar = places.scala_jar();
+        if !jar.is_file() {
+            bail!(
+                "{} is not built: run `cargo xtask experiment`",
+                jar.display()
+            );
+        }
+        let mut program = vec![
+            OsString::from("--jars"),
+            places.fixture_jar().into(),
+            "--class".into(),
+            format!("io.smtt.fixture.{class}").into(),
+            jar.into(),
+        ];
+        program.extend(arguments.iter().map(OsString::from));
+        Self::new(master, program)
+    }
+
     /// A Python application of the fixture.
     ///
     /// # Errors

@@ -75,6 +75,22 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     Ok(number(&fields, 24)? * page.cast_unsigned())
 }
 
+/// Most resident memory that a process ever had, in bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident_peak_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let kib: u64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("{path} has no VmHWM"))?;
+    Ok(kib * 1024)
+}
+
 /// Processes that descend from `pid`, without itself.
 ///
 /// # Errors
