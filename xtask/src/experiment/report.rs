@@ -211,9 +211,7 @@ impl Results {
     }
 
     fn memory(&self) -> String {
-        let mut text = format!(
-            "\n## Memory held by RDDs\n\n![Memory held by RDDs](experiment/rdd-memory.svg)\n\nIn per cent. `heap`: the most that RDDs held at one sampled moment (storage memory of their blocks, and execution memory allocated while they were current), of the largest heap of all executors. `storage`: without execution memory. `resident`: the same as `heap`, of the executors' peak of resident memory. Samples are taken every 0.5 s, so a shorter peak is missed.\n\n| workload | paper, one node | heap, one worker | storage | resident | heap, two workers | storage | resident |\n|---|--:|--:|--:|--:|--:|--:|--:|\n"
-        );
+        let mut text = "\n## Memory held by RDDs\n\n![Memory held by RDDs](experiment/rdd-memory.svg)\n\nIn per cent. `heap`: the most that RDDs held at one sampled moment (storage memory of their blocks, and execution memory allocated while they were current), of the largest heap of all executors. `storage`: without execution memory. `resident`: the same as `heap`, of the executors' peak of resident memory. Samples are taken every 0.5 s, so a shorter peak is missed.\n\n| workload | paper, one node | heap, one worker | storage | resident | heap, two workers | storage | resident |\n|---|--:|--:|--:|--:|--:|--:|--:|\n".to_owned();
         for paper in PAPER {
             let _ = write!(text, "| {} | {:.2} ", paper.workload, paper.rdd_share);
             for workers in [1, 2] {
@@ -363,7 +361,7 @@ impl Results {
     }
 }
 
-const COMPARABLE: &str = "What can be compared with the paper: which workloads hold much of their memory in RDDs and which hold little, in their order. What cannot: the height of the shares, because it follows from the size of the input against the heap (raise `--scale` until the cache is full), from Spark's version and from generated inputs in place of SparkBench's; two workers, because they share one memory and one set of processors; times.\n";
+const COMPARABLE: &str = "What can be compared with the paper: what is measured and how it is defined. What cannot: the height of the shares and, unless the inputs fill the cache, the order of the workloads, because both follow from the size of the input against the heap (raise `--scale` until the cache is full), from Spark's version and from generated inputs in place of SparkBench's; two workers, because they share one memory and one set of processors; times.\n";
 
 fn percent(share: Option<f64>) -> String {
     plain(share.map(|share| 100.0 * share))
