@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what tracing costs, each figure against its target.
 //!
-//! Everything that is compared runs in turns in one session, because the machine's speed changes between
-//! sessions; printed are ratios or differences of neighbours, and their median.
+//! Everything that is compared runs in turns in one run, because the machine's speed changes from one run to
+//! the next; printed are ratios or differences of neighbours, and their median.
 
 mod fault;
 mod job;
