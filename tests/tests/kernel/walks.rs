@@ -285,8 +285,8 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
     let samples = (a + b) as f64;
     let exact = a_ns as f64 / (a_ns + b_ns) as f64;
     let sampled = a as f64 / samples;
-    // What a share of so many samples taken by chance keeps to in 19 of 20 cases; regular ones scatter less.
-    let interval = 1.96 * (exact * (1.0 - exact) / samples).sqrt();
+    // What a share of so many samples taken by chance keeps to in 99 of 100 cases; regular ones scatter less.
+    let interval = 2.576 * (exact * (1.0 - exact) / samples).sqrt();
     println!(
         "RDD A had {:.3} % of the CPU time and has {:.3} % of {samples} samples; the interval is {:.3} %; {} ms of {} ms were sampled",
         exact * 100.0,
@@ -307,10 +307,15 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
         (0.68..0.72).contains(&exact),
         "the workload missed its duty cycle: {done}"
     );
+    // In a virtual machine a timer that is due on an idle processor may fire late, in the thread that has woken up
+    // meanwhile: that sample stands for idle time too. The clock runs on in it, as no counter of cycles does. So what
+    // was sampled is no less than the threads' time, and the number of samples is no more.
     let (all_sampled, all_spent) = (a_sampled_ns + b_sampled_ns, a_ns + b_ns);
+    let by_number = (a + b) * CLOCK_PERIOD;
     ensure!(
-        all_sampled.abs_diff(all_spent) * 10 <= all_spent,
-        "{all_sampled} ns sampled of {all_spent} ns"
+        all_sampled * 10 >= all_spent * 9 && by_number * 10 <= all_spent * 11,
+        "{all_sampled} ns sampled in {} samples, {by_number} ns by their number, of {all_spent} ns",
+        a + b
     );
     ensure!(
         (sampled - exact).abs() <= interval,
