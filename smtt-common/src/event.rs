@@ -24,8 +24,8 @@ pub const PAYLOAD_CLASSES: [usize; 3] = [128, 512, PAYLOAD_MAX];
 pub struct RecordHeader {
     /// See [`Kind`].
     pub kind: u16,
-    /// Zero; room for later.
-    pub flags: u16,
+    /// NUMA node of the CPU that the thread ran on, plus one; zero where it is not known.
+    pub node_plus_one: u16,
     /// Bytes of payload that follow this header and are filled in.
     pub payload_bytes: u32,
     /// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`).

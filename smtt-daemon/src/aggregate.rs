@@ -8,6 +8,7 @@ mod executor;
 mod faults;
 mod memory;
 mod pages;
+mod reads;
 mod task;
 pub mod view;
 mod walks;
@@ -16,6 +17,7 @@ pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use memory::{Block, Held, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
+pub use reads::{Heat, NodeReads};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 

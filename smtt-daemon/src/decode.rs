@@ -264,6 +264,8 @@ pub struct BlockRead {
     pub partition: Option<u32>,
     /// Task attempt that reads it.
     pub task_attempt_id: Option<u64>,
+    /// NUMA node of the CPU that it is read from.
+    pub node: Option<u32>,
 }
 
 /// See [`Kind::BLOCK_REMOVED`].
@@ -399,10 +401,14 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
         });
     }
     let payload = &payload[..stated];
-    let fact = match smtt_common::event::marker::schema(kind) {
+    let mut fact = match smtt_common::event::marker::schema(kind) {
         Some(schema) => marker::decode(schema, payload)?,
         None => kernel::decode(kind, payload)?,
     };
+    if let Fact::BlockRead(read) = &mut fact {
+        // The kernel side's word, not the marker's.
+        read.node = header.node_plus_one.checked_sub(1).map(u32::from);
+    }
     Ok(Event {
         time_ns: header.time_ns,
         executor: header.executor,

@@ -7,7 +7,8 @@
 //! about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long for it.
 //!
 //! Addresses on the Java heap are those that the marker told last; the collector may have moved the bytes since.
-//! How often pages are used (hotness) is not looked at.
+//! How often pages are touched is not looked at: kernels
+//! seldom offer it (idle page tracking is in none of the distributions tried), so heat is taken from Spark's reads.
 
 mod budget;
 mod kernel;
@@ -48,6 +49,8 @@ pub struct ResolveSettings {
     pub milliseconds_per_second: u64,
     /// Time from the beginning of a round to that of the next.
     pub interval: Duration,
+    /// Whether frames of first pages are wanted too, for trace records.
+    pub frames: bool,
 }
 
 impl Default for ResolveSettings {
@@ -56,6 +59,7 @@ impl Default for ResolveSettings {
             pages_per_second: 10_000,
             milliseconds_per_second: 2,
             interval: Duration::from_secs(10),
+            frames: false,
         }
     }
 }
@@ -232,6 +236,9 @@ impl Resolver {
                 && let Some(run) = runs.next(slice - pages)
             {
                 pages += run.pages;
+                if self.settings.frames {
+                    process.frames(targets, run, &mut seen);
+                }
                 process.look(targets, run, &mut seen)?;
             }
             process.ask_nodes(&mut seen)?;

@@ -348,7 +348,7 @@ impl Executor {
                 return outcome;
             }
             Fact::BlockMoved(fact) => return self.memory.block_moved(&fact, now_ns, limits),
-            Fact::BlockRead(fact) => return self.memory.block_read(&fact),
+            Fact::BlockRead(fact) => return self.memory.block_read(&fact, now_ns),
             Fact::BlockRemoved(fact) => return self.memory.block_removed(&fact),
             Fact::PageAllocated(fact) => {
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);

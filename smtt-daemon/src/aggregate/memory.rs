@@ -3,7 +3,8 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
 //! hand without a walk through the tables; a test compares the two.
 
-use super::pages::{LastLook, Mark, mark, usable};
+use super::pages::{LastLook, Mark, Resolved, mark, usable};
+use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
@@ -38,6 +39,10 @@ pub struct Block {
     pub ranges: Vec<(u64, u64)>,
     /// How often it was read.
     pub reads: u64,
+    /// How often of late.
+    pub heat: Heat,
+    /// Reads from before it was looked at.
+    waiting: Waiting,
     /// When it was stored, or first told of; nanoseconds since boot.
     pub stored_ns: u64,
     told_ns: u64,
@@ -141,6 +146,14 @@ impl Block {
         mark(self.serial, usable(&self.ranges))
     }
 
+    /// Bytes whose addresses are known.
+    #[must_use]
+    pub fn addressed_bytes(&self) -> u64 {
+        usable(&self.ranges)
+            .map(|(_, length)| length)
+            .fold(0, u64::saturating_add)
+    }
+
     fn held(&self) -> Held {
         Held {
             storage_bytes: self.size_bytes,
@@ -190,6 +203,8 @@ pub struct Memory {
     pub ranges_refused: u64,
     /// Where their bytes were when the resolver last looked.
     pub looked: LastLook,
+    /// What was read of blocks, by where it was.
+    pub reads: ReadsByRdd,
     held: HashMap<RddKey, Held>,
     all: Held,
     next_serial: u64,
@@ -258,7 +273,8 @@ impl Memory {
                 && block.serialized == fact.serialized
         });
         if !same {
-            let reads = known.map_or(0, |block| block.reads);
+            let (reads, heat) =
+                known.map_or((0, Heat::default()), |block| (block.reads, block.heat));
             let stored_ns = known
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
@@ -276,6 +292,8 @@ impl Memory {
                 range_total: fact.range_total,
                 ranges: Vec::new(),
                 reads,
+                heat,
+                waiting: Waiting::default(),
                 stored_ns,
                 told_ns: time_ns,
             };
@@ -353,9 +371,11 @@ impl Memory {
     }
 
     fn remove_block(&mut self, block_id: &str) -> bool {
-        let Some(block) = self.blocks.remove(block_id) else {
+        let Some(mut block) = self.blocks.remove(block_id) else {
             return false;
         };
+        let unseen = block.waiting.place(None, block.addressed_bytes());
+        self.reads.add(block.rdd, &unseen);
         for (address, length) in &block.ranges {
             self.addresses.remove(*address, *length, block.serial);
         }
@@ -364,13 +384,39 @@ impl Memory {
     }
 
     /// A cached block is being read.
-    pub(super) fn block_read(&mut self, fact: &BlockRead) -> Outcome {
-        match self.blocks.get_mut(&fact.block_id) {
-            Some(block) => {
-                block.reads += 1;
-                Outcome::Applied
+    pub(super) fn block_read(&mut self, fact: &BlockRead, time_ns: u64) -> Outcome {
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+            return Outcome::Ignored("block_not_known");
+        };
+        block.reads += 1;
+        block.heat.read(time_ns);
+        let (mark, bytes) = (block.mark(), block.addressed_bytes());
+        let reads = match (fact.node, mark) {
+            (Some(node), Some(mark)) => match self.looked.of(mark) {
+                Some(seen) => NodeReads::of(seen, bytes, node, 1),
+                None => {
+                    block.waiting.add(node);
+                    return Outcome::Applied;
+                }
+            },
+            _ => NodeReads::unknown(block.size_bytes, 1),
+        };
+        self.reads.add(block.rdd, &reads);
+        Outcome::Applied
+    }
+
+    /// The resolver has looked.
+    pub(super) fn looked(&mut self, resolved: Resolved) {
+        self.looked = LastLook::from(resolved);
+        for block in self.blocks.values_mut() {
+            if block.waiting.is_empty() {
+                continue;
             }
-            None => Outcome::Ignored("block_not_known"),
+            let seen = block.mark().and_then(|mark| self.looked.of(mark));
+            if let Some(seen) = seen {
+                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                self.reads.add(block.rdd, &reads);
+            }
         }
     }
 
@@ -517,6 +563,10 @@ impl Memory {
 
     /// Everything is free: the process is gone.
     pub(super) fn clear(&mut self) {
+        for block in self.blocks.values_mut() {
+            let unseen = block.waiting.place(None, block.addressed_bytes());
+            self.reads.add(block.rdd, &unseen);
+        }
         self.blocks.clear();
         self.pages.clear();
         self.held.clear();

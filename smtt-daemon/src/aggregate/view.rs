@@ -7,7 +7,7 @@ mod walks;
 mod work;
 
 pub use executors::ExecutorRow;
-pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd};
+pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};

@@ -36,9 +36,13 @@ pub fn payload(words: &[u64], ranges: &[(u64, u64)], strings: &[&str]) -> Vec<u8
 #[must_use]
 pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
     let (kind, payload) = encode_fact(&event.fact);
+    let node = match &event.fact {
+        Fact::BlockRead(read) => read.node,
+        _ => None,
+    };
     let header = RecordHeader {
         kind: kind.0,
-        flags: 0,
+        node_plus_one: node.map_or(0, |node| node as u16 + 1),
         payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
         time_ns: event.time_ns,
         executor: event.executor,

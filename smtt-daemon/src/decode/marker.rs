@@ -46,6 +46,7 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             rdd_id: fields.optional_id("rdd_id")?,
             partition: fields.optional_id("partition")?,
             task_attempt_id: fields.optional("task_attempt_id"),
+            node: None,
         }),
         Kind::BLOCK_REMOVED => Fact::BlockRemoved(BlockRemoved {
             block_id: fields.text("block_id"),

@@ -259,12 +259,15 @@ fn fact() -> impl Strategy<Value = Fact> {
             ),
         block().prop_map(|block| Fact::BlockStored(Box::new(block))),
         block().prop_map(|block| Fact::BlockMoved(Box::new(block))),
-        block().prop_map(|block| Fact::BlockRead(BlockRead {
-            block_id: block.block_id,
-            rdd_id: block.rdd_id,
-            partition: block.partition,
-            task_attempt_id: block.task_attempt_id
-        })),
+        (block(), proptest::option::of(0..1000_u32)).prop_map(|(block, node)| Fact::BlockRead(
+            BlockRead {
+                block_id: block.block_id,
+                rdd_id: block.rdd_id,
+                partition: block.partition,
+                task_attempt_id: block.task_attempt_id,
+                node
+            }
+        )),
         block().prop_map(|block| Fact::BlockRemoved(BlockRemoved {
             block_id: block.block_id,
             rdd_id: block.rdd_id,

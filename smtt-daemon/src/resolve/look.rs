@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 
 use super::kernel::{self, HUGE, PRESENT, Region, SWAPPED, ZERO};
 use super::machine::{Machine, Method, other_huge_pages};
-use super::sample::Run;
+use super::sample::{Run, pages_of};
 use crate::aggregate::{Seen, SizesBy, Targets};
 use crate::discover::Handle;
 
@@ -23,6 +23,8 @@ const REGIONS: usize = 512;
 const NODES: usize = 256;
 /// Entries of `/proc/PID/pagemap` in one read.
 const ENTRIES: usize = 512;
+/// Most first pages of an owner whose frames are kept.
+pub const FRAMES: usize = 16;
 
 /// A page of `/proc/PID/pagemap` is in memory.
 const ENTRY_PRESENT: u64 = 1 << 63;
@@ -157,6 +159,41 @@ impl Process {
         match self.machine.method {
             Method::Scan => self.scan(run.address, end, clip, owner, seen),
             Method::Entries => self.entries(run.address, end, clip, owner, seen),
+        }
+    }
+
+    /// Looks once for the frames of an owner's first pages. Where they may not be known the kernel gives none.
+    pub fn frames(&self, targets: &Targets, run: Run, seen: &mut [Seen]) {
+        let page = self.machine.page_bytes;
+        let Some(range) = targets.ranges.get(run.range) else {
+            return;
+        };
+        // Ranges of an owner follow one another.
+        let is_first = run.range == 0 || targets.ranges[run.range - 1].owner != range.owner;
+        let frames = &mut seen[range.owner].frames;
+        if !is_first || !frames.is_empty() {
+            return;
+        }
+        let (first, pages) = pages_of(range.address, range.length, page);
+        let mut buffer = [0_u8; FRAMES * 8];
+        let wanted = usize::try_from(pages).unwrap_or(FRAMES).min(FRAMES);
+        let read = self
+            .pagemap
+            .read_at(&mut buffer[..wanted * 8], first / page * 8)
+            .unwrap_or(0);
+        for entry in buffer[..read].chunks_exact(8) {
+            let mut word = [0; 8];
+            word.copy_from_slice(entry);
+            let entry = u64::from_ne_bytes(word);
+            let frame = entry & ENTRY_FRAME;
+            if entry & ENTRY_PRESENT == 0 {
+                frames.push(None);
+            } else if frame != 0 {
+                frames.push(Some(frame));
+            } else {
+                frames.clear();
+                return;
+            }
         }
     }
 

@@ -195,6 +195,7 @@ fn known_block(
         record.address_age_ns = Some(now_ns.saturating_sub(block.told_ns()));
     }
     record.physical = looked(executor, block.mark());
+    record.hotness = Some(block.heat.per_minute(now_ns));
 }
 
 /// What the resolver saw of it when it last looked, at the addresses that it has now.
@@ -214,8 +215,8 @@ fn looked(executor: Option<&Executor>, mark: Option<Mark>) -> Option<Box<Physica
         present_bytes: seen.present_bytes,
         swapped_bytes: seen.swapped_bytes,
         huge_page_bytes: sized.then(|| [2 << 20, 1 << 30].map(of_size)),
+        frames: (!seen.frames.is_empty()).then(|| seen.frames.clone()),
         nodes: on_nodes.then(|| seen.by_node.iter().map(|(node, _)| *node).collect()),
-        ..Physical::default()
     }))
 }
 
@@ -412,6 +413,7 @@ mod tests {
                 rdd_id: Some(7),
                 partition: Some(2),
                 task_attempt_id: Some(40),
+                node: None,
             })
         };
         let record = middle.tell(15 * MS, read()).expect("a record");

@@ -25,6 +25,7 @@ const GENEROUS: ResolveSettings = ResolveSettings {
     pages_per_second: 10_000_000,
     milliseconds_per_second: 1000,
     interval: Duration::from_secs(10),
+    frames: true,
 };
 
 /// A workload whose memory is told, and the state that its facts made.
@@ -102,6 +103,34 @@ fn procfs_page_bytes() -> u64 {
 }
 
 impl Scene {
+    /// What was read of an RDD's blocks: bytes of the reader's node, of another one, and the share of these.
+    fn read(&self, rdd: u32) -> Result<(Option<u64>, Option<u64>, Option<f64>)> {
+        let rows = self
+            .shared
+            .state()
+            .list_pages(&Filter::default(), PagesBy::Rdd)
+            .rows;
+        let row = rows.into_iter().find(|row| row.rdd_id == Some(rdd));
+        let row = row.with_context(|| format!("no row of RDD {rdd}"))?;
+        Ok((
+            row.read_local_bytes,
+            row.read_remote_bytes,
+            row.remote_access_ratio,
+        ))
+    }
+
+    /// Frames of a block's first pages, as they go into trace records.
+    fn frames(&self, told: &Told) -> Result<Vec<Option<u64>>> {
+        let state = self.shared.state();
+        let mut memories = state.executors().values().map(|executor| &executor.memory);
+        memories
+            .find_map(|memory| {
+                let mark = memory.blocks.get(&told.name)?.mark()?;
+                Some(memory.looked.of(mark)?.frames.clone())
+            })
+            .with_context(|| format!("{} was not looked at", told.name))
+    }
+
     fn told(&self, kind: &str) -> Result<&Told> {
         self.blocks
             .get(kind)
@@ -265,6 +294,68 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
 }
 
 #[test]
+fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    ensure!(
+        scene.read(21)? == (None, None, None),
+        "nobody has looked where they are"
+    );
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let row = scene.row("half")?;
+        ensure!(
+            row.reads == Some(2) && row.hotness.is_some_and(|hot| (0.5..=2.0).contains(&hot)),
+            "{method:?}: two reads just now: {row:?}"
+        );
+        // Only what is in memory is on a node. It may be on any of them, but each byte was read twice.
+        let (local, remote, ratio) = scene.read(21)?;
+        let (local, remote) = (local.unwrap_or(0), remote.unwrap_or(0));
+        let present = row.present_bytes.context("it was looked at")?;
+        let unknown = row.node_unknown_bytes.unwrap_or(0);
+        ensure!(
+            local + remote == 2 * (present - unknown) && local + remote > 3 * MIB,
+            "{method:?}: {local} and {remote} bytes: {row:?}"
+        );
+        if nodes(&row).len() == 1 && nodes(&row).contains_key(&0) {
+            ensure!(
+                ratio == Some(0.0),
+                "{method:?}: it is on node 0, as its reader: {ratio:?}"
+            );
+        }
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn frames_are_those_of_pagemap() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let mut known = 0;
+        for (kind, told) in &scene.blocks {
+            let frames = scene.frames(told)?;
+            let expected: Vec<Option<u64>> = scene
+                .entries(told)?
+                .into_iter()
+                .take(16)
+                .map(|entry| present(entry).then_some(entry & ((1 << 55) - 1)))
+                .collect();
+            ensure!(
+                frames == expected,
+                "{method:?} {kind}: {frames:x?}, this test sees {expected:x?}"
+            );
+            known += frames.iter().flatten().count();
+        }
+        ensure!(known > 16, "{method:?}: {known} frames are known");
+    }
+    scene.workload.end()
+}
+
+#[test]
 fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
     let Some(scene) = scene(&[])? else {
         return Ok(());
@@ -401,6 +492,11 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
             nodes(&row) == BTreeMap::from([(1, 4 * MIB)]) && row.spanning_nodes == Some(0),
             "{method:?}: all of it is on node 1: {row:?}"
         );
+        let read = scene.read(25)?;
+        ensure!(
+            read == (Some(4 * MIB), Some(12 * MIB), Some(0.75)),
+            "{method:?}: read three times from node 0 and once from node 1: {read:?}"
+        );
     }
     scene.workload.end()
 }
@@ -443,6 +539,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
         pages_per_second: PAGES_PER_SECOND,
         milliseconds_per_second: 1000,
         interval: Duration::from_secs(2),
+        frames: true,
     };
     for method in methods() {
         let start = Instant::now();
@@ -474,6 +571,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
         pages_per_second: 1_000_000,
         milliseconds_per_second: 2,
         interval: Duration::from_secs(2),
+        frames: true,
     };
     let start = Instant::now();
     let mut resolver = Resolver::new(tight);
@@ -497,6 +595,7 @@ fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
         pages_per_second: 2000,
         milliseconds_per_second: 1000,
         interval: Duration::from_secs(5),
+        frames: false,
     };
     let mut resolver = Resolver::new(settings);
     std::thread::scope(|scope| -> Result<()> {

@@ -243,6 +243,7 @@ fn blocks_show_where_their_bytes_are_until_they_leave() {
         rdd_id: Some(7),
         partition: Some(0),
         task_attempt_id: Some(1),
+        node: None,
     };
     tell(&mut state, 1, 3 * S, Fact::BlockRead(read));
     let row = state
