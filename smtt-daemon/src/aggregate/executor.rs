@@ -1,6 +1,7 @@
 //! One executor: everything that was told or counted under its key.
 
-use super::memory::{Held, Memory};
+use super::held::Held;
+use super::memory::Memory;
 use super::task::{OverCap, TaskState, Tasks};
 use super::walks::{Distribution, LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
