@@ -73,6 +73,8 @@ coded! {
         PYTHON_WORKER = 15 "python_worker",
         /// Everything alive has been told again.
         RESYNC_DONE = 16 "resync_done",
+        /// All addresses on the Java heap are known again after a collection.
+        ADDRESSES_TOLD = 17 "addresses_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

@@ -6,6 +6,7 @@
 
 mod executor;
 mod faults;
+mod heap;
 mod memory;
 mod pages;
 mod task;
@@ -14,6 +15,7 @@ mod walks;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use heap::{Heap, Trust};
 pub use memory::{Block, Held, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
