@@ -6,6 +6,7 @@
 
 mod executor;
 mod faults;
+mod heap;
 mod memory;
 mod pages;
 mod reads;
@@ -15,6 +16,7 @@ mod walks;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use heap::{Heap, Trust};
 pub use memory::{Block, Held, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use reads::{Heat, NodeReads};
