@@ -1,7 +1,8 @@
 //! One executor: everything that was told or counted under its key.
 
 use super::heap::{Heap, Trust};
-use super::memory::{Held, Memory};
+use super::held::Held;
+use super::memory::Memory;
 use super::pages::{Mark, Seen};
 use super::task::{OverCap, TaskState, Tasks};
 use super::walks::{Distribution, LATE_NS, Meaning, Walks};

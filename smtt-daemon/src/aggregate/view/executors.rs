@@ -1,5 +1,6 @@
 //! Executors as rows.
 
+use super::consumers::by_class;
 use super::{Filter, Listing, PageWalkRow, Who, stages_of};
 use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
 use crate::attribute::Agreement;
@@ -212,7 +213,7 @@ impl State {
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
-            execution_memory_by_consumer: executor.memory.by_consumer(),
+            execution_memory_by_consumer: by_class(&executor.memory),
             blocks: held.blocks,
             rdds: executor
                 .rdds
