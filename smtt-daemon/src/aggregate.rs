@@ -7,6 +7,7 @@
 mod crowd;
 mod executor;
 mod faults;
+mod heap;
 mod held;
 mod memory;
 mod pages;
@@ -17,6 +18,7 @@ mod walks;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use heap::{Heap, Trust};
 pub use held::Held;
 pub use memory::{Block, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};

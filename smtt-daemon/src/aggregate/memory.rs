@@ -127,6 +127,12 @@ impl Block {
 }
 
 impl Page {
+    /// When something was last told of it, its address among it; nanoseconds since boot.
+    #[must_use]
+    pub const fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
     /// Tells it from every other block or page of its executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
@@ -306,6 +312,7 @@ impl Memory {
         let owner = Owner {
             serial: block.serial,
             is_block: true,
+            on_heap: block.on_heap,
             rdd: block.rdd,
         };
         let first = usize::try_from(fact.range_first).unwrap_or(usize::MAX);
@@ -460,6 +467,7 @@ impl Memory {
             let owner = Owner {
                 serial: page.serial,
                 is_block: false,
+                on_heap: page.on_heap,
                 rdd: page.rdd,
             };
             if self.addresses.len() >= limits.ranges_per_executor

@@ -474,6 +474,10 @@ fn any_fact() -> impl Strategy<Value = Fact> {
         })),
         small.clone().prop_map(|id| rdd(id, "x", "")),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
+        (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
+            collection,
+            moved_facts
+        }),
         Just(Fact::ProcessGone {
             exec: false,
             is_executor: false
