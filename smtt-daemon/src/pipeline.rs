@@ -371,6 +371,7 @@ impl Middle {
                 for executor in self.executors.dead() {
                     state.executor_gone(executor, now);
                 }
+                state.record_history(now);
                 for executor in state.expire(now) {
                     self.executors.forget(executor);
                     if let Err(error) = self.probes.forget_executor(executor) {

@@ -4,6 +4,8 @@
 //! it. Applications wait at gates (see `Barrier.java`): no task runs while two sides are compared. The tests
 //! take turns by themselves, because two Sparks at once would starve each other.
 
+#[path = "spark/advise.rs"]
+mod advise;
 #[path = "spark/fail_open.rs"]
 mod fail_open;
 #[path = "spark/faults.rs"]

@@ -87,6 +87,21 @@ fn difference(after: u64, before: u64) -> i64 {
     }
 }
 
+/// The part of so many bytes that is not on the Java heap: all or nothing.
+const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
+    if on_heap { 0 } else { bytes }
+}
+
+/// What a page or grant of that size holds.
+fn held_by_page(on_heap: bool, bytes: u64) -> Held {
+    Held {
+        execution_bytes: bytes,
+        pages: 1,
+        execution_off_heap_bytes: off_heap(on_heap, bytes),
+        ..Held::default()
+    }
+}
+
 /// What one RDD holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -100,6 +115,10 @@ pub struct Held {
     pub execution_bytes: u64,
     /// Pages and grants that make them up.
     pub pages: u64,
+    /// Of the bytes of blocks, those outside of the Java heap.
+    pub storage_off_heap_bytes: u64,
+    /// Of the bytes of execution memory, those outside of the Java heap.
+    pub execution_off_heap_bytes: u64,
 }
 
 impl Held {
@@ -116,6 +135,12 @@ impl Held {
         self.estimated_blocks += more.estimated_blocks;
         self.execution_bytes = self.execution_bytes.saturating_add(more.execution_bytes);
         self.pages += more.pages;
+        self.storage_off_heap_bytes = self
+            .storage_off_heap_bytes
+            .saturating_add(more.storage_off_heap_bytes);
+        self.execution_off_heap_bytes = self
+            .execution_off_heap_bytes
+            .saturating_add(more.execution_off_heap_bytes);
     }
 
     fn take(&mut self, less: &Self) {
@@ -124,6 +149,12 @@ impl Held {
         self.estimated_blocks = self.estimated_blocks.saturating_sub(less.estimated_blocks);
         self.execution_bytes = self.execution_bytes.saturating_sub(less.execution_bytes);
         self.pages = self.pages.saturating_sub(less.pages);
+        self.storage_off_heap_bytes = self
+            .storage_off_heap_bytes
+            .saturating_sub(less.storage_off_heap_bytes);
+        self.execution_off_heap_bytes = self
+            .execution_off_heap_bytes
+            .saturating_sub(less.execution_off_heap_bytes);
     }
 }
 
@@ -159,6 +190,7 @@ impl Block {
             storage_bytes: self.size_bytes,
             blocks: 1,
             estimated_blocks: u64::from(!self.serialized),
+            storage_off_heap_bytes: off_heap(self.on_heap, self.size_bytes),
             ..Held::default()
         }
     }
@@ -178,11 +210,7 @@ impl Page {
     }
 
     fn held(&self) -> Held {
-        Held {
-            execution_bytes: self.size_bytes,
-            pages: 1,
-            ..Held::default()
-        }
+        held_by_page(self.on_heap, self.size_bytes)
     }
 }
 
@@ -446,7 +474,7 @@ impl Memory {
         if let Some(page) = self.pages.get_mut(&key) {
             page.told_ns = time_ns;
             if matches!(key, PageKey::Grant(..)) {
-                let (rdd, before) = (page.rdd, page.size_bytes);
+                let (rdd, on_heap, before) = (page.rdd, page.on_heap, page.size_bytes);
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
@@ -455,7 +483,7 @@ impl Memory {
                 };
                 page.told_in = told_in.or(page.told_in);
                 let after = page.size_bytes;
-                self.resized(rdd, before, after);
+                self.resized(rdd, on_heap, before, after);
                 return (Outcome::Applied, difference(after, before));
             }
             if page.address == fact.address && page.size_bytes == fact.size_bytes {
@@ -503,10 +531,10 @@ impl Memory {
             let Some(grant) = self.pages.get_mut(&key) else {
                 return (Outcome::Ignored("page_not_known"), 0);
             };
-            let (rdd, before) = (grant.rdd, grant.size_bytes);
+            let (rdd, on_heap, before) = (grant.rdd, grant.on_heap, grant.size_bytes);
             grant.size_bytes = before.saturating_sub(fact.size_bytes);
             let after = grant.size_bytes;
-            self.resized(rdd, before, after);
+            self.resized(rdd, on_heap, before, after);
             if after == 0 {
                 self.page_forgotten(&key);
             }
@@ -519,23 +547,9 @@ impl Memory {
     }
 
     /// A grant has another size now.
-    fn resized(&mut self, rdd: RddKey, before: u64, after: u64) {
-        self.hold(
-            rdd,
-            &Held {
-                execution_bytes: after,
-                pages: 1,
-                ..Held::default()
-            },
-        );
-        self.release(
-            rdd,
-            &Held {
-                execution_bytes: before,
-                pages: 1,
-                ..Held::default()
-            },
-        );
+    fn resized(&mut self, rdd: RddKey, on_heap: bool, before: u64, after: u64) {
+        self.hold(rdd, &held_by_page(on_heap, after));
+        self.release(rdd, &held_by_page(on_heap, before));
     }
 
     /// Removes a page and its addresses; returns its size in bytes.

@@ -103,7 +103,7 @@ pub struct Who {
 }
 
 impl Who {
-    fn new(executor: &Executor) -> Self {
+    pub(super) fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),
@@ -143,7 +143,7 @@ pub struct Listing<Row> {
 
 impl State {
     /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
-    fn listing<Row>(
+    pub(super) fn listing<Row>(
         &self,
         filter: &Filter,
         mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>),

@@ -194,7 +194,7 @@ impl Figures {
         })
     }
 
-    fn fill(&self, row: &mut PagesRow, looked: &LastLook, now_ns: u64) {
+    pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, looked: &LastLook, now_ns: u64) {
         row.held_bytes = self.held_bytes;
         if self.blocks > 0 {
             row.reads = Some(self.reads);
