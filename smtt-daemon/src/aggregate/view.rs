@@ -6,7 +6,7 @@ mod rdds;
 mod walks;
 mod work;
 
-pub use executors::ExecutorRow;
+pub use executors::{ExecutorRow, SpanRow};
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
