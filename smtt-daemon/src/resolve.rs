@@ -14,6 +14,7 @@ mod budget;
 mod kernel;
 mod look;
 mod machine;
+mod mappings;
 mod sample;
 
 use std::sync::Arc;
@@ -247,6 +248,9 @@ impl Resolver {
                 break;
             }
         }
+        let start = cpu_ns();
+        let remapped = process.remapped(targets)?;
+        self.spend(0, cpu_ns().saturating_sub(start));
         if !process.is_there() {
             return Err(LookError::Ended);
         }
@@ -254,7 +258,14 @@ impl Resolver {
             time_ns,
             page_bytes,
             sizes_by: process.sizes_by,
-            owners: targets.owners.iter().copied().zip(seen).collect(),
+            owners: targets
+                .owners
+                .iter()
+                .copied()
+                .zip(seen)
+                .zip(remapped)
+                .filter_map(|(owner, remapped)| (!remapped).then_some(owner))
+                .collect(),
         }))
     }
 }

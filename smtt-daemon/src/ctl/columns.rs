@@ -101,7 +101,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 9, 30>(
+    columns: &with_page_walks::<7, 10, 31>(
         [
             APPLICATION,
             EXECUTOR,
@@ -117,6 +117,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("tasks_running", "RUN", Form::Count, 3),
             column("tasks_succeeded", "DONE", Form::Count, 4),
             column("tasks_failed", "FAIL", Form::Count, 4),
+            column("execution_memory_by_consumer", "HELD BY", Form::Holders, 5),
             column("blocks", "BLOCKS", Form::Count, 6),
             column("facts_dropped", "DROPPED", Form::Count, 7),
             column("spark_version", "SPARK", Form::Word, 9),
@@ -160,7 +161,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<12, 2, 28>(
+    columns: &with_page_walks::<12, 4, 30>(
         [
             APPLICATION,
             EXECUTOR,
@@ -175,7 +176,17 @@ pub const TASKS: ListingKind = ListingKind {
             WRITE,
             MAJOR,
         ],
-        [PEAK, column("reason", "REASON", Form::Text, 8)],
+        [
+            PEAK,
+            column(
+                "execution_memory_spark_peak_bytes",
+                "SPARK PEAK",
+                Form::Bytes,
+                4,
+            ),
+            column("consumers", "HELD BY", Form::Holders, 5),
+            column("reason", "REASON", Form::Text, 8),
+        ],
     ),
 };
 
@@ -253,6 +264,7 @@ mod tests {
                 &TASKS,
                 serde_json::to_value(TaskRow {
                     reason: Some(String::new()),
+                    execution_memory_spark_peak_bytes: Some(0),
                     ..TaskRow::default()
                 }),
             ),

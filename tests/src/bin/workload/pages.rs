@@ -11,7 +11,7 @@ use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_daemon::decode::encode::payload;
 use smtt_tests::page_walk::a_processor_of_each_node;
 
-use crate::Options;
+use crate::{Options, say, wait};
 use crate::marker::Marker;
 use crate::memory::{PAGE, pin};
 
@@ -114,8 +114,8 @@ fn tell_reads(
 
 /// A block of each kind; every second page of one is touched, and that block is read twice from the first node.
 /// `node=N` adds one that is bound to that node, and read three times from the first node
-/// and once from the last; `large=GIB` one of so many GiB whose first
-/// 256 MiB are written.
+/// and once from the last; `large=GIB` one of so many GiB whose first 256 MiB are written. With `free=yes` it says
+/// `HELD` and what it holds, waits for a line, and then gives the large block back and tells so.
 pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     let processors = a_processor_of_each_node();
     let (first, last) = (
@@ -189,13 +189,24 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         }
     }
 
-    let large = options.number("large", 0)? as usize;
+    let large = (options.number("large", 0)? as usize) << 30;
+    let mut given_back = None;
     if large > 0 {
-        let start = small(large << 30)?;
+        let start = small(large)?;
         write(start, 0..256 * MIB / PAGE);
-        block(26, "large", start, large << 30);
+        block(26, "large", start, large);
+        given_back = options.text("free").map(|_| start);
     }
-    Ok(json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out }))
+    let done = json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out });
+    if let Some(start) = given_back {
+        say(&format!("HELD {done}"))?;
+        wait()?;
+        // SAFETY: exactly the mapping made above, which nothing uses any more.
+        unsafe { libc::munmap(start as *mut libc::c_void, large) };
+        let removed = payload(&[26, 0], &[], &["rdd_26_0"]);
+        marker.tell(Kind::BLOCK_REMOVED, &removed);
+    }
+    Ok(done)
 }
 
 /// How often another thread was put in the place of the calling one while that could have gone on.
