@@ -425,7 +425,16 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
             .find_map(|row| row.application_name.clone()),
         ..ApplicationAdvice::default()
     };
-    for outcome in outcomes {
+    for mut outcome in outcomes {
+        if advice.application_id.is_none() {
+            // Without a word from the marker there are no blocks, tasks and pages to look at: that is not health.
+            let Check { id, looks_for, .. } = outcome.check;
+            outcome = Outcome::not_checked(
+                &id,
+                &looks_for,
+                "the marker of these executors has told nothing yet",
+            );
+        }
         advice.findings.extend(outcome.findings);
         advice.checks.push(outcome.check);
     }

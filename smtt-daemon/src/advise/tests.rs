@@ -158,6 +158,20 @@ fn without_figures_nothing_is_claimed_and_nothing_is_called_well() {
 }
 
 #[test]
+fn executors_that_told_nothing_are_not_called_well() {
+    let mut view = view();
+    view.executors[0].who.application_id = None;
+    let advice = advise(&view, &around());
+    assert!(
+        advice
+            .checks
+            .iter()
+            .all(|check| check.went == Went::NotChecked),
+        "{advice:?}"
+    );
+}
+
+#[test]
 fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
     let mut view = view();
     view.rdds.push(rdd(8, "unread"));
@@ -200,7 +214,10 @@ fn blocks_that_come_back_are_found_by_their_share() {
     let finding = found(&advice, "evicted_and_stored_again").expect("found");
     assert_eq!(finding.cost.share, Some(0.25));
     let said = lines(finding);
-    assert!(said.contains("MEMORY_ONLY_SER") && said.contains("MEMORY_AND_DISK"), "{said}");
+    assert!(
+        said.contains("MEMORY_ONLY_SER") && said.contains("MEMORY_AND_DISK"),
+        "{said}"
+    );
     assert!(said.contains("spark.memory.fraction"), "{said}");
     view.rdds[0].blocks_stored = 200;
     assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
@@ -212,9 +229,15 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
     view.pages[0].swapped_bytes = Some(32 * MIB);
     let advice = advise(&view, &around());
     let finding = found(&advice, "swapped").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::High, Some(0.25)));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, Some(0.25))
+    );
     let said = lines(finding);
-    assert!(said.contains("spark.executor.memory") && said.contains("vm.swappiness=1"), "{said}");
+    assert!(
+        said.contains("spark.executor.memory") && said.contains("vm.swappiness=1"),
+        "{said}"
+    );
     let none = Surroundings {
         swap_bytes: Some(0),
         ..around()
@@ -251,10 +274,19 @@ fn with_walks(mut view: View, low: f64, of_executor: f64) -> View {
 fn small_pages_count_by_what_their_walks_cost() {
     let advice = advise(&with_walks(view(), 0.2, 0.1), &around());
     let finding = found(&advice, "small_pages").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::Medium, Some(0.1)));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::Medium, Some(0.1))
+    );
     assert!(lines(finding).contains("-XX:+UseTransparentHugePages"));
     // The lower end of the interval decides.
-    assert!(found(&advise(&with_walks(view(), 0.04, 0.1), &around()), "small_pages").is_none());
+    assert!(
+        found(
+            &advise(&with_walks(view(), 0.04, 0.1), &around()),
+            "small_pages"
+        )
+        .is_none()
+    );
     // Large pages.
     let mut large = with_walks(view(), 0.2, 0.1);
     large.pages[0].page_sizes = Some(vec![PageSizeRow {
@@ -264,14 +296,20 @@ fn small_pages_count_by_what_their_walks_cost() {
     assert!(found(&advise(&large, &around()), "small_pages").is_none());
     // Sizes that nobody told are no small pages, and no large ones.
     large.pages[0].page_sizes = None;
-    assert_eq!(went(&advise(&large, &around()), "small_pages"), Went::NotChecked);
+    assert_eq!(
+        went(&advise(&large, &around()), "small_pages"),
+        Went::NotChecked
+    );
 }
 
 #[test]
 fn without_counters_page_faults_stand_in_and_the_finding_says_so() {
     let mut view = view();
     view.no_walks = "no hardware counters".to_owned();
-    assert!(found(&advise(&view, &around()), "small_pages").is_none(), "no faults, no claim");
+    assert!(
+        found(&advise(&view, &around()), "small_pages").is_none(),
+        "no faults, no claim"
+    );
     view.rdds[0].faults = FaultFigures {
         page_faults: Some(100_000),
         ..FaultFigures::default()
@@ -282,23 +320,35 @@ fn without_counters_page_faults_stand_in_and_the_finding_says_so() {
     assert!(finding.cost.estimated);
     // 100,000 faults at a microsecond of 10 s of CPU time.
     assert_eq!(finding.cost.share, Some(0.01));
-    assert!(finding.not_measured[0].contains("no hardware counters"), "{finding:?}");
+    assert!(
+        finding.not_measured[0].contains("no hardware counters"),
+        "{finding:?}"
+    );
     // Without the process's times there is no share, not one of nothing.
     let mut blind = around();
     blind.processes.clear();
     let advice = advise(&view, &blind);
-    assert_eq!(found(&advice, "small_pages").expect("found").cost.share, None);
+    assert_eq!(
+        found(&advice, "small_pages").expect("found").cost.share,
+        None
+    );
 }
 
 #[test]
 fn the_huge_page_setting_follows_where_the_bytes_are_and_what_is_set() {
-    let said = |view: &View, around: &Surroundings| lines(found(&advise(view, around), "small_pages").expect("found"));
+    let said = |view: &View, around: &Surroundings| {
+        lines(found(&advise(view, around), "small_pages").expect("found"))
+    };
     let mut view = with_walks(view(), 0.2, 0.1);
     let on_heap = said(&view, &around());
     assert!(!on_heap.contains("glibc"), "{on_heap}");
     view.rdds[0].storage_memory_off_heap_bytes = 128 * MIB;
     let off_heap = said(&view, &around());
-    assert!(off_heap.contains("glibc.malloc.hugetlb=1") && !off_heap.contains("UseTransparentHugePages"), "{off_heap}");
+    assert!(
+        off_heap.contains("glibc.malloc.hugetlb=1")
+            && !off_heap.contains("UseTransparentHugePages"),
+        "{off_heap}"
+    );
     view.rdds[0].storage_memory_off_heap_bytes = 0;
     let never = Surroundings {
         transparent_huge_pages: Some("never".to_owned()),
@@ -310,7 +360,10 @@ fn the_huge_page_setting_follows_where_the_bytes_are_and_what_is_set() {
         ..around()
     };
     let reserved = said(&view, &always);
-    assert!(reserved.contains("vm.nr_hugepages=512"), "1 GiB of heap: {reserved}");
+    assert!(
+        reserved.contains("vm.nr_hugepages=512"),
+        "1 GiB of heap: {reserved}"
+    );
 }
 
 #[test]
@@ -320,9 +373,15 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
     view.pages[0].read_remote_bytes = Some(300 * MIB);
     let advice = advise(&view, &around());
     let finding = found(&advice, "remote_memory").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::Medium, Some(0.75)));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::Medium, Some(0.75))
+    );
     let said = lines(finding);
-    assert!(said.contains("numactl --cpunodebind=N --membind=N"), "{said}");
+    assert!(
+        said.contains("numactl --cpunodebind=N --membind=N"),
+        "{said}"
+    );
     // Bound to one node.
     let mut bound = around();
     let process = bound.processes.get_mut(&7).expect("there");
@@ -334,7 +393,10 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
     // Where reads were not placed, where the bytes are is all that is known, and worth less.
     view.pages[0].read_local_bytes = None;
     view.pages[0].read_remote_bytes = None;
-    assert!(found(&advise(&view, &around()), "remote_memory").is_none(), "all on one node");
+    assert!(
+        found(&advise(&view, &around()), "remote_memory").is_none(),
+        "all on one node"
+    );
     let node = |node| NodeRow {
         node,
         bytes: 64 * MIB,
@@ -342,7 +404,10 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
     view.pages[0].nodes = Some(vec![node(0), node(1)]);
     let advice = advise(&view, &around());
     let finding = found(&advice, "remote_memory").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::Low, Some(0.5)));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::Low, Some(0.5))
+    );
     assert!(finding.not_measured[0].contains("no read of its blocks was placed"));
     // Two executors, each on a node of its own, are as it should be.
     let on = |at| PagesRow {
@@ -366,13 +431,24 @@ fn spilling_is_found_by_its_share_of_the_task_time() {
         execution_memory_peak_bytes: MIB,
         ..StageRow::default()
     }];
-    let spill = |duration_ns| BTreeMap::from([("spill".to_owned(), SpanRow { count: 2, duration_ns })]);
+    let spill = |duration_ns| {
+        BTreeMap::from([(
+            "spill".to_owned(),
+            SpanRow {
+                count: 2,
+                duration_ns,
+            },
+        )])
+    };
     view.executors[0].spans = spill(4_000);
     assert!(found(&advise(&view, &around()), "spilling").is_none());
     view.executors[0].spans = spill(30_000);
     let advice = advise(&view, &around());
     let finding = found(&advice, "spilling").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::High, Some(0.3)));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, Some(0.3))
+    );
     assert!(finding.title.contains("stage 3"), "{}", finding.title);
 }
 
@@ -386,8 +462,15 @@ fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
     let advice = advise(&view, &around());
     let finding = found(&advice, "first_touch").expect("found");
     // 3.6 s of a minute.
-    assert_eq!((finding.severity, finding.cost.share), (Severity::Medium, Some(0.06)));
-    assert!(lines(finding).contains("-XX:+AlwaysPreTouch -Xms1024m"), "{}", lines(finding));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::Medium, Some(0.06))
+    );
+    assert!(
+        lines(finding).contains("-XX:+AlwaysPreTouch -Xms1024m"),
+        "{}",
+        lines(finding)
+    );
     // It does so already.
     let mut touched = around();
     let options = &mut touched.processes.get_mut(&7).expect("there").options;
@@ -398,20 +481,32 @@ fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
     assert!(found(&advise(&view, &around()), "first_touch").is_none());
     // Heard of an hour after its start.
     view.executors[0].start_unix_ms = Some(view.now_unix_ms - 70 * 60_000);
-    assert_eq!(went(&advise(&view, &around()), "first_touch"), Went::NotChecked);
+    assert_eq!(
+        went(&advise(&view, &around()), "first_touch"),
+        Went::NotChecked
+    );
 }
 
 #[test]
 fn major_faults_are_found_by_their_rate() {
     let mut view = view();
     view.executors[0].faults.page_faults_major = Some(0);
-    assert_eq!(went(&advise(&view, &around()), "major_faults"), Went::Nothing);
+    assert_eq!(
+        went(&advise(&view, &around()), "major_faults"),
+        Went::Nothing
+    );
     view.executors[0].faults.page_faults_major = Some(60_000);
     let advice = advise(&view, &around());
     let finding = found(&advice, "major_faults").expect("found");
-    assert_eq!((finding.severity, finding.cost.share), (Severity::High, None));
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, None)
+    );
     view.executors[0].faults.page_faults_major = Some(3_000);
-    assert!(found(&advise(&view, &around()), "major_faults").is_none(), "five per second");
+    assert!(
+        found(&advise(&view, &around()), "major_faults").is_none(),
+        "five per second"
+    );
 }
 
 #[test]
@@ -420,14 +515,22 @@ fn memory_that_nobody_wrote_is_found() {
     view.pages[0].zero_page_bytes = Some(40 * MIB);
     view.pages[0].untouched_bytes = Some(30 * MIB);
     let advice = advise(&view, &around());
-    assert_eq!(found(&advice, "without_memory").expect("found").severity, Severity::Low);
+    assert_eq!(
+        found(&advice, "without_memory").expect("found").severity,
+        Severity::Low
+    );
     view.pages[0].untouched_bytes = Some(MIB);
     assert!(found(&advise(&view, &around()), "without_memory").is_none());
     view.pages[0].untouched_bytes = Some(70 * MIB);
     view.pages[0].zero_page_bytes = None;
     let advice = advise(&view, &around());
     let finding = found(&advice, "without_memory").expect("found");
-    assert!(finding.not_measured.iter().any(|line| line.contains("never written")));
+    assert!(
+        finding
+            .not_measured
+            .iter()
+            .any(|line| line.contains("never written"))
+    );
 }
 
 #[test]
@@ -449,7 +552,11 @@ fn the_costliest_come_first_and_long_lists_are_cut_and_counted() {
     assert_eq!(advice.findings.len(), FINDINGS_PER_RULE + 1);
     assert_eq!(advice.findings[0].id, "swapped");
     assert_eq!(advice.findings[1].subject.rdd_id, Some(8));
-    let order: Vec<Severity> = advice.findings.iter().map(|finding| finding.severity).collect();
+    let order: Vec<Severity> = advice
+        .findings
+        .iter()
+        .map(|finding| finding.severity)
+        .collect();
     assert!(order.is_sorted_by(|left, right| left >= right), "{order:?}");
     let check = advice.checks.iter().find(|check| check.id == "never_read");
     assert_eq!(check.map(|check| check.left_out), Some(4));
@@ -460,27 +567,54 @@ fn the_costliest_come_first_and_long_lists_are_cut_and_counted() {
 fn the_document_lists_every_rule() {
     let document = include_str!("../../../docs/ADVICE.md");
     for check in advise(&view(), &around()).checks {
-        assert!(document.contains(&format!("| `{}` |", check.id)), "{}", check.id);
+        assert!(
+            document.contains(&format!("| `{}` |", check.id)),
+            "{}",
+            check.id
+        );
     }
     for (rule, threshold) in [
         ("swapped", format!("{} MiB", pages::SWAPPED_BYTES / MIB)),
         ("swapped", format!("{:.0} %", pages::SWAPPED_SHARE * 100.0)),
         ("small_pages", format!("{} MiB", BYTES_WORTH / MIB)),
-        ("small_pages", format!("{:.0} %", pages::SMALL_SHARE * 100.0)),
+        (
+            "small_pages",
+            format!("{:.0} %", pages::SMALL_SHARE * 100.0),
+        ),
         ("small_pages", format!("{:.0} %", pages::WALK_SHARE * 100.0)),
         ("small_pages", crate::ctl::human::count(pages::FAULTS)),
-        ("remote_memory", format!("{:.0} %", pages::REMOTE_SHARE * 100.0)),
+        (
+            "remote_memory",
+            format!("{:.0} %", pages::REMOTE_SHARE * 100.0),
+        ),
         ("never_read", format!("{} MiB", cache::CACHED_BYTES / MIB)),
-        ("evicted_and_stored_again", format!("{:.0} %", cache::BACK_SHARE * 100.0)),
-        ("evicted_and_stored_again", format!("{} blocks", cache::BACK_BLOCKS)),
+        (
+            "evicted_and_stored_again",
+            format!("{:.0} %", cache::BACK_SHARE * 100.0),
+        ),
+        (
+            "evicted_and_stored_again",
+            format!("{} blocks", cache::BACK_BLOCKS),
+        ),
         ("spilling", format!("{:.0} %", work::SPILL_SHARE * 100.0)),
         ("major_faults", crate::ctl::human::count(work::MAJOR_FAULTS)),
-        ("major_faults", format!("{:.0} per second", work::MAJOR_FAULTS_PER_SECOND)),
+        (
+            "major_faults",
+            format!("{:.0} per second", work::MAJOR_FAULTS_PER_SECOND),
+        ),
         ("first_touch", crate::ctl::human::count(work::EARLY_FAULTS)),
         ("first_touch", format!("{:.0} %", work::EARLY_SHARE * 100.0)),
-        ("without_memory", format!("{:.0} %", pages::WITHOUT_MEMORY_SHARE * 100.0)),
+        (
+            "without_memory",
+            format!("{:.0} %", pages::WITHOUT_MEMORY_SHARE * 100.0),
+        ),
     ] {
-        let row = document.lines().find(|line| line.starts_with(&format!("| `{rule}` |")));
-        assert!(row.is_some_and(|row| row.contains(&threshold)), "{rule}: {threshold} is not in {row:?}");
+        let row = document
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{rule}` |")));
+        assert!(
+            row.is_some_and(|row| row.contains(&threshold)),
+            "{rule}: {threshold} is not in {row:?}"
+        );
     }
 }

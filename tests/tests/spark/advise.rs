@@ -27,24 +27,35 @@ fn named<'a>(advice: &'a Value, rule: &str) -> Vec<&'a str> {
 
 /// The text of the row of a table that begins with an RDD of that name.
 fn row_of(page: &roxmltree::Document<'_>, table: &str, name: &str) -> Option<Vec<String>> {
-    let table = page.descendants().find(|node| node.attribute("id") == Some(table))?;
-    let rows = table.descendants().filter(|node| node.has_tag_name(("http://www.w3.org/1999/xhtml", "tr")));
+    let table = page
+        .descendants()
+        .find(|node| node.attribute("id") == Some(table))?;
+    let rows = table
+        .descendants()
+        .filter(|node| node.has_tag_name(("http://www.w3.org/1999/xhtml", "tr")));
     let texts = rows.map(|row| {
         let cells = row.children().filter(roxmltree::Node::is_element);
         cells
-            .map(|cell| cell.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect::<String>())
+            .map(|cell| {
+                cell.descendants()
+                    .filter_map(|node| node.text().filter(|_| node.is_text()))
+                    .collect::<String>()
+            })
             .collect::<Vec<String>>()
     });
-    texts.into_iter().find(|cells| cells.first().is_some_and(|cell| cell.contains(name)))
+    texts
+        .into_iter()
+        .find(|cells| cells.first().is_some_and(|cell| cell.contains(name)))
 }
 
 #[test]
 fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() -> Result<()> {
     let lab = Lab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
-        .conf("spark.rdd.compress", "false")
-        .with_marker(&lab.places);
+    let application =
+        Application::java(&lab.places, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
+            .conf("spark.rdd.compress", "false")
+            .with_marker(&lab.places);
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -59,13 +70,21 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     assert_eq!(named(&advice, "never_read"), [UNREAD], "{advice:#}");
     let finding = &advice["applications"][0]["findings"]
         .as_array()
-        .and_then(|findings| findings.iter().find(|finding| finding["id"] == "never_read"))
+        .and_then(|findings| {
+            findings
+                .iter()
+                .find(|finding| finding["id"] == "never_read")
+        })
         .context("a finding")?;
     let number = |what: &str| {
         let numbers = finding["numbers"].as_array()?;
         numbers.iter().find(|number| number["what"] == what)?["value"].as_u64()
     };
-    assert_eq!(number("storage memory now"), storage.get(UNREAD).copied(), "{finding:#}");
+    assert_eq!(
+        number("storage memory now"),
+        storage.get(UNREAD).copied(),
+        "{finding:#}"
+    );
     assert_eq!(number("blocks stored"), Some(4), "{finding:#}");
     let text = daemon.ask(&["advise", "--app", &id])?;
     assert!(text.contains("rdd.unpersist()"), "{text}");
@@ -76,22 +95,40 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
         .filter(|row| row["name"] == READ)
         .filter_map(|row| row["block_reads"].as_u64())
         .sum();
-    assert!(reads >= 4 && reads.is_multiple_of(4), "four partitions were read in each pass: {reads}");
+    assert!(
+        reads >= 4 && reads.is_multiple_of(4),
+        "four partitions were read in each pass: {reads}"
+    );
 
     let file = lab.folder().join("report.html");
-    daemon.ask(&["report", "--html", "--app", &id, "--output", &file.display().to_string()])?;
+    daemon.ask(&[
+        "report",
+        "--html",
+        "--app",
+        &id,
+        "--output",
+        &file.display().to_string(),
+    ])?;
     let page = std::fs::read_to_string(&file)?;
-    assert!(!page.contains("<script") && !page.contains("<b>bold"), "a name became markup");
+    assert!(
+        !page.contains("<script") && !page.contains("<b>bold"),
+        "a name became markup"
+    );
     let options = roxmltree::ParsingOptions {
         allow_dtd: true,
         ..roxmltree::ParsingOptions::default()
     };
-    let parsed = roxmltree::Document::parse_with_options(&page, options).context("the page is not well-formed")?;
+    let parsed = roxmltree::Document::parse_with_options(&page, options)
+        .context("the page is not well-formed")?;
     for name in [UNREAD, READ] {
-        let row = row_of(&parsed, "holding", &format!(": {name}")).with_context(|| format!("no row of {name}"))?;
+        let row = row_of(&parsed, "holding", &format!(": {name}"))
+            .with_context(|| format!("no row of {name}"))?;
         let bytes = *storage.get(name).context("Spark caches it")?;
         let shown = format!("{:.1} MiB", bytes as f64 / 1_048_576.0);
-        assert!(row.contains(&shown), "Spark says {shown} of {name}, the page {row:?}");
+        assert!(
+            row.contains(&shown),
+            "Spark says {shown} of {name}, the page {row:?}"
+        );
     }
     run.finish(&["read"])?;
     lab.passed()

@@ -264,13 +264,11 @@ impl<'a> Timeline<'a> {
                     continue;
                 };
                 counted = true;
-                let (time_ns, earlier) = before.map_or((0, 0), |before| {
-                    (before.time_ns, before.page_faults.unwrap_or(0))
-                });
                 // An executor's first point has no stretch of time before it.
-                if time_ns > 0 && now.time_ns > time_ns {
-                    values[moment] += faults.saturating_sub(earlier) as f64
-                        / ((now.time_ns - time_ns) as f64 / 1e9);
+                if let Some(before) = before.filter(|before| now.time_ns > before.time_ns) {
+                    let seconds = (now.time_ns - before.time_ns) as f64 / 1e9;
+                    let more = faults.saturating_sub(before.page_faults.unwrap_or(0));
+                    values[moment] += more as f64 / seconds;
                 }
             }
         }
