@@ -383,6 +383,7 @@ impl Middle {
                 for executor in self.executors.dead() {
                     state.executor_gone(executor, now);
                 }
+                state.record_history(now);
                 for executor in state.expire(now) {
                     self.executors.forget(executor);
                     if let Err(error) = self.probes.forget_executor(executor) {

@@ -203,7 +203,7 @@ impl Figures {
         })
     }
 
-    fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
+    pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
         let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
         if self.blocks > 0 {
