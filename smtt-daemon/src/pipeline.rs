@@ -308,22 +308,16 @@ impl Middle {
         }
     }
 
-    /// Takes a batch of records into the state.
+    /// Takes a batch of records into the state, which is locked for no more than that.
     fn take(&mut self, batch: &[Record]) {
-        let mut state = self.shared.state();
-        if let Some(tap) = &mut self.tap {
-            tap.begin();
-        }
+        let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
             let event = decode(header, payload);
             self.decoded.count(&event);
             match event {
                 Ok(event) => {
                     follow(&mut self.executors, &mut self.probes, header, &event.fact);
-                    if let Some(tap) = &mut self.tap {
-                        tap.see(&state, &event);
-                    }
-                    state.apply(event);
+                    events.push(event);
                 }
                 Err(error) => tracing::debug!(
                     pid = header.pid,
@@ -331,6 +325,16 @@ impl Middle {
                     "a record is skipped: {error}"
                 ),
             }
+        }
+        let mut state = self.shared.state();
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
+        }
+        for event in events {
+            if let Some(tap) = &mut self.tap {
+                tap.see(&state, &event);
+            }
+            state.apply(event);
         }
         if let Some(tap) = &mut self.tap {
             tap.end();
@@ -360,18 +364,25 @@ impl Middle {
         let now = now_boot_ns();
         match self.probes.readings() {
             Ok(readings) => {
-                let mut state = self.shared.state();
-                state.add(&readings, now);
-                for (executor, facts) in self.executors.facts_emitted() {
-                    state.set_facts_emitted(executor, facts);
-                }
-                for (executor, request) in self.executors.heal(&readings, now) {
-                    state.resync_requested(executor, request, now);
-                }
-                for executor in self.executors.dead() {
-                    state.executor_gone(executor, now);
-                }
-                for executor in state.expire(now) {
+                // Files are read before the state is locked.
+                let slots = self.executors.slots_say();
+                let healed = self.executors.heal(&readings, now);
+                let dead = self.executors.dead();
+                let forgotten = {
+                    let mut state = self.shared.state();
+                    state.add(&readings, now);
+                    for (executor, said) in slots {
+                        state.set_slots(executor, said);
+                    }
+                    for (executor, request) in healed {
+                        state.resync_requested(executor, request, now);
+                    }
+                    for executor in dead {
+                        state.executor_gone(executor, now);
+                    }
+                    state.expire(now)
+                };
+                for executor in forgotten {
                     self.executors.forget(executor);
                     if let Err(error) = self.probes.forget_executor(executor) {
                         tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");

@@ -101,7 +101,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 9, 30>(
+    columns: &with_page_walks::<7, 10, 31>(
         [
             APPLICATION,
             EXECUTOR,
@@ -119,6 +119,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("tasks_failed", "FAIL", Form::Count, 4),
             column("blocks", "BLOCKS", Form::Count, 6),
             column("facts_dropped", "DROPPED", Form::Count, 7),
+            column("slots_refused", "NO SLOT", Form::Count, 8),
             column("spark_version", "SPARK", Form::Word, 9),
             column("host", "HOST", Form::Text, 10),
         ],

@@ -263,14 +263,10 @@ fn each<'a>(
     let looked = &executor.memory.looked;
     let seen = |mark: Option<Mark>| mark.and_then(|mark| looked.of(mark));
     for (name, block) in &executor.memory.blocks {
-        let usable = block.ranges.iter().filter(|(address, _)| *address != 0);
-        let addressed = usable
-            .map(|(_, length)| *length)
-            .fold(0, u64::saturating_add);
         take(
             Owner::Block(name, block),
             block.size_bytes,
-            addressed,
+            block.addressed_bytes(),
             block.on_heap,
             seen(block.mark()),
         );
@@ -355,7 +351,7 @@ impl State {
             let mut figures: BTreeMap<Key, Figures> = BTreeMap::new();
             each(executor, |owner, held, addressed, on_heap, seen| {
                 let wanted = filter.rdd(executor, executor.row_of(owner.rdd()))
-                    && filter.stage(owner.stage(executor));
+                    && (filter.stage.is_none() || filter.stage(owner.stage(executor)));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
                     let figures = figures.entry(key).or_default();
                     figures.add(held, addressed, on_heap, seen);

@@ -11,9 +11,9 @@ use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_daemon::decode::encode::payload;
 use smtt_tests::page_walk::a_processor_of_each_node;
 
-use crate::{Options, say, wait};
 use crate::marker::Marker;
 use crate::memory::{PAGE, pin};
+use crate::{Options, say, wait};
 
 const MIB: usize = 1 << 20;
 /// Large pages of x86-64 and of most others with small pages of 4 KiB.
