@@ -73,6 +73,8 @@ coded! {
         PYTHON_WORKER = 15 "python_worker",
         /// Everything alive has been told again.
         RESYNC_DONE = 16 "resync_done",
+        /// What one class of consumers used of a task's execution memory, at the task's end.
+        CONSUMER_USED = 17 "consumer_used",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

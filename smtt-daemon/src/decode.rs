@@ -10,6 +10,7 @@ mod kernel;
 mod marker;
 
 use serde::{Deserialize, Serialize};
+use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -57,6 +58,8 @@ pub enum Fact {
     PageAllocated(PageAllocated),
     /// Execution memory was freed.
     PageFreed(PageFreed),
+    /// What one class of consumers used of a task's execution memory.
+    ConsumerUsed(ConsumerUsed),
     /// A rare activity ended.
     Span(Span),
     /// A Python worker serves a task from now on, or no longer.
@@ -277,6 +280,8 @@ pub struct BlockRemoved {
     pub rdd_id: Option<u32>,
     /// Its partition.
     pub partition: Option<u32>,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_ALLOCATED`].
@@ -300,6 +305,8 @@ pub struct PageAllocated {
     pub stage_id: Option<u32>,
     /// Class that asked for it.
     pub consumer: String,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_FREED`].
@@ -316,6 +323,25 @@ pub struct PageFreed {
     /// On the Java heap.
     pub on_heap: bool,
     /// Class that asked for it.
+    pub consumer: String,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
+}
+
+/// See [`Kind::CONSUMER_USED`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerUsed {
+    /// Task attempt that they worked for.
+    pub task_attempt_id: Option<u64>,
+    /// How many there were.
+    pub instances: u64,
+    /// The most that each of them held, added up, in bytes.
+    pub peak_bytes: u64,
+    /// What Spark counts of them into the task's `peakExecutionMemory`, in bytes; `None` where it was not seen.
+    pub counted_bytes: Option<u64>,
+    /// What is counted is Spark's estimate of the size of objects.
+    pub estimated: bool,
+    /// Their class.
     pub consumer: String,
 }
 

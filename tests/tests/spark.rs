@@ -4,6 +4,10 @@
 //! it. Applications wait at gates (see `Barrier.java`): no task runs while two sides are compared. The tests
 //! take turns by themselves, because two Sparks at once would starve each other.
 
+#[path = "spark/execution.rs"]
+mod execution;
+#[path = "spark/experiment.rs"]
+mod experiment;
 #[path = "spark/fail_open.rs"]
 mod fail_open;
 #[path = "spark/faults.rs"]

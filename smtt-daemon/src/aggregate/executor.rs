@@ -372,6 +372,15 @@ impl Executor {
                 self.tasks.memory_changed(fact.task_attempt_id, change);
                 return outcome;
             }
+            Fact::ConsumerUsed(used) => {
+                let Some(task) = used.task_attempt_id else {
+                    return Outcome::Ignored("consumer_without_task");
+                };
+                let Some(task) = self.tasks.task(task, caps.0) else {
+                    return Outcome::OverCap("tasks");
+                };
+                task.used(used);
+            }
             Fact::Span(span) => {
                 let code = if Activity(span.activity).name().is_some() {
                     span.activity

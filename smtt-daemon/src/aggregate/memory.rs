@@ -8,7 +8,7 @@ use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
@@ -225,6 +225,36 @@ impl Memory {
     #[must_use]
     pub const fn total(&self) -> Held {
         self.all
+    }
+
+    /// Bytes of live execution memory by task attempt and class that asked for it.
+    #[must_use]
+    pub fn by_task_and_consumer(&self) -> HashMap<u64, BTreeMap<&str, u64>> {
+        let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
+        for page in self.pages.values() {
+            if let Some(task) = page.task {
+                let sum = all
+                    .entry(task)
+                    .or_default()
+                    .entry(&page.consumer)
+                    .or_default();
+                *sum = sum.saturating_add(page.size_bytes);
+            }
+        }
+        all
+    }
+
+    /// Bytes of live execution memory by class that asked for it.
+    #[must_use]
+    pub fn by_consumer(&self) -> BTreeMap<String, u64> {
+        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+        for page in self.pages.values() {
+            let sum = all.entry(&page.consumer).or_default();
+            *sum = sum.saturating_add(page.size_bytes);
+        }
+        all.into_iter()
+            .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
+            .collect()
     }
 
     fn hold(&mut self, rdd: RddKey, more: &Held) {

@@ -306,6 +306,14 @@ impl Owner<'_> {
     }
 
     /// The row that it counts in; `None` for none.
+    /// Task attempt that stored or holds it.
+    const fn task(&self) -> Option<u64> {
+        match self {
+            Self::Block(_, block) => block.task,
+            Self::Page(page) => page.task,
+        }
+    }
+
     fn key(&self, executor: &Executor, by: PagesBy) -> Option<Key> {
         match (by, self) {
             (PagesBy::Rdd, _) => Some(Key::Rdd(executor.row_of(self.rdd()))),
@@ -351,7 +359,10 @@ impl State {
             let mut figures: BTreeMap<Key, Figures> = BTreeMap::new();
             each(executor, |owner, held, addressed, on_heap, seen| {
                 let wanted = filter.rdd(executor, executor.row_of(owner.rdd()))
-                    && (filter.stage.is_none() || filter.stage(owner.stage(executor)));
+                    && (filter.stage.is_none() || filter.stage(owner.stage(executor)))
+                    && filter
+                        .task
+                        .is_none_or(|wanted| owner.task() == Some(wanted));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
                     let figures = figures.entry(key).or_default();
                     figures.add(held, addressed, on_heap, seen);

@@ -70,7 +70,8 @@ final class BlockRecord {
 
     synchronized void tellRemoved(ThreadState teller) {
         removed = true;
-        teller.facts.begin(FactForm.BLOCK_REMOVED).word(rdd).word(partition).text(id, 300).tell();
+        teller.facts.begin(FactForm.BLOCK_REMOVED).word(rdd).word(partition).text(id, 300)
+                .text(Integer.toString(Words.activity(teller.hot())), 3).tell();
     }
 
     /** Tells the new addresses if the collector moved an array. */

@@ -18,9 +18,10 @@ public enum FactForm {
     BLOCK_STORED("blockStored", "rdd_id partition size_bytes flags task_attempt_id range_total range_first range_count", true, "block_id"),
     BLOCK_READ("blockRead", "rdd_id partition task_attempt_id", false, "block_id"),
     BLOCK_MOVED("blockMoved", "rdd_id partition size_bytes flags task_attempt_id range_total range_first range_count", true, "block_id"),
-    BLOCK_REMOVED("blockRemoved", "rdd_id partition", false, "block_id"),
+    BLOCK_REMOVED("blockRemoved", "rdd_id partition", false, "block_id activity"),
     PAGE_ALLOCATED("pageAllocated", "task_attempt_id page_number address size_bytes flags rdd_id stage_id", false, "consumer"),
     PAGE_FREED("pageFreed", "task_attempt_id page_number address size_bytes flags", false, "consumer"),
+    CONSUMER_USED("consumerUsed", "task_attempt_id instances peak_bytes counted_bytes flags", false, "consumer"),
     SPAN("span", "task_attempt_id activity start_monotonic_ns duration_ns rdd_id", false, "name"),
     PYTHON_WORKER("pythonWorker", "pid task_attempt_id hot stage_id stage_attempt", false, ""),
     RESYNC_DONE("resyncDone", "request", false, "");
