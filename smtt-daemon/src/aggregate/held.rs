@@ -13,6 +13,10 @@ pub struct Held {
     pub execution_bytes: u64,
     /// Pages and grants that make them up.
     pub pages: u64,
+    /// Of the bytes of blocks, those outside of the Java heap.
+    pub storage_off_heap_bytes: u64,
+    /// Of the bytes of execution memory, those outside of the Java heap.
+    pub execution_off_heap_bytes: u64,
 }
 
 impl Held {
@@ -29,6 +33,12 @@ impl Held {
         self.estimated_blocks += more.estimated_blocks;
         self.execution_bytes = self.execution_bytes.saturating_add(more.execution_bytes);
         self.pages += more.pages;
+        self.storage_off_heap_bytes = self
+            .storage_off_heap_bytes
+            .saturating_add(more.storage_off_heap_bytes);
+        self.execution_off_heap_bytes = self
+            .execution_off_heap_bytes
+            .saturating_add(more.execution_off_heap_bytes);
     }
 
     /// Takes away what is held no longer.
@@ -38,5 +48,11 @@ impl Held {
         self.estimated_blocks = self.estimated_blocks.saturating_sub(less.estimated_blocks);
         self.execution_bytes = self.execution_bytes.saturating_sub(less.execution_bytes);
         self.pages = self.pages.saturating_sub(less.pages);
+        self.storage_off_heap_bytes = self
+            .storage_off_heap_bytes
+            .saturating_sub(less.storage_off_heap_bytes);
+        self.execution_off_heap_bytes = self
+            .execution_off_heap_bytes
+            .saturating_sub(less.execution_off_heap_bytes);
     }
 }

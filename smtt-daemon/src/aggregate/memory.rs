@@ -5,7 +5,7 @@
 
 use super::crowd::Crowd;
 use super::held::Held;
-use super::pages::{LastLook, Mark, Resolved, mark, usable};
+use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
@@ -39,6 +39,7 @@ pub struct Block {
     pub range_total: u64,
     /// Address and length of each range; (0, 0) where not told yet.
     pub ranges: Vec<(u64, u64)>,
+    placed: Placed,
     /// How often it was read.
     pub reads: u64,
     /// How often of late.
@@ -89,6 +90,21 @@ fn difference(after: u64, before: u64) -> i64 {
     }
 }
 
+/// The part of so many bytes that is not on the Java heap: all or nothing.
+const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
+    if on_heap { 0 } else { bytes }
+}
+
+/// What a page or grant of that size holds.
+fn held_by_page(on_heap: bool, bytes: u64) -> Held {
+    Held {
+        execution_bytes: bytes,
+        pages: 1,
+        execution_off_heap_bytes: off_heap(on_heap, bytes),
+        ..Held::default()
+    }
+}
+
 impl Block {
     /// When something was last told of it, its addresses among it; nanoseconds since boot.
     #[must_use]
@@ -105,15 +121,13 @@ impl Block {
     /// What stands for it at its addresses; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&self.ranges))
+        self.placed.mark(self.serial)
     }
 
     /// Bytes whose addresses are known.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
-        usable(&self.ranges)
-            .map(|(_, length)| length)
-            .fold(0, u64::saturating_add)
+        self.placed.bytes()
     }
 
     fn held(&self) -> Held {
@@ -121,6 +135,7 @@ impl Block {
             storage_bytes: self.size_bytes,
             blocks: 1,
             estimated_blocks: u64::from(!self.serialized),
+            storage_off_heap_bytes: off_heap(self.on_heap, self.size_bytes),
             ..Held::default()
         }
     }
@@ -142,15 +157,11 @@ impl Page {
     /// What stands for it at its address; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&[(self.address, self.size_bytes)]))
+        Placed::at(self.address, self.size_bytes).mark(self.serial)
     }
 
     fn held(&self) -> Held {
-        Held {
-            execution_bytes: self.size_bytes,
-            pages: 1,
-            ..Held::default()
-        }
+        held_by_page(self.on_heap, self.size_bytes)
     }
 }
 
@@ -267,6 +278,7 @@ impl Memory {
                 stage,
                 range_total: fact.range_total,
                 ranges: Vec::new(),
+                placed: Placed::default(),
                 reads,
                 heat,
                 waiting: Waiting::default(),
@@ -332,6 +344,7 @@ impl Memory {
                 continue;
             }
             self.addresses.remove(old.0, old.1, owner.serial);
+            block.placed.remove(index, old);
             block.ranges[index] = (0, 0);
             if range.0 == 0 {
                 // The marker could not find out where it is.
@@ -341,6 +354,7 @@ impl Memory {
                 && self.addresses.insert(range.0, range.1, owner)
             {
                 block.ranges[index] = *range;
+                block.placed.add(index, *range);
             } else {
                 self.ranges_refused += 1;
             }
@@ -431,7 +445,7 @@ impl Memory {
         if let Some(page) = self.pages.get_mut(&key) {
             page.told_ns = time_ns;
             if matches!(key, PageKey::Grant(..)) {
-                let (rdd, before) = (page.rdd, page.size_bytes);
+                let (rdd, on_heap, before) = (page.rdd, page.on_heap, page.size_bytes);
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
@@ -440,7 +454,7 @@ impl Memory {
                 };
                 page.told_in = told_in.or(page.told_in);
                 let after = page.size_bytes;
-                self.resized(rdd, before, after);
+                self.resized(rdd, on_heap, before, after);
                 return (Outcome::Applied, difference(after, before));
             }
             if page.address == fact.address && page.size_bytes == fact.size_bytes {
@@ -489,10 +503,10 @@ impl Memory {
             let Some(grant) = self.pages.get_mut(&key) else {
                 return (Outcome::Ignored("page_not_known"), 0);
             };
-            let (rdd, before) = (grant.rdd, grant.size_bytes);
+            let (rdd, on_heap, before) = (grant.rdd, grant.on_heap, grant.size_bytes);
             grant.size_bytes = before.saturating_sub(fact.size_bytes);
             let after = grant.size_bytes;
-            self.resized(rdd, before, after);
+            self.resized(rdd, on_heap, before, after);
             if after == 0 {
                 self.page_forgotten(&key);
             }
@@ -505,23 +519,9 @@ impl Memory {
     }
 
     /// A grant has another size now.
-    fn resized(&mut self, rdd: RddKey, before: u64, after: u64) {
-        self.hold(
-            rdd,
-            &Held {
-                execution_bytes: after,
-                pages: 1,
-                ..Held::default()
-            },
-        );
-        self.release(
-            rdd,
-            &Held {
-                execution_bytes: before,
-                pages: 1,
-                ..Held::default()
-            },
-        );
+    fn resized(&mut self, rdd: RddKey, on_heap: bool, before: u64, after: u64) {
+        self.hold(rdd, &held_by_page(on_heap, after));
+        self.release(rdd, &held_by_page(on_heap, before));
     }
 
     /// Removes a page and its addresses; returns its size in bytes.

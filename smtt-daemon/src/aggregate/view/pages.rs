@@ -203,7 +203,7 @@ impl Figures {
         })
     }
 
-    fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
+    pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
         let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
         if self.blocks > 0 {
@@ -275,14 +275,10 @@ fn each<'a>(
 ) {
     let seen = |mark: Option<Mark>, on_heap: bool| executor.looked(mark, on_heap);
     for (name, block) in &executor.memory.blocks {
-        let usable = block.ranges.iter().filter(|(address, _)| *address != 0);
-        let addressed = usable
-            .map(|(_, length)| *length)
-            .fold(0, u64::saturating_add);
         take(
             Owner::Block(name, block),
             block.size_bytes,
-            addressed,
+            block.addressed_bytes(),
             block.on_heap,
             seen(block.mark(), block.on_heap),
         );
@@ -379,7 +375,7 @@ impl State {
             let mut figures: BTreeMap<Key, Figures> = BTreeMap::new();
             each(executor, |owner, held, addressed, on_heap, seen| {
                 let wanted = filter.rdd(executor, executor.row_of(owner.rdd()))
-                    && filter.stage(owner.stage(executor))
+                    && (filter.stage.is_none() || filter.stage(owner.stage(executor)))
                     && filter
                         .task
                         .is_none_or(|wanted| owner.task() == Some(wanted));
