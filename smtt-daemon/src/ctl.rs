@@ -182,7 +182,7 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
-        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
+        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, by)),
         Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
         Command::Trace(query) => trace::run(output, query),
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),

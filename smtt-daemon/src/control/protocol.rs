@@ -8,7 +8,8 @@
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::aggregate::view::PagesRow`] |
 //! | `/v1/report` | [`Report`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `sort` and `limit` in the query. An error is
+//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `block` (blocks and
+//! where bytes are), `sort` and `limit` in the query. An error is
 //! `{"error": "..."}` with a status of 400 or above.
 
 use crate::aggregate::view::{
@@ -151,6 +152,9 @@ pub struct ListQuery {
     /// Task attempt id: the task itself and the execution memory that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// Spark's name of a block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
     /// Field to sort by, with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
@@ -169,6 +173,7 @@ impl ListQuery {
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),
             task: self.task,
+            block: self.block.clone(),
         }
     }
 }
