@@ -216,5 +216,6 @@ fn filter(
         rdd: owned(rdd),
         stage: owned(stage),
         task: None,
+        block: None,
     }
 }

@@ -273,8 +273,10 @@ impl State {
                     .memory
                     .blocks
                     .iter()
-                    .filter(|(_, block)| {
-                        filter.rdd(executor, block.rdd) && filter.stage(block.stage)
+                    .filter(|(name, block)| {
+                        filter.rdd(executor, block.rdd)
+                            && filter.stage(block.stage)
+                            && filter.block.as_ref().is_none_or(|wanted| wanted == *name)
                     })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),
