@@ -4,8 +4,11 @@
 //! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
 //! cap; what has no room goes to an overflow row, with a counter.
 
+mod crowd;
 mod executor;
 mod faults;
+mod heap;
+mod held;
 pub mod history;
 mod memory;
 mod pages;
@@ -17,8 +20,10 @@ mod walks;
 
 pub use executor::{Executor, Peak, Rdd, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use heap::{Heap, Trust};
+pub use held::Held;
 pub use history::HistoryRow;
-pub use memory::{Block, Held, Memory, Page, PageKey};
+pub use memory::{Block, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use reads::{Heat, NodeReads};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};

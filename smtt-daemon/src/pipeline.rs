@@ -311,6 +311,10 @@ impl Middle {
     /// Takes a batch of records into the state.
     fn take(&mut self, batch: &[Record]) {
         let mut state = self.shared.state();
+        // After the records came and before any of them counts: no collection of their time is missed.
+        for (executor, way, begun) in self.executors.collections() {
+            state.set_collections(executor, way, begun);
+        }
         if let Some(tap) = &mut self.tap {
             tap.begin();
         }
@@ -346,7 +350,12 @@ impl Middle {
         }
         let now = now_boot_ns();
         match self.executors.adopt(&mut self.probes, found, now) {
-            Ok((executor, request)) => self.shared.state().resync_requested(executor, request, now),
+            Ok((executor, request)) => {
+                if let Some(slots) = self.executors.slots(executor) {
+                    self.shared.lend_slots(executor, slots);
+                }
+                self.shared.state().resync_requested(executor, request, now);
+            }
             Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
         }
     }
@@ -364,6 +373,9 @@ impl Middle {
                 state.add(&readings, now);
                 for (executor, facts) in self.executors.facts_emitted() {
                     state.set_facts_emitted(executor, facts);
+                }
+                for (executor, way, begun) in self.executors.collections() {
+                    state.set_collections(executor, way, begun);
                 }
                 for (executor, request) in self.executors.heal(&readings, now) {
                     state.resync_requested(executor, request, now);

@@ -1,12 +1,15 @@
 //! One executor: everything that was told or counted under its key.
 
+use super::heap::{Heap, Trust};
+use super::held::Held;
 use super::history::History;
-use super::memory::{Held, Memory};
+use super::memory::Memory;
+use super::pages::{Mark, Seen};
 use super::task::{OverCap, TaskState, Tasks};
 use super::uses::{Left, Uses};
 use super::walks::{Distribution, LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
-use crate::attribute::{Agreement, Doing, RddKey, StageKey, Who};
+use crate::attribute::{Agreement, Doing, Owner, RddKey, StageKey, Who};
 use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
 use smtt_common::context::Activity;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
@@ -111,6 +114,8 @@ pub struct Executor {
     pub tasks: Tasks,
     /// Blocks and pages.
     pub memory: Memory,
+    /// Whether their addresses on the Java heap are right.
+    pub heap: Heap,
     /// Threads with a slot, by thread id in the JVM's pid namespace.
     pub threads: BTreeSet<u32>,
     /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
@@ -324,7 +329,10 @@ impl Executor {
             }
         };
         match event.fact {
-            Fact::ExecutorDescribed(described) => self.described = Some(*described),
+            Fact::ExecutorDescribed(described) => {
+                self.heap.described(described.flags);
+                self.described = Some(*described);
+            }
             Fact::ThreadRegistered(thread) => {
                 if self.threads.len() >= IDS_MAX && !self.threads.contains(&thread.tid) {
                     return Outcome::OverCap("threads");
@@ -375,7 +383,10 @@ impl Executor {
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
             }
-            Fact::BlockMoved(fact) => return self.memory.block_moved(&fact, now_ns, limits),
+            Fact::BlockMoved(fact) => {
+                self.heap.moved();
+                return self.memory.block_moved(&fact, now_ns, limits);
+            }
             Fact::BlockRead(fact) => {
                 // Also of a block that is not (or no longer) here: the RDD is of use.
                 if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
@@ -394,6 +405,9 @@ impl Executor {
                 return outcome;
             }
             Fact::PageAllocated(fact) => {
+                if fact.told_again {
+                    self.heap.moved();
+                }
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
                 let resync = self.resync.map(|resync| resync.request);
                 let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
@@ -436,6 +450,10 @@ impl Executor {
                     self.python_workers.remove(&worker.pid);
                 }
             },
+            Fact::AddressesTold {
+                collection,
+                moved_facts,
+            } => self.heap.addresses_told(collection, moved_facts, now_ns),
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
@@ -473,8 +491,21 @@ impl Executor {
         self.peak.see(&self.memory.total());
     }
 
+    /// Whose memory an address is, where that can be said.
+    fn owner(&self, address: u64) -> Option<Owner> {
+        let owner = self.memory.addresses.owner(address)?;
+        (!owner.on_heap || self.heap.trust().attributes()).then_some(owner)
+    }
+
+    /// What the resolver saw of a block or page when it last looked, if that was where it is now.
+    #[must_use]
+    pub fn looked(&self, mark: Option<Mark>, on_heap: bool) -> Option<&Seen> {
+        let known = !on_heap || self.heap.trust() != Trust::Stale;
+        self.memory.looked.of(mark.filter(|_| known)?)
+    }
+
     fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
-        let owner = self.memory.addresses.owner(address);
+        let owner = self.owner(address);
         self.agreement
             .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
@@ -489,7 +520,7 @@ impl Executor {
         now_ns: u64,
         limits: &Limits,
     ) {
-        let owner = self.memory.addresses.owner(address);
+        let owner = self.owner(address);
         self.walk_agreement
             .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
@@ -512,6 +543,7 @@ impl Executor {
             return Outcome::Ignored("resync_not_requested");
         };
         self.resync = None;
+        self.heap.told_again();
         self.memory.sweep(resync.since_ns);
         self.tasks
             .sweep(resync.since_ns, now_ns, limits.stages_per_executor);

@@ -231,7 +231,7 @@ fn rdd_points(executor: &Executor) -> Vec<RddPoint> {
         .map(|(rdd, held)| {
             let mut row = PagesRow::default();
             if let Some(figures) = figures.remove(&rdd) {
-                figures.fill(&mut row, &executor.memory.looked, 0);
+                figures.fill(&mut row, executor, 0);
             }
             RddPoint {
                 rdd_id: rdd.id(),

@@ -3,12 +3,14 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
 //! hand without a walk through the tables; a test compares the two.
 
+use super::crowd::Crowd;
+use super::held::Held;
 use super::pages::{LastLook, Mark, Resolved, mark, usable};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
@@ -102,62 +104,6 @@ fn held_by_page(on_heap: bool, bytes: u64) -> Held {
     }
 }
 
-/// What one RDD holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Bytes of its blocks in memory.
-    pub storage_bytes: u64,
-    /// Its blocks in memory.
-    pub blocks: u64,
-    /// Of them, how many are objects, whose size Spark only estimates.
-    pub estimated_blocks: u64,
-    /// Bytes of execution memory that were allocated while it was current.
-    pub execution_bytes: u64,
-    /// Pages and grants that make them up.
-    pub pages: u64,
-    /// Of the bytes of blocks, those outside of the Java heap.
-    pub storage_off_heap_bytes: u64,
-    /// Of the bytes of execution memory, those outside of the Java heap.
-    pub execution_off_heap_bytes: u64,
-}
-
-impl Held {
-    /// Whether it holds nothing.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.blocks == 0 && self.pages == 0
-    }
-
-    /// Adds what another one holds.
-    pub fn add(&mut self, more: &Self) {
-        self.storage_bytes = self.storage_bytes.saturating_add(more.storage_bytes);
-        self.blocks += more.blocks;
-        self.estimated_blocks += more.estimated_blocks;
-        self.execution_bytes = self.execution_bytes.saturating_add(more.execution_bytes);
-        self.pages += more.pages;
-        self.storage_off_heap_bytes = self
-            .storage_off_heap_bytes
-            .saturating_add(more.storage_off_heap_bytes);
-        self.execution_off_heap_bytes = self
-            .execution_off_heap_bytes
-            .saturating_add(more.execution_off_heap_bytes);
-    }
-
-    fn take(&mut self, less: &Self) {
-        self.storage_bytes = self.storage_bytes.saturating_sub(less.storage_bytes);
-        self.blocks = self.blocks.saturating_sub(less.blocks);
-        self.estimated_blocks = self.estimated_blocks.saturating_sub(less.estimated_blocks);
-        self.execution_bytes = self.execution_bytes.saturating_sub(less.execution_bytes);
-        self.pages = self.pages.saturating_sub(less.pages);
-        self.storage_off_heap_bytes = self
-            .storage_off_heap_bytes
-            .saturating_sub(less.storage_off_heap_bytes);
-        self.execution_off_heap_bytes = self
-            .execution_off_heap_bytes
-            .saturating_sub(less.execution_off_heap_bytes);
-    }
-}
-
 impl Block {
     /// When something was last told of it, its addresses among it; nanoseconds since boot.
     #[must_use]
@@ -197,6 +143,12 @@ impl Block {
 }
 
 impl Page {
+    /// When something was last told of it, its address among it; nanoseconds since boot.
+    #[must_use]
+    pub const fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
     /// Tells it from every other block or page of its executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
@@ -219,11 +171,13 @@ impl Page {
 pub struct Memory {
     /// By Spark's name of the block.
     pub blocks: HashMap<String, Block>,
+    /// Blocks without a row in that table: only their sizes.
+    pub crowd: Crowd,
     /// By task and page number, or task and consumer.
     pub pages: HashMap<PageKey, Page>,
     /// Addresses of both.
     pub addresses: AddressMap,
-    /// Bytes of blocks that had no room in the table when they were stored, since the start.
+    /// Blocks that had no room in the table when they were stored, since the start.
     pub blocks_over_cap: u64,
     /// Pages that had no room in the table, since the start.
     pub pages_over_cap: u64,
@@ -254,36 +208,6 @@ impl Memory {
     #[must_use]
     pub const fn total(&self) -> Held {
         self.all
-    }
-
-    /// Bytes of live execution memory by task attempt and class that asked for it.
-    #[must_use]
-    pub fn by_task_and_consumer(&self) -> HashMap<u64, BTreeMap<&str, u64>> {
-        let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
-        for page in self.pages.values() {
-            if let Some(task) = page.task {
-                let sum = all
-                    .entry(task)
-                    .or_default()
-                    .entry(&page.consumer)
-                    .or_default();
-                *sum = sum.saturating_add(page.size_bytes);
-            }
-        }
-        all
-    }
-
-    /// Bytes of live execution memory by class that asked for it.
-    #[must_use]
-    pub fn by_consumer(&self) -> BTreeMap<String, u64> {
-        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
-        for page in self.pages.values() {
-            let sum = all.entry(&page.consumer).or_default();
-            *sum = sum.saturating_add(page.size_bytes);
-        }
-        all.into_iter()
-            .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
-            .collect()
     }
 
     fn hold(&mut self, rdd: RddKey, more: &Held) {
@@ -321,6 +245,11 @@ impl Memory {
             if fact.range_first == 0 {
                 self.blocks_over_cap += 1;
             }
+            let rows = limits.blocks_per_executor;
+            if let Some((rdd, before, now)) = self.crowd.stored(fact, time_ns, rows) {
+                self.hold(rdd, &now);
+                self.release(rdd, &before);
+            }
             return Outcome::OverCap("blocks");
         }
         let same = known.is_some_and(|block| {
@@ -337,6 +266,7 @@ impl Memory {
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
+            self.leave_crowd(fact.rdd_id, fact.partition);
             let block = Block {
                 serial: self.serial(),
                 rdd,
@@ -394,6 +324,7 @@ impl Memory {
         let owner = Owner {
             serial: block.serial,
             is_block: true,
+            on_heap: block.on_heap,
             rdd: block.rdd,
         };
         let first = usize::try_from(fact.range_first).unwrap_or(usize::MAX);
@@ -441,6 +372,14 @@ impl Memory {
         true
     }
 
+    fn leave_crowd(&mut self, rdd: Option<u32>, partition: Option<u32>) -> bool {
+        let left = self.crowd.removed(rdd, partition);
+        if let Some((rdd, held)) = &left {
+            self.release(*rdd, held);
+        }
+        left.is_some()
+    }
+
     /// A cached block is being read.
     pub(super) fn block_read(&mut self, fact: &BlockRead, time_ns: u64) -> Outcome {
         let Some(block) = self.blocks.get_mut(&fact.block_id) else {
@@ -480,7 +419,7 @@ impl Memory {
 
     /// A block left memory.
     pub(super) fn block_removed(&mut self, fact: &BlockRemoved) -> Outcome {
-        if self.remove_block(&fact.block_id) {
+        if self.remove_block(&fact.block_id) || self.leave_crowd(fact.rdd_id, fact.partition) {
             Outcome::Applied
         } else {
             Outcome::Ignored("block_not_known")
@@ -540,6 +479,7 @@ impl Memory {
             let owner = Owner {
                 serial: page.serial,
                 is_block: false,
+                on_heap: page.on_heap,
                 rdd: page.rdd,
             };
             if self.addresses.len() >= limits.ranges_per_executor
@@ -612,6 +552,7 @@ impl Memory {
             self.reads.add(block.rdd, &unseen);
         }
         self.blocks.clear();
+        self.crowd = Crowd::default();
         self.pages.clear();
         self.held.clear();
         self.all = Held::default();
@@ -629,6 +570,9 @@ impl Memory {
             .collect();
         for name in &blocks {
             self.remove_block(name);
+        }
+        for (rdd, held) in self.crowd.sweep(since_ns) {
+            self.release(rdd, &held);
         }
         blocks.len() as u64 + self.drop_pages(|page| page.told_ns < since_ns)
     }

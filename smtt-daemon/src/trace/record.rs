@@ -131,7 +131,7 @@ pub struct Record {
     pub on_heap: Option<bool>,
     /// Serialised bytes, else objects.
     pub serialized: Option<bool>,
-    /// How long before `time_ns` the address was told, in nanoseconds.
+    /// How long before `time_ns` the address was last known to be right, in nanoseconds; 0 where it was right then.
     pub address_age_ns: Option<u64>,
     /// Address and length in bytes: the first range, then those that were told with it.
     pub ranges: Vec<(u64, u64)>,

@@ -1,10 +1,11 @@
 //! Executors as rows.
 
+use super::consumers::by_class;
 use super::{Filter, Listing, PageWalkRow, Who, stages_of};
 use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
 use crate::attribute::Agreement;
 use serde::{Deserialize, Serialize};
-use smtt_common::context::Activity;
+use smtt_common::context::{Activity, HeapAddresses};
 use smtt_common::counter::{FaultCounters, Unattributed};
 use smtt_common::walk::WalkCounters;
 use std::collections::BTreeMap;
@@ -31,6 +32,14 @@ pub struct ExecutorRow {
     pub missing_hooks: Vec<String>,
     /// Largest Java heap in bytes.
     pub heap_max_bytes: Option<u64>,
+    /// What can be said of addresses on its Java heap: `current`, `stale` (between a collection and the telling of new
+    /// addresses), `polled`, `as told`, or `refused` (its collector moves things while the application runs).
+    pub heap_addresses: String,
+    /// How the marker gets to know them: `followed`, `followed slowly`, `polled`, `refused`; absent where it does not
+    /// say.
+    pub heap_addresses_by: Option<String>,
+    /// Collections that have begun since the marker follows them; absent where it does not.
+    pub collections: Option<u64>,
     /// Start of the JVM as it claims it, milliseconds since 1970.
     pub start_unix_ms: Option<u64>,
     /// Time since it was first heard of, up to its death, in nanoseconds.
@@ -188,6 +197,12 @@ impl State {
                     .collect()
             }),
             heap_max_bytes: said.map(|said| said.heap_max_bytes),
+            heap_addresses: executor.heap.trust().name().to_owned(),
+            heap_addresses_by: Some(executor.heap.way())
+                .filter(|way| *way != HeapAddresses::AS_TOLD)
+                .and_then(HeapAddresses::name)
+                .map(str::to_owned),
+            collections: executor.heap.collections(),
             start_unix_ms: said.map(|said| said.start_unix_ms),
             watched_ns: executor
                 .died_ns
@@ -212,7 +227,7 @@ impl State {
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
-            execution_memory_by_consumer: executor.memory.by_consumer(),
+            execution_memory_by_consumer: by_class(&executor.memory),
             blocks: held.blocks,
             rdds: executor
                 .rdds

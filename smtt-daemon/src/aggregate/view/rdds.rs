@@ -124,6 +124,9 @@ pub struct BlockRow {
     pub on_heap: bool,
     /// Serialised bytes, else objects.
     pub serialized: bool,
+    /// What it is made of: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), or
+    /// `objects`, which have no contiguous bytes and so no addresses.
+    pub contents: String,
     /// Task attempt that stored it; absent for a replica or one that a thread without a task stored.
     pub task_attempt_id: Option<u64>,
     /// Stage of that task.
@@ -132,6 +135,15 @@ pub struct BlockRow {
     pub reads: u64,
     /// Time since it was stored, in nanoseconds.
     pub age_ns: u64,
+}
+
+/// What a block is made of.
+const fn contents(block: &Block) -> &'static str {
+    match (block.serialized, block.range_total) {
+        (true, _) => "bytes",
+        (false, 0) => "objects",
+        (false, _) => "columns",
+    }
 }
 
 /// A storage level that blocks show when it was not told. Replication and disk cannot be seen there.
@@ -261,6 +273,7 @@ impl State {
                         range_total: block.range_total,
                         on_heap: block.on_heap,
                         serialized: block.serialized,
+                        contents: contents(block).to_owned(),
                         task_attempt_id: block.task.filter(|_| !block.without_task),
                         stage_id: block.stage.map(|stage| stage.id),
                         reads: block.reads,
