@@ -409,6 +409,7 @@ impl Executor {
                     self.left.add(fact.rdd_id, fact.partition);
                     if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
                         rdd.uses.removed += 1;
+                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
                     }
                 }
                 return outcome;
