@@ -24,8 +24,8 @@ pub const PAYLOAD_CLASSES: [usize; 3] = [128, 512, PAYLOAD_MAX];
 pub struct RecordHeader {
     /// See [`Kind`].
     pub kind: u16,
-    /// Zero; room for later.
-    pub flags: u16,
+    /// NUMA node of the CPU that the thread ran on, plus one; zero where it is not known.
+    pub node_plus_one: u16,
     /// Bytes of payload that follow this header and are filled in.
     pub payload_bytes: u32,
     /// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`).
@@ -73,8 +73,10 @@ coded! {
         PYTHON_WORKER = 15 "python_worker",
         /// Everything alive has been told again.
         RESYNC_DONE = 16 "resync_done",
+        /// What one class of consumers used of a task's execution memory, at the task's end.
+        CONSUMER_USED = 17 "consumer_used",
         /// All addresses on the Java heap are known again after a collection.
-        ADDRESSES_TOLD = 17 "addresses_told",
+        ADDRESSES_TOLD = 18 "addresses_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

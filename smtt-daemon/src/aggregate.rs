@@ -9,6 +9,7 @@ mod faults;
 mod heap;
 mod memory;
 mod pages;
+mod reads;
 mod task;
 pub mod view;
 mod walks;
@@ -18,6 +19,7 @@ pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
 pub use memory::{Block, Held, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
+pub use reads::{Heat, NodeReads};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 
@@ -33,6 +35,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Executors without a row whose kernel totals are remembered.
 const STRANGERS_MAX: usize = 1024;
+/// One row of so many is kept free of dead executors.
+const FREE_SHARE: usize = 4;
 /// Keys of expired executors that are remembered, so that a late reading does not bring them back.
 const EXPIRED_MAX: usize = 1024;
 
@@ -350,8 +354,9 @@ impl State {
         }
     }
 
-    /// Forgets executors that died longer ago than the retention, and pages whose freeing was lost. Returns the
-    /// keys of executors forgotten since the last call (also those that had to make room), whose rows in the kernel side can go too.
+    /// Forgets executors that died longer ago than the retention, those that have been dead longest where rows get
+    /// scarce, and pages whose freeing was lost. Returns the keys of executors forgotten since the last call, whose
+    /// rows in the kernel side can go too.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
         for executor in self.executors.values_mut() {
@@ -371,7 +376,25 @@ impl State {
             self.forget(*key);
         }
         self.evicted.extend(old);
+        self.make_room();
         std::mem::take(&mut self.evicted)
+    }
+
+    /// Keeps rows free for executors that start before the next call. The kernel side has as many rows as the state:
+    /// one that finds none there is not traced, and never gets as far as to take a dead one's row here.
+    fn make_room(&mut self) {
+        let most = self.limits.executors - self.limits.executors / FREE_SHARE;
+        let mut dead: Vec<(u64, u64)> = self
+            .executors
+            .iter()
+            .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+            .collect();
+        dead.sort_unstable();
+        let surplus = self.executors.len().saturating_sub(most);
+        for (_, key) in dead.into_iter().take(surplus) {
+            self.forget(key);
+            self.evicted.push(key);
+        }
     }
 
     /// All executors by key.

@@ -413,6 +413,8 @@ fn check(file: &file::File) -> Result<Config, Problem> {
                 Duration::from_millis(100),
                 Duration::from_secs(3600),
             )?,
+            // Only trace records have them.
+            frames: enabled,
         },
         trace: enabled.then_some(trace.clone()),
         trace_folder: trace.folder,

@@ -10,6 +10,7 @@ mod kernel;
 mod marker;
 
 use serde::{Deserialize, Serialize};
+use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -57,6 +58,8 @@ pub enum Fact {
     PageAllocated(PageAllocated),
     /// Execution memory was freed.
     PageFreed(PageFreed),
+    /// What one class of consumers used of a task's execution memory.
+    ConsumerUsed(ConsumerUsed),
     /// A rare activity ended.
     Span(Span),
     /// A Python worker serves a task from now on, or no longer.
@@ -271,6 +274,8 @@ pub struct BlockRead {
     pub partition: Option<u32>,
     /// Task attempt that reads it.
     pub task_attempt_id: Option<u64>,
+    /// NUMA node of the CPU that it is read from.
+    pub node: Option<u32>,
 }
 
 /// See [`Kind::BLOCK_REMOVED`].
@@ -282,6 +287,8 @@ pub struct BlockRemoved {
     pub rdd_id: Option<u32>,
     /// Its partition.
     pub partition: Option<u32>,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_ALLOCATED`].
@@ -305,6 +312,8 @@ pub struct PageAllocated {
     pub stage_id: Option<u32>,
     /// Class that asked for it.
     pub consumer: String,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_FREED`].
@@ -321,6 +330,25 @@ pub struct PageFreed {
     /// On the Java heap.
     pub on_heap: bool,
     /// Class that asked for it.
+    pub consumer: String,
+    /// What the thread was doing; `None` where it was idle or is not known.
+    pub activity: Option<Activity>,
+}
+
+/// See [`Kind::CONSUMER_USED`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerUsed {
+    /// Task attempt that they worked for.
+    pub task_attempt_id: Option<u64>,
+    /// How many there were.
+    pub instances: u64,
+    /// The most that each of them held, added up, in bytes.
+    pub peak_bytes: u64,
+    /// What Spark counts of them into the task's `peakExecutionMemory`, in bytes; `None` where it was not seen.
+    pub counted_bytes: Option<u64>,
+    /// What is counted is Spark's estimate of the size of objects.
+    pub estimated: bool,
+    /// Their class.
     pub consumer: String,
 }
 
@@ -406,10 +434,14 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
         });
     }
     let payload = &payload[..stated];
-    let fact = match smtt_common::event::marker::schema(kind) {
+    let mut fact = match smtt_common::event::marker::schema(kind) {
         Some(schema) => marker::decode(schema, payload)?,
         None => kernel::decode(kind, payload)?,
     };
+    if let Fact::BlockRead(read) = &mut fact {
+        // The kernel side's word, not the marker's.
+        read.node = header.node_plus_one.checked_sub(1).map(u32::from);
+    }
     Ok(Event {
         time_ns: header.time_ns,
         executor: header.executor,

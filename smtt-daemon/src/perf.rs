@@ -173,12 +173,13 @@ impl Event {
         })
     }
 
-    /// Switches the whole group on that this event leads.
+    /// Switches the whole group on that this event leads. The others are on all the time and follow it: one that is
+    /// switched on after its leader would not count when both are of different PMUs of the kernel's own (Linux 6.18).
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn enable(&self) -> io::Result<()> {
-        self.control(IOC_ENABLE, WHOLE_GROUP)
+        self.control(IOC_ENABLE, 0)
     }
 
     /// Switches the whole group off that this event leads.
@@ -186,7 +187,7 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn disable(&self) -> io::Result<()> {
-        self.control(IOC_DISABLE, WHOLE_GROUP)
+        self.control(IOC_DISABLE, 0)
     }
 
     /// Sets the counts of the whole group that this event leads to zero; the times go on.

@@ -9,12 +9,14 @@
 //! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
 //! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
 //! away. Where the marker does not count collections, such addresses are those that it told last.
-//! How often pages are used (hotness) is not looked at.
+//! How often pages are touched is not looked at: kernels
+//! seldom offer it (idle page tracking is in none of the distributions tried), so heat is taken from Spark's reads.
 
 mod budget;
 mod kernel;
 mod look;
 mod machine;
+mod mappings;
 mod sample;
 mod watch;
 
@@ -52,6 +54,8 @@ pub struct ResolveSettings {
     pub milliseconds_per_second: u64,
     /// Time from the beginning of a round to that of the next.
     pub interval: Duration,
+    /// Whether frames of first pages are wanted too, for trace records.
+    pub frames: bool,
 }
 
 impl Default for ResolveSettings {
@@ -60,6 +64,7 @@ impl Default for ResolveSettings {
             pages_per_second: 10_000,
             milliseconds_per_second: 2,
             interval: Duration::from_secs(10),
+            frames: false,
         }
     }
 }
@@ -241,6 +246,9 @@ impl Resolver {
                 pages += run.pages;
                 if watch.admits(run, &seen) {
                     looked += run.pages;
+                    if self.settings.frames {
+                        process.frames(targets, run, &mut seen);
+                    }
                     process.look(targets, run, &mut seen)?;
                 }
             }
@@ -253,6 +261,9 @@ impl Resolver {
                 break;
             }
         }
+        let start = cpu_ns();
+        let remapped = process.remapped(targets)?;
+        self.spend(0, cpu_ns().saturating_sub(start));
         if !process.is_there() {
             return Err(LookError::Ended);
         }
@@ -260,7 +271,14 @@ impl Resolver {
             time_ns,
             page_bytes,
             sizes_by: process.sizes_by,
-            owners: targets.owners.iter().copied().zip(seen).collect(),
+            owners: targets
+                .owners
+                .iter()
+                .copied()
+                .zip(seen)
+                .zip(remapped)
+                .filter_map(|(owner, remapped)| (!remapped).then_some(owner))
+                .collect(),
         }))
     }
 }

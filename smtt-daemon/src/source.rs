@@ -96,7 +96,7 @@ pub fn parse(bytes: &[u8]) -> Option<Record> {
     let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let header = RecordHeader {
         kind: u16_at(0)?,
-        flags: u16_at(2)?,
+        node_plus_one: u16_at(2)?,
         payload_bytes: u32_at(4)?,
         time_ns: u64_at(8)?,
         executor: u64_at(16)?,

@@ -5,7 +5,10 @@ use core::ptr;
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
-    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, generated::bpf_probe_read_user},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns,
+        generated::{bpf_get_numa_node_id, bpf_probe_read_user},
+    },
 };
 use smtt_common::{
     counter::Counter,
@@ -38,7 +41,8 @@ fn header(kind: Kind, executor: u64, payload_bytes: u32) -> RecordHeader {
     let id = bpf_get_current_pid_tgid();
     RecordHeader {
         kind: kind.0,
-        flags: 0,
+        // SAFETY: the helper has no precondition.
+        node_plus_one: (unsafe { bpf_get_numa_node_id() } as u16).wrapping_add(1),
         payload_bytes,
         // SAFETY: the helper has no precondition.
         time_ns: unsafe { bpf_ktime_get_boot_ns() },

@@ -6,6 +6,10 @@
 
 #[path = "spark/addresses.rs"]
 mod addresses;
+#[path = "spark/execution.rs"]
+mod execution;
+#[path = "spark/experiment.rs"]
+mod experiment;
 #[path = "spark/fail_open.rs"]
 mod fail_open;
 #[path = "spark/faults.rs"]

@@ -86,6 +86,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("job") {
         job::traced(places, &folder.join("job"))?;
     }
+    if wanted("everything") {
+        job::everything(places, &folder.join("everything"))?;
+    }
     if wanted("sample") {
         sample::sample(places, &folder.join("sample"))?;
     }
@@ -97,10 +100,26 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 8] {
+pub fn names() -> [&'static str; 9] {
     [
-        "switch", "fault", "pages", "idle", "trace", "job", "sample", "walks",
+        "switch",
+        "fault",
+        "pages",
+        "idle",
+        "trace",
+        "job",
+        "everything",
+        "sample",
+        "walks",
     ]
+}
+
+/// Settings by which the daemon writes trace records below that folder.
+fn tracing(folder: &Path) -> String {
+    format!(
+        "[trace]\nenabled = true\nfolder = {:?}\n",
+        folder.join("trace").display().to_string()
+    )
 }
 
 /// One line: what, the figure, the target, and by how much it is missed.
@@ -152,12 +171,11 @@ fn switch(places: &Places, folder: &Path) -> Result<()> {
 
 /// CPU and memory of the daemon while two executors hold blocks and wait.
 fn idle(places: &Places, folder: &Path) -> Result<()> {
-    let daemon = Daemon::start(
-        places,
-        &places.target.join("release"),
-        folder,
-        &Options::default(),
-    )?;
+    let options = Options {
+        toml: tracing(folder),
+        ..Options::default()
+    };
+    let daemon = Daemon::start(places, &places.target.join("release"), folder, &options)?;
     let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
     let gates = gates(folder, "gates", &["begin", "cached"])?;
     let mut submitted = demo::application(places, false)?
@@ -184,7 +202,7 @@ fn idle(places: &Places, folder: &Path) -> Result<()> {
         resident,
         "MiB",
         RESIDENT_MIB,
-        "after a PageRank on two executors",
+        "after a PageRank on two executors, with trace records",
     );
     fs::write(gates.join("end.go"), "")?;
     submitted.result(RUN_LIMIT)?;

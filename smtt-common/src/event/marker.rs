@@ -35,6 +35,10 @@ pub const BLOCK_WITHOUT_TASK: u64 = 4;
 pub const TOLD_AGAIN: u64 = 8;
 /// Bit of `flags` in page facts: the page is on the Java heap.
 pub const PAGE_ON_HEAP: u64 = 1;
+/// Where the code of what the thread was doing begins in `flags` of page facts; zero where they are told again.
+pub const PAGE_ACTIVITY_SHIFT: u32 = 8;
+/// Bit of `flags` in facts about consumers: what is counted is Spark's estimate of the size of objects.
+pub const CONSUMER_ESTIMATED: u64 = 1;
 /// `address` of an execution memory grant that has no page (byte counts of spillable collections).
 pub const NO_ADDRESS: u64 = 0;
 
@@ -189,7 +193,8 @@ pub const MARKER_FACTS: &[Schema] = &[
         entry: "blockRemoved",
         words: &["rdd_id", "partition"],
         ranges: false,
-        strings: &["block_id"],
+        // activity: the code of what the thread was doing, in decimal digits.
+        strings: &["block_id", "activity"],
     },
     Schema {
         kind: Kind::PAGE_ALLOCATED,
@@ -217,6 +222,21 @@ pub const MARKER_FACTS: &[Schema] = &[
             "page_number",
             "address",
             "size_bytes",
+            "flags",
+        ],
+        ranges: false,
+        strings: &["consumer"],
+    },
+    Schema {
+        kind: Kind::CONSUMER_USED,
+        entry: "consumerUsed",
+        // peak_bytes: the most that each instance of the class held, added up. counted_bytes: what Spark counts of
+        // them into the task's peakExecutionMemory, or -1 where part of the task's life was not seen.
+        words: &[
+            "task_attempt_id",
+            "instances",
+            "peak_bytes",
+            "counted_bytes",
             "flags",
         ],
         ranges: false,

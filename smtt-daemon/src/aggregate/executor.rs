@@ -358,7 +358,10 @@ impl Executor {
                 self.heap.moved();
                 return self.memory.block_moved(&fact, now_ns, limits);
             }
-            Fact::BlockRead(fact) => return self.memory.block_read(&fact),
+            Fact::BlockRead(fact) => {
+                let heap_known = self.heap.trust().can_be_looked_at();
+                return self.memory.block_read(&fact, heap_known, now_ns);
+            }
             Fact::BlockRemoved(fact) => return self.memory.block_removed(&fact),
             Fact::PageAllocated(fact) => {
                 if fact.told_again {
@@ -375,6 +378,15 @@ impl Executor {
                 let (outcome, change) = self.memory.page_freed(&fact);
                 self.tasks.memory_changed(fact.task_attempt_id, change);
                 return outcome;
+            }
+            Fact::ConsumerUsed(used) => {
+                let Some(task) = used.task_attempt_id else {
+                    return Outcome::Ignored("consumer_without_task");
+                };
+                let Some(task) = self.tasks.task(task, caps.0) else {
+                    return Outcome::OverCap("tasks");
+                };
+                task.used(used);
             }
             Fact::Span(span) => {
                 let code = if Activity(span.activity).name().is_some() {

@@ -3,11 +3,12 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
 //! hand without a walk through the tables; a test compares the two.
 
-use super::pages::{LastLook, Mark, mark, usable};
+use super::pages::{LastLook, Mark, Resolved, mark, usable};
+use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
@@ -38,6 +39,10 @@ pub struct Block {
     pub ranges: Vec<(u64, u64)>,
     /// How often it was read.
     pub reads: u64,
+    /// How often of late.
+    pub heat: Heat,
+    /// Reads from before it was looked at.
+    waiting: Waiting,
     /// When it was stored, or first told of; nanoseconds since boot.
     pub stored_ns: u64,
     told_ns: u64,
@@ -141,6 +146,14 @@ impl Block {
         mark(self.serial, usable(&self.ranges))
     }
 
+    /// Bytes whose addresses are known.
+    #[must_use]
+    pub fn addressed_bytes(&self) -> u64 {
+        usable(&self.ranges)
+            .map(|(_, length)| length)
+            .fold(0, u64::saturating_add)
+    }
+
     fn held(&self) -> Held {
         Held {
             storage_bytes: self.size_bytes,
@@ -196,6 +209,8 @@ pub struct Memory {
     pub ranges_refused: u64,
     /// Where their bytes were when the resolver last looked.
     pub looked: LastLook,
+    /// What was read of blocks, by where it was.
+    pub reads: ReadsByRdd,
     held: HashMap<RddKey, Held>,
     all: Held,
     next_serial: u64,
@@ -217,6 +232,36 @@ impl Memory {
     #[must_use]
     pub const fn total(&self) -> Held {
         self.all
+    }
+
+    /// Bytes of live execution memory by task attempt and class that asked for it.
+    #[must_use]
+    pub fn by_task_and_consumer(&self) -> HashMap<u64, BTreeMap<&str, u64>> {
+        let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
+        for page in self.pages.values() {
+            if let Some(task) = page.task {
+                let sum = all
+                    .entry(task)
+                    .or_default()
+                    .entry(&page.consumer)
+                    .or_default();
+                *sum = sum.saturating_add(page.size_bytes);
+            }
+        }
+        all
+    }
+
+    /// Bytes of live execution memory by class that asked for it.
+    #[must_use]
+    pub fn by_consumer(&self) -> BTreeMap<String, u64> {
+        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+        for page in self.pages.values() {
+            let sum = all.entry(&page.consumer).or_default();
+            *sum = sum.saturating_add(page.size_bytes);
+        }
+        all.into_iter()
+            .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
+            .collect()
     }
 
     fn hold(&mut self, rdd: RddKey, more: &Held) {
@@ -264,7 +309,8 @@ impl Memory {
                 && block.serialized == fact.serialized
         });
         if !same {
-            let reads = known.map_or(0, |block| block.reads);
+            let (reads, heat) =
+                known.map_or((0, Heat::default()), |block| (block.reads, block.heat));
             let stored_ns = known
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
@@ -282,6 +328,8 @@ impl Memory {
                 range_total: fact.range_total,
                 ranges: Vec::new(),
                 reads,
+                heat,
+                waiting: Waiting::default(),
                 stored_ns,
                 told_ns: time_ns,
             };
@@ -360,9 +408,11 @@ impl Memory {
     }
 
     fn remove_block(&mut self, block_id: &str) -> bool {
-        let Some(block) = self.blocks.remove(block_id) else {
+        let Some(mut block) = self.blocks.remove(block_id) else {
             return false;
         };
+        let unseen = block.waiting.place(None, block.addressed_bytes());
+        self.reads.add(block.rdd, &unseen);
         for (address, length) in &block.ranges {
             self.addresses.remove(*address, *length, block.serial);
         }
@@ -370,14 +420,46 @@ impl Memory {
         true
     }
 
-    /// A cached block is being read.
-    pub(super) fn block_read(&mut self, fact: &BlockRead) -> Outcome {
-        match self.blocks.get_mut(&fact.block_id) {
-            Some(block) => {
-                block.reads += 1;
-                Outcome::Applied
+    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap_known: bool,
+        time_ns: u64,
+    ) -> Outcome {
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+            return Outcome::Ignored("block_not_known");
+        };
+        block.reads += 1;
+        block.heat.read(time_ns);
+        let bytes = block.addressed_bytes();
+        let mark = block.mark().filter(|_| heap_known || !block.on_heap);
+        let reads = match (fact.node, mark) {
+            (Some(node), Some(mark)) => match self.looked.of(mark) {
+                Some(seen) => NodeReads::of(seen, bytes, node, 1),
+                None => {
+                    block.waiting.add(node);
+                    return Outcome::Applied;
+                }
+            },
+            _ => NodeReads::unknown(block.size_bytes, 1),
+        };
+        self.reads.add(block.rdd, &reads);
+        Outcome::Applied
+    }
+
+    /// The resolver has looked.
+    pub(super) fn looked(&mut self, resolved: Resolved) {
+        self.looked = LastLook::from(resolved);
+        for block in self.blocks.values_mut() {
+            if block.waiting.is_empty() {
+                continue;
             }
-            None => Outcome::Ignored("block_not_known"),
+            let seen = block.mark().and_then(|mark| self.looked.of(mark));
+            if let Some(seen) = seen {
+                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                self.reads.add(block.rdd, &reads);
+            }
         }
     }
 
@@ -525,6 +607,10 @@ impl Memory {
 
     /// Everything is free: the process is gone.
     pub(super) fn clear(&mut self) {
+        for block in self.blocks.values_mut() {
+            let unseen = block.waiting.place(None, block.addressed_bytes());
+            self.reads.add(block.rdd, &unseen);
+        }
         self.blocks.clear();
         self.pages.clear();
         self.held.clear();

@@ -91,6 +91,9 @@ pub struct Seen {
     pub by_node: Vec<(u32, u64)>,
     /// Of those in memory, bytes whose node could not be told: the page was moving.
     pub node_unknown_bytes: u64,
+    /// Page frame numbers of its first pages, `None` for one that is not in memory; empty where they were not asked for
+    /// or may not be known.
+    pub frames: Vec<Option<u64>>,
 }
 
 fn add_to<Key: Ord + Copy>(list: &mut Vec<(Key, u64)>, key: Key, bytes: u64) {
@@ -111,8 +114,9 @@ impl Seen {
         add_to(&mut self.by_node, node, bytes);
     }
 
-    /// Adds what another one has.
+    /// Adds what another one has; of several owners no frames are kept.
     pub fn add(&mut self, more: &Self) {
+        self.frames.clear();
         for (sum, more) in [
             (&mut self.pages, more.pages),
             (&mut self.looked_pages, more.looked_pages),
@@ -158,6 +162,21 @@ pub struct LastLook {
     /// How page sizes were told.
     pub sizes_by: SizesBy,
     seen: HashMap<u64, (u64, Seen)>,
+}
+
+impl From<Resolved> for LastLook {
+    fn from(resolved: Resolved) -> Self {
+        Self {
+            time_ns: resolved.time_ns,
+            page_bytes: resolved.page_bytes,
+            sizes_by: resolved.sizes_by,
+            seen: resolved
+                .owners
+                .into_iter()
+                .map(|(mark, seen)| (mark.serial, (mark.addresses, seen)))
+                .collect(),
+        }
+    }
 }
 
 impl LastLook {
@@ -294,16 +313,7 @@ impl State {
         else {
             return;
         };
-        executor.memory.looked = LastLook {
-            time_ns: resolved.time_ns,
-            page_bytes: resolved.page_bytes,
-            sizes_by: resolved.sizes_by,
-            seen: resolved
-                .owners
-                .into_iter()
-                .map(|(mark, seen)| (mark.serial, (mark.addresses, seen)))
-                .collect(),
-        };
+        executor.memory.looked(resolved);
     }
 
     /// What the resolver has done since the start; `None` while it is switched off.

@@ -3,7 +3,7 @@
 use super::faults;
 use super::walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
-use crate::decode::{Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
+use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 use smtt_common::walk::WalkCounters;
@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, HashMap};
 const RDDS_PER_TASK: usize = 32;
 /// Most RDDs that are remembered per stage; more fall together.
 const RDDS_PER_STAGE: usize = 256;
+
+/// Most classes of consumers that are remembered per task. The marker tells of 32 and one for the others.
+const CONSUMERS_PER_TASK: usize = 33;
 
 /// Where a task is in its life.
 #[derive(
@@ -69,6 +72,8 @@ pub struct Task {
     pub live_bytes: u64,
     /// Most that `live_bytes` ever was.
     pub seen_peak_bytes: u64,
+    /// Who used its execution memory, from its end.
+    pub consumers: Vec<ConsumerUsed>,
     /// Its page faults.
     pub faults: FaultCounters,
     /// RDDs that its faults were counted for.
@@ -123,6 +128,33 @@ impl Task {
     #[must_use]
     pub fn execution_peak_bytes(&self) -> u64 {
         self.peak_bytes.unwrap_or(0).max(self.seen_peak_bytes)
+    }
+
+    /// What a class of consumers used of its execution memory.
+    pub(super) fn used(&mut self, used: ConsumerUsed) {
+        let known = self
+            .consumers
+            .iter_mut()
+            .find(|known| known.consumer == used.consumer);
+        if let Some(known) = known {
+            *known = used;
+        } else if self.consumers.len() < CONSUMERS_PER_TASK {
+            self.consumers.push(used);
+        }
+    }
+
+    /// Spark's own `peakExecutionMemory` of an ended task, in bytes: no peak of a sum, but what each consumer held
+    /// when Spark looked, added up. `None` before the end, and where part of the task's life was not seen.
+    #[must_use]
+    pub fn spark_peak_bytes(&self) -> Option<u64> {
+        // Somebody held what it held: who, was lost on the way.
+        let lost = self.consumers.is_empty() && self.peak_bytes? > 0;
+        if lost || !self.state.ended() {
+            return None;
+        }
+        self.consumers.iter().try_fold(0_u64, |sum, used| {
+            Some(sum.saturating_add(used.counted_bytes?))
+        })
     }
 }
 

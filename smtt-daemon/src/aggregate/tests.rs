@@ -129,6 +129,7 @@ fn freed(page: &PageAllocated) -> Fact {
         size_bytes: page.size_bytes,
         on_heap: page.on_heap,
         consumer: page.consumer.clone(),
+        activity: None,
     })
 }
 
@@ -214,5 +215,6 @@ fn filter(
         executor: owned(executor),
         rdd: owned(rdd),
         stage: owned(stage),
+        task: None,
     }
 }

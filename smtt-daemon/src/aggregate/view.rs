@@ -1,5 +1,6 @@
 //! Listings: the state as rows, filtered, for `smtt-ctl`, the HTTP interface and the metrics.
 
+mod consumers;
 mod executors;
 mod pages;
 mod rdds;
@@ -7,7 +8,7 @@ mod walks;
 mod work;
 
 pub use executors::ExecutorRow;
-pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd};
+pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};
@@ -39,6 +40,9 @@ pub struct Filter {
     /// executors and RDDs that worked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
+    /// Task attempt id, of listings of tasks and of where bytes are: the task itself, and what it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u64>,
 }
 
 impl Filter {

@@ -103,7 +103,7 @@ section!(Resolve, "resolve", {
 });
 
 section!(Limits, "limits", {
-    /// Executors at a time, living and dead.
+    /// Executors at a time, living and dead. A quarter is kept free of dead ones.
     executors: u64 = 64;
     /// Processes of executors at a time: JVMs, Python workers and other children.
     processes: u64 = 4096;

@@ -8,7 +8,7 @@
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::aggregate::view::PagesRow`] |
 //! | `/v1/report` | [`Report`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `sort` and `limit` in the query. An error is
+//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `sort` and `limit` in the query. An error is
 //! `{"error": "..."}` with a status of 400 or above.
 
 use crate::aggregate::view::{
@@ -148,6 +148,9 @@ pub struct ListQuery {
     /// Stage id, or id and attempt as `3.1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
+    /// Task attempt id: the task itself and the execution memory that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<u64>,
     /// Field to sort by, with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
@@ -165,6 +168,7 @@ impl ListQuery {
             executor: self.executor.clone(),
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),
+            task: self.task,
         }
     }
 }

@@ -173,6 +173,9 @@ pub struct PagesBy {
     /// A row for each task attempt that holds execution memory.
     #[arg(long)]
     pub tasks: bool,
+    /// A row for this task attempt.
+    #[arg(long, value_name = "ID")]
+    pub task: Option<u64>,
     /// A row for each executor.
     #[arg(long)]
     pub executors: bool,

@@ -101,7 +101,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 10, 31>(
+    columns: &with_page_walks::<7, 11, 32>(
         [
             APPLICATION,
             EXECUTOR,
@@ -117,6 +117,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("tasks_running", "RUN", Form::Count, 3),
             column("tasks_succeeded", "DONE", Form::Count, 4),
             column("tasks_failed", "FAIL", Form::Count, 4),
+            column("execution_memory_by_consumer", "HELD BY", Form::Holders, 5),
             column("blocks", "BLOCKS", Form::Count, 6),
             column("heap_addresses", "HEAP ADDRESSES", Form::Word, 6),
             column("facts_dropped", "DROPPED", Form::Count, 7),
@@ -161,7 +162,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<12, 2, 28>(
+    columns: &with_page_walks::<12, 4, 30>(
         [
             APPLICATION,
             EXECUTOR,
@@ -176,7 +177,17 @@ pub const TASKS: ListingKind = ListingKind {
             WRITE,
             MAJOR,
         ],
-        [PEAK, column("reason", "REASON", Form::Text, 8)],
+        [
+            PEAK,
+            column(
+                "execution_memory_spark_peak_bytes",
+                "SPARK PEAK",
+                Form::Bytes,
+                4,
+            ),
+            column("consumers", "HELD BY", Form::Holders, 5),
+            column("reason", "REASON", Form::Text, 8),
+        ],
     ),
 };
 
@@ -254,6 +265,7 @@ mod tests {
                 &TASKS,
                 serde_json::to_value(TaskRow {
                     reason: Some(String::new()),
+                    execution_memory_spark_peak_bytes: Some(0),
                     ..TaskRow::default()
                 }),
             ),

@@ -34,6 +34,9 @@ const COLUMNS: &[Column] = &[
     column("page_sizes", "PAGE SIZES", Form::Word, 1),
     column("nodes", "NODES", Form::Word, 1),
     column("spanning_nodes", "SPANNING", Form::Count, 7),
+    column("reads", "READS", Form::Count, 4),
+    column("hotness", "PER MIN", Form::Real, 4),
+    column("remote_access_ratio", "REMOTE", Form::Share, 1),
     column("looked_share", "LOOKED", Form::Share, 5),
     column("addresses", "ADDRESSES", Form::Word, 8),
     column("age_ns", "AGE", Form::Duration, 4),
@@ -57,7 +60,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failure> {
     let kind = if by.blocks {
         kind("/v1/pages/blocks", "blocks")
-    } else if by.tasks {
+    } else if by.tasks || by.task.is_some() {
         kind("/v1/pages/tasks", "tasks that hold execution memory")
     } else if by.executors {
         kind("/v1/pages/executors", "executors that hold memory")
@@ -65,11 +68,15 @@ pub(super) async fn run(
         kind("/v1/pages", "RDDs that hold memory")
     };
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
-    let question = format!(
+    let mut question = format!(
         "{}{}",
         kind.path,
         query.filter.query_with(sort.as_deref(), query.limit)
     );
+    if let Some(task) = by.task {
+        question.push(if question.contains('?') { '&' } else { '?' });
+        question.push_str(&format!("task={task}"));
+    }
     let mut listing: Rows = client.get(&question).await?;
     if output.json {
         output.json(&listing.rows)?;

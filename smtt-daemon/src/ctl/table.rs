@@ -38,6 +38,8 @@ pub enum Form {
     YesNo,
     /// How many elements a list has.
     Length,
+    /// Who holds execution memory: the largest by name and size, and how many there are beside it.
+    Holders,
 }
 
 /// One column of a table.
@@ -73,6 +75,7 @@ impl Column {
             (Form::YesNo, _) => value
                 .as_bool()
                 .map(|yes| if yes { "yes" } else { "no" }.to_owned()),
+            (Form::Holders, _) => holders(value),
             (Form::Length, _) => value.as_array().map(|list| human::count(list.len() as u64)),
         }
         .unwrap_or_else(|| ABSENT.to_owned())
@@ -90,6 +93,33 @@ impl Column {
                 | Form::Length
         )
     }
+}
+
+/// The largest holder of execution memory: by name in an executor's row, in a list in a task's, where what was held at
+/// its end stands in for what is held.
+fn holders(value: &Value) -> Option<String> {
+    let bytes = |row: &Value| {
+        let of = |field: &str| row.get(field).and_then(Value::as_u64).unwrap_or(0);
+        row.as_u64()
+            .unwrap_or_else(|| of("bytes").max(of("peak_bytes")))
+    };
+    let all: Vec<(&str, u64)> = match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(name, row)| (&**name, bytes(row)))
+            .collect(),
+        Value::Array(rows) => rows
+            .iter()
+            .filter_map(|row| Some((row.get("consumer")?.as_str()?, bytes(row))))
+            .collect(),
+        _ => return None,
+    };
+    let (name, bytes) = all.iter().max_by_key(|(_, bytes)| *bytes)?;
+    let others = match all.len() - 1 {
+        0 => String::new(),
+        more => format!(" +{more}"),
+    };
+    Some(format!("{name} {}{others}", human::bytes(*bytes)))
 }
 
 /// Cuts text in the middle, so that it is at most `width` columns wide: names of Spark differ at both ends.
@@ -294,6 +324,15 @@ mod tests {
         let text = render(COLUMNS, &rows(), None, false);
         assert!(text.contains("MEMORY"));
         assert!(text.contains("1.0 MiB"));
+    }
+
+    #[test]
+    fn the_largest_holder_is_named() {
+        let executor = serde_json::json!({"Sorter": 2048, "Map": 1024});
+        assert_eq!(holders(&executor).as_deref(), Some("Sorter 2.0 KiB +1"));
+        let task = serde_json::json!([{"consumer": "Map", "bytes": 0, "peak_bytes": 4096}]);
+        assert_eq!(holders(&task).as_deref(), Some("Map 4.0 KiB"));
+        assert_eq!(holders(&serde_json::json!([])), None);
     }
 
     #[test]

@@ -343,9 +343,8 @@ fn physical_pages(record: &Record) -> String {
     if let Some(nodes) = record.get("nodes") {
         parts.push(format!("nodes {nodes}"));
     }
-    if let Some(hotness) = record.get("hotness") {
-        let method = word(record, "hotness_method").unwrap_or("an unnamed method");
-        parts.push(format!("hotness {hotness} by {method}"));
+    if let Some(hotness) = record.get("hotness").and_then(Value::as_f64) {
+        parts.push(format!("{hotness:.1} reads per minute"));
     }
     or_dash(parts)
 }

@@ -1,11 +1,13 @@
 //! The decoder's counterpart, for whoever has to make records: replay tests, the test harness, the native workload.
 
 use super::{BlockFact, Event, Fact, Outcome, ThreadFact};
+use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use smtt_common::event::marker::{
-    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT,
+    PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -36,9 +38,13 @@ pub fn payload(words: &[u64], ranges: &[(u64, u64)], strings: &[&str]) -> Vec<u8
 #[must_use]
 pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
     let (kind, payload) = encode_fact(&event.fact);
+    let node = match &event.fact {
+        Fact::BlockRead(read) => read.node,
+        _ => None,
+    };
     let header = RecordHeader {
         kind: kind.0,
-        flags: 0,
+        node_plus_one: node.map_or(0, |node| node as u16 + 1),
         payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
         time_ns: event.time_ns,
         executor: event.executor,
@@ -50,6 +56,10 @@ pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
 
 fn id(value: Option<u32>) -> u64 {
     value.map_or(u64::MAX, u64::from)
+}
+
+fn page_activity(activity: Option<Activity>) -> u64 {
+    u64::from(activity.unwrap_or_default().0) << PAGE_ACTIVITY_SHIFT
 }
 
 fn long_id(value: Option<u64>) -> u64 {
@@ -168,7 +178,10 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             payload(
                 &[id(block.rdd_id), id(block.partition)],
                 &[],
-                &[&block.block_id],
+                &[
+                    &block.block_id,
+                    &block.activity.unwrap_or_default().0.to_string(),
+                ],
             ),
         ),
         Fact::PageAllocated(page) => (
@@ -179,7 +192,9 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     long_id(page.page_number),
                     page.address,
                     page.size_bytes,
-                    flag(page.on_heap, PAGE_ON_HEAP) | flag(page.told_again, TOLD_AGAIN),
+                    flag(page.on_heap, PAGE_ON_HEAP)
+                        | flag(page.told_again, TOLD_AGAIN)
+                        | page_activity(page.activity),
                     id(page.rdd_id),
                     id(page.stage_id),
                 ],
@@ -195,10 +210,24 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     long_id(page.page_number),
                     page.address,
                     page.size_bytes,
-                    flag(page.on_heap, PAGE_ON_HEAP),
+                    flag(page.on_heap, PAGE_ON_HEAP) | page_activity(page.activity),
                 ],
                 &[],
                 &[&page.consumer],
+            ),
+        ),
+        Fact::ConsumerUsed(used) => (
+            Kind::CONSUMER_USED,
+            payload(
+                &[
+                    long_id(used.task_attempt_id),
+                    used.instances,
+                    used.peak_bytes,
+                    long_id(used.counted_bytes),
+                    flag(used.estimated, CONSUMER_ESTIMATED),
+                ],
+                &[],
+                &[&used.consumer],
             ),
         ),
         Fact::Span(span) => (

@@ -2,12 +2,14 @@
 
 use super::fields::Fields;
 use super::{
-    BlockFact, BlockRead, BlockRemoved, DecodeError, ExecutorDescribed, Fact, Outcome,
-    PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
+    BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
+    Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
     TaskStarted, ThreadFact,
 };
+use smtt_common::context::Activity;
 use smtt_common::event::marker::{
-    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT,
+    PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
 use smtt_common::event::{Kind, Schema};
 
@@ -46,11 +48,13 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             rdd_id: fields.optional_id("rdd_id")?,
             partition: fields.optional_id("partition")?,
             task_attempt_id: fields.optional("task_attempt_id"),
+            node: None,
         }),
         Kind::BLOCK_REMOVED => Fact::BlockRemoved(BlockRemoved {
             block_id: fields.text("block_id"),
             rdd_id: fields.optional_id("rdd_id")?,
             partition: fields.optional_id("partition")?,
+            activity: fields.text("activity").parse().ok().and_then(activity),
         }),
         Kind::PAGE_ALLOCATED => Fact::PageAllocated(PageAllocated {
             task_attempt_id: fields.optional("task_attempt_id"),
@@ -62,6 +66,7 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             rdd_id: fields.optional_id("rdd_id")?,
             stage_id: fields.optional_id("stage_id")?,
             consumer: fields.text("consumer"),
+            activity: page_activity(&fields),
         }),
         Kind::PAGE_FREED => Fact::PageFreed(PageFreed {
             task_attempt_id: fields.optional("task_attempt_id"),
@@ -69,6 +74,15 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             address: fields.word("address"),
             size_bytes: fields.word("size_bytes"),
             on_heap: fields.word("flags") & PAGE_ON_HEAP != 0,
+            consumer: fields.text("consumer"),
+            activity: page_activity(&fields),
+        }),
+        Kind::CONSUMER_USED => Fact::ConsumerUsed(ConsumerUsed {
+            task_attempt_id: fields.optional("task_attempt_id"),
+            instances: fields.word("instances"),
+            peak_bytes: fields.word("peak_bytes"),
+            counted_bytes: fields.optional("counted_bytes"),
+            estimated: fields.word("flags") & CONSUMER_ESTIMATED != 0,
             consumer: fields.text("consumer"),
         }),
         Kind::SPAN => Fact::Span(Span {
@@ -96,6 +110,15 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
         },
         other => return Err(DecodeError::UnknownKind(other.0)),
     })
+}
+
+/// The activity of a code; none where the thread was idle.
+fn activity(code: u8) -> Option<Activity> {
+    Some(Activity(code)).filter(|activity| *activity != Activity::IDLE)
+}
+
+fn page_activity(fields: &Fields<'_>) -> Option<Activity> {
+    activity((fields.word("flags") >> PAGE_ACTIVITY_SHIFT) as u8)
 }
 
 fn executor(fields: &Fields<'_>) -> ExecutorDescribed {

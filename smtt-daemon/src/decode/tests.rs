@@ -119,6 +119,7 @@ fn page() -> impl Strategy<Value = (PageAllocated, PageFreed)> {
                     size_bytes,
                     on_heap: flags[0],
                     consumer: consumer.clone(),
+                    activity: flags[1].then_some(Activity::SPILL),
                 };
                 let allocated = PageAllocated {
                     task_attempt_id,
@@ -127,6 +128,7 @@ fn page() -> impl Strategy<Value = (PageAllocated, PageFreed)> {
                     size_bytes,
                     on_heap: flags[0],
                     told_again: flags[1],
+                    activity: flags[1].then_some(Activity::HASH_GROW),
                     rdd_id,
                     stage_id,
                     consumer,
@@ -259,17 +261,40 @@ fn fact() -> impl Strategy<Value = Fact> {
             ),
         block().prop_map(|block| Fact::BlockStored(Box::new(block))),
         block().prop_map(|block| Fact::BlockMoved(Box::new(block))),
-        block().prop_map(|block| Fact::BlockRead(BlockRead {
-            block_id: block.block_id,
-            rdd_id: block.rdd_id,
-            partition: block.partition,
-            task_attempt_id: block.task_attempt_id
-        })),
+        (block(), proptest::option::of(0..1000_u32)).prop_map(|(block, node)| Fact::BlockRead(
+            BlockRead {
+                block_id: block.block_id,
+                rdd_id: block.rdd_id,
+                partition: block.partition,
+                task_attempt_id: block.task_attempt_id,
+                node
+            }
+        )),
         block().prop_map(|block| Fact::BlockRemoved(BlockRemoved {
             block_id: block.block_id,
             rdd_id: block.rdd_id,
-            partition: block.partition
+            partition: block.partition,
+            activity: block.on_heap.then_some(Activity::EVICT),
         })),
+        (
+            maybe_long(),
+            any::<[u64; 2]>(),
+            maybe_long(),
+            any::<bool>(),
+            text()
+        )
+            .prop_map(
+                |(task_attempt_id, numbers, counted_bytes, estimated, consumer)| {
+                    Fact::ConsumerUsed(ConsumerUsed {
+                        task_attempt_id,
+                        instances: numbers[0],
+                        peak_bytes: numbers[1],
+                        counted_bytes,
+                        estimated,
+                        consumer,
+                    })
+                }
+            ),
         page().prop_map(|(allocated, _)| Fact::PageAllocated(allocated)),
         page().prop_map(|(_, freed)| Fact::PageFreed(freed)),
         (

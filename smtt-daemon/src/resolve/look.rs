@@ -13,7 +13,8 @@ use nix::fcntl::OFlag;
 
 use super::kernel::{self, HUGE, PRESENT, Region, SWAPPED, ZERO};
 use super::machine::{Machine, Method, other_huge_pages};
-use super::sample::Run;
+use super::mappings::Mappings;
+use super::sample::{Run, pages_of};
 use crate::aggregate::{Seen, SizesBy, Targets};
 use crate::discover::Handle;
 
@@ -23,6 +24,8 @@ const REGIONS: usize = 512;
 const NODES: usize = 256;
 /// Entries of `/proc/PID/pagemap` in one read.
 const ENTRIES: usize = 512;
+/// Most first pages of an owner whose frames are kept.
+pub const FRAMES: usize = 16;
 
 /// A page of `/proc/PID/pagemap` is in memory.
 const ENTRY_PRESENT: u64 = 1 << 63;
@@ -64,7 +67,7 @@ pub struct Process {
     handle: Handle,
     pagemap: File,
     /// Mappings by address, where the kernel does not tell holes from untouched pages.
-    mappings: Option<Vec<(u64, u64)>>,
+    mappings: Option<Mappings>,
     /// Where mappings are asked for their page size; `None` where there is one size of large pages only.
     maps: Option<File>,
     /// What can be said of page sizes.
@@ -100,9 +103,7 @@ impl Process {
         let pagemap = open("pagemap")?;
         let mappings = match machine.method {
             Method::Scan => None,
-            Method::Entries => Some(mappings(
-                &handle.read("maps").map_err(|_| LookError::Ended)?,
-            )),
+            Method::Entries => Some(mappings(&handle)?),
         };
         let other_sizes = other_huge_pages(machine.large_page_bytes);
         let maps = match machine.method {
@@ -157,6 +158,41 @@ impl Process {
         match self.machine.method {
             Method::Scan => self.scan(run.address, end, clip, owner, seen),
             Method::Entries => self.entries(run.address, end, clip, owner, seen),
+        }
+    }
+
+    /// Looks once for the frames of an owner's first pages. Where they may not be known the kernel gives none.
+    pub fn frames(&self, targets: &Targets, run: Run, seen: &mut [Seen]) {
+        let page = self.machine.page_bytes;
+        let Some(range) = targets.ranges.get(run.range) else {
+            return;
+        };
+        // Ranges of an owner follow one another.
+        let is_first = run.range == 0 || targets.ranges[run.range - 1].owner != range.owner;
+        let frames = &mut seen[range.owner].frames;
+        if !is_first || !frames.is_empty() {
+            return;
+        }
+        let (first, pages) = pages_of(range.address, range.length, page);
+        let mut buffer = [0_u8; FRAMES * 8];
+        let wanted = usize::try_from(pages).unwrap_or(FRAMES).min(FRAMES);
+        let read = self
+            .pagemap
+            .read_at(&mut buffer[..wanted * 8], first / page * 8)
+            .unwrap_or(0);
+        for entry in buffer[..read].chunks_exact(8) {
+            let mut word = [0; 8];
+            word.copy_from_slice(entry);
+            let entry = u64::from_ne_bytes(word);
+            let frame = entry & ENTRY_FRAME;
+            if entry & ENTRY_PRESENT == 0 {
+                frames.push(None);
+            } else if frame != 0 {
+                frames.push(Some(frame));
+            } else {
+                frames.clear();
+                return;
+            }
         }
     }
 
@@ -352,11 +388,26 @@ impl Process {
     }
 
     fn is_mapped(&self, address: u64) -> bool {
-        let Some(mappings) = &self.mappings else {
-            return true;
-        };
-        let after = mappings.partition_point(|(start, _)| *start <= address);
-        after > 0 && address < mappings[after - 1].1
+        self.mappings
+            .as_ref()
+            .is_none_or(|mappings| mappings.contains(address))
+    }
+
+    /// Owners at whose addresses other memory was mapped while they were looked at than before, by index: nobody can
+    /// tell what was never touched from what was given back. The kernel that tells it has none.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn remapped(&self, targets: &Targets) -> Result<Vec<bool>, LookError> {
+        let mut remapped = vec![false; targets.owners.len()];
+        if let Some(before) = &self.mappings {
+            let after = mappings(&self.handle)?;
+            for range in &targets.ranges {
+                let (start, end) = (range.address, range.address + range.length);
+                remapped[range.owner] |= before.within(start, end).ne(after.within(start, end));
+            }
+        }
+        Ok(remapped)
     }
 
     fn ask(
@@ -412,6 +463,11 @@ impl Process {
     }
 }
 
+fn mappings(handle: &Handle) -> Result<Mappings, LookError> {
+    let maps = handle.read("maps").map_err(|_| LookError::Ended)?;
+    Ok(Mappings::new(&maps))
+}
+
 /// A range of addresses that others are cut to.
 #[derive(Clone, Copy, Debug)]
 struct Clip {
@@ -426,37 +482,9 @@ impl Clip {
     }
 }
 
-/// Addresses of `/proc/PID/maps`; neighbours are joined.
-fn mappings(maps: &str) -> Vec<(u64, u64)> {
-    let mut joined: Vec<(u64, u64)> = Vec::new();
-    for line in maps.lines() {
-        let Some((start, end)) = line
-            .split_once(' ')
-            .and_then(|(range, _)| range.split_once('-'))
-        else {
-            continue;
-        };
-        let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
-        else {
-            continue;
-        };
-        match joined.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => joined.push((start, end)),
-        }
-    }
-    joined
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neighbouring_mappings_are_one() {
-        let maps = "1000-3000 r-xp 0 08:01 5 /usr/bin/java\n3000-4000 rw-p 0 0:0 0\n6000-7000 rw-p 0 0:0 0 [heap]\nnonsense\n";
-        assert_eq!(mappings(maps), [(0x1000, 0x4000), (0x6000, 0x7000)]);
-    }
 
     #[test]
     fn a_clip_cuts_both_ends() {

@@ -88,16 +88,12 @@ pub struct Physical {
     pub present_bytes: u64,
     /// Of them, bytes on a swap device.
     pub swapped_bytes: u64,
-    /// Page frame numbers, in the order of the pages.
-    pub frames: Option<Vec<u64>>,
+    /// Page frame numbers of the first pages, `None` for one that is not in memory.
+    pub frames: Option<Vec<Option<u64>>>,
     /// Of those in memory, bytes in pages of 2 MiB and of 1 GiB.
     pub huge_page_bytes: Option<[u64; 2]>,
     /// NUMA nodes that hold bytes, ascending.
     pub nodes: Option<Vec<u32>>,
-    /// How often it is touched, from 0 to 1.
-    pub hotness: Option<f64>,
-    /// How the hotness was found.
-    pub hotness_method: Option<&'static str>,
 }
 
 /// One access. Ids and addresses that are not known are `None`, never zero.
@@ -145,6 +141,8 @@ pub struct Record {
     pub range_total: Option<u64>,
     /// What is known of its pages.
     pub physical: Option<Box<Physical>>,
+    /// How hot a block was before the access, in reads per minute.
+    pub hotness: Option<f64>,
 }
 
 impl Record {
@@ -173,6 +171,7 @@ impl Record {
             range_first: None,
             range_total: None,
             physical: None,
+            hotness: None,
         }
     }
 
@@ -356,7 +355,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "address_age_ms",
         Value::Long(|r| long(r.address_age_ns? / 1_000_000), true),
-        "how many milliseconds before the access the address was last told; 0 where it came with the access",
+        "how many milliseconds before the access the address was last known to be right; 0 where it was right then",
     ),
     column(
         "virtual_address",
@@ -425,8 +424,17 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "frames",
-        Value::Longs(|r| r.physical(|p| p.frames.as_ref()?.iter().map(|f| long(*f)).collect())),
-        "page frame numbers: the physical address divided by 4096",
+        Value::Longs(|r| {
+            r.physical(|p| {
+                let frames = p.frames.as_ref()?.iter();
+                Some(
+                    frames
+                        .map(|frame| frame.and_then(long).unwrap_or(-1))
+                        .collect(),
+                )
+            })
+        }),
+        "page frame numbers of the first pages, at most 16, -1 for one that is not in memory; the physical address is the frame times 4096",
     ),
     column(
         "bytes_in_2mib_pages",
@@ -452,12 +460,12 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "hotness",
-        Value::Real(|r| r.physical(|p| p.hotness)),
-        "how often it is touched, from 0 to 1",
+        Value::Real(|r| r.hotness),
+        "how hot the block was before the access: reads per minute, a running value",
     ),
     column(
         "hotness_method",
-        Value::Text(|r| r.physical(|p| p.hotness_method)),
+        Value::Text(|r| r.hotness.map(|_| "block reads")),
         "how the hotness was found",
     ),
 ];

@@ -14,6 +14,8 @@ use crate::decode::{BlockFact, Event, Fact, PageAllocated, PageFreed, Span};
 
 /// Executors whose names are remembered; more are looked up anew.
 const SOURCES: usize = 1024;
+/// Most ranges of one record.
+const RANGES_PER_RECORD: usize = 96;
 /// What names of broadcast blocks start with.
 const BROADCAST: &str = "broadcast_";
 
@@ -82,6 +84,7 @@ impl Tap {
             }
             Fact::BlockRemoved(fact) => {
                 let ids = (fact.rdd_id, fact.partition);
+                record.activity = fact.activity.and_then(Activity::name);
                 record.task_attempt_id =
                     executor.and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
                 known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
@@ -96,7 +99,15 @@ impl Tap {
             physical.time_ns = physical.time_ns.saturating_add(self.boot_unix_ns);
         }
         of_task(&mut record, executor);
-        self.batch.push(record);
+        let block = match &event.fact {
+            Fact::BlockRead(fact) => Some(&fact.block_id),
+            Fact::BlockRemoved(fact) => Some(&fact.block_id),
+            _ => None,
+        };
+        let block = block.and_then(|id| executor?.memory.blocks.get(id));
+        let at = self.batch.len();
+        further_ranges(&record, block, &mut self.batch);
+        self.batch.insert(at, record);
     }
 
     /// After a batch of events: hands its records over.
@@ -161,8 +172,7 @@ fn told_block(record: &mut Record, fact: &BlockFact) {
     record.range_total = Some(fact.range_total);
 }
 
-/// What the state knows of a block that a fact names. Only its first range is told again: the record that told the
-/// others is there too.
+/// What the state knows of a block that a fact names, its first ranges among it.
 fn known_block(
     record: &mut Record,
     block_id: &str,
@@ -189,12 +199,33 @@ fn known_block(
     record.on_heap = Some(*on_heap);
     record.serialized = Some(*serialized);
     record.range_total = Some(*range_total);
-    record.ranges = addressed(ranges.iter().copied().take(1));
+    record.ranges = addressed(ranges.iter().copied().take(RANGES_PER_RECORD));
     if !record.ranges.is_empty() {
         record.range_first = Some(0);
         record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
     }
     record.physical = looked(executor, block.mark(), *on_heap);
+    record.hotness = Some(block.heat.per_minute(now_ns));
+}
+
+/// A block's further ranges, as records of their own: a record has no more of them than one fact can tell, so that
+/// what waits for the writer is bounded.
+fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>) {
+    let ranges = block.map_or(&[][..], |block| &block.ranges);
+    for (chunk, first) in ranges
+        .chunks(RANGES_PER_RECORD)
+        .zip((0_u64..).step_by(RANGES_PER_RECORD))
+        .skip(1)
+    {
+        let ranges = addressed(chunk.iter().copied());
+        if !ranges.is_empty() {
+            into.push(Record {
+                ranges,
+                range_first: Some(first),
+                ..record.clone()
+            });
+        }
+    }
 }
 
 /// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
@@ -225,8 +256,8 @@ fn looked(executor: Option<&Executor>, mark: Option<Mark>, on_heap: bool) -> Opt
         present_bytes: seen.present_bytes,
         swapped_bytes: seen.swapped_bytes,
         huge_page_bytes: sized.then(|| [2 << 20, 1 << 30].map(of_size)),
+        frames: (!seen.frames.is_empty()).then(|| seen.frames.clone()),
         nodes: on_nodes.then(|| seen.by_node.iter().map(|(node, _)| *node).collect()),
-        ..Physical::default()
     }))
 }
 
@@ -235,6 +266,7 @@ fn told_page(record: &mut Record, fact: &PageAllocated) {
     record.task_attempt_id = fact.task_attempt_id;
     record.rdd_id = fact.rdd_id;
     record.stage_id = fact.stage_id;
+    record.activity = fact.activity.and_then(Activity::name);
     record.consumer = Some(fact.consumer.clone());
     record.size_bytes = Some(fact.size_bytes);
     place(record, fact.page_number, fact.address, fact.on_heap);
@@ -246,6 +278,7 @@ fn told_page(record: &mut Record, fact: &PageAllocated) {
 fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>, now_ns: u64) {
     record.region = Some("execution");
     record.task_attempt_id = fact.task_attempt_id;
+    record.activity = fact.activity.and_then(Activity::name);
     record.consumer = Some(fact.consumer.clone());
     record.size_bytes = Some(fact.size_bytes);
     let key = match fact.page_number {
@@ -426,12 +459,13 @@ mod tests {
                 rdd_id: Some(7),
                 partition: Some(2),
                 task_attempt_id: Some(40),
+                node: None,
             })
         };
         let record = middle.tell(15 * MS, read()).expect("a record");
         assert_eq!(record.kind.access(), Some("read"));
         assert_eq!(record.size_bytes, Some(12_000));
-        assert_eq!(record.ranges, [(0x10_0000, 8000)], "only the first");
+        assert_eq!(record.ranges, [(0x10_0000, 8000), (0x20_0000, 3000)]);
         assert_eq!(record.address_age_ns, Some(5 * MS));
         assert_eq!(record.range_total, Some(3));
 
@@ -461,6 +495,48 @@ mod tests {
     }
 
     #[test]
+    fn a_read_of_a_block_of_many_ranges_tells_them_all() {
+        let mut middle = Middle::new();
+        let all: Vec<(u64, u64)> = (1..=200).map(|n| (n * 0x1_0000, 4096)).collect();
+        for (ranges, range_first) in [(&all[..96], 0), (&all[96..192], 96), (&all[192..], 192)] {
+            let fact = BlockFact {
+                block_id: "rdd_7_2".to_owned(),
+                rdd_id: Some(7),
+                partition: Some(2),
+                size_bytes: 200 * 4096,
+                serialized: true,
+                range_total: 200,
+                range_first,
+                ranges: ranges.to_vec(),
+                ..BlockFact::default()
+            };
+            middle.tell(10, Fact::BlockStored(Box::new(fact)));
+        }
+        let event = Event {
+            time_ns: 20,
+            executor: EXECUTOR,
+            pid: 1,
+            tid: 1,
+            fact: Fact::BlockRead(BlockRead {
+                block_id: "rdd_7_2".to_owned(),
+                rdd_id: Some(7),
+                partition: Some(2),
+                ..BlockRead::default()
+            }),
+        };
+        middle.tap.see(&middle.state, &event);
+        middle.tap.end();
+        let records = middle.records.try_recv().expect("a batch");
+        let firsts: Vec<_> = records.iter().map(|record| record.range_first).collect();
+        assert_eq!(firsts, [Some(0), Some(96), Some(192)]);
+        let told: Vec<_> = records
+            .iter()
+            .flat_map(|record| record.ranges.clone())
+            .collect();
+        assert_eq!(told, all);
+    }
+
+    #[test]
     fn a_removed_block_is_looked_up_before_it_is_gone() {
         let mut middle = Middle::new();
         middle.put(10);
@@ -469,11 +545,13 @@ mod tests {
                 block_id: "rdd_7_2".to_owned(),
                 rdd_id: Some(7),
                 partition: Some(2),
+                activity: Some(Activity::EVICT),
             })
         };
         let record = middle.tell(20, removed()).expect("a record");
         assert_eq!(record.size_bytes, Some(12_000));
         assert_eq!(record.task_attempt_id, Some(40));
+        assert_eq!(record.activity, Some("evict"));
         let again = middle.tell(30, removed()).expect("a record");
         assert_eq!(
             (again.size_bytes, again.ranges.len()),
@@ -496,12 +574,16 @@ mod tests {
                 rdd_id: Some(7),
                 stage_id: Some(5),
                 consumer: "Sorter".to_owned(),
+                activity: (!told_again).then_some(Activity::INSERT),
             })
         };
         let record = middle
             .tell(10, page(Some(1), 0x5000, false))
             .expect("a record");
-        assert_eq!(record.kind, Kind::Allocate);
+        assert_eq!(
+            (record.kind, record.activity),
+            (Kind::Allocate, Some("insert"))
+        );
         assert_eq!(record.ranges, [(0x5000, 65_536)]);
         assert_eq!(record.partition, Some(9), "that of the task");
         let grant = middle.tell(11, page(None, 0, false)).expect("a record");
@@ -520,6 +602,7 @@ mod tests {
                     size_bytes: 65_536,
                     on_heap: true,
                     consumer: "Sorter".to_owned(),
+                    activity: None,
                 }),
             )
             .expect("a record");

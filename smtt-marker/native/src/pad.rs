@@ -56,6 +56,7 @@ pads! {
     Java_io_smtt_marker_Native_blockRemoved "blockRemoved",
     Java_io_smtt_marker_Native_pageAllocated "pageAllocated",
     Java_io_smtt_marker_Native_pageFreed "pageFreed",
+    Java_io_smtt_marker_Native_consumerUsed "consumerUsed",
     Java_io_smtt_marker_Native_span "span",
     Java_io_smtt_marker_Native_pythonWorker "pythonWorker",
     Java_io_smtt_marker_Native_resyncDone "resyncDone",

@@ -1,6 +1,7 @@
 //! Where pages are, against independent readers of the same kernel: this test's own look at pagemap and kpageflags,
 //! `smaps`, `numa_maps`, and what the workload did to its memory.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -20,17 +21,21 @@ use crate::lab::{Lab, Workload, lab, with_hook};
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
+/// The workload gives its large block back when it is let go on.
+const FREED: &str = "free=yes";
+
 /// More than any test needs.
 const GENEROUS: ResolveSettings = ResolveSettings {
     pages_per_second: 10_000_000,
     milliseconds_per_second: 1000,
     interval: Duration::from_secs(10),
+    frames: true,
 };
 
 /// A workload whose memory is told, and the state that its facts made.
 struct Scene {
-    /// Keeps the probes, and this test's turn.
-    _lab: Lab,
+    /// The probes, and this test's turn.
+    lab: Lab,
     shared: Shared,
     workload: Workload,
     /// What it says of its blocks, by kind.
@@ -57,7 +62,12 @@ fn scene(options: &[&str]) -> Result<Option<Scene>> {
     };
     let mut workload = Workload::start("pages", options)?;
     lab.executor(workload.pid())?;
-    let said = workload.run()?;
+    let said = if options.contains(&FREED) {
+        workload.go()?;
+        serde_json::from_str(&workload.expect("HELD ")?)?
+    } else {
+        workload.run()?
+    };
     lab.read()?;
     let shared = Shared::new(
         Identity {
@@ -88,7 +98,7 @@ fn scene(options: &[&str]) -> Result<Option<Scene>> {
         })
         .collect::<Result<_>>()?;
     Ok(Some(Scene {
-        _lab: lab,
+        lab,
         shared,
         workload,
         blocks,
@@ -102,6 +112,34 @@ fn procfs_page_bytes() -> u64 {
 }
 
 impl Scene {
+    /// What was read of an RDD's blocks: bytes of the reader's node, of another one, and the share of these.
+    fn read(&self, rdd: u32) -> Result<(Option<u64>, Option<u64>, Option<f64>)> {
+        let rows = self
+            .shared
+            .state()
+            .list_pages(&Filter::default(), PagesBy::Rdd)
+            .rows;
+        let row = rows.into_iter().find(|row| row.rdd_id == Some(rdd));
+        let row = row.with_context(|| format!("no row of RDD {rdd}"))?;
+        Ok((
+            row.read_local_bytes,
+            row.read_remote_bytes,
+            row.remote_access_ratio,
+        ))
+    }
+
+    /// Frames of a block's first pages, as they go into trace records.
+    fn frames(&self, told: &Told) -> Result<Vec<Option<u64>>> {
+        let state = self.shared.state();
+        let mut memories = state.executors().values().map(|executor| &executor.memory);
+        memories
+            .find_map(|memory| {
+                let mark = memory.blocks.get(&told.name)?.mark()?;
+                Some(memory.looked.of(mark)?.frames.clone())
+            })
+            .with_context(|| format!("{} was not looked at", told.name))
+    }
+
     fn told(&self, kind: &str) -> Result<&Told> {
         self.blocks
             .get(kind)
@@ -265,6 +303,68 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
 }
 
 #[test]
+fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    ensure!(
+        scene.read(21)? == (None, None, None),
+        "nobody has looked where they are"
+    );
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let row = scene.row("half")?;
+        ensure!(
+            row.reads == Some(2) && row.hotness.is_some_and(|hot| (0.5..=2.0).contains(&hot)),
+            "{method:?}: two reads just now: {row:?}"
+        );
+        // Only what is in memory is on a node. It may be on any of them, but each byte was read twice.
+        let (local, remote, ratio) = scene.read(21)?;
+        let (local, remote) = (local.unwrap_or(0), remote.unwrap_or(0));
+        let present = row.present_bytes.context("it was looked at")?;
+        let unknown = row.node_unknown_bytes.unwrap_or(0);
+        ensure!(
+            local + remote == 2 * (present - unknown) && local + remote > 3 * MIB,
+            "{method:?}: {local} and {remote} bytes: {row:?}"
+        );
+        if nodes(&row).len() == 1 && nodes(&row).contains_key(&0) {
+            ensure!(
+                ratio == Some(0.0),
+                "{method:?}: it is on node 0, as its reader: {ratio:?}"
+            );
+        }
+    }
+    scene.workload.end()
+}
+
+#[test]
+fn frames_are_those_of_pagemap() -> Result<()> {
+    let Some(scene) = scene(&[])? else {
+        return Ok(());
+    };
+    for method in methods() {
+        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        let mut known = 0;
+        for (kind, told) in &scene.blocks {
+            let frames = scene.frames(told)?;
+            let expected: Vec<Option<u64>> = scene
+                .entries(told)?
+                .into_iter()
+                .take(16)
+                .map(|entry| present(entry).then_some(entry & ((1 << 55) - 1)))
+                .collect();
+            ensure!(
+                frames == expected,
+                "{method:?} {kind}: {frames:x?}, this test sees {expected:x?}"
+            );
+            known += frames.iter().flatten().count();
+        }
+        ensure!(known > 16, "{method:?}: {known} frames are known");
+    }
+    scene.workload.end()
+}
+
+#[test]
 fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
     let Some(scene) = scene(&[])? else {
         return Ok(());
@@ -401,6 +501,11 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
             nodes(&row) == BTreeMap::from([(1, 4 * MIB)]) && row.spanning_nodes == Some(0),
             "{method:?}: all of it is on node 1: {row:?}"
         );
+        let read = scene.read(25)?;
+        ensure!(
+            read == (Some(4 * MIB), Some(12 * MIB), Some(0.75)),
+            "{method:?}: read three times from node 0 and once from node 1: {read:?}"
+        );
     }
     scene.workload.end()
 }
@@ -409,6 +514,11 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
 fn pages_that_were_swapped_out_are_reported() -> Result<()> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().count() < 2 {
+        let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
+        ensure!(
+            !must.split(',').any(|name| name == "swap"),
+            "this machine must have swap, and /proc/swaps is empty"
+        );
         println!("skipped: this machine has no swap (/proc/swaps is empty)");
         return Ok(());
     }
@@ -443,6 +553,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
         pages_per_second: PAGES_PER_SECOND,
         milliseconds_per_second: 1000,
         interval: Duration::from_secs(2),
+        frames: true,
     };
     for method in methods() {
         let start = Instant::now();
@@ -474,6 +585,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
         pages_per_second: 1_000_000,
         milliseconds_per_second: 2,
         interval: Duration::from_secs(2),
+        frames: true,
     };
     let start = Instant::now();
     let mut resolver = Resolver::new(tight);
@@ -488,39 +600,99 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
     scene.workload.end()
 }
 
+/// Calls `once` when the resolver asks for the so-many-th time whether it shall stop: it asks before each of its
+/// slices.
+fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn() -> bool {
+    let (asked, once) = (Cell::new(0), Cell::new(Some(once)));
+    move || {
+        asked.set(asked.get() + 1);
+        if asked.get() == slice
+            && let Some(once) = once.take()
+            && let Err(error) = once()
+        {
+            panic!("in the middle of a look: {error:#}");
+        }
+        false
+    }
+}
+
 #[test]
 fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
-    let Some(scene) = scene(&["large=1"])? else {
-        return Ok(());
-    };
-    let settings = ResolveSettings {
-        pages_per_second: 2000,
-        milliseconds_per_second: 1000,
-        interval: Duration::from_secs(5),
-    };
-    let mut resolver = Resolver::new(settings);
-    std::thread::scope(|scope| -> Result<()> {
-        // Five seconds of looking; the process ends after half a second.
-        let looking = scope.spawn(|| resolver.round(&scene.shared, &|| false));
-        std::thread::sleep(Duration::from_millis(500));
+    for method in methods() {
+        let Some(scene) = scene(&["large=1"])? else {
+            return Ok(());
+        };
+        let (shared, workload) = (scene.shared, scene.workload);
+        let mut resolver = resolver(GENEROUS, method);
+        resolver.round(&shared, &in_the_middle(100, || workload.end()));
+        let rows = shared
+            .state()
+            .list_pages(&Filter::default(), PagesBy::Block)
+            .rows;
+        let counts = resolver.counts();
+        ensure!(
+            counts.ended == 1
+                && counts.pages > 0
+                && rows.iter().all(|row| row.resolved_bytes.is_none()),
+            "{method:?}: {counts:?}, {rows:?}"
+        );
+        // And when it is gone from the start.
+        resolver.round(&shared, &|| false);
+        ensure!(resolver.counts().ended == 2, "{:?}", resolver.counts());
+    }
+    Ok(())
+}
+
+#[test]
+fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
+    for method in methods() {
+        let Some(mut scene) = scene(&["large=1", FREED])? else {
+            return Ok(());
+        };
+        let known = scene.lab.records.len();
+        let mut resolver = resolver(GENEROUS, method);
+        let workload = &mut scene.workload;
+        // It has 1024 slices, and all others together have less than 32.
+        let freed = in_the_middle(500, || workload.go_on_to_the_end());
+        resolver.round(&scene.shared, &freed);
+        drop(freed);
+        // Nobody has heard of it yet. What was looked at before is there, what was looked at after is not.
+        let row = scene.row("large")?;
+        println!("{method:?}: {row:?}");
+        if method == Method::Scan {
+            ensure!(
+                sum(&row) == Some(1 << 30)
+                    && row.unmapped_bytes > Some(256 * MIB)
+                    && row.unmapped_bytes < Some(768 * MIB),
+                "half of it was looked at in time: {row:?}"
+            );
+        } else {
+            // What was never touched looks like what is not there any more, so nothing is said.
+            ensure!(row.resolved_bytes.is_none(), "its mapping went: {row:?}");
+        }
+        let half = scene.row("half")?;
+        ensure!(
+            sum(&half) == Some(scene.told("half")?.bytes) && half.unmapped_bytes == Some(0),
+            "{method:?}: the others are as they were: {half:?}"
+        );
+        // Now it is told, in the middle of the next look.
+        scene.lab.read()?;
+        let records = scene.lab.records.split_off(known);
+        let told = in_the_middle(500, || {
+            for record in &records {
+                scene
+                    .shared
+                    .state()
+                    .apply(decode(&record.header, &record.payload)?);
+            }
+            Ok(())
+        });
+        resolver.round(&scene.shared, &told);
+        ensure!(
+            scene.row("large").is_err() && scene.row("half")?.present_bytes > Some(2 * MIB - 4096),
+            "{method:?}: it is gone, the others are there"
+        );
         scene.workload.end()?;
-        ensure!(looking.join().is_ok(), "the resolver panicked");
-        Ok(())
-    })?;
-    let rows = scene
-        .shared
-        .state()
-        .list_pages(&Filter::default(), PagesBy::Block)
-        .rows;
-    let counts = resolver.counts();
-    ensure!(
-        counts.ended == 1
-            && counts.pages > 0
-            && rows.iter().all(|row| row.resolved_bytes.is_none()),
-        "{counts:?}, {rows:?}"
-    );
-    // And when it is gone from the start.
-    resolver.round(&scene.shared, &|| false);
-    ensure!(resolver.counts().ended == 2, "{:?}", resolver.counts());
+    }
     Ok(())
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use smtt_common::counter::{ContextKey, Counter};
 use smtt_daemon::discover::Discoverer;
 use smtt_daemon::pmu::{Overrides, Role};
+use smtt_daemon::probes::walks::Slot;
 use smtt_daemon::probes::{FaultHook, ProbeSettings};
 use smtt_tests::page_walk::{FEW_PAGES, FEW_RDD, READ_RDD, WRITTEN_RDD};
 use smtt_tests::witness;
@@ -285,8 +286,8 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
     let samples = (a + b) as f64;
     let exact = a_ns as f64 / (a_ns + b_ns) as f64;
     let sampled = a as f64 / samples;
-    // What a share of so many samples taken by chance keeps to in 19 of 20 cases; regular ones scatter less.
-    let interval = 1.96 * (exact * (1.0 - exact) / samples).sqrt();
+    // What a share of so many samples taken by chance keeps to in 99 of 100 cases; regular ones scatter less.
+    let interval = 2.576 * (exact * (1.0 - exact) / samples).sqrt();
     println!(
         "RDD A had {:.3} % of the CPU time and has {:.3} % of {samples} samples; the interval is {:.3} %; {} ms of {} ms were sampled",
         exact * 100.0,
@@ -307,10 +308,15 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
         (0.68..0.72).contains(&exact),
         "the workload missed its duty cycle: {done}"
     );
+    // In a virtual machine a timer that is due on an idle processor may fire late, in the thread that has woken up
+    // meanwhile: that sample stands for idle time too. The clock runs on in it, as no counter of cycles does. So what
+    // was sampled is no less than the threads' time, and the number of samples is no more.
     let (all_sampled, all_spent) = (a_sampled_ns + b_sampled_ns, a_ns + b_ns);
+    let by_number = (a + b) * CLOCK_PERIOD;
     ensure!(
-        all_sampled.abs_diff(all_spent) * 10 <= all_spent,
-        "{all_sampled} ns sampled of {all_spent} ns"
+        all_sampled * 10 >= all_spent * 9 && by_number * 10 <= all_spent * 11,
+        "{all_sampled} ns sampled in {} samples, {by_number} ns by their number, of {all_spent} ns",
+        a + b
     );
     ensure!(
         (sampled - exact).abs() <= interval,
@@ -486,6 +492,84 @@ fn a_limit_on_samples_is_kept_while_the_periods_follow() -> Result<()> {
         samples > 0 && samples <= processors * 50 * (seconds + 8),
         "{samples} samples in {seconds} s on {processors} processors"
     );
+    workload.done()?;
+    workload.end()
+}
+
+/// How long each pass counts before it is the other's turn.
+const TURN: Duration = Duration::from_millis(600);
+
+#[test]
+fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
+    let mut settings = with_events(&[
+        (Role::Cycles, "cpu-clock", CLOCK_PERIOD),
+        (Role::LoadWalksCompleted, "page-faults", 1),
+        (Role::PreciseLoad, "page-faults", 1),
+        (Role::PreciseStore, "minor-faults", 1),
+    ]);
+    settings.page_walks.turn = TURN;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start(
+        "storm",
+        &["threads=2", "facts=150000", "pages=256", "describe=yes"],
+    )?;
+    workload.go()?;
+    let slots = |lab: &mut Lab| -> Result<Vec<Slot>> {
+        lab.read()?;
+        let readings = lab.page_walks.as_ref();
+        Ok(readings.context("page walks are measured")?.slots.clone())
+    };
+    let start = Instant::now();
+    let mut steps = vec![slots(&mut lab)?];
+    while start.elapsed() < 6 * TURN {
+        std::thread::sleep(TURN / 3);
+        steps.push(slots(&mut lab)?);
+    }
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    // Two slots of one pass count at the same time; of two passes only one does, but in the step in which they change.
+    let (mut alone, mut changes) = (0, 0);
+    for pair in steps.windows(2) {
+        let grown = |pass: usize| {
+            let mut both = pair[0].iter().zip(&pair[1]);
+            both.any(|(before, after)| after.pass == pass && after.enabled_ns > before.enabled_ns)
+        };
+        match (grown(0), grown(1)) {
+            (true, true) => changes += 1,
+            (true, false) | (false, true) => alone += 1,
+            (false, false) => anyhow::bail!("no pass counts: {pair:?}"),
+        }
+    }
+    ensure!(
+        changes >= 2 && alone > changes,
+        "{alone} steps of one pass and {changes} changes: {steps:?}"
+    );
+    let (first, last) = (&steps[0], &steps[steps.len() - 1]);
+    let processors = std::thread::available_parallelism()?.get() as u64;
+    let time = |pass: usize| {
+        let of_pass = first.iter().zip(last).find(|(slot, _)| slot.pass == pass);
+        of_pass.map_or(0, |(before, after)| after.enabled_ns - before.enabled_ns)
+    };
+    let together = time(0) + time(1);
+    println!(
+        "{} ns and {} ns of {elapsed_ns} ns on {processors} processors",
+        time(0),
+        time(1)
+    );
+    // A processor that the host holds up is asked late, and may have had a change in between.
+    ensure!(
+        together * 10 <= elapsed_ns * processors * 11 && together * 2 >= elapsed_ns * processors,
+        "passes count at the same time, or hardly ever: {together} ns"
+    );
+    for slot in last.iter().filter(|slot| slot.role != Role::Cycles) {
+        ensure!(
+            slot.counted > 1000
+                && slot.fault.is_empty()
+                && slot.counted.abs_diff(slot.sampled) <= slot.counted / 100 + processors,
+            "what was sampled is not what was counted: {slot:?}"
+        );
+    }
     workload.done()?;
     workload.end()
 }

@@ -35,6 +35,22 @@ pub fn traced(places: &Places, folder: &Path) -> Result<()> {
     )
 }
 
+/// With everything that can be switched on, trace records and sampling by the clock among it, against nothing at all.
+pub fn everything(places: &Places, folder: &Path) -> Result<()> {
+    let options = Options {
+        toml: format!("{}\n[pmu]\n{CLOCK}\n", super::tracing(folder)),
+        ..Options::default()
+    };
+    pairs(
+        places,
+        folder,
+        "PageRank, everything on / off",
+        TRACED_RATIO,
+        &Some(options),
+        &None,
+    )
+}
+
 /// Both traced, one of them sampled by the clock: no other event comes as regularly, and every machine has it.
 pub fn sampled(places: &Places, folder: &Path) -> Result<()> {
     let with = |pmu: &str| {

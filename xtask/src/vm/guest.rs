@@ -133,6 +133,7 @@ pub static ALL: [Guest; 3] = [
             "dtlb_program",
             "jvm",
             "every_rung_counts_the_same",
+            "pages::pages_that_were_swapped_out_are_reported",
             "guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly",
             "guest_processors_that_go_and_come_are_sampled_again",
             "guest_events_without_a_counter_give_a_verdict_and_no_figure",
@@ -154,6 +155,7 @@ const X86_MUST: &[&str] = &[
     "uprobe",
     "every_rung_counts_the_same",
     "pads_are_hit_as_often_as_they_are_called",
+    "pages::pages_that_were_swapped_out_are_reported",
 ];
 
 impl Guest {

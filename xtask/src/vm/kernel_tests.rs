@@ -10,7 +10,7 @@ use smtt_common::event::marker::LIBRARY_NAME;
 
 use super::guest::{Guest, Processor};
 use super::jvm;
-use super::machine::GuestFile;
+use super::machine::{GuestFile, swap_on};
 use crate::cross::{self, BUILD_LIMIT};
 use crate::places::Places;
 use crate::process::run;
@@ -25,7 +25,8 @@ const X86: &[Chosen] = &[
     ("fault_ladder", "", 200),
     (
         "kernel",
-        "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large",
+        "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
+         pages::bytes pages::of_a",
         600,
     ),
 ];
@@ -41,6 +42,8 @@ const FOREIGN: &[Chosen] = &[
     // Last: one of them takes a processor away for a moment.
     ("page_walks", "guest_", 400),
 ];
+/// Those that are run once more, after all others, when the guest has swap: what is swapped out must be reported.
+const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 200);
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
@@ -98,18 +101,22 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     if guest.jvm {
         script += &jvm::variables();
     }
-    for (name, filter, seconds) in chosen {
-        let built =
-            executable(&messages, name).with_context(|| format!("cargo built no {name}"))?;
+    let mut swapped = String::new();
+    for chosen in chosen {
+        let (name, built) = (chosen.0, executable(&messages, chosen.0));
+        let built = built.with_context(|| format!("cargo built no {name}"))?;
         let there = built.display().to_string();
-        script += &format!(
-            "timeout {seconds} {there} --test-threads=1 --show-output {filter} || failed=1\n"
-        );
+        script += &run_tests(&there, chosen);
+        if name == SWAPPED.0 {
+            swapped = swap_on();
+            swapped += &format!("SMTT_MUST_HAVE=swap {}", run_tests(&there, &SWAPPED));
+        }
         files.push(GuestFile {
             here: small(places, guest, &built)?,
             there,
         });
     }
+    script += &swapped;
     if let Some(built) = executable(&messages, WORKLOAD) {
         files.push(GuestFile {
             here: small(places, guest, &built)?,
@@ -117,6 +124,11 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
         });
     }
     Ok(KernelTests { files, script })
+}
+
+/// The line of a script that runs tests of a program.
+fn run_tests(program: &str, (_, filter, seconds): &Chosen) -> String {
+    format!("timeout {seconds} {program} --test-threads=1 --show-output {filter} || failed=1\n")
 }
 
 /// A program without its information for debuggers, which is eight times its code: a guest's memory is small. A

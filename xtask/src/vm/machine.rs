@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::archive::Archive;
 use super::guest::Guest;
 use super::libraries;
-use super::modules;
+use super::modules::{self, MEMORY_DISK};
 use super::prepare::Prepared;
 use crate::process::check_interrupt;
 
@@ -28,6 +28,16 @@ const SHOWN_LINES: usize = 25;
 
 /// Where the disk is mounted in the guest.
 pub const DISK: &str = "/disk";
+
+/// Lines of a script that give the guest 64 MiB of swap, on a disk that lies in its own memory: pages go out and come
+/// back as they do with any other.
+#[must_use]
+pub fn swap_on() -> String {
+    format!(
+        "insmod /swap/00-{MEMORY_DISK}.ko rd_nr=1 rd_size=65536\n\
+         mkswap /dev/ram0 > /tmp/mkswap && swapon /dev/ram0\n"
+    )
+}
 
 /// A file to be put into the guest; a program brings its shared libraries.
 pub struct GuestFile {
@@ -219,12 +229,15 @@ impl Machine<'_> {
         archive.link("/bin/sh", "busybox");
         archive.file("/init", init(self.disk.is_some()).as_bytes());
         archive.file("/script", format!("{script}\n").as_bytes());
-        if self.disk.is_some() {
-            // The shell's pattern gives them in the order of their names.
-            let modules = modules::for_disk(&self.prepared.modules)?;
+        // The shell's pattern gives them in the order of their names.
+        let mut add = |folder: &str, modules: Vec<(String, Vec<u8>)>| {
             for (order, (name, content)) in modules.iter().enumerate() {
-                archive.file(&format!("/modules/{order:02}-{name}.ko"), content);
+                archive.file(&format!("/{folder}/{order:02}-{name}.ko"), content);
             }
+        };
+        add("swap", modules::for_swap(&self.prepared.modules)?);
+        if self.disk.is_some() {
+            add("modules", modules::for_disk(&self.prepared.modules)?);
         }
         for file in &self.files {
             let content = read(&file.here)?;

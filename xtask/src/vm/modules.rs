@@ -1,4 +1,4 @@
-//! The kernel modules that a guest's disk needs, in the order in which they are loaded.
+//! The kernel modules that a guest's disk and its swap need, in the order in which they are loaded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +17,26 @@ const WANTED: [&str; 5] = [
     "ext4",
 ];
 
-/// Name and content of every module that the disk needs and the kernel has not built in. The package's list of
-/// dependencies is made when it is installed, so each module is asked for its own.
+/// A disk that lies in memory.
+pub const MEMORY_DISK: &str = "brd";
+
+/// Name and content of every module that the disk needs and the kernel has not built in.
 pub fn for_disk(modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    named(&WANTED, modules)
+}
+
+/// The same of what a disk in memory needs, to swap to.
+pub fn for_swap(modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    named(&[MEMORY_DISK], modules)
+}
+
+/// Those modules behind what they need. The package's list of dependencies is made when it is installed, so each
+/// module is asked for its own.
+fn named(names: &[&str], modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     collect(&modules.join("kernel"), &mut files)?;
     let mut loaded = Vec::new();
-    for name in WANTED {
+    for name in names {
         add(name, &files, &mut loaded)?;
     }
     Ok(loaded)

@@ -382,6 +382,7 @@ fn any_fact() -> impl Strategy<Value = Fact> {
                 block_id,
                 rdd_id,
                 partition,
+                activity: None,
             })
         }),
         (small.clone(), small.clone()).prop_map(|(rdd, partition)| Fact::BlockRead(BlockRead {

@@ -204,3 +204,34 @@ fn a_process_id_used_again_is_another_executor() {
         (Some("dead"), Some("alive"))
     );
 }
+
+#[test]
+fn the_dead_leave_room_before_somebody_needs_it() {
+    let mut state = state_with(Limits {
+        executors: 8,
+        ..Limits::default()
+    });
+    let start = |state: &mut State, n: u32| {
+        state.apply(Event {
+            time_ns: u64::from(n) * S,
+            executor: key(n),
+            pid: 100 + n,
+            tid: 100 + n,
+            fact: described("app-1", &n.to_string()),
+        });
+    };
+    for n in 1..=8 {
+        start(&mut state, n);
+    }
+    assert!(
+        state.expire(10 * S).is_empty(),
+        "the living are never forgotten"
+    );
+    for n in [3, 1, 5] {
+        state.executor_gone(key(n), (20 + u64::from(n)) * S);
+    }
+    assert_eq!(state.expire(30 * S), [key(1), key(3)], "two of eight rows");
+    assert!(state.expire(31 * S).is_empty());
+    start(&mut state, 11);
+    assert_eq!(state.expire(32 * S), [key(5)], "one living executor more");
+}

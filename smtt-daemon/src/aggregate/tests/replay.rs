@@ -243,6 +243,7 @@ fn blocks_show_where_their_bytes_are_until_they_leave() {
         rdd_id: Some(7),
         partition: Some(0),
         task_attempt_id: Some(1),
+        node: None,
     };
     tell(&mut state, 1, 3 * S, Fact::BlockRead(read));
     let row = state
@@ -257,6 +258,7 @@ fn blocks_show_where_their_bytes_are_until_they_leave() {
             block_id: "rdd_7_0".to_owned(),
             rdd_id: Some(7),
             partition: Some(0),
+            activity: None,
         })
     };
     assert_eq!(tell(&mut state, 1, 3 * S, removed()), Outcome::Applied);

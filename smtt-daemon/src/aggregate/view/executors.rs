@@ -58,6 +58,8 @@ pub struct ExecutorRow {
     pub execution_memory_bytes: u64,
     /// Most that these ever were.
     pub execution_memory_peak_bytes: u64,
+    /// Those that are live, by the class that asked for them.
+    pub execution_memory_by_consumer: BTreeMap<String, u64>,
     /// Blocks in memory.
     pub blocks: u64,
     /// RDDs that have a row.
@@ -210,6 +212,7 @@ impl State {
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
+            execution_memory_by_consumer: executor.memory.by_consumer(),
             blocks: held.blocks,
             rdds: executor
                 .rdds

@@ -1,7 +1,7 @@
 //! Where bytes are, as rows: by RDD, block, task attempt or executor.
 
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, Mark, Page, Seen, SizesBy, State};
+use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,6 +66,18 @@ pub struct PagesRow {
     pub looked_pages: Option<u64>,
     /// Whether the figures are estimated from a part of the pages.
     pub estimated: Option<bool>,
+    /// Reads of the blocks that are in memory; absent where there are none.
+    pub reads: Option<u64>,
+    /// How hot they are: reads of a block per minute, a running value, the mean over the blocks.
+    pub hotness: Option<f64>,
+    /// By what the hotness was found: `block reads`.
+    pub hotness_method: Option<String>,
+    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD was first seen.
+    pub read_local_bytes: Option<u64>,
+    /// Bytes that were read by a CPU of another node.
+    pub read_remote_bytes: Option<u64>,
+    /// Share of the second in both, 0 to 1.
+    pub remote_access_ratio: Option<f64>,
     /// What can be said of the addresses: `fixed`, or where some bytes are on the Java heap `current` (no collection
     /// since they were told), `stale` (one has begun: those are left out until they are told again), `polled` or
     /// `as told` (they may have moved since). Absent where nothing has an address.
@@ -93,7 +105,7 @@ pub struct NodeRow {
 }
 
 /// Figures of one row, scaled from what was looked at to all of its bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     held_bytes: u64,
     resolved_bytes: u64,
@@ -103,6 +115,9 @@ pub struct Figures {
     /// Some of those are on the heap.
     on_heap: bool,
     seen: Seen,
+    blocks: u64,
+    reads: u64,
+    reads_per_minute: f64,
 }
 
 impl Figures {
@@ -128,6 +143,15 @@ impl Figures {
         self.addressed |= more.addressed;
         self.on_heap |= more.on_heap;
         self.seen.add(&more.seen);
+        self.blocks += more.blocks;
+        self.reads += more.reads;
+        self.reads_per_minute += more.reads_per_minute;
+    }
+
+    fn add_reads(&mut self, block: &Block, now_ns: u64) {
+        self.blocks += 1;
+        self.reads += block.reads;
+        self.reads_per_minute += block.heat.per_minute(now_ns);
     }
 
     /// Whether anything was looked at.
@@ -186,6 +210,11 @@ impl Figures {
             let trust = executor.heap.trust();
             if self.on_heap { trust.name() } else { "fixed" }.to_owned()
         });
+        if self.blocks > 0 {
+            row.reads = Some(self.reads);
+            row.hotness = Some(self.reads_per_minute / self.blocks as f64);
+            row.hotness_method = Some("block reads".to_owned());
+        }
         if !self.is_measured() {
             return;
         }
@@ -297,6 +326,14 @@ impl Owner<'_> {
     }
 
     /// The row that it counts in; `None` for none.
+    /// Task attempt that stored or holds it.
+    const fn task(&self) -> Option<u64> {
+        match self {
+            Self::Block(_, block) => block.task,
+            Self::Page(page) => page.task,
+        }
+    }
+
     fn key(&self, executor: &Executor, by: PagesBy) -> Option<Key> {
         match (by, self) {
             (PagesBy::Rdd, _) => Some(Key::Rdd(executor.row_of(self.rdd()))),
@@ -308,6 +345,16 @@ impl Owner<'_> {
             (PagesBy::Block, Self::Page(_)) | (PagesBy::Task, Self::Block(..)) => None,
         }
     }
+}
+
+/// What was read of each RDD's blocks, by where it was, as its executor's rows stand for it.
+#[must_use]
+pub fn reads_by_rdd(executor: &Executor) -> BTreeMap<RddKey, NodeReads> {
+    let mut sums: BTreeMap<RddKey, NodeReads> = BTreeMap::new();
+    for (rdd, reads) in executor.memory.reads.iter() {
+        sums.entry(executor.row_of(rdd)).or_default().add(reads);
+    }
+    sums
 }
 
 /// Figures of each RDD of an executor that holds memory.
@@ -332,20 +379,42 @@ impl State {
             let mut figures: BTreeMap<Key, Figures> = BTreeMap::new();
             each(executor, |owner, held, addressed, on_heap, seen| {
                 let wanted = filter.rdd(executor, executor.row_of(owner.rdd()))
-                    && filter.stage(owner.stage(executor));
+                    && filter.stage(owner.stage(executor))
+                    && filter
+                        .task
+                        .is_none_or(|wanted| owner.task() == Some(wanted));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
-                    figures
-                        .entry(key)
-                        .or_default()
-                        .add(held, addressed, on_heap, seen);
+                    let figures = figures.entry(key).or_default();
+                    figures.add(held, addressed, on_heap, seen);
+                    if let Owner::Block(_, block) = owner {
+                        figures.add_reads(block, now_ns);
+                    }
                 }
             });
+            let reads = reads_by_rdd(executor);
             let who = Who::new(executor);
             rows.extend(figures.into_iter().map(|(key, figures)| {
                 let mut row = PagesRow {
                     who: who.clone(),
                     ..PagesRow::default()
                 };
+                let read = match key {
+                    Key::Rdd(rdd) => reads.get(&rdd).copied(),
+                    // Of all RDDs, also where the filter lets some through only.
+                    Key::Executor if filter.rdd.is_none() && filter.stage.is_none() => {
+                        let mut all = NodeReads::default();
+                        reads.values().for_each(|more| all.add(more));
+                        Some(all)
+                    }
+                    _ => None,
+                };
+                if let Some((read, ratio)) =
+                    read.and_then(|read| Some((read, read.remote_ratio()?)))
+                {
+                    row.read_local_bytes = Some(read.local_bytes);
+                    row.read_remote_bytes = Some(read.remote_bytes);
+                    row.remote_access_ratio = Some(ratio);
+                }
                 match key {
                     Key::Rdd(rdd) => {
                         row.rdd_id = rdd.id();

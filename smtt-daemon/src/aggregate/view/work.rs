@@ -1,5 +1,6 @@
 //! Stages and tasks as rows.
 
+use super::consumers::{ConsumerRow, consumers};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
 use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
 use crate::attribute::{RddKey, StageKey};
@@ -98,8 +99,14 @@ pub struct TaskRow {
     pub faults: FaultFigures,
     /// Bytes of execution memory that it holds.
     pub execution_memory_bytes: u64,
-    /// Most that it held at a time: Spark's figure once it has ended, before it what was seen.
+    /// Most that it held at a time.
     pub execution_memory_peak_bytes: u64,
+    /// Spark's `peakExecutionMemory`, once it has ended: what each consumer held when Spark looked, added up. Absent
+    /// where part of the task's life was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_memory_spark_peak_bytes: Option<u64>,
+    /// Who holds its execution memory, or held it.
+    pub consumers: Vec<ConsumerRow>,
     /// RDDs that its faults were counted for.
     pub rdd_ids: Vec<u32>,
     /// Its page walks.
@@ -212,6 +219,7 @@ impl State {
         let now_ns = self.now_ns();
         self.listing(filter, |_, executor, rows| {
             let who = Who::new(executor);
+            let live = executor.memory.by_task_and_consumer();
             let row = |id: u64, task: &Task| TaskRow {
                 who: who.clone(),
                 stage_id: task.stage.map(|stage| stage.id),
@@ -227,6 +235,8 @@ impl State {
                 faults: self.figures(&task.faults),
                 execution_memory_bytes: task.live_bytes,
                 execution_memory_peak_bytes: task.execution_peak_bytes(),
+                execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
+                consumers: consumers(task, live.get(&id)),
                 rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
                 walks: self.walks_sum(executor, &task.walks),
             };
@@ -235,6 +245,7 @@ impl State {
                     .tasks
                     .tasks
                     .iter()
+                    .filter(|(id, _)| filter.task.is_none_or(|wanted| **id == wanted))
                     .filter(|(_, task)| filter.stage(task.stage))
                     .filter(|(_, task)| {
                         filter.rdd.is_none()
@@ -243,7 +254,8 @@ impl State {
                     .map(|(id, task)| row(*id, task)),
             );
             let over = executor.tasks.tasks_over_cap;
-            if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
+            let all = filter.stage.is_none() && filter.rdd.is_none() && filter.task.is_none();
+            if over.rows > 0 && all {
                 let faults = self.figures(&over.faults);
                 rows.push(TaskRow {
                     who: who.clone(),

@@ -1,9 +1,10 @@
 //! Metrics of where bytes are, and of what finding it out takes.
 
+use super::Value;
 use super::collect::{Executor, Families};
 use super::table;
-use crate::aggregate::view::{Figures, by_rdd};
-use crate::aggregate::{ResolveCounts, State};
+use crate::aggregate::view::{Figures, by_rdd, reads_by_rdd};
+use crate::aggregate::{NodeReads, ResolveCounts, State};
 use crate::attribute::RddKey;
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, HashSet};
 pub(super) struct Pages {
     /// By key of the executor: base page size in bytes, and figures by RDD.
     executors: BTreeMap<u64, (u64, BTreeMap<RddKey, Figures>)>,
+    /// By key of the executor: what was read of each RDD, by where it was.
+    reads: BTreeMap<u64, BTreeMap<RddKey, NodeReads>>,
     counts: Option<ResolveCounts>,
 }
 
@@ -26,6 +29,11 @@ impl Pages {
                 .map(|(key, executor)| {
                     (*key, (executor.memory.looked.page_bytes, by_rdd(executor)))
                 })
+                .collect(),
+            reads: state
+                .executors()
+                .iter()
+                .map(|(key, executor)| (*key, reads_by_rdd(executor)))
                 .collect(),
             counts: state.resolve_counts().copied(),
         }
@@ -44,29 +52,61 @@ impl Pages {
             families.count(table::RESOLVER_UNMAPPED, &[], counts.unmapped_bytes);
         }
         for executor in executors {
+            let named = chosen.get(&executor.key);
+            let mut other = NodeReads::default();
+            for (rdd, reads) in self.reads.get(&executor.key).into_iter().flatten() {
+                if named.is_some_and(|named| named.contains(rdd)) {
+                    let (id, name) = names(executor, *rdd);
+                    node_reads(families, executor, (&id, name), reads);
+                } else {
+                    other.add(reads);
+                }
+            }
+            node_reads(families, executor, ("other", ""), &other);
             let Some((page_bytes, figures)) = self.executors.get(&executor.key) else {
                 continue;
             };
-            let named = chosen.get(&executor.key);
             let mut other = Figures::default();
             for (rdd, figures) in figures {
                 if !named.is_some_and(|named| named.contains(rdd)) {
                     other.merge(figures);
                     continue;
                 }
-                let id = rdd
-                    .id()
-                    .map_or_else(|| "none".to_owned(), |id| id.to_string());
-                let name = executor
-                    .rdds
-                    .iter()
-                    .find(|row| row.key == *rdd)
-                    .map_or("", |row| row.name.as_str());
+                let (id, name) = names(executor, *rdd);
                 samples(families, executor, (&id, name), figures, *page_bytes);
             }
             samples(families, executor, ("other", ""), &other, *page_bytes);
         }
     }
+}
+
+/// Labels of an RDD: id and name.
+fn names(executor: &Executor, rdd: RddKey) -> (String, &str) {
+    let id = rdd
+        .id()
+        .map_or_else(|| "none".to_owned(), |id| id.to_string());
+    let mut rows = executor.rdds.iter();
+    let name = rows.find(|row| row.key == rdd);
+    (id, name.map_or("", |row| row.name.as_str()))
+}
+
+fn node_reads(
+    families: &mut Families,
+    executor: &Executor,
+    (id, name): (&str, &str),
+    reads: &NodeReads,
+) {
+    let Some(ratio) = reads.remote_ratio() else {
+        return;
+    };
+    let (application, executor) = (
+        executor.names.application_id.as_str(),
+        executor.names.executor_id.as_str(),
+    );
+    let labels = [application, executor, id, name];
+    families.count(table::RDD_READ_LOCAL, &labels, reads.local_bytes);
+    families.count(table::RDD_READ_REMOTE, &labels, reads.remote_bytes);
+    families.add(table::RDD_REMOTE_RATIO, &labels, Value::Real(ratio));
 }
 
 fn samples(

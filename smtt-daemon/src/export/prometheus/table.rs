@@ -96,6 +96,12 @@ metrics! {
         "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
     RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
         "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
+        "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "no read began where both nodes are known";
+    RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,
+        "Bytes of the RDD's blocks that were read by CPUs of another NUMA node than the one that they were on", "no read began where both nodes are known";
+    RDD_REMOTE_RATIO "smtt_rdd_remote_access_ratio" Gauge RDD_LABELS,
+        "Share of these in both, since the RDD was first seen", "no read began where both nodes are known";
     RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
         "Pages that were looked at to find out where they are", "[resolve] pages_per_second is 0";
     RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],

@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_daemon::decode::encode::payload;
+use smtt_tests::page_walk::a_processor_of_each_node;
 
-use crate::Options;
 use crate::marker::Marker;
-use crate::memory::PAGE;
+use crate::memory::{PAGE, pin};
+use crate::{Options, say, wait};
 
 const MIB: usize = 1 << 20;
 /// Large pages of x86-64 and of most others with small pages of 4 KiB.
@@ -87,9 +88,40 @@ fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     name
 }
 
-/// A block of each kind. `node=N` adds one that is bound to that node, `large=GIB` one of so many GiB whose first
-/// 256 MiB are written.
+/// Tells that a block is read, so many times, by a thread that runs on that processor.
+fn tell_reads(
+    marker: &Marker,
+    rdd: u64,
+    block: &str,
+    processor: usize,
+    times: usize,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            pin(processor)?;
+            for _ in 0..times {
+                marker.tell(
+                    Kind::BLOCK_READ,
+                    &payload(&[rdd, 0, u64::MAX], &[], &[block]),
+                );
+            }
+            Ok(())
+        });
+        let told = reader.join();
+        told.map_err(|_| anyhow::anyhow!("the reading thread panicked"))?
+    })
+}
+
+/// A block of each kind; every second page of one is touched, and that block is read twice from the first node.
+/// `node=N` adds one that is bound to that node, and read three times from the first node
+/// and once from the last; `large=GIB` one of so many GiB whose first 256 MiB are written. With `free=yes` it says
+/// `HELD` and what it holds, waits for a line, and then gives the large block back and tells so.
 pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
+    let processors = a_processor_of_each_node();
+    let (first, last) = (
+        *processors.first().context("no node has a processor")?,
+        *processors.last().context("no node has a processor")?,
+    );
     let mut blocks = Map::new();
     let mut block = |rdd: u64, kind: &str, address: usize, bytes: usize| {
         let name = tell(marker, rdd, address, bytes);
@@ -106,6 +138,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     let half = small(4 * MIB)?;
     write(half, (0..4 * MIB / PAGE).step_by(2));
     block(21, "half", half + 100, 4 * MIB - 300);
+    tell_reads(marker, 21, "rdd_21_0", first, 2)?;
 
     let zero = small(MIB)?;
     for page in 0..MIB / PAGE {
@@ -143,6 +176,8 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         ensure!(result == 0, "mbind: {}", std::io::Error::last_os_error());
         write(bound, 0..4 * MIB / PAGE);
         block(25, "bound", bound, 4 * MIB);
+        tell_reads(marker, 25, "rdd_25_0", first, 3)?;
+        tell_reads(marker, 25, "rdd_25_0", last, 1)?;
     }
 
     // Pages of hugetlbfs, where somebody has set some aside.
@@ -154,13 +189,24 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         }
     }
 
-    let large = options.number("large", 0)? as usize;
+    let large = (options.number("large", 0)? as usize) << 30;
+    let mut given_back = None;
     if large > 0 {
-        let start = small(large << 30)?;
+        let start = small(large)?;
         write(start, 0..256 * MIB / PAGE);
-        block(26, "large", start, large << 30);
+        block(26, "large", start, large);
+        given_back = options.text("free").map(|_| start);
     }
-    Ok(json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out }))
+    let done = json!({ "blocks": blocks, "large_pages": large_pages, "paged_out": paged_out });
+    if let Some(start) = given_back {
+        say(&format!("HELD {done}"))?;
+        wait()?;
+        // SAFETY: exactly the mapping made above, which nothing uses any more.
+        unsafe { libc::munmap(start as *mut libc::c_void, large) };
+        let removed = payload(&[26, 0], &[], &["rdd_26_0"]);
+        marker.tell(Kind::BLOCK_REMOVED, &removed);
+    }
+    Ok(done)
 }
 
 /// How often another thread was put in the place of the calling one while that could have gone on.

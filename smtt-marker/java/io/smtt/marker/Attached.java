@@ -14,6 +14,9 @@ final class Attached {
         for (Thread thread : Thread.getAllStackTraces().keySet()) {
             Task task = TaskNames.parse(thread);
             // Its slot follows when the thread itself comes by a hook.
+            if (task != null) {
+                task.partly = true;
+            }
             if (task != null && Task.ALIVE.putIfAbsent(task.attemptId, task) == null) {
                 task.tellStart(teller);
             }

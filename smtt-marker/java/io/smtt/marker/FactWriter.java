@@ -75,6 +75,7 @@ final class FactWriter {
             case BLOCK_REMOVED: Native.blockRemoved(buffer, at); break;
             case PAGE_ALLOCATED: Native.pageAllocated(buffer, at); break;
             case PAGE_FREED: Native.pageFreed(buffer, at); break;
+            case CONSUMER_USED: Native.consumerUsed(buffer, at); break;
             case SPAN: Native.span(buffer, at); break;
             case PYTHON_WORKER: Native.pythonWorker(buffer, at); break;
             case RESYNC_DONE: Native.resyncDone(buffer, at); break;

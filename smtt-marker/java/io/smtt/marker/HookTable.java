@@ -117,6 +117,16 @@ final class HookTable {
         on(CALL, manager, "*", "*").to("Pages", "releaseForPage").call(S + manager, "releaseExecutionMemory", release);
         on(LONG_RESULT, manager, "acquireExecutionMemory", acquire).to("Pages", "beginAcquire", 0, 2).ends("Pages", "endAcquire");
         on(ENTRY, manager, "releaseExecutionMemory", release).to("Pages", "released", 0, 1, 2);
+        String sorter = "util/collection/";
+        for (String consumer : new String[] {"shuffle/sort/ShuffleExternalSorter", sorter + "unsafe/sort/UnsafeExternalSorter",
+                "unsafe/map/BytesToBytesMap"}) {
+            on(ENTRY, consumer, "updatePeakMemoryUsed", "()V").to("Peaks", "seen", 0);
+            on(ENTRY, consumer, "getPeakMemoryUsedBytes", "()J").to("Peaks", "asked", 0);
+        }
+        for (String collection : new String[] {"ExternalSorter", "ExternalAppendOnlyMap"}) {
+            on(ENTRY, sorter + collection, "peakMemoryUsedBytes", "()J").to("Peaks", "asked", 0);
+        }
+        on(ENTRY, "executor/TaskMetrics", "incPeakExecutionMemory", "(J)V").to("Peaks", "counted", 1);
         on(ENTRY, manager, "cleanUpAllAllocatedMemory", "()J").to("Pages", "cleaned", 0);
     }
 

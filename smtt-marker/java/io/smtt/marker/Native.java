@@ -51,6 +51,8 @@ public final class Native {
 
     static native void pageFreed(long address, int length);
 
+    static native void consumerUsed(long address, int length);
+
     static native void span(long address, int length);
 
     static native void pythonWorker(long address, int length);

@@ -20,7 +20,7 @@ public final class Pages {
     public static void allocated(Object page, Object manager, Object consumer) {
         try {
             if (page != null) {
-                memory(manager).add((MemoryBlock) page, name(consumer), ThreadState.current());
+                memory(manager).add((MemoryBlock) page, consumer, ThreadState.current());
             }
         } catch (Throwable e) {
             Scopes.failed(e);
@@ -88,7 +88,7 @@ public final class Pages {
         }
         try {
             Object[] call = (Object[]) open;
-            memory(call[0]).grant(name(call[1]), granted, ThreadState.current());
+            memory(call[0]).grant(call[1], granted, ThreadState.current());
         } catch (Throwable e) {
             Scopes.failed(e);
         }
@@ -103,7 +103,7 @@ public final class Pages {
                 return;
             }
             if (bytes > 0) {
-                memory(manager).release(name(consumer), bytes, state);
+                memory(manager).release(consumer, bytes, state);
             }
         } catch (Throwable e) {
             Scopes.failed(e);
@@ -115,26 +115,27 @@ public final class Pages {
         try {
             TaskMemoryManager manager = (TaskMemoryManager) task.memoryManager;
             TaskMemory memory = memory(manager);
+            memory.incomplete();
             Field field = TaskMemoryManager.class.getDeclaredField("pageTable");
             field.setAccessible(true);
             ThreadState state = ThreadState.current();
             long paged = 0;
             for (MemoryBlock page : (MemoryBlock[]) field.get(manager)) {
                 if (page != null) {
-                    memory.add(page, "unknown", state);
+                    memory.add(page, null, state);
                     paged += page.size();
                 }
             }
             long rest = manager.getMemoryConsumptionForThisTask() - paged;
             if (rest > 0) {
-                memory.grant("unknown", rest, state);
+                memory.grant(null, rest, state);
             }
         } catch (Throwable e) {
             Warnings.once("execution memory of a running task could not be read", e);
         }
     }
 
-    private static TaskMemory memory(Object manager) {
+    static TaskMemory memory(Object manager) {
         synchronized (MANAGERS) {
             TaskMemory memory = MANAGERS.get(manager);
             if (memory == null) {
@@ -153,14 +154,6 @@ public final class Pages {
             }
             return memory;
         }
-    }
-
-    private static String name(Object consumer) {
-        if (consumer == null) {
-            return "unknown";
-        }
-        String name = consumer.getClass().getName();
-        return name.substring(name.lastIndexOf('.') + 1);
     }
 
     private static List<TaskMemory> all() {

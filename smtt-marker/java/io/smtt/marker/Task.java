@@ -34,6 +34,8 @@ final class Task {
     /** Spark's manager of this task's execution memory, or null where only the thread's name is known. */
     volatile Object memoryManager;
     volatile TaskMemory memory;
+    /** It was running before the hooks were there. */
+    volatile boolean partly;
     volatile String reason = "";
     volatile long outcome = -1;
 
@@ -78,6 +80,11 @@ final class Task {
         releasePython(teller);
         ended = true;
         TaskMemory held = memory;
+        if (held != null) {
+            held.tellUse(teller);
+        } else if (partly) {
+            Consumers.tellUnknown(teller, attemptId);
+        }
         teller.facts.begin(FactForm.TASK_ENDED)
                 .word(attemptId).word(stageId).word(stageAttempt).word(outcome < 0 ? SUCCESS : outcome)
                 .word(held == null ? 0 : held.peakBytes()).text(reason, 500).tell();

@@ -22,6 +22,7 @@ final class TaskMemory extends WeakReference<Object> {
 
     private static final long ON_HEAP = 1;
     private static final long TOLD_AGAIN = 8;
+    private static final int ACTIVITY_SHIFT = 8;
 
     /** One page. Its array is not kept alive: Spark pools arrays and lets the collector take them. */
     private static final class Page {
@@ -29,11 +30,11 @@ final class TaskMemory extends WeakReference<Object> {
         final long sizeBytes;
         final HeapArray array;
         final long offset;
-        final String consumer;
+        final Consumers.Consumer consumer;
         final long rdd;
         long address;
 
-        Page(long number, MemoryBlock block, String consumer, long rdd) {
+        Page(long number, MemoryBlock block, Consumers.Consumer consumer, long rdd) {
             this.number = number;
             sizeBytes = block.size();
             this.consumer = consumer;
@@ -75,6 +76,7 @@ final class TaskMemory extends WeakReference<Object> {
     private final long numbersFrom;
     private final Map<Long, Page> pages = new HashMap<>();
     private final Map<String, Grant> grants = new HashMap<>();
+    private final Consumers consumers = new Consumers();
     private long heldBytes;
     private long peakBytes;
 
@@ -90,7 +92,33 @@ final class TaskMemory extends WeakReference<Object> {
         return peakBytes;
     }
 
-    synchronized void add(MemoryBlock block, String consumer, ThreadState state) {
+    /** Spark looks how much a consumer holds. */
+    synchronized void seen(Object consumer) {
+        consumers.seen(consumer);
+    }
+
+    /** A consumer is asked for the most that it held. */
+    synchronized void asked(Object consumer) {
+        consumers.asked(consumer);
+    }
+
+    /** Spark adds to the task's peak. */
+    synchronized void counted(long bytes) {
+        consumers.counted(bytes);
+    }
+
+    /** The task was running before anybody looked. */
+    synchronized void incomplete() {
+        consumers.incomplete();
+    }
+
+    /** Tells which consumers used how much, at the end of the task. */
+    synchronized void tellUse(ThreadState state) {
+        consumers.tell(state, taskAttemptId);
+    }
+
+    synchronized void add(MemoryBlock block, Object by, ThreadState state) {
+        Consumers.Consumer consumer = consumers.of(by);
         Page page = new Page(numbersFrom + block.pageNumber, block, consumer, rdd(state));
         Page before = pages.get(page.number);
         if (before != null && before.address == page.address && before.sizeBytes == page.sizeBytes) {
@@ -101,54 +129,57 @@ final class TaskMemory extends WeakReference<Object> {
         pages.put(page.number, page);
         if (before != null) {
             before.forget();
-            tellFreed(state, before.number, before.address, before.sizeBytes, before.array != null, before.consumer);
-            hold(-before.sizeBytes);
+            tellFreed(state, before.number, before.address, before.sizeBytes, before.array != null, before.consumer.name);
+            hold(before.consumer, -before.sizeBytes);
         }
-        hold(page.sizeBytes);
-        tellPage(state, page, 0);
+        hold(consumer, page.sizeBytes);
+        tellPage(state, page, activity(state));
     }
 
     synchronized void free(MemoryBlock block, ThreadState state) {
         Page page = pages.remove(numbersFrom + block.pageNumber);
         if (page != null) {
             page.forget();
-            tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer);
-            hold(-page.sizeBytes);
+            tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer.name);
+            hold(page.consumer, -page.sizeBytes);
         }
     }
 
-    synchronized void grant(String consumer, long bytes, ThreadState state) {
-        Grant grant = grants.computeIfAbsent(consumer, name -> new Grant(rdd(state)));
+    synchronized void grant(Object by, long bytes, ThreadState state) {
+        Consumers.Consumer consumer = consumers.of(by);
+        Grant grant = grants.computeIfAbsent(consumer.name, name -> new Grant(rdd(state)));
         grant.bytes += bytes;
-        hold(bytes);
-        tellAllocated(state, -1, 0, bytes, 0, grant.rdd, consumer);
+        hold(consumer, bytes);
+        tellAllocated(state, -1, 0, bytes, activity(state), grant.rdd, consumer.name);
     }
 
-    synchronized void release(String consumer, long bytes, ThreadState state) {
-        Grant grant = grants.get(consumer);
+    synchronized void release(Object by, long bytes, ThreadState state) {
+        Consumers.Consumer consumer = consumers.of(by);
+        Grant grant = grants.get(consumer.name);
         if (grant == null) {
             return;
         }
         long less = Math.min(grant.bytes, bytes);
         grant.bytes -= less;
         if (grant.bytes == 0) {
-            grants.remove(consumer);
+            grants.remove(consumer.name);
         }
-        hold(-less);
-        tellFreed(state, -1, 0, less, false, consumer);
+        hold(consumer, -less);
+        tellFreed(state, -1, 0, less, false, consumer.name);
     }
 
     /** Everything is given back at once. */
     synchronized void clean(ThreadState state) {
         for (Page page : pages.values()) {
             page.forget();
-            tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer);
+            tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer.name);
         }
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
             tellFreed(state, -1, 0, grant.getValue().bytes, false, grant.getKey());
         }
         pages.clear();
         grants.clear();
+        consumers.clear();
         heldBytes = 0;
     }
 
@@ -184,7 +215,8 @@ final class TaskMemory extends WeakReference<Object> {
         }
     }
 
-    private void hold(long bytes) {
+    private void hold(Consumers.Consumer consumer, long bytes) {
+        consumer.hold(bytes);
         heldBytes += bytes;
         peakBytes = Math.max(peakBytes, heldBytes);
     }
@@ -193,8 +225,13 @@ final class TaskMemory extends WeakReference<Object> {
         return Words.rddId(state.pipeline != null ? state.pipeline.rdd : state.hot());
     }
 
+    /** What the thread is doing, as it stands in {@code flags}. */
+    private static long activity(ThreadState state) {
+        return (long) Words.activity(state.hot()) << ACTIVITY_SHIFT;
+    }
+
     private void tellPage(ThreadState state, Page page, long flags) {
-        tellAllocated(state, page.number, page.address, page.sizeBytes, flags | (page.array != null ? ON_HEAP : 0), page.rdd, page.consumer);
+        tellAllocated(state, page.number, page.address, page.sizeBytes, flags | (page.array != null ? ON_HEAP : 0), page.rdd, page.consumer.name);
     }
 
     private void tellAllocated(ThreadState state, long number, long address, long bytes, long flags, long rdd, String consumer) {
@@ -203,7 +240,7 @@ final class TaskMemory extends WeakReference<Object> {
     }
 
     private void tellFreed(ThreadState state, long number, long address, long bytes, boolean onHeap, String consumer) {
-        state.facts.begin(FactForm.PAGE_FREED).word(taskAttemptId).word(number).word(address).word(bytes).word(onHeap ? ON_HEAP : 0)
-                .text(consumer, 200).tell();
+        state.facts.begin(FactForm.PAGE_FREED).word(taskAttemptId).word(number).word(address).word(bytes)
+                .word(activity(state) | (onHeap ? ON_HEAP : 0)).text(consumer, 200).tell();
     }
 }

@@ -1,0 +1,47 @@
+package io.smtt.marker;
+
+/** Hooks around Spark's own figure of a task's execution memory, {@code peakExecutionMemory}. */
+public final class Peaks {
+    private Peaks() {}
+
+    /** Entry of {@code updatePeakMemoryUsed} of a sorter or map: Spark looks how much it holds. */
+    public static void seen(Object consumer) {
+        try {
+            TaskMemory memory = memory();
+            if (memory != null) {
+                memory.seen(consumer);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    /** Entry of {@code getPeakMemoryUsedBytes}: what follows counts this one, or a larger one beside it. */
+    public static void asked(Object consumer) {
+        try {
+            TaskMemory memory = memory();
+            if (memory != null) {
+                memory.asked(consumer);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    /** Entry of {@code TaskMetrics.incPeakExecutionMemory}. */
+    public static void counted(long bytes) {
+        try {
+            TaskMemory memory = memory();
+            if (memory != null) {
+                memory.counted(bytes);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    private static TaskMemory memory() {
+        Task task = ThreadState.currentInTask().task;
+        return task == null || task.memoryManager == null ? null : Pages.memory(task.memoryManager);
+    }
+}
