@@ -66,9 +66,17 @@ pub enum Failure {
         /// What to do about it, or nothing.
         help: &'static str,
     },
-    /// A report cannot be written as asked.
+    /// A page cannot be made of what was asked for.
     #[error("{0}")]
     Report(String),
+    /// A page cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Page {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// The answer cannot be written.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
@@ -90,7 +98,7 @@ impl Failure {
             {
                 Exit::NoPermission
             }
-            Self::Trace { .. } | Self::Write(_) => Exit::Degraded,
+            Self::Trace { .. } | Self::Page { .. } | Self::Write(_) => Exit::Degraded,
         }
     }
 }
@@ -187,7 +195,7 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
-        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
+        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, by)),
         Command::Report {
             filter,
             html: true,

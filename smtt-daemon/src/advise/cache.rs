@@ -117,6 +117,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
         if back < BACK_BLOCKS || cost < BACK_SHARE {
             return None;
         }
+        let evicted = rdd.sum(|row| row.blocks_evicted);
         let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref()).unwrap_or("unknown");
         let objects = rdd.rows.iter().any(|row| row.storage_memory_estimated) || level.contains("Deserialized");
         let mut remedies = Vec::new();
@@ -151,6 +152,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 count("blocks stored", stored),
                 count("of them, of partitions that had left memory (at least)", back),
                 count("blocks that left memory", rdd.sum(|row| row.blocks_removed)),
+                count("of them, evicted because others needed the room", evicted),
                 bytes("storage memory now", rdd.sum(|row| row.storage_memory_bytes)),
                 bytes("storage memory at most", rdd.sum(|row| row.storage_memory_peak_bytes)),
                 share("stored again", cost),
@@ -161,10 +163,15 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 estimated: false,
             },
             remedies,
-            not_measured: vec![
-                "whether the application itself unpersisted it in between".to_owned(),
-                "how long it takes to compute a block again".to_owned(),
-            ],
+            not_measured: if evicted > 0 {
+                vec!["how long it takes to compute a block again".to_owned()]
+            } else {
+                vec![
+                    "how long it takes to compute a block again".to_owned(),
+                    "whether the application itself unpersisted it in between: no eviction was seen"
+                        .to_owned(),
+                ]
+            },
         })
     });
     Outcome::checked(

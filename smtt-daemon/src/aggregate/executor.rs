@@ -401,7 +401,8 @@ impl Executor {
                 if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
                     rdd.uses.reads += 1;
                 }
-                return self.memory.block_read(&fact, now_ns);
+                let heap_known = self.heap.trust().can_be_looked_at();
+                return self.memory.block_read(&fact, heap_known, now_ns);
             }
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);
@@ -409,6 +410,7 @@ impl Executor {
                     self.left.add(fact.rdd_id, fact.partition);
                     if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
                         rdd.uses.removed += 1;
+                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
                     }
                 }
                 return outcome;

@@ -382,14 +382,20 @@ impl Memory {
         left.is_some()
     }
 
-    /// A cached block is being read.
-    pub(super) fn block_read(&mut self, fact: &BlockRead, time_ns: u64) -> Outcome {
+    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap_known: bool,
+        time_ns: u64,
+    ) -> Outcome {
         let Some(block) = self.blocks.get_mut(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
         block.reads += 1;
         block.heat.read(time_ns);
-        let (mark, bytes) = (block.mark(), block.addressed_bytes());
+        let bytes = block.addressed_bytes();
+        let mark = block.mark().filter(|_| heap_known || !block.on_heap);
         let reads = match (fact.node, mark) {
             (Some(node), Some(mark)) => match self.looked.of(mark) {
                 Some(seen) => NodeReads::of(seen, bytes, node, 1),

@@ -204,7 +204,7 @@ pub struct ResolveCounts {
     /// Looks that failed: the kernel did not let it.
     pub refused: u64,
     /// Slices of looks whose sight of the Java heap was thrown away: a collection came in between.
-    pub moved: u64,
+    pub discarded: u64,
     /// Bytes that were told at addresses in no mapping, summed over looks.
     pub unmapped_bytes: u64,
 }

@@ -18,6 +18,8 @@ pub struct Uses {
     pub found: u64,
     /// Blocks that left memory.
     pub removed: u64,
+    /// Of them, blocks that were evicted because others needed the room.
+    pub evicted: u64,
     /// Reads of blocks that were there before: one per task and block.
     pub reads: u64,
     /// When the last block was stored, nanoseconds since boot; zero before.
@@ -46,6 +48,7 @@ impl Uses {
         self.stored_again += other.stored_again;
         self.found += other.found;
         self.removed += other.removed;
+        self.evicted += other.evicted;
         self.reads += other.reads;
         self.last_stored_ns = self.last_stored_ns.max(other.last_stored_ns);
     }

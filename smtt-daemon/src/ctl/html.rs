@@ -134,7 +134,10 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
     let beside: PathBuf = path.with_file_name(name);
     std::fs::write(&beside, text)
         .and_then(|()| std::fs::rename(&beside, path))
-        .map_err(|error| Failure::Report(format!("cannot write {}: {error}", path.display())))?;
+        .map_err(|error| Failure::Page {
+            path: path.to_owned(),
+            error,
+        })?;
     say(&format!("wrote {}", path.display()));
     Ok(())
 }

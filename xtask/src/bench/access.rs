@@ -22,7 +22,7 @@ const STEPS: [(&str, f64); 3] = [
     ("cached block read", 1.0),
 ];
 /// No fact is refused for coming too fast: a refused one is cheaper.
-const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 100000000\n";
+const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 10000000\n";
 
 type Figures = [f64; STEPS.len()];
 

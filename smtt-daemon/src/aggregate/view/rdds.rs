@@ -54,6 +54,8 @@ pub struct RddRow {
     pub blocks_found: u64,
     /// Blocks that left its memory.
     pub blocks_removed: u64,
+    /// Of them, blocks that were evicted because others needed the room.
+    pub blocks_evicted: u64,
     /// Reads of its blocks: one per task and block that was there before; absent where the marker does not see them.
     pub block_reads: Option<u64>,
     /// Time since its last block was stored, in nanoseconds; absent without any.
@@ -248,6 +250,7 @@ impl State {
             blocks_stored_again: rdd.uses.stored_again,
             blocks_found: rdd.uses.found,
             blocks_removed: rdd.uses.removed,
+            blocks_evicted: rdd.uses.evicted,
             block_reads: sees_reads(executor).then_some(rdd.uses.reads),
             last_stored_age_ns: (rdd.uses.last_stored_ns > 0)
                 .then(|| self.now_ns().saturating_sub(rdd.uses.last_stored_ns)),
@@ -273,8 +276,10 @@ impl State {
                     .memory
                     .blocks
                     .iter()
-                    .filter(|(_, block)| {
-                        filter.rdd(executor, block.rdd) && filter.stage(block.stage)
+                    .filter(|(name, block)| {
+                        filter.rdd(executor, block.rdd)
+                            && filter.stage(block.stage)
+                            && filter.block.as_ref().is_none_or(|wanted| wanted == *name)
                     })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),

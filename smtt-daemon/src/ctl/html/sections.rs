@@ -19,8 +19,8 @@ const ROWS: usize = 20;
 const RDD_ROWS: usize = 200;
 
 const LARGE: Size = Size {
-    width: 760.0,
-    height: 240.0,
+    width: 1140.0,
+    height: 260.0,
 };
 const SMALL: Size = Size {
     width: 380.0,
@@ -275,11 +275,23 @@ fn bytes_or_none(bytes: u64) -> Cell {
 
 fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
     vec![
-        Column::new("RDD", "id, name, where it was made", rdds, Rdd::name),
-        Column::new("Level", "storage level", rdds, |rdd| {
-            let level = rdd.rows.iter().find_map(|row| row.storage_level.clone());
-            Cell::maybe(level, |level| shortened(&level, 40))
-        }),
+        Column::new(
+            "RDD",
+            "id, name, where it was made, storage level",
+            rdds,
+            |rdd| {
+                let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref());
+                match (rdd.name(), level.map(|level| shortened(level, 60))) {
+                    (Cell::Name(name, site), Some(level)) if site.is_empty() => {
+                        Cell::Name(name, level)
+                    }
+                    (Cell::Name(name, site), Some(level)) => {
+                        Cell::Name(name, format!("{site}; {level}"))
+                    }
+                    (cell, _) => cell,
+                }
+            },
+        ),
         Column::new(
             "Cached",
             "partitions in the memory of this worker, of all of the RDD",

@@ -258,7 +258,7 @@ impl<'a> Timeline<'a> {
     pub fn faults_per_second(&self) -> Option<Series> {
         let mut counted = false;
         let mut values = vec![0.0; self.points.len()];
-        for moment in 1..self.points.len() {
+        for (moment, rate) in values.iter_mut().enumerate().skip(1) {
             for (before, now) in self.points[moment - 1].iter().zip(&self.points[moment]) {
                 let Some((now, faults)) = now.and_then(|now| Some((now, now.page_faults?))) else {
                     continue;
@@ -268,7 +268,7 @@ impl<'a> Timeline<'a> {
                 if let Some(before) = before.filter(|before| now.time_ns > before.time_ns) {
                     let seconds = (now.time_ns - before.time_ns) as f64 / 1e9;
                     let more = faults.saturating_sub(before.page_faults.unwrap_or(0));
-                    values[moment] += more as f64 / seconds;
+                    *rate += more as f64 / seconds;
                 }
             }
         }
