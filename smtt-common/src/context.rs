@@ -49,6 +49,19 @@ pub struct Header {
     pub facts_without_slot: u64,
     /// Address of this header in the JVM.
     pub address: u64,
+    /// See [`HeapAddresses`].
+    pub heap_addresses: u64,
+    /// Collections that have begun, while they are followed. From then on addresses on the Java heap are stale.
+    pub collections_begun: u64,
+    /// Collections that have ended; equal to `collections_begun` while none runs.
+    pub collections_ended: u64,
+    /// The collection after which all addresses on the Java heap were told: while it is the last one that has begun,
+    /// they are where they were told to be.
+    pub addresses_epoch: u64,
+    /// When the last collection ended, `CLOCK_MONOTONIC` in nanoseconds.
+    pub collection_ended_ns: u64,
+    /// When all addresses had been told after it, on the same clock.
+    pub addresses_told_ns: u64,
 }
 
 /// One thread's slot. Single writer: the thread itself.
@@ -232,6 +245,22 @@ coded! {
     }
 }
 
+coded! {
+    /// What is known of addresses on the Java heap, where a collection moves things.
+    HeapAddresses: u8 {
+        /// The marker does not say: they are what it told last.
+        AS_TOLD = 0 "as told",
+        /// They are told again at once after each collection.
+        FOLLOWED = 1 "followed",
+        /// The same, by asking the JVM for each one: reading them through handles did not agree with it.
+        FOLLOWED_SLOWLY = 2 "followed slowly",
+        /// They are told again when a poll finds that there was a collection: nobody knows what happened since.
+        POLLED = 3 "polled",
+        /// None are told: the collector moves things while the application runs, as ZGC and Shenandoah do.
+        REFUSED = 4 "refused",
+    }
+}
+
 const _: () = {
     assert!(size_of::<Slot>() == SLOT_SIZE);
     assert!(core::mem::offset_of!(Slot, task_attempt_id) == 8);
@@ -241,10 +270,16 @@ const _: () = {
     assert!(core::mem::offset_of!(Slot, job_id) == 40);
     assert!(core::mem::offset_of!(Slot, facts_emitted) == 48);
     assert!(size_of::<SlotHead>() == 24);
-    assert!(size_of::<Header>() == 64);
+    assert!(size_of::<Header>() == 112);
     assert!(core::mem::offset_of!(Header, slot_count) == 16);
     assert!(core::mem::offset_of!(Header, resync_request) == 24);
     assert!(core::mem::offset_of!(Header, address) == 56);
+    assert!(core::mem::offset_of!(Header, heap_addresses) == 64);
+    assert!(core::mem::offset_of!(Header, collections_begun) == 72);
+    assert!(core::mem::offset_of!(Header, collections_ended) == 80);
+    assert!(core::mem::offset_of!(Header, addresses_epoch) == 88);
+    assert!(core::mem::offset_of!(Header, collection_ended_ns) == 96);
+    assert!(core::mem::offset_of!(Header, addresses_told_ns) == 104);
 };
 
 #[cfg(test)]

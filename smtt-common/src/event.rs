@@ -75,6 +75,8 @@ coded! {
         RESYNC_DONE = 16 "resync_done",
         /// What one class of consumers used of a task's execution memory, at the task's end.
         CONSUMER_USED = 17 "consumer_used",
+        /// All addresses on the Java heap are known again after a collection.
+        ADDRESSES_TOLD = 18 "addresses_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

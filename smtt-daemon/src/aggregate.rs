@@ -4,21 +4,30 @@
 //! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
 //! cap; what has no room goes to an overflow row, with a counter.
 
+mod crowd;
 mod executor;
 mod faults;
+mod heap;
+mod held;
+pub mod history;
 mod memory;
 mod pages;
 mod reads;
 mod task;
+mod uses;
 pub mod view;
 mod walks;
 
 pub use executor::{Executor, Peak, Rdd, SlotsSay, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
-pub use memory::{Block, Held, Memory, Page, PageKey};
+pub use heap::{Heap, Trust};
+pub use held::Held;
+pub use history::HistoryRow;
+pub use memory::{Block, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use reads::{Heat, NodeReads};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
+pub use uses::Uses;
 pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 
 use crate::attribute::{Claim, Names, names};
@@ -252,7 +261,10 @@ impl State {
                 continue;
             }
             match self.executor(*key, now_ns) {
-                Some(executor) => executor.counters = *totals,
+                Some(executor) => {
+                    executor.counters = *totals;
+                    executor.see_first_minute(now_ns);
+                }
                 None => self.remember_stranger(*key, *totals),
             }
         }

@@ -130,6 +130,8 @@ pub struct Owner {
     pub serial: u64,
     /// Whether it is a cached block, else a page of execution memory.
     pub is_block: bool,
+    /// Whether it is on the Java heap.
+    pub on_heap: bool,
     /// The RDD that it belongs to.
     pub rdd: RddKey,
 }
@@ -308,6 +310,7 @@ mod tests {
         Owner {
             serial,
             is_block: true,
+            on_heap: true,
             rdd: RddKey::Id(rdd),
         }
     }
@@ -357,6 +360,7 @@ mod tests {
             Some(Owner {
                 serial: 2,
                 is_block: false,
+                on_heap: false,
                 rdd: RddKey::None,
             }),
             None,

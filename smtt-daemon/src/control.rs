@@ -18,13 +18,15 @@ pub mod server;
 pub mod sort;
 
 use crate::aggregate::{Limits, State};
+use crate::discover::SlotFile;
 use crate::export::prometheus::Exporter;
 use crate::loss::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
 use crate::probes::{Verdict, VerdictState};
 use crate::trace::counts::{Ledger as TraceLedger, TraceStatus};
 use protocol::{Check, ProbeRow, SelfFigures, Status};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// Checks of the machine that need no running daemon.
@@ -56,6 +58,8 @@ pub struct Shared {
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
+    /// Slot files of executors that are alive, for whoever looks at their memory.
+    slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
 }
 
@@ -77,6 +81,7 @@ impl Shared {
             ledger: Mutex::default(),
             bpf_memory_bytes: OnceLock::new(),
             trace: OnceLock::new(),
+            slots: Mutex::default(),
             ready: AtomicBool::new(false),
         }
     }
@@ -124,6 +129,20 @@ impl Shared {
     #[must_use]
     pub fn trace(&self) -> Option<TraceStatus> {
         self.trace.get().map(|ledger| ledger.status())
+    }
+
+    /// Lends the slot file of an executor, for as long as its owner keeps it.
+    pub fn lend_slots(&self, executor: u64, slots: &Arc<SlotFile>) {
+        let mut lent = lock(&self.slots);
+        lent.retain(|_, slots| slots.strong_count() > 0);
+        lent.insert(executor, Arc::downgrade(slots));
+    }
+
+    /// How many collections of an executor have begun by now; `None` where that is not to be had.
+    #[must_use]
+    pub fn collections_begun(&self, executor: u64) -> Option<u64> {
+        let slots = lock(&self.slots).get(&executor)?.upgrade()?;
+        Some(slots.collections().ok()?.1)
     }
 
     /// The probes are in place and the listeners open, or no longer.

@@ -64,6 +64,13 @@ pub enum Fact {
     Span(Span),
     /// A Python worker serves a task from now on, or no longer.
     PythonWorker(PythonWorker),
+    /// All addresses on the Java heap are known again after a collection.
+    AddressesTold {
+        /// The last collection before that.
+        collection: u64,
+        /// Facts with new addresses that were told since the last of these facts, or since the last resync.
+        moved_facts: u64,
+    },
     /// Everything alive has been told again.
     ResyncDone {
         /// The request that was served.

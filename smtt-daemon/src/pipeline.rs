@@ -326,7 +326,12 @@ impl Middle {
                 ),
             }
         }
+        // After the records came and before any of them counts: no collection of their time is missed.
+        let collections: Vec<_> = self.executors.collections().collect();
         let mut state = self.shared.state();
+        for (executor, way, begun) in collections {
+            state.set_collections(executor, way, begun);
+        }
         if let Some(tap) = &mut self.tap {
             tap.begin();
         }
@@ -350,7 +355,12 @@ impl Middle {
         }
         let now = now_boot_ns();
         match self.executors.adopt(&mut self.probes, found, now) {
-            Ok((executor, request)) => self.shared.state().resync_requested(executor, request, now),
+            Ok((executor, request)) => {
+                if let Some(slots) = self.executors.slots(executor) {
+                    self.shared.lend_slots(executor, slots);
+                }
+                self.shared.state().resync_requested(executor, request, now);
+            }
             Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
         }
     }
@@ -366,6 +376,7 @@ impl Middle {
             Ok(readings) => {
                 // Files are read before the state is locked.
                 let slots = self.executors.slots_say();
+                let collections: Vec<_> = self.executors.collections().collect();
                 let healed = self.executors.heal(&readings, now);
                 let dead = self.executors.dead();
                 let forgotten = {
@@ -374,12 +385,16 @@ impl Middle {
                     for (executor, said) in slots {
                         state.set_slots(executor, said);
                     }
+                    for (executor, way, begun) in collections {
+                        state.set_collections(executor, way, begun);
+                    }
                     for (executor, request) in healed {
                         state.resync_requested(executor, request, now);
                     }
                     for executor in dead {
                         state.executor_gone(executor, now);
                     }
+                    state.record_history(now);
                     state.expire(now)
                 };
                 for executor in forgotten {

@@ -6,9 +6,11 @@
 //! never walks a whole process, never reads `smaps`, holds no lock of the state while it looks, and asks the kernel
 //! about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long for it.
 //!
-//! Addresses on the Java heap are those that the marker told last; the collector may have moved the bytes since.
-//! How often pages are touched is not looked at: kernels
-//! seldom offer it (idle page tracking is in none of the distributions tried), so heat is taken from Spark's reads.
+//! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
+//! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
+//! away. Where the marker does not count collections, such addresses are those that it told last.
+//! How often pages are touched is not looked at: kernels seldom offer it (idle page tracking is in none of the
+//! distributions tried), so heat is taken from Spark's reads.
 
 mod budget;
 mod kernel;
@@ -16,6 +18,7 @@ mod look;
 mod machine;
 mod mappings;
 mod sample;
+mod watch;
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -28,6 +31,7 @@ pub use self::budget::Budget;
 use self::look::{LookError, Process};
 pub use self::machine::{Machine, Method};
 use self::sample::{Runs, pages_of, shares};
+use self::watch::Watch;
 use crate::aggregate::{ResolveCounts, Resolved, Seen, Targets};
 use crate::clock::now_boot_ns;
 use crate::control::Shared;
@@ -169,7 +173,7 @@ impl Resolver {
                 continue;
             }
             self.counts.looks += 1;
-            match self.look(executor, &targets, share, stopped) {
+            match self.look(shared, executor, &targets, share, stopped) {
                 Ok(Some(resolved)) => {
                     let unmapped = resolved.owners.iter().map(|(_, seen)| seen.unmapped_bytes);
                     self.counts.unmapped_bytes = self
@@ -206,6 +210,7 @@ impl Resolver {
     /// Looks at one executor; `None` when the daemon stops.
     fn look(
         &mut self,
+        shared: &Shared,
         executor: u64,
         targets: &Targets,
         share: u64,
@@ -226,24 +231,33 @@ impl Resolver {
             executor_pid(executor),
             executor >> 32,
         )?;
+        let begun = || shared.collections_begun(executor);
+        let mut watch = Watch::new(shared, executor, targets, &begun);
         let mut runs = Runs::new(targets, page_bytes, share, random);
         loop {
             if !self.wait(stopped) {
                 return Ok(None);
             }
             let start = cpu_ns();
-            let mut pages = 0;
+            let (mut pages, mut looked) = (0, 0);
+            watch.begin();
             while pages < slice
                 && let Some(run) = runs.next(slice - pages)
             {
                 pages += run.pages;
-                if self.settings.frames {
-                    process.frames(targets, run, &mut seen);
+                if watch.admits(run, &seen) {
+                    looked += run.pages;
+                    if self.settings.frames {
+                        process.frames(targets, run, &mut seen);
+                    }
+                    process.look(targets, run, &mut seen)?;
                 }
-                process.look(targets, run, &mut seen)?;
             }
             process.ask_nodes(&mut seen)?;
-            self.spend(pages, cpu_ns().saturating_sub(start));
+            if !watch.end(&mut seen) {
+                self.counts.discarded += 1;
+            }
+            self.spend(looked, cpu_ns().saturating_sub(start));
             if pages == 0 {
                 break;
             }

@@ -4,6 +4,10 @@
 //! it. Applications wait at gates (see `Barrier.java`): no task runs while two sides are compared. The tests
 //! take turns by themselves, because two Sparks at once would starve each other.
 
+#[path = "spark/addresses.rs"]
+mod addresses;
+#[path = "spark/advise.rs"]
+mod advise;
 #[path = "spark/execution.rs"]
 mod execution;
 #[path = "spark/experiment.rs"]

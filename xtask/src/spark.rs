@@ -302,6 +302,13 @@ impl Application {
         self
     }
 
+    /// Adds an option of the driver's JVM, which in local mode is the executor's.
+    #[must_use]
+    pub fn java_option(mut self, option: &str) -> Self {
+        self.driver_java_options.push(option.to_owned());
+        self
+    }
+
     /// The two settings of an administrator that load the marker into every executor, as README.md gives them.
     #[must_use]
     pub fn with_marker(self, places: &Places) -> Self {

@@ -71,7 +71,8 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::EXECUTOR_DESCRIBED,
         entry: "executorDescribed",
-        // slots_address: where the header is mapped; missing_hooks: how many of the marker's hooks found no target.
+        // slots_address: where the header is mapped; missing_hooks: how many of the marker's hooks found no target;
+        // flags: the lowest byte is `HeapAddresses`.
         words: &[
             "slots_address",
             "slot_count",
@@ -267,6 +268,15 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::RESYNC_DONE,
         entry: "resyncDone",
         words: &["request"],
+        ranges: false,
+        strings: &[],
+    },
+    Schema {
+        kind: Kind::ADDRESSES_TOLD,
+        entry: "addressesTold",
+        // collection: how many had ended, and none begun since, when every address was looked up; moved_facts: facts
+        // that told new addresses since the last of these, or since the last resync; heap_addresses: as in the header.
+        words: &["collection", "moved_facts", "heap_addresses"],
         ranges: false,
         strings: &[],
     },

@@ -1,10 +1,15 @@
 //! One executor: everything that was told or counted under its key.
 
-use super::memory::{Held, Memory};
+use super::heap::{Heap, Trust};
+use super::held::Held;
+use super::history::History;
+use super::memory::Memory;
+use super::pages::{Mark, Seen};
 use super::task::{OverCap, TaskState, Tasks};
+use super::uses::{Left, Uses};
 use super::walks::{Distribution, LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
-use crate::attribute::{Agreement, Doing, RddKey, StageKey, Who};
+use crate::attribute::{Agreement, Doing, Owner, RddKey, StageKey, Who};
 use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
 use smtt_common::context::Activity;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
@@ -15,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 const IDS_MAX: usize = 8192;
 /// Pages of a task that are still there so long after its end were freed by a fact that got lost, in nanoseconds.
 const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
+
+/// What counts as the start of an executor, in nanoseconds.
+const FIRST_MINUTE_NS: u64 = 60_000_000_000;
 
 /// One RDD, as one executor saw it.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +45,8 @@ pub struct Rdd {
     pub walk_samples_by_address: u64,
     /// Most that it ever held.
     pub peak: Peak,
+    /// What became of its blocks.
+    pub uses: Uses,
     touched_ns: u64,
 }
 
@@ -113,6 +123,8 @@ pub struct Executor {
     pub tasks: Tasks,
     /// Blocks and pages.
     pub memory: Memory,
+    /// Whether their addresses on the Java heap are right.
+    pub heap: Heap,
     /// Threads with a slot, by thread id in the JVM's pid namespace.
     pub threads: BTreeSet<u32>,
     /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
@@ -127,6 +139,12 @@ pub struct Executor {
     pub walk_agreement: Agreement,
     /// Most that all its RDDs together ever held.
     pub peak: Peak,
+    /// All its page faults up to a minute after it was first heard of; `None` until then.
+    pub faults_first_minute: Option<u64>,
+    /// What it held over time.
+    pub history: History,
+    /// Partitions of cached RDDs that left its memory.
+    left: Left,
     /// What its marker says in its slot file; `None` where that is not open.
     pub slots: Option<SlotsSay>,
     /// Ended tasks whose last samples may still come, the oldest first.
@@ -181,6 +199,7 @@ impl Executor {
             let over = self.rdds.entry(RddKey::Overflow).or_default();
             faults::add(&mut over.faults, &rdd.faults);
             over.samples_by_address += rdd.samples_by_address;
+            over.uses.fold(&rdd.uses);
             over.walk_samples_by_address += rdd.walk_samples_by_address;
             over.walks.fold(&rdd.walks);
             over.distribution.fold(&rdd.distribution);
@@ -264,6 +283,17 @@ impl Executor {
         }
     }
 
+    /// Keeps the page faults of its first minute, once that is over.
+    pub(super) fn see_first_minute(&mut self, now_ns: u64) {
+        if self.faults_first_minute.is_none()
+            && now_ns.saturating_sub(self.first_seen_ns) >= FIRST_MINUTE_NS
+        {
+            let with = faults::total(&self.counters.attributed);
+            let without = faults::total(&faults::unattributed(&self.counters));
+            self.faults_first_minute = Some(with.saturating_add(without));
+        }
+    }
+
     /// Puts tasks whose last samples are in into the distributions.
     pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64) {
         while let Some((id, end_ns)) = self.finishing.front().copied() {
@@ -308,7 +338,10 @@ impl Executor {
             }
         };
         match event.fact {
-            Fact::ExecutorDescribed(described) => self.described = Some(*described),
+            Fact::ExecutorDescribed(described) => {
+                self.heap.described(described.flags);
+                self.described = Some(*described);
+            }
             Fact::ThreadRegistered(thread) => {
                 if self.threads.len() >= IDS_MAX && !self.threads.contains(&thread.tid) {
                     return Outcome::OverCap("threads");
@@ -347,7 +380,10 @@ impl Executor {
                 return room(self.tasks.ended(&fact, now_ns, caps));
             }
             Fact::BlockStored(fact) => {
-                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let known = self.memory.blocks.contains_key(&fact.block_id);
+                let left = self.left.take(&fact, known);
+                let (rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                rdd.uses.stored(&fact, known, left, now_ns);
                 let stage = fact
                     .task_attempt_id
                     .and_then(|id| self.tasks.tasks.get(&id))
@@ -356,10 +392,33 @@ impl Executor {
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
             }
-            Fact::BlockMoved(fact) => return self.memory.block_moved(&fact, now_ns, limits),
-            Fact::BlockRead(fact) => return self.memory.block_read(&fact, now_ns),
-            Fact::BlockRemoved(fact) => return self.memory.block_removed(&fact),
+            Fact::BlockMoved(fact) => {
+                self.heap.moved();
+                return self.memory.block_moved(&fact, now_ns, limits);
+            }
+            Fact::BlockRead(fact) => {
+                // Also of a block that is not (or no longer) here: the RDD is of use.
+                if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                    rdd.uses.reads += 1;
+                }
+                let heap_known = self.heap.trust().can_be_looked_at();
+                return self.memory.block_read(&fact, heap_known, now_ns);
+            }
+            Fact::BlockRemoved(fact) => {
+                let outcome = self.memory.block_removed(&fact);
+                if outcome == Outcome::Applied {
+                    self.left.add(fact.rdd_id, fact.partition);
+                    if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                        rdd.uses.removed += 1;
+                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
+                    }
+                }
+                return outcome;
+            }
             Fact::PageAllocated(fact) => {
+                if fact.told_again {
+                    self.heap.moved();
+                }
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
                 let resync = self.resync.map(|resync| resync.request);
                 let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
@@ -402,6 +461,10 @@ impl Executor {
                     self.python_workers.remove(&worker.pid);
                 }
             },
+            Fact::AddressesTold {
+                collection,
+                moved_facts,
+            } => self.heap.addresses_told(collection, moved_facts, now_ns),
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
@@ -439,8 +502,21 @@ impl Executor {
         self.peak.see(&self.memory.total());
     }
 
+    /// Whose memory an address is, where that can be said.
+    fn owner(&self, address: u64) -> Option<Owner> {
+        let owner = self.memory.addresses.owner(address)?;
+        (!owner.on_heap || self.heap.trust().attributes()).then_some(owner)
+    }
+
+    /// What the resolver saw of a block or page when it last looked, if that was where it is now.
+    #[must_use]
+    pub fn looked(&self, mark: Option<Mark>, on_heap: bool) -> Option<&Seen> {
+        let known = !on_heap || self.heap.trust() != Trust::Stale;
+        self.memory.looked.of(mark.filter(|_| known)?)
+    }
+
     fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
-        let owner = self.memory.addresses.owner(address);
+        let owner = self.owner(address);
         self.agreement
             .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
@@ -455,7 +531,7 @@ impl Executor {
         now_ns: u64,
         limits: &Limits,
     ) {
-        let owner = self.memory.addresses.owner(address);
+        let owner = self.owner(address);
         self.walk_agreement
             .add(owner, context.map(|context| Who::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
@@ -478,6 +554,7 @@ impl Executor {
             return Outcome::Ignored("resync_not_requested");
         };
         self.resync = None;
+        self.heap.told_again();
         self.memory.sweep(resync.since_ns);
         self.tasks
             .sweep(resync.since_ns, now_ns, limits.stages_per_executor);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// A block or page of execution memory at certain addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// Tells it from every other one of its executor, also from later ones of the same name.
     pub serial: u64,
@@ -34,8 +34,12 @@ pub struct Target {
 pub struct Targets {
     /// Blocks and pages of execution memory that have addresses.
     pub owners: Vec<Mark>,
+    /// Of each owner, whether it is on the Java heap.
+    pub on_heap: Vec<bool>,
     /// Their addresses.
     pub ranges: Vec<Target>,
+    /// The last collection, where those on the heap are current after it; `None` where they are as told, or left out.
+    pub collection: Option<u64>,
 }
 
 /// How page sizes were told.
@@ -199,6 +203,8 @@ pub struct ResolveCounts {
     pub ended: u64,
     /// Looks that failed: the kernel did not let it.
     pub refused: u64,
+    /// Slices of looks whose sight of the Java heap was thrown away: a collection came in between.
+    pub discarded: u64,
     /// Bytes that were told at addresses in no mapping, summed over looks.
     pub unmapped_bytes: u64,
 }
@@ -272,11 +278,19 @@ fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
 impl Executor {
     /// Blocks and pages of execution memory that have addresses.
     fn targets(&self) -> Targets {
-        let mut targets = Targets::default();
-        let mut add = |mark: Option<Mark>, ranges: &[(u64, u64)]| {
+        let mut targets = Targets {
+            collection: self.heap.current_collection(),
+            ..Targets::default()
+        };
+        let heap = self.heap.trust().can_be_looked_at();
+        let mut add = |mark: Option<Mark>, on_heap: bool, ranges: &[(u64, u64)]| {
+            if on_heap && !heap {
+                return;
+            }
             if let Some(mark) = mark {
                 let owner = targets.owners.len();
                 targets.owners.push(mark);
+                targets.on_heap.push(on_heap);
                 targets
                     .ranges
                     .extend(usable(ranges).map(|(address, length)| Target {
@@ -287,10 +301,14 @@ impl Executor {
             }
         };
         for block in self.memory.blocks.values() {
-            add(block.mark(), &block.ranges);
+            add(block.mark(), block.on_heap, &block.ranges);
         }
         for page in self.memory.pages.values() {
-            add(page.mark(), &[(page.address, page.size_bytes)]);
+            add(
+                page.mark(),
+                page.on_heap,
+                &[(page.address, page.size_bytes)],
+            );
         }
         targets
     }

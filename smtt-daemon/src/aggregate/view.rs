@@ -7,7 +7,7 @@ mod rdds;
 mod walks;
 mod work;
 
-pub use executors::ExecutorRow;
+pub use executors::{ExecutorRow, SpanRow};
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
@@ -110,7 +110,7 @@ pub struct Who {
 }
 
 impl Who {
-    fn new(executor: &Executor) -> Self {
+    pub(super) fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),
@@ -150,7 +150,7 @@ pub struct Listing<Row> {
 
 impl State {
     /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
-    fn listing<Row>(
+    pub(super) fn listing<Row>(
         &self,
         filter: &Filter,
         mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>),

@@ -77,7 +77,26 @@ pub enum Command {
         interval: Duration,
     },
     /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
-    Report(Filters),
+    Report {
+        /// Which rows.
+        #[command(flatten)]
+        filter: Filters,
+        /// A page of its own for a browser or paper, with findings and what was held over time.
+        #[arg(long, conflicts_with = "json")]
+        html: bool,
+        /// File to write instead of standard output; a folder gets a page for each application.
+        #[arg(short, long, value_name = "PATH", requires = "html")]
+        output: Option<PathBuf>,
+    },
+    /// What somebody should do something about: findings with their numbers and the remedy, the costliest first.
+    Advise {
+        /// Only this application (id or name).
+        #[arg(long, value_name = "ID")]
+        app: Option<String>,
+        /// Also what was checked without finding anything.
+        #[arg(long)]
+        all: bool,
+    },
     /// Records of single accesses, from the trace files. Works without the daemon too.
     Trace(TraceQuery),
     /// Measure what a page walk costs here, as the daemon does at its start.

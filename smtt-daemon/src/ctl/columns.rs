@@ -101,7 +101,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 11, 32>(
+    columns: &with_page_walks::<7, 12, 33>(
         [
             APPLICATION,
             EXECUTOR,
@@ -119,6 +119,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("tasks_failed", "FAIL", Form::Count, 4),
             column("execution_memory_by_consumer", "HELD BY", Form::Holders, 5),
             column("blocks", "BLOCKS", Form::Count, 6),
+            column("heap_addresses", "HEAP ADDRESSES", Form::Word, 6),
             column("facts_dropped", "DROPPED", Form::Count, 7),
             column("slots_refused", "NO SLOT", Form::Count, 8),
             column("spark_version", "SPARK", Form::Word, 9),
@@ -227,7 +228,7 @@ pub const BLOCKS: ListingKind = ListingKind {
         column("size_bytes", "SIZE", Form::Bytes, 0),
         column("ranges", "RANGES", Form::Length, 4),
         column("on_heap", "ON HEAP", Form::YesNo, 2),
-        column("serialized", "SERIALISED", Form::YesNo, 2),
+        column("contents", "CONTENTS", Form::Word, 2),
         column("reads", "READS", Form::Count, 3),
         column("age_ns", "AGE", Form::Duration, 5),
         column("stage_id", "STAGE", Form::Word, 6),

@@ -41,6 +41,7 @@ pub(super) async fn run(
                 kind.what
             ));
         }
+        text.push_str(&heap_notes(&listing.rows, "heap_addresses"));
         output.text(&text)?;
     }
     if kind.shows_faults
@@ -51,6 +52,38 @@ pub(super) async fn run(
         return Ok(Exit::Degraded);
     }
     Ok(Exit::Fine)
+}
+
+/// One line for each word about addresses on the Java heap that is less than one may hope for.
+pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str) -> String {
+    const NOTES: [(&str, &str); 4] = [
+        (
+            "stale",
+            "stale: a collection has begun, and its new addresses are not told yet",
+        ),
+        (
+            "polled",
+            "polled: the JVM does not say when it collects, so addresses on its heap may be out of date",
+        ),
+        (
+            "as told",
+            "as told: on the Java heap, at the addresses that were told last",
+        ),
+        (
+            "refused",
+            "refused: the collector moves things while the application runs (ZGC, Shenandoah), so no address on the \
+             heap is told; what is known by context stays, and so do addresses off the heap",
+        ),
+    ];
+    let said = |word: &str| {
+        rows.iter()
+            .any(|row| row.get(field).and_then(Value::as_str) == Some(word))
+    };
+    NOTES
+        .iter()
+        .filter(|(word, _)| said(word))
+        .map(|(_, note)| format!("{note}\n"))
+        .collect()
 }
 
 /// Whether a row has nothing to show: Spark makes many RDDs that no task ever works on by themselves.

@@ -2,7 +2,7 @@
 
 use super::args::{PagesBy, Query};
 use super::columns::ListingKind;
-use super::listing::{Rows, text};
+use super::listing::{Rows, heap_notes, text};
 use super::table::{Column, Form};
 use super::{Exit, Failure, Output, human, say};
 use crate::control::client::Client;
@@ -96,13 +96,7 @@ pub(super) async fn run(
                 "LOOKED below 100 %: estimated from so many of the pages, evenly spread\n",
             );
         }
-        if listing
-            .rows
-            .iter()
-            .any(|row| row.get("addresses").and_then(Value::as_str) == Some("as told"))
-        {
-            said.push_str("as told: on the Java heap, at the addresses that were told last\n");
-        }
+        said.push_str(&heap_notes(&listing.rows, "addresses"));
         output.text(&said)?;
     }
     let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);

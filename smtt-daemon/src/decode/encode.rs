@@ -258,6 +258,13 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
             ),
         ),
+        Fact::AddressesTold {
+            collection,
+            moved_facts,
+        } => (
+            Kind::ADDRESSES_TOLD,
+            payload(&[*collection, *moved_facts, 0], &[], &[]),
+        ),
         Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
         Fact::ProcessGone { exec, is_executor } => (

@@ -104,6 +104,10 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
         Kind::RESYNC_DONE => Fact::ResyncDone {
             request: fields.word("request"),
         },
+        Kind::ADDRESSES_TOLD => Fact::AddressesTold {
+            collection: fields.word("collection"),
+            moved_facts: fields.word("moved_facts"),
+        },
         other => return Err(DecodeError::UnknownKind(other.0)),
     })
 }

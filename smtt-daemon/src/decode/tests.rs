@@ -334,6 +334,10 @@ fn fact() -> impl Strategy<Value = Fact> {
                 })
             }),
         any::<u64>().prop_map(|request| Fact::ResyncDone { request }),
+        (any::<u64>(), any::<u64>()).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
+            collection,
+            moved_facts
+        }),
         any::<u32>().prop_map(|child_pid| Fact::ProcessForked { child_pid }),
         any::<[bool; 2]>().prop_map(|flags| Fact::ProcessGone {
             exec: flags[0],

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, ensure};
 use nix::fcntl::OFlag;
-use smtt_common::context::{HEADER_SIZE, MAGIC, SLOT_SIZE, VERSION};
+use smtt_common::context::{HEADER_SIZE, HeapAddresses, MAGIC, SLOT_SIZE, VERSION};
 
 use super::process::{self, Handle};
 
@@ -17,6 +17,8 @@ const RESYNC_REQUEST: u64 = 24;
 const RESYNC_DONE: u64 = 32;
 const SLOTS_REFUSED: u64 = 40;
 const FACTS_WITHOUT_SLOT: u64 = 48;
+const HEAP_ADDRESSES: u64 = 64;
+const COLLECTIONS_BEGUN: u64 = 72;
 const SLOT_TID: usize = 32;
 const SLOT_STATE: usize = 44;
 const SLOT_FACTS: usize = 48;
@@ -132,6 +134,19 @@ impl SlotFile {
         read_u64(&self.file, SLOTS_REFUSED)
     }
 
+    /// How addresses on the Java heap are known, and how many collections have begun.
+    ///
+    /// # Errors
+    /// When the executor has cut its file.
+    pub fn collections(&self) -> std::io::Result<(HeapAddresses, u64)> {
+        let mut words = [0; 16];
+        self.file.read_exact_at(&mut words, HEAP_ADDRESSES)?;
+        let [way, .., begun] = words.as_chunks::<8>().0 else {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        };
+        Ok((HeapAddresses(way[0]), u64::from_le_bytes(*begun)))
+    }
+
     /// Facts that the marker has told so far, from all threads.
     ///
     /// # Errors
@@ -182,6 +197,12 @@ const _: () = {
     assert!(offset_of!(Header, resync_done) == RESYNC_DONE as usize);
     assert!(offset_of!(Header, slots_refused) == SLOTS_REFUSED as usize);
     assert!(offset_of!(Header, facts_without_slot) == FACTS_WITHOUT_SLOT as usize);
+    assert!(offset_of!(Header, heap_addresses) == HEAP_ADDRESSES as usize);
+    assert!(offset_of!(Header, collections_begun) == COLLECTIONS_BEGUN as usize);
+    assert!(
+        COLLECTIONS_BEGUN == HEAP_ADDRESSES + 8,
+        "they are read as one"
+    );
     assert!(offset_of!(Slot, tid) == SLOT_TID);
     assert!(offset_of!(Slot, state) == SLOT_STATE);
     assert!(offset_of!(Slot, facts_emitted) == SLOT_FACTS);

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use smtt_common::context::SlotHead;
+use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 
 use crate::aggregate::SlotsSay;
@@ -20,7 +21,7 @@ const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
 /// An executor with an open slot file.
 #[derive(Debug)]
 struct Open {
-    slots: SlotFile,
+    slots: Arc<SlotFile>,
     same_namespace: bool,
     /// Facts that the marker had told before its probes were in place; they were never attempted for us.
     told_before: u64,
@@ -78,7 +79,7 @@ impl Executors {
         self.open.insert(
             executor,
             Open {
-                slots: found.slots,
+                slots: Arc::new(found.slots),
                 same_namespace: found.same_namespace,
                 told_before,
                 lost_then: 0,
@@ -114,6 +115,20 @@ impl Executors {
             .iter()
             .filter_map(|(key, open)| Some((*key, say(&open.slots, open.told_before).ok()?)))
             .collect()
+    }
+
+    /// The slot file of an executor.
+    pub fn slots(&self, executor: u64) -> Option<&Arc<SlotFile>> {
+        self.open.get(&executor).map(|open| &open.slots)
+    }
+
+    /// How each executor's addresses on the Java heap are known, and how many collections have begun. A read of a few
+    /// words per executor.
+    pub fn collections(&self) -> impl Iterator<Item = (u64, HeapAddresses, u64)> {
+        self.open.iter().filter_map(|(key, open)| {
+            let (way, begun) = open.slots.collections().ok()?;
+            Some((*key, way, begun))
+        })
     }
 
     /// Asks executors that lost facts on the way to tell everything again.

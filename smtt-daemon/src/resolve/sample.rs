@@ -117,7 +117,6 @@ mod tests {
 
     fn targets(ranges: &[(u64, u64)]) -> Targets {
         Targets {
-            owners: Vec::new(),
             ranges: ranges
                 .iter()
                 .map(|(address, length)| Target {
@@ -126,6 +125,7 @@ mod tests {
                     length: *length,
                 })
                 .collect(),
+            ..Targets::default()
         }
     }
 

@@ -131,7 +131,7 @@ pub struct Record {
     pub on_heap: Option<bool>,
     /// Serialised bytes, else objects.
     pub serialized: Option<bool>,
-    /// How long before `time_ns` the address was told, in nanoseconds.
+    /// How long before `time_ns` the address was last known to be right, in nanoseconds; 0 where it was right then.
     pub address_age_ns: Option<u64>,
     /// Address and length in bytes: the first range, then those that were told with it.
     pub ranges: Vec<(u64, u64)>,
@@ -355,7 +355,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "address_age_ms",
         Value::Long(|r| long(r.address_age_ns? / 1_000_000), true),
-        "how many milliseconds before the access the address was last told; 0 where it came with the access",
+        "how many milliseconds before the access the address was last known to be right; 0 where it was right then",
     ),
     column(
         "virtual_address",

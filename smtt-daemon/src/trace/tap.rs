@@ -90,7 +90,7 @@ impl Tap {
                 known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
             }
             Fact::PageAllocated(fact) => told_page(&mut record, fact),
-            Fact::PageFreed(fact) => freed_page(&mut record, fact, executor),
+            Fact::PageFreed(fact) => freed_page(&mut record, fact, executor, event.time_ns),
             Fact::Span(span) => told_span(&mut record, span),
             _ => {}
         }
@@ -202,9 +202,9 @@ fn known_block(
     record.ranges = addressed(ranges.iter().copied().take(RANGES_PER_RECORD));
     if !record.ranges.is_empty() {
         record.range_first = Some(0);
-        record.address_age_ns = Some(now_ns.saturating_sub(block.told_ns()));
+        record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
     }
-    record.physical = looked(executor, block.mark());
+    record.physical = looked(executor, block.mark(), *on_heap);
     record.hotness = Some(block.heat.per_minute(now_ns));
 }
 
@@ -228,10 +228,21 @@ fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>
     }
 }
 
+/// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
+fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) -> Option<u64> {
+    if !on_heap {
+        return Some(0);
+    }
+    Some(executor?.heap.age_ns(told_ns, now_ns))
+}
+
 /// What the resolver saw of it when it last looked, at the addresses that it has now.
-fn looked(executor: Option<&Executor>, mark: Option<Mark>) -> Option<Box<Physical>> {
-    let last = &executor?.memory.looked;
-    let seen = last.of(mark?).filter(|seen| seen.looked_bytes > 0)?;
+fn looked(executor: Option<&Executor>, mark: Option<Mark>, on_heap: bool) -> Option<Box<Physical>> {
+    let executor = executor?;
+    let last = &executor.memory.looked;
+    let seen = executor
+        .looked(mark, on_heap)
+        .filter(|seen| seen.looked_bytes > 0)?;
     let of_size = |size: u64| {
         let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
         same.map(|(_, bytes)| *bytes).sum()
@@ -264,7 +275,7 @@ fn told_page(record: &mut Record, fact: &PageAllocated) {
     }
 }
 
-fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>) {
+fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>, now_ns: u64) {
     record.region = Some("execution");
     record.task_attempt_id = fact.task_attempt_id;
     record.activity = fact.activity.and_then(Activity::name);
@@ -276,8 +287,11 @@ fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>
     };
     let page = executor.and_then(|executor| executor.memory.pages.get(&key));
     record.rdd_id = page.and_then(|page| page.rdd.id());
-    record.physical = looked(executor, page.and_then(Page::mark));
+    record.physical = looked(executor, page.and_then(Page::mark), fact.on_heap);
     place(record, fact.page_number, fact.address, fact.on_heap);
+    if let Some(page) = page.filter(|_| !record.ranges.is_empty()) {
+        record.address_age_ns = age(executor, fact.on_heap, page.told_ns(), now_ns);
+    }
 }
 
 /// Where a page is. A grant without a page is somewhere on the heap, nobody knows where.

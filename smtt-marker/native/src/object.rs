@@ -1,4 +1,5 @@
-//! Where Java objects are: the first element of a primitive array, the memory of a direct buffer.
+//! Where Java objects are: the first element of a primitive array, the memory of a direct buffer; and handles that
+//! lead to an array after the collector has moved it.
 //!
 //! The JVM's own function table is called by index (the JNI specification fixes the order), so no binding crate
 //! is needed and no layout of any collector is assumed.
@@ -14,27 +15,32 @@ const GET_PRIMITIVE_ARRAY_CRITICAL: usize = 222;
 const RELEASE_PRIMITIVE_ARRAY_CRITICAL: usize = 223;
 /// Index of `GetDirectBufferAddress`.
 const GET_DIRECT_BUFFER_ADDRESS: usize = 230;
+/// Index of `DeleteLocalRef`.
+const DELETE_LOCAL_REF: usize = 23;
+/// Index of `NewLocalRef`.
+const NEW_LOCAL_REF: usize = 25;
+/// Index of `NewWeakGlobalRef`.
+const NEW_WEAK_GLOBAL_REF: usize = 226;
+/// Index of `DeleteWeakGlobalRef`.
+const DELETE_WEAK_GLOBAL_REF: usize = 227;
 /// Release mode: do not copy back.
 const JNI_ABORT: i32 = 2;
 
 type GetCritical = unsafe extern "system" fn(Env, Ref, *mut u8) -> *mut c_void;
 type ReleaseCritical = unsafe extern "system" fn(Env, Ref, *mut c_void, i32);
+type NewRef = unsafe extern "system" fn(Env, Ref) -> Ref;
+type DeleteRef = unsafe extern "system" fn(Env, Ref);
 type BufferAddress = unsafe extern "system" fn(Env, Ref) -> *mut c_void;
 
 /// Address of an array's first element now, 0 where the JVM only gives out a copy. A collection may move the
 /// array at once: the answer is a fact about this moment.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_smtt_marker_Native_arrayAddress(
-    env: Env,
-    _class: Ref,
-    array: Ref,
-) -> i64 {
-    if env.is_null() || array.is_null() {
-        return 0;
-    }
+///
+/// # Safety
+/// `env` is the JVM's own for this thread, and `array` a primitive array.
+unsafe fn array_address(env: Env, array: Ref) -> i64 {
     let mut is_copy = 0_u8;
-    // SAFETY: env is the JVM's own for this thread; the index names a function of exactly this type, and array is
-    // a primitive array, as the caller in Java takes care of. Nothing happens between get and release.
+    // SAFETY: the caller's promise; the index names a function of exactly this type. Nothing happens between get and
+    // release.
     let address = unsafe {
         let get: GetCritical = function(env, GET_PRIMITIVE_ARRAY_CRITICAL);
         let release: ReleaseCritical = function(env, RELEASE_PRIMITIVE_ARRAY_CRITICAL);
@@ -45,6 +51,61 @@ pub extern "system" fn Java_io_smtt_marker_Native_arrayAddress(
         address
     };
     if is_copy == 0 { address as i64 } else { 0 }
+}
+
+/// A weak handle of an object, which keeps it from nothing; 0 where the JVM has no room for one.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_newHandle(
+    env: Env,
+    _class: Ref,
+    object: Ref,
+) -> i64 {
+    if env.is_null() || object.is_null() {
+        return 0;
+    }
+    // SAFETY: env is the JVM's own for this thread, and the index names a function of exactly this type.
+    unsafe {
+        let new: NewRef = function(env, NEW_WEAK_GLOBAL_REF);
+        new(env, object) as i64
+    }
+}
+
+/// Gives a handle back.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_deleteHandle(env: Env, _class: Ref, handle: i64) {
+    if env.is_null() || handle == 0 {
+        return;
+    }
+    // SAFETY: as above; the caller in Java gives each handle back once.
+    unsafe {
+        let delete: DeleteRef = function(env, DELETE_WEAK_GLOBAL_REF);
+        delete(env, handle as Ref);
+    }
+}
+
+/// Address of the first element of the array behind a handle now, as the JVM itself says; 0 where the array is gone.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_handleAddress(
+    env: Env,
+    _class: Ref,
+    handle: i64,
+) -> i64 {
+    if env.is_null() || handle == 0 {
+        return 0;
+    }
+    // SAFETY: as above, and only arrays get handles; a weak handle may be used where a reference is expected, and the reference made of it is null
+    // when the object is gone.
+    unsafe {
+        let new: NewRef = function(env, NEW_LOCAL_REF);
+        let delete: DeleteRef = function(env, DELETE_LOCAL_REF);
+        let array = new(env, handle as Ref);
+        if array.is_null() {
+            return 0;
+        }
+        let address = array_address(env, array);
+        delete(env, array);
+        address
+    }
 }
 
 /// Address of a direct buffer's first byte, 0 where it has none.
@@ -64,11 +125,11 @@ pub extern "system" fn Java_io_smtt_marker_Native_bufferAddress(
     }
 }
 
-/// The function at an index of the JNI table.
+/// The function at an index of a table of the JVM: JNI's, or one of the same form.
 ///
 /// # Safety
-/// `env` is a JNI environment and `F` the pointer type of the function at that index.
-unsafe fn function<F: Copy>(env: Env, index: usize) -> F {
+/// `env` points to a pointer to such a table, and `F` is the pointer type of the function at that index.
+pub(crate) unsafe fn function<F: Copy>(env: Env, index: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
     // SAFETY: the caller's promise; the table has more entries than any index used here.
     unsafe { ptr::read((*env).add(index).cast::<F>()) }

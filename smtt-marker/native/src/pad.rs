@@ -60,6 +60,7 @@ pads! {
     Java_io_smtt_marker_Native_span "span",
     Java_io_smtt_marker_Native_pythonWorker "pythonWorker",
     Java_io_smtt_marker_Native_resyncDone "resyncDone",
+    Java_io_smtt_marker_Native_addressesTold "addressesTold",
 }
 
 /// Whether two names are the same; usable at compile time.

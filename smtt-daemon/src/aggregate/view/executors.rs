@@ -1,10 +1,11 @@
 //! Executors as rows.
 
+use super::consumers::by_class;
 use super::{Filter, Listing, PageWalkRow, Who, stages_of};
 use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
 use crate::attribute::Agreement;
 use serde::{Deserialize, Serialize};
-use smtt_common::context::Activity;
+use smtt_common::context::{Activity, HeapAddresses};
 use smtt_common::counter::{FaultCounters, Unattributed};
 use smtt_common::walk::WalkCounters;
 use std::collections::BTreeMap;
@@ -31,9 +32,23 @@ pub struct ExecutorRow {
     pub missing_hooks: Vec<String>,
     /// Largest Java heap in bytes.
     pub heap_max_bytes: Option<u64>,
+    /// What can be said of addresses on its Java heap: `current`, `stale` (between a collection and the telling of new
+    /// addresses), `polled`, `as told`, or `refused` (its collector moves things while the application runs).
+    pub heap_addresses: String,
+    /// How the marker gets to know them: `followed`, `followed slowly`, `polled`, `refused`; absent where it does not
+    /// say.
+    pub heap_addresses_by: Option<String>,
+    /// Collections that have begun since the marker follows them; absent where it does not.
+    pub collections: Option<u64>,
+    /// Start of the JVM as it claims it, milliseconds since 1970.
+    pub start_unix_ms: Option<u64>,
+    /// Time since it was first heard of, up to its death, in nanoseconds.
+    pub watched_ns: u64,
     /// All its page faults.
     #[serde(flatten)]
     pub faults: FaultFigures,
+    /// Page faults up to a minute after it was first heard of; absent before that.
+    pub page_faults_first_minute: Option<u64>,
     /// Faults that were counted for a context.
     pub page_faults_attributed: Option<u64>,
     /// Faults that were not.
@@ -186,7 +201,21 @@ impl State {
                     .collect()
             }),
             heap_max_bytes: said.map(|said| said.heap_max_bytes),
+            heap_addresses: executor.heap.trust().name().to_owned(),
+            heap_addresses_by: Some(executor.heap.way())
+                .filter(|way| *way != HeapAddresses::AS_TOLD)
+                .and_then(HeapAddresses::name)
+                .map(str::to_owned),
+            collections: executor.heap.collections(),
+            start_unix_ms: said.map(|said| said.start_unix_ms),
+            watched_ns: executor
+                .died_ns
+                .unwrap_or_else(|| self.now_ns())
+                .saturating_sub(executor.first_seen_ns),
             faults: figures,
+            page_faults_first_minute: executor
+                .faults_first_minute
+                .filter(|_| figures.page_faults.is_some()),
             page_faults_attributed: counted(&counters.attributed),
             page_faults_unattributed: counted(&unattributed),
             unattributed_share: (faults::total(&all) > 0)
@@ -202,7 +231,7 @@ impl State {
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
-            execution_memory_by_consumer: executor.memory.by_consumer(),
+            execution_memory_by_consumer: by_class(&executor.memory),
             blocks: held.blocks,
             rdds: executor
                 .rdds

@@ -1,7 +1,7 @@
 //! Where bytes are, as rows: by RDD, block, task attempt or executor.
 
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, LastLook, Mark, NodeReads, Page, Seen, SizesBy, State};
+use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -78,7 +78,9 @@ pub struct PagesRow {
     pub read_remote_bytes: Option<u64>,
     /// Share of the second in both, 0 to 1.
     pub remote_access_ratio: Option<f64>,
-    /// `fixed`, or `as told` where some bytes are on the Java heap: the collector may have moved them since.
+    /// What can be said of the addresses: `fixed`, or where some bytes are on the Java heap `current` (no collection
+    /// since they were told), `stale` (one has begun: those are left out until they are told again), `polled` or
+    /// `as told` (they may have moved since). Absent where nothing has an address.
     pub addresses: Option<String>,
     /// Time since it was looked at, in nanoseconds.
     pub age_ns: Option<u64>,
@@ -108,6 +110,9 @@ pub struct Figures {
     held_bytes: u64,
     resolved_bytes: u64,
     spanning_nodes: u64,
+    /// Some bytes have addresses.
+    addressed: bool,
+    /// Some of those are on the heap.
     on_heap: bool,
     seen: Seen,
     blocks: u64,
@@ -119,10 +124,13 @@ impl Figures {
     /// Adds a block or page: what it holds, how many bytes have addresses, and what was seen of them there.
     fn add(&mut self, held_bytes: u64, addressed: u64, on_heap: bool, seen: Option<&Seen>) {
         self.held_bytes = self.held_bytes.saturating_add(held_bytes);
+        if addressed > 0 {
+            self.addressed = true;
+            self.on_heap |= on_heap;
+        }
         if let Some(seen) = seen {
             self.resolved_bytes = self.resolved_bytes.saturating_add(addressed);
             self.spanning_nodes += u64::from(seen.by_node.len() > 1);
-            self.on_heap |= on_heap;
             self.seen.add(seen);
         }
     }
@@ -132,6 +140,7 @@ impl Figures {
         self.held_bytes = self.held_bytes.saturating_add(more.held_bytes);
         self.resolved_bytes = self.resolved_bytes.saturating_add(more.resolved_bytes);
         self.spanning_nodes += more.spanning_nodes;
+        self.addressed |= more.addressed;
         self.on_heap |= more.on_heap;
         self.seen.add(&more.seen);
         self.blocks += more.blocks;
@@ -194,8 +203,13 @@ impl Figures {
         })
     }
 
-    fn fill(&self, row: &mut PagesRow, looked: &LastLook, now_ns: u64) {
+    pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
+        let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
+        row.addresses = self.addressed.then(|| {
+            let trust = executor.heap.trust();
+            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
+        });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
             row.hotness = Some(self.reads_per_minute / self.blocks as f64);
@@ -227,7 +241,6 @@ impl Figures {
         row.pages = Some(seen.pages);
         row.looked_pages = Some(seen.looked_pages);
         row.estimated = Some(seen.looked_pages < seen.pages);
-        row.addresses = Some(if self.on_heap { "as told" } else { "fixed" }.to_owned());
         row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
         if looked.sizes_by != SizesBy::Nothing {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
@@ -260,24 +273,27 @@ fn each<'a>(
     executor: &'a Executor,
     mut take: impl FnMut(Owner<'a>, u64, u64, bool, Option<&'a Seen>),
 ) {
-    let looked = &executor.memory.looked;
-    let seen = |mark: Option<Mark>| mark.and_then(|mark| looked.of(mark));
+    let seen = |mark: Option<Mark>, on_heap: bool| executor.looked(mark, on_heap);
     for (name, block) in &executor.memory.blocks {
         take(
             Owner::Block(name, block),
             block.size_bytes,
             block.addressed_bytes(),
             block.on_heap,
-            seen(block.mark()),
+            seen(block.mark(), block.on_heap),
         );
     }
     for page in executor.memory.pages.values() {
         take(
             Owner::Page(page),
             page.size_bytes,
-            page.size_bytes,
+            if page.address == 0 {
+                0
+            } else {
+                page.size_bytes
+            },
             page.on_heap,
-            seen(page.mark()),
+            seen(page.mark(), page.on_heap),
         );
     }
 }
@@ -418,7 +434,7 @@ impl State {
                     Key::Task(task) => row.task_attempt_id = task,
                     Key::Executor => {}
                 }
-                figures.fill(&mut row, &executor.memory.looked, now_ns);
+                figures.fill(&mut row, executor, now_ns);
                 row
             }));
         })

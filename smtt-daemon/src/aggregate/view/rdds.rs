@@ -6,6 +6,9 @@ use crate::attribute::{Doing, RddKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The marker's hook that tells reads of cached blocks, and its class.
+const READ_HOOKS: [&str; 2] = ["RDD.getOrCompute", "RDD"];
+
 /// One RDD on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RddRow {
@@ -39,6 +42,26 @@ pub struct RddRow {
     pub execution_memory_bytes: u64,
     /// Most that they ever were.
     pub execution_memory_peak_bytes: u64,
+    /// Of the storage memory, bytes outside of the Java heap.
+    pub storage_memory_off_heap_bytes: u64,
+    /// Of the execution memory, bytes outside of the Java heap.
+    pub execution_memory_off_heap_bytes: u64,
+    /// Blocks of it that were stored on this executor since the daemon watches it.
+    pub blocks_stored: u64,
+    /// Of them, blocks of partitions that had been in its memory before and had left it; a lower bound.
+    pub blocks_stored_again: u64,
+    /// Blocks that were there before the daemon was.
+    pub blocks_found: u64,
+    /// Blocks that left its memory.
+    pub blocks_removed: u64,
+    /// Of them, blocks that were evicted because others needed the room.
+    pub blocks_evicted: u64,
+    /// Reads of its blocks: one per task and block that was there before; absent where the marker does not see them.
+    pub block_reads: Option<u64>,
+    /// Time since its last block was stored, in nanoseconds; absent without any.
+    pub last_stored_age_ns: Option<u64>,
+    /// Tasks of this executor that started after its last block was stored; a lower bound.
+    pub tasks_since_stored: u64,
     /// By what its faults are attributed: `context`.
     pub attributed_by: String,
     /// Sampled faults whose address lies in its blocks or pages.
@@ -103,6 +126,9 @@ pub struct BlockRow {
     pub on_heap: bool,
     /// Serialised bytes, else objects.
     pub serialized: bool,
+    /// What it is made of: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), or
+    /// `objects`, which have no contiguous bytes and so no addresses.
+    pub contents: String,
     /// Task attempt that stored it; absent for a replica or one that a thread without a task stored.
     pub task_attempt_id: Option<u64>,
     /// Stage of that task.
@@ -111,6 +137,15 @@ pub struct BlockRow {
     pub reads: u64,
     /// Time since it was stored, in nanoseconds.
     pub age_ns: u64,
+}
+
+/// What a block is made of.
+const fn contents(block: &Block) -> &'static str {
+    match (block.serialized, block.range_total) {
+        (true, _) => "bytes",
+        (false, 0) => "objects",
+        (false, _) => "columns",
+    }
 }
 
 /// A storage level that blocks show when it was not told. Replication and disk cannot be seen there.
@@ -209,6 +244,17 @@ impl State {
             storage_memory_peak_bytes: rdd.peak.storage_bytes.max(held.storage_bytes),
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
+            storage_memory_off_heap_bytes: held.storage_off_heap_bytes,
+            execution_memory_off_heap_bytes: held.execution_off_heap_bytes,
+            blocks_stored: rdd.uses.stored,
+            blocks_stored_again: rdd.uses.stored_again,
+            blocks_found: rdd.uses.found,
+            blocks_removed: rdd.uses.removed,
+            blocks_evicted: rdd.uses.evicted,
+            block_reads: sees_reads(executor).then_some(rdd.uses.reads),
+            last_stored_age_ns: (rdd.uses.last_stored_ns > 0)
+                .then(|| self.now_ns().saturating_sub(rdd.uses.last_stored_ns)),
+            tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
             contexts: doing_rows(self, executor, rdd),
@@ -254,6 +300,7 @@ impl State {
                         range_total: block.range_total,
                         on_heap: block.on_heap,
                         serialized: block.serialized,
+                        contents: contents(block).to_owned(),
                         task_attempt_id: block.task.filter(|_| !block.without_task),
                         stage_id: block.stage.map(|stage| stage.id),
                         reads: block.reads,
@@ -262,6 +309,27 @@ impl State {
             );
         })
     }
+}
+
+/// Whether the marker sees when cached blocks are read.
+fn sees_reads(executor: &Executor) -> bool {
+    executor.described.as_ref().is_some_and(|said| {
+        let mut missing = said.missing_hook_names.split(',').map(str::trim);
+        !missing.any(|name| READ_HOOKS.contains(&name))
+    })
+}
+
+/// Tasks that started after that moment; none where there is no such moment.
+fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
+    if time_ns == 0 {
+        return 0;
+    }
+    let starts = executor
+        .tasks
+        .tasks
+        .values()
+        .filter_map(|task| task.start_ns);
+    starts.filter(|start| *start > time_ns).count() as u64
 }
 
 /// What was done in an RDD's contexts: faults, walks or both.

@@ -1,8 +1,11 @@
 //! Routes and their handlers.
 
+use crate::advise::surroundings::Surroundings;
+use crate::advise::{Advice, advise, views};
 use crate::aggregate::view::{Filter, Listing, PagesBy};
+use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::control::Shared;
-use crate::control::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
+use crate::control::protocol::{ApplicationReport, Histories, ListQuery, REPORT_ROWS, Report};
 use crate::control::sort::{Row, Sort, sort};
 use axum::extract::{Query, State as Held};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -12,6 +15,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Everything: the interface of `smtt-ctl`, and what the metrics port has.
@@ -25,6 +29,8 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         )
         .route("/v1/doctor", get(doctor))
         .route("/v1/report", get(report_route))
+        .route("/v1/advise", get(advise_route))
+        .route("/v1/history", get(history))
         .route(
             "/v1/executors",
             get(|held, query| {
@@ -109,18 +115,16 @@ fn refused(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
 }
 
+fn failed(message: &str) -> Response {
+    let error = Json(json!({ "error": message }));
+    (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
+}
+
 /// Makes an answer on another thread than the one that takes events: thousands of rows take a while to be written.
 async fn aside(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(answer).await {
         Ok(answer) => answer,
-        Err(error) => {
-            let message = format!("the answer was not made: {error}");
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                Json(json!({ "error": message })),
-            )
-                .into_response()
-        }
+        Err(error) => failed(&format!("the answer was not made: {error}")),
     }
 }
 
@@ -192,6 +196,49 @@ async fn report_route(
         }
         Err(error) => refused(&error.body_text()),
     }
+}
+
+async fn advise_route(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let filter = match query {
+        Ok(Query(query)) => query.filter(),
+        Err(error) => return refused(&error.body_text()),
+    };
+    // What surrounds the executors is read from files.
+    let advice = tokio::task::spawn_blocking(move || {
+        let (views, pids) = views(&shared, &filter);
+        let surroundings = Surroundings::read(Path::new("/"), &pids);
+        Advice {
+            applications: views
+                .iter()
+                .map(|view| advise(view, &surroundings))
+                .collect(),
+            surroundings,
+        }
+    });
+    match advice.await {
+        Ok(advice) => Json(advice).into_response(),
+        Err(error) => failed(&format!("no advice: {error}")),
+    }
+}
+
+async fn history(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let filter = match query {
+        Ok(Query(query)) => query.filter(),
+        Err(error) => return refused(&error.body_text()),
+    };
+    let rows = shared.state().list_history(&filter).rows;
+    Json(Histories {
+        now_ns: now_boot_ns(),
+        now_unix_ms: now_unix_ns() / 1_000_000,
+        rows,
+    })
+    .into_response()
 }
 
 /// The report of everything that the filter lets through.

@@ -110,6 +110,8 @@ metrics! {
         "CPU time for it in seconds", "[resolve] pages_per_second is 0";
     RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
         "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
+    RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
+        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[resolve] pages_per_second is 0";
     EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
     RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,

@@ -5,9 +5,9 @@ import java.lang.management.ManagementFactory;
 
 /** The marker's own thread: serves resyncs, follows the collector, takes back what dead threads held. */
 final class Background implements Runnable {
-    private static final long POLL_MS = 200;
-    /** Polls between two sweeps of dead threads and two looks at the memory store: one second. */
-    private static final int SWEEP_EVERY = 5;
+    private static final int POLL_MS = 200;
+    /** Time between two sweeps of dead threads and two looks at the memory store. */
+    private static final long SWEEP_NS = 1_000_000_000;
 
     private static boolean started;
 
@@ -27,18 +27,27 @@ final class Background implements Runnable {
 
     @Override
     public void run() {
-        long collections = collections();
-        for (int poll = 1; ; poll++) {
+        long polled = polledCollections();
+        long swept = System.nanoTime();
+        int ended = 0;
+        while (true) {
             try {
-                Thread.sleep(POLL_MS);
-                resync();
-                long now = collections();
-                if (now != collections) {
-                    collections = now;
-                    Blocks.tellMoved();
-                    Pages.tellMoved();
+                if (Addresses.followed()) {
+                    ended = Native.waitForCollection(ended, POLL_MS);
+                } else {
+                    Thread.sleep(POLL_MS);
                 }
-                if (poll % SWEEP_EVERY == 0) {
+                resync();
+                if (Addresses.followed()) {
+                    Addresses.refresh(ThreadState.current());
+                } else if (polled != polledCollections()) {
+                    polled = polledCollections();
+                    Pace pace = new Pace();
+                    Blocks.tellMoved(pace);
+                    Pages.tellMoved(pace);
+                }
+                if (System.nanoTime() - swept >= SWEEP_NS) {
+                    swept = System.nanoTime();
                     ThreadState.sweep();
                     ExecutorIdentity.refreshMissing();
                     if (!Transformer.installed()) {
@@ -49,11 +58,21 @@ final class Background implements Runnable {
                 return;
             } catch (Throwable e) {
                 Warnings.once("the background thread failed", e);
+                pause();
             }
         }
     }
 
-    private static long collections() {
+    /** What fails every time must not take a CPU for itself. */
+    private static void pause() {
+        try {
+            Thread.sleep(POLL_MS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static long polledCollections() {
         long sum = 0;
         for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
             sum += Math.max(0, collector.getCollectionCount());
@@ -78,5 +97,6 @@ final class Background implements Runnable {
         Pages.tellAgain();
         teller.facts.begin(FactForm.RESYNC_DONE).word(request).tell();
         SlotFile.resyncDone(request);
+        Addresses.toldAgain();
     }
 }

@@ -101,7 +101,10 @@ public final class Blocks {
         }
         ThreadState state = ThreadState.current();
         BlockRecord record = new BlockRecord((BlockId) id, (MemoryEntry<?>) entry, state.task);
-        ALIVE.put(record.id, record);
+        BlockRecord before = ALIVE.put(record.id, record);
+        if (before != null) {
+            before.forget();
+        }
         record.tellStored(state, false);
     }
 
@@ -121,10 +124,11 @@ public final class Blocks {
     }
 
     /** After a collection: tells the blocks whose bytes are elsewhere now. */
-    static void tellMoved() {
+    static void tellMoved(Pace pace) throws InterruptedException {
         ThreadState teller = ThreadState.current();
         for (BlockRecord record : ALIVE.values()) {
             record.tellMoved(teller);
+            pace.step();
         }
     }
 

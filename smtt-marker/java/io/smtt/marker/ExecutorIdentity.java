@@ -63,7 +63,7 @@ final class ExecutorIdentity {
                 .word(ManagementFactory.getRuntimeMXBean().getStartTime())
                 .word(Runtime.getRuntime().maxMemory())
                 .word(toldMissing)
-                .word(0)
+                .word(Addresses.way())
                 .text(application, 200)
                 .text(conf.get("spark.app.name", ""), 250)
                 .text(env.executorId(), 100)

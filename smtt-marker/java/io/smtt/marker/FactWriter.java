@@ -79,6 +79,7 @@ final class FactWriter {
             case SPAN: Native.span(buffer, at); break;
             case PYTHON_WORKER: Native.pythonWorker(buffer, at); break;
             case RESYNC_DONE: Native.resyncDone(buffer, at); break;
+            case ADDRESSES_TOLD: Native.addressesTold(buffer, at); break;
         }
     }
 }

@@ -1,6 +1,6 @@
 package io.smtt.marker;
 
-/** The native library: entry points that a probe may sit on, and four questions that Java cannot answer. */
+/** The native library: entry points that a probe may sit on, and what Java cannot do itself. */
 public final class Native {
     private static volatile boolean loaded;
 
@@ -59,11 +59,25 @@ public final class Native {
 
     static native void resyncDone(long address, int length);
 
+    static native void addressesTold(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 
-    /** Address of the first element of a primitive array at this moment, or 0. */
-    static native long arrayAddress(Object primitiveArray);
+    /** Counts collections in the slot file's header from now on; 0, or an error of the JVM. */
+    static native int followCollections(long header);
+
+    /** Waits until the count of ended collections is not {@code seen} any more, or for so long; returns the count. */
+    static native int waitForCollection(int seen, int milliseconds);
+
+    /** A weak handle of an object, or 0. Its lowest three bits are its kind; the rest is the address of its word. */
+    static native long newHandle(Object object);
+
+    /** Gives a handle back. */
+    static native void deleteHandle(long handle);
+
+    /** Address of the first element of the primitive array behind a handle at this moment, or 0. */
+    static native long handleAddress(long handle);
 
     /** Address of a direct buffer's first byte, or 0. */
     static native long bufferAddress(Object directBuffer);

@@ -170,9 +170,10 @@ public final class Pages {
     }
 
     /** After a collection: tells pages again whose address changed, and frees those whose manager is gone. */
-    static void tellMoved() {
+    static void tellMoved(Pace pace) throws InterruptedException {
         for (TaskMemory memory : all()) {
             memory.tellMoved(ThreadState.current());
+            pace.step();
         }
         TaskMemory.reap(ThreadState.current());
     }

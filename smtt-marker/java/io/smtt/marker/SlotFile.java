@@ -24,6 +24,11 @@ final class SlotFile {
     private static final int RESYNC_DONE = 32;
     private static final int SLOTS_REFUSED = 40;
     private static final int FACTS_WITHOUT_SLOT = 48;
+    private static final int HEAP_ADDRESSES = 64;
+    private static final int COLLECTIONS_BEGUN = 72;
+    private static final int COLLECTIONS_ENDED = 80;
+    private static final int ADDRESSES_EPOCH = 88;
+    private static final int ADDRESSES_TOLD_NS = 104;
     private static final Unsafe U = Memory.UNSAFE;
 
     private static volatile long header;
@@ -53,6 +58,7 @@ final class SlotFile {
         }
         freeCount = SLOT_COUNT;
         header = address;
+        Addresses.start();
         return true;
     }
 
@@ -108,5 +114,23 @@ final class SlotFile {
 
     static void resyncDone(long request) {
         U.putOrderedLong(null, header + RESYNC_DONE, request);
+    }
+
+    static void heapAddresses(long way) {
+        U.putOrderedLong(null, header + HEAP_ADDRESSES, way);
+    }
+
+    static long collectionsBegun() {
+        return U.getLongVolatile(null, header + COLLECTIONS_BEGUN);
+    }
+
+    static long collectionsEnded() {
+        return U.getLongVolatile(null, header + COLLECTIONS_ENDED);
+    }
+
+    /** After that collection every address on the heap has been told. */
+    static void addressesTold(long collection) {
+        U.putOrderedLong(null, header + ADDRESSES_TOLD_NS, System.nanoTime());
+        U.putOrderedLong(null, header + ADDRESSES_EPOCH, collection);
     }
 }

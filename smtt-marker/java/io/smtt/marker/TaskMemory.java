@@ -24,11 +24,11 @@ final class TaskMemory extends WeakReference<Object> {
     private static final long TOLD_AGAIN = 8;
     private static final int ACTIVITY_SHIFT = 8;
 
-    /** One page. Its array is held weakly: Spark pools arrays and lets the collector take them. */
+    /** One page. Its array is not kept alive: Spark pools arrays and lets the collector take them. */
     private static final class Page {
         final long number;
         final long sizeBytes;
-        final WeakReference<Object> array;
+        final HeapArray array;
         final long offset;
         final Consumers.Consumer consumer;
         final long rdd;
@@ -40,14 +40,21 @@ final class TaskMemory extends WeakReference<Object> {
             this.consumer = consumer;
             this.rdd = rdd;
             Object base = block.getBaseObject();
-            array = base == null ? null : new WeakReference<>(base);
+            array = base == null ? null : new HeapArray(base);
             offset = base == null ? 0 : block.getBaseOffset() - Memory.LONG_ARRAY_OFFSET;
-            address = base == null ? block.getBaseOffset() : at(base);
+            address = base == null ? block.getBaseOffset() : at();
         }
 
-        long at(Object base) {
-            long start = Native.arrayAddress(base);
-            return start == 0 ? 0 : start + offset;
+        /** Where its array is now; where it was last, when the collector has taken it. */
+        long at() {
+            long start = array.address();
+            return start == 0 ? address : start + offset;
+        }
+
+        void forget() {
+            if (array != null) {
+                array.forget();
+            }
         }
     }
 
@@ -116,10 +123,12 @@ final class TaskMemory extends WeakReference<Object> {
         Page before = pages.get(page.number);
         if (before != null && before.address == page.address && before.sizeBytes == page.sizeBytes) {
             // Spark's allocatePage calls itself when memory was short: one page, two returns.
+            page.forget();
             return;
         }
         pages.put(page.number, page);
         if (before != null) {
+            before.forget();
             tellFreed(state, before.number, before.address, before.sizeBytes, before.array != null, before.consumer.name);
             hold(before.consumer, -before.sizeBytes);
         }
@@ -130,6 +139,7 @@ final class TaskMemory extends WeakReference<Object> {
     synchronized void free(MemoryBlock block, ThreadState state) {
         Page page = pages.remove(numbersFrom + block.pageNumber);
         if (page != null) {
+            page.forget();
             tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer.name);
             hold(page.consumer, -page.sizeBytes);
         }
@@ -161,6 +171,7 @@ final class TaskMemory extends WeakReference<Object> {
     /** Everything is given back at once. */
     synchronized void clean(ThreadState state) {
         for (Page page : pages.values()) {
+            page.forget();
             tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer.name);
         }
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
@@ -184,14 +195,14 @@ final class TaskMemory extends WeakReference<Object> {
 
     synchronized void tellMoved(ThreadState state) {
         for (Page page : pages.values()) {
-            Object base = page.array == null ? null : page.array.get();
-            if (base == null) {
+            if (page.array == null) {
                 continue;
             }
-            long now = page.at(base);
+            long now = page.at();
             if (now != page.address) {
                 page.address = now;
                 tellPage(state, page, TOLD_AGAIN);
+                Addresses.countMoved();
             }
         }
     }

@@ -1,0 +1,167 @@
+package io.smtt.marker;
+
+import java.lang.management.GarbageCollectorMXBean;
+import java.lang.management.ManagementFactory;
+
+/**
+ * Where things on the Java heap are, and that it is told anew after each collection.
+ *
+ * <p>The JVM's tool interface counts collections in the slot file's header ({@code collector.rs}); after each the
+ * background thread looks up every array again, tells those that moved, and then stores which collection that was. A
+ * reader that finds a later one begun knows that what it was told is stale.
+ *
+ * <p>A weak JNI handle is the address of a word that the collector keeps up to date, so looking up costs one read. That
+ * is how HotSpot does it and nobody's promise: it is compared with the JVM's own answer at the start and after each
+ * collection, and given up for the slower answer if they differ.
+ */
+final class Addresses {
+    // The values of smtt_common::context::HeapAddresses.
+    private static final int FOLLOWED = 1;
+    private static final int FOLLOWED_SLOWLY = 2;
+    private static final int POLLED = 3;
+    private static final int REFUSED = 4;
+
+    /** What the collectors are called that move things only while the application stands still. */
+    private static final String[] COLLECTORS = {
+        "G1 ", "PS ", "Copy", "MarkSweepCompact", "Epsilon",
+    };
+    private static final int TRIES = 100;
+    /** Low bits of a handle say which kind it is. */
+    private static final long KIND_BITS = 7;
+    private static final String TROUBLE = "addresses after a collection are asked for one by one: handles do not agree with the JVM";
+
+    private static volatile int way;
+    private static byte[] smallArray;
+    private static long[] longArray;
+    private static byte[] largeArray;
+    private static HeapArray[] samples;
+    /** The collection after which everything was told; none yet. */
+    private static long told = -1;
+    private static long movedFacts;
+
+    private Addresses() {}
+
+    /** Finds out what can be had in this JVM. The slot file is there already. */
+    static void start() {
+        int found = POLLED;
+        try {
+            if (!movesInPauses()) {
+                found = REFUSED;
+            } else if (Native.followCollections(SlotFile.address()) == 0) {
+                way = FOLLOWED;
+                smallArray = new byte[24];
+                longArray = new long[100];
+                largeArray = new byte[20_000];
+                samples = new HeapArray[] {new HeapArray(smallArray), new HeapArray(longArray), new HeapArray(largeArray)};
+                found = samplesAgree() ? FOLLOWED : FOLLOWED_SLOWLY;
+                if (found == FOLLOWED_SLOWLY) {
+                    Warnings.once(TROUBLE, null);
+                }
+            }
+        } catch (Throwable e) {
+            Warnings.once("collections cannot be followed, they are polled", e);
+        }
+        set(found);
+    }
+
+    private static void set(int found) {
+        way = found;
+        SlotFile.heapAddresses(found);
+    }
+
+    static int way() {
+        return way;
+    }
+
+    /** No address on the heap holds still long enough to be told. */
+    static boolean refused() {
+        return way == REFUSED;
+    }
+
+    /** Collections are counted while they happen. */
+    static boolean followed() {
+        return way == FOLLOWED || way == FOLLOWED_SLOWLY;
+    }
+
+    /** Address of the first element of the array behind a handle. */
+    static long at(long handle, int elements) {
+        if (way == FOLLOWED) {
+            return read(handle, elements);
+        }
+        return way == REFUSED ? 0 : Native.handleAddress(handle);
+    }
+
+    /** Reads the word behind a handle. Java code stands still during a collection, so no half-done move is seen. */
+    static long read(long handle, int elements) {
+        long object = Memory.UNSAFE.getLong(handle & ~KIND_BITS);
+        return object == 0 ? 0 : object + elements;
+    }
+
+    /** A fact that told a new address. */
+    static void countMoved() {
+        movedFacts++;
+    }
+
+    /** Everything alive was told again: what was told of moves before counts no more. */
+    static void toldAgain() {
+        movedFacts = 0;
+        told = -1;
+    }
+
+    /** After a collection: looks up everything, and says so when all of it was told before the next one began. */
+    static void refresh(ThreadState teller) throws InterruptedException {
+        long epoch = SlotFile.collectionsEnded();
+        if (epoch == told || epoch != SlotFile.collectionsBegun()) {
+            return;
+        }
+        if (way == FOLLOWED && !samplesAgree()) {
+            Warnings.once(TROUBLE, null);
+            set(FOLLOWED_SLOWLY);
+        }
+        Pace pace = new Pace();
+        Blocks.tellMoved(pace);
+        Pages.tellMoved(pace);
+        if (epoch != SlotFile.collectionsBegun()) {
+            // What was looked up meanwhile is stale again; its end wakes this thread for another round.
+            return;
+        }
+        told = epoch;
+        // The word first: whoever has the fact finds it.
+        SlotFile.addressesTold(epoch);
+        teller.facts.begin(FactForm.ADDRESSES_TOLD).word(epoch).word(movedFacts).word(way).tell();
+        movedFacts = 0;
+    }
+
+    private static boolean movesInPauses() {
+        boolean any = false;
+        for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
+            boolean known = false;
+            for (String name : COLLECTORS) {
+                known |= collector.getName().startsWith(name);
+            }
+            if (!known) {
+                return false;
+            }
+            any = true;
+        }
+        return any;
+    }
+
+    /** Compares both ways; a collection in the middle of a comparison makes it say nothing, so it is made again. */
+    private static boolean samplesAgree() {
+        for (int i = 0; i < TRIES; i++) {
+            long before = SlotFile.collectionsBegun();
+            boolean agree = true;
+            for (HeapArray sample : samples) {
+                agree &= sample.agrees();
+            }
+            if (agree) {
+                return true;
+            }
+            if (before == SlotFile.collectionsBegun()) {
+                return false;
+            }
+        }
+        return false;
+    }
+}

@@ -1,0 +1,194 @@
+//! When the collector runs, as the JVM's tool interface (JVMTI) tells it: two counts in the slot file's header, and
+//! a wake of whoever waits for the end of a collection.
+//!
+//! The events come on the JVM's own thread while the application stands still, so they only store and wake. They can
+//! be switched on in a running JVM, without any option of the JVM.
+
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use smtt_common::context::Header;
+
+use crate::object::function;
+use crate::{Env, Ref};
+
+/// Index of `GetJavaVM` in the JNI function table.
+const GET_JAVA_VM: usize = 219;
+/// Index of `GetEnv` in the invocation table.
+const GET_ENV: usize = 6;
+/// The tool interface as of Java 7.
+const JVMTI_VERSION: i32 = 0x3001_0200;
+/// Indices in the tool interface's table: its numbers count from one.
+const SET_EVENT_NOTIFICATION_MODE: usize = 1;
+const SET_EVENT_CALLBACKS: usize = 121;
+const DISPOSE_ENVIRONMENT: usize = 126;
+const ADD_CAPABILITIES: usize = 141;
+/// Bit of `can_generate_garbage_collection_events` in the first word of the capabilities.
+const CAN_GENERATE_COLLECTION_EVENTS: u32 = 1 << 31;
+/// Numbers of the events; callbacks are counted from the first event's.
+const FIRST_EVENT: usize = 50;
+const COLLECTION_START: usize = 81;
+const COLLECTION_FINISH: usize = 82;
+/// `JVMTI_ENABLE`.
+const ENABLE: i32 = 1;
+
+type GetJavaVm = unsafe extern "system" fn(Env, *mut Env) -> i32;
+type GetEnv = unsafe extern "system" fn(Env, *mut Env, i32) -> i32;
+type AddCapabilities = unsafe extern "system" fn(Env, *const [u32; 4]) -> i32;
+type SetEventCallbacks = unsafe extern "system" fn(Env, *const Callbacks, i32) -> i32;
+type SetEventMode = unsafe extern "C" fn(Env, i32, i32, Ref, ...) -> i32;
+type DisposeEnvironment = unsafe extern "system" fn(Env) -> i32;
+type Callback = unsafe extern "system" fn(Env);
+type Callbacks = [Option<Callback>; COLLECTION_FINISH - FIRST_EVENT + 1];
+
+/// Where the counts are; null until they are wanted.
+static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
+/// Ends of collections, the word that is waited for: not in the slot file, which others can write.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Counts collections in the header at `address` from now on. 0, or an error of the JVM where it cannot tell.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_followCollections(
+    env: Env,
+    _class: Ref,
+    address: i64,
+) -> i32 {
+    if env.is_null() || address == 0 {
+        return -1;
+    }
+    HEADER.store(address as *mut Header, Ordering::Release);
+    let mut tools: Env = ptr::null();
+    // SAFETY: env is the JVM's own for this thread; the indices name functions of exactly these types.
+    let found = unsafe {
+        let mut vm: Env = ptr::null();
+        let get_vm: GetJavaVm = function(env, GET_JAVA_VM);
+        let found = get_vm(env, &raw mut vm);
+        if found != 0 || vm.is_null() {
+            return -1;
+        }
+        let get_env: GetEnv = function(vm, GET_ENV);
+        get_env(vm, &raw mut tools, JVMTI_VERSION)
+    };
+    if found != 0 || tools.is_null() {
+        return -1;
+    }
+    // SAFETY: tools is an environment that was made for us.
+    unsafe {
+        let error = enable(tools);
+        if error != 0 {
+            let dispose: DisposeEnvironment = function(tools, DISPOSE_ENVIRONMENT);
+            dispose(tools);
+        }
+        error
+    }
+}
+
+/// Switches both events on; 0, or the JVM's error.
+///
+/// # Safety
+/// `tools` is an environment of the tool interface.
+unsafe fn enable(tools: Env) -> i32 {
+    let capabilities = [CAN_GENERATE_COLLECTION_EVENTS, 0, 0, 0];
+    let mut callbacks: Callbacks = [None; COLLECTION_FINISH - FIRST_EVENT + 1];
+    callbacks[COLLECTION_START - FIRST_EVENT] = Some(begun);
+    callbacks[COLLECTION_FINISH - FIRST_EVENT] = Some(ended);
+    // SAFETY: the caller's promise; the indices name functions of exactly these types, which copy what they are given.
+    unsafe {
+        let add: AddCapabilities = function(tools, ADD_CAPABILITIES);
+        let mut error = add(tools, &raw const capabilities);
+        if error == 0 {
+            let set: SetEventCallbacks = function(tools, SET_EVENT_CALLBACKS);
+            error = set(tools, &raw const callbacks, size_of::<Callbacks>() as i32);
+        }
+        let mode: SetEventMode = function(tools, SET_EVENT_NOTIFICATION_MODE);
+        for event in [COLLECTION_START, COLLECTION_FINISH] {
+            if error == 0 {
+                error = mode(tools, ENABLE, event as i32, ptr::null());
+            }
+        }
+        error
+    }
+}
+
+/// A collection begins: what was told of the heap is stale. Only one runs at a time.
+unsafe extern "system" fn begun(_tools: Env) {
+    let header = HEADER.load(Ordering::Acquire);
+    if header.is_null() {
+        return;
+    }
+    // SAFETY: the header stays mapped for the JVM's life; the word is aligned and only this event writes it.
+    unsafe { count(&raw mut (*header).collections_begun) };
+}
+
+/// A collection has ended. A start that was not seen, because the events were switched on in the middle of one, is made
+/// up for, so that the counts agree whenever none runs.
+unsafe extern "system" fn ended(_tools: Env) {
+    let header = HEADER.load(Ordering::Acquire);
+    if header.is_null() {
+        return;
+    }
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: as above; the clock's answer goes to a variable of its own.
+    unsafe {
+        let begun = AtomicU64::from_ptr(&raw mut (*header).collections_begun);
+        let ended = AtomicU64::from_ptr(&raw mut (*header).collections_ended);
+        if ended.load(Ordering::Relaxed) == begun.load(Ordering::Relaxed) {
+            begun.fetch_add(1, Ordering::SeqCst);
+        }
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
+        let when = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        AtomicU64::from_ptr(&raw mut (*header).collection_ended_ns).store(when, Ordering::Relaxed);
+        ended.store(begun.load(Ordering::Relaxed), Ordering::SeqCst);
+    }
+    ENDED.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the word is ours and lives as long as the library.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ENDED.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        );
+    }
+}
+
+/// Adds one to a word that others read.
+///
+/// # Safety
+/// The word is aligned, and mapped.
+unsafe fn count(word: *mut u64) {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Waits until more collections have ended than `seen` of them, or for `milliseconds`; returns how many have.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_waitForCollection(
+    _env: Env,
+    _class: Ref,
+    seen: i32,
+    milliseconds: i32,
+) -> i32 {
+    let limit = libc::timespec {
+        tv_sec: libc::time_t::from(milliseconds.max(0) / 1000),
+        tv_nsec: libc::c_long::from(milliseconds.max(0) % 1000 * 1_000_000),
+    };
+    // An early return (a signal, a word that changed meanwhile) is as good as any: the caller looks at the count.
+    // SAFETY: the word is ours and lives as long as the library; the limit lives for the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ENDED.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            seen,
+            &raw const limit,
+            ptr::null::<c_void>(),
+            0,
+        );
+    }
+    ENDED.load(Ordering::SeqCst) as i32
+}

@@ -1,0 +1,505 @@
+//! What an application wrote is in memory where SMTT says that it is, before and after collections, for every storage
+//! level and every way of sorting. The witness is `/proc/PID/mem`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use smtt_tests::lab::{Lab, Run};
+use smtt_tests::witness;
+use xtask::daemon::{Daemon, Options};
+use xtask::places::{DEMO_SPARK, Jdk};
+use xtask::spark::Application;
+
+use crate::storage::{number, text};
+
+/// The daemon finds an executor with its scan, and facts come with their segments.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Part of the bytes at told addresses that must be the pattern, in hundredths: the rest is the serialiser's own.
+const PATTERN_PERCENT: usize = 90;
+/// What a task that sorts has put in when it waits.
+const SORTED_BYTES: usize = 150 * 4096;
+
+struct Subject {
+    lab: Lab,
+    daemon: Daemon,
+    run: Run,
+    trace: PathBuf,
+    pid: u32,
+}
+
+/// The application on a JVM with those options, at its first gate.
+fn start(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<Subject> {
+    let lab = Lab::on(version, jdk)?;
+    let trace = lab.folder().join("trace");
+    let daemon = lab.daemon_with(&Options {
+        toml: format!(
+            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
+            trace.display().to_string()
+        ),
+        ..Options::default()
+    })?;
+    let mut application = Application::java(&lab.places, "local[2]", "Addresses", &[])?;
+    for (key, value) in [
+        // The pattern is to be seen in memory.
+        ("spark.rdd.compress", "false"),
+        ("spark.broadcast.compress", "false"),
+        ("spark.sql.inMemoryColumnarStorage.compressed", "false"),
+        ("spark.memory.offHeap.size", "64m"),
+        ("spark.driver.memory", "640m"),
+        // What is sorted lies in one page.
+        ("spark.buffer.pageSize", "1m"),
+        // Small collections ask for memory too.
+        ("spark.shuffle.spill.initialMemoryThreshold", "1024"),
+        ("spark.sql.shuffle.partitions", "2"),
+    ] {
+        application = application.conf(key, value);
+    }
+    for option in java_options {
+        application = application.java_option(option);
+    }
+    let mut run = lab.run(application.with_marker(&lab.places))?;
+    run.reach("cached")?;
+    let start = Instant::now();
+    let pid = loop {
+        let rows = run.rows(&daemon, &["executors"])?;
+        if let [row] = rows.as_slice() {
+            break number(row, "pid")? as u32;
+        }
+        ensure!(start.elapsed() < LIMIT, "no executor: {rows:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    Ok(Subject {
+        lab,
+        daemon,
+        run,
+        trace,
+        pid,
+    })
+}
+
+/// Parts of some memory that are the pattern, in bytes.
+fn covered(memory: &[u8], pattern: &[u8]) -> usize {
+    let mut count = 0;
+    let mut at = 0;
+    while at + pattern.len() <= memory.len() {
+        if memory[at..].starts_with(pattern) {
+            count += pattern.len();
+            at += pattern.len();
+        } else {
+            at += 1;
+        }
+    }
+    count
+}
+
+/// Address and length of each range.
+type Ranges = Vec<(u64, usize)>;
+
+impl Subject {
+    fn executor(&self) -> Result<Value> {
+        let rows = self.run.rows(&self.daemon, &["executors"])?;
+        rows.into_iter().next().context("no executor")
+    }
+
+    /// Asks while nothing is stale, again if a collection came in between: the JVM may collect when it wants.
+    fn between_collections<T>(&self, ask: impl Fn() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            let before = self.executor()?;
+            let answer = (before["heap_addresses"] == "current").then(&ask);
+            let after = self.executor()?;
+            let quiet = after["heap_addresses"] == "current"
+                && before["collections"] == after["collections"];
+            match answer {
+                Some(answer) if quiet => return answer,
+                _ => ensure!(
+                    start.elapsed() < LIMIT,
+                    "addresses do not become current: {before:#}"
+                ),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Checks that ranges hold the pattern.
+    fn hold(&self, what: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
+        let (mut bytes, mut found) = (0, 0);
+        for (address, length) in ranges {
+            let memory = witness::memory(self.pid, *address, *length)?;
+            bytes += length;
+            found += covered(&memory, pattern.as_bytes());
+        }
+        ensure!(
+            bytes > 0 && found * 100 >= bytes * PATTERN_PERCENT,
+            "{what}: {found} of {bytes} bytes are {pattern}: {ranges:x?}"
+        );
+        Ok(())
+    }
+
+    /// Every block holds what was written into it; returns where they are, by name.
+    fn check_blocks(&self, on_heap: bool) -> Result<BTreeMap<String, Ranges>> {
+        let rdds = self.run.rows(&self.daemon, &["rdds"])?;
+        let mut seen = BTreeMap::new();
+        for name in ["serialised", "disk too", "off-heap", "objects"] {
+            let rdd = rdds
+                .iter()
+                .find(|row| row["name"].as_str() == Some(name))
+                .with_context(|| format!("no RDD {name} in {rdds:#?}"))?;
+            let id = number(rdd, "rdd_id")?.to_string();
+            let blocks = self.run.rows(&self.daemon, &["blocks", "--rdd", &id])?;
+            ensure!(blocks.len() == 2, "{name}: {blocks:#?}");
+            for block in &blocks {
+                let ranges = ranges(block)?;
+                let pattern = format!("<{name}/{}>", number(block, "partition")?);
+                match name {
+                    "objects" => ensure!(
+                        ranges.is_empty() && block["contents"] == "objects",
+                        "objects have no contiguous bytes: {block:#}"
+                    ),
+                    "off-heap" => self.hold(name, &pattern, &ranges)?,
+                    _ if !on_heap => {
+                        ensure!(ranges.is_empty(), "no address is told: {block:#}");
+                    }
+                    _ => self.hold(name, &pattern, &ranges)?,
+                }
+                seen.insert(text(block, "block_id")?, ranges);
+            }
+        }
+        if on_heap {
+            self.check_others(&mut seen)?;
+        }
+        Ok(seen)
+    }
+
+    /// The columns of the cached DataFrame, and the broadcast.
+    fn check_others(&self, seen: &mut BTreeMap<String, Ranges>) -> Result<()> {
+        let (mut columns, mut pieces) = (0, 0);
+        for block in self.run.rows(&self.daemon, &["blocks"])? {
+            let (id, ranges) = (text(&block, "block_id")?, ranges(&block)?);
+            if block["contents"] == "columns" {
+                let pattern = format!("<columns/{}>", number(&block, "partition")?);
+                self.hold(&id, &pattern, &ranges)?;
+                columns += 1;
+            } else if id.starts_with("broadcast_") && id.contains("_piece") {
+                let length: usize = ranges.iter().map(|(_, length)| length).sum();
+                ensure!(length > 0, "a broadcast piece without addresses: {block:#}");
+                // Others are the application's code.
+                if length > 1 << 20 {
+                    self.hold(&id, "<broadcast/0>", &ranges)?;
+                    pieces += 1;
+                }
+            } else {
+                continue;
+            }
+            seen.insert(id, ranges);
+        }
+        ensure!(
+            columns == 2 && pieces > 0,
+            "{columns} blocks of columns, {pieces} pieces of the broadcast"
+        );
+        Ok(())
+    }
+
+    /// Records of the application, as they were written so far.
+    fn records(&self) -> Result<Vec<Value>> {
+        let application = self.run.submitted.application_id()?;
+        let folder = self.trace.display().to_string();
+        let said = self.daemon.ask(&[
+            "trace",
+            "--folder",
+            &folder,
+            "--app",
+            &application,
+            "--json",
+        ])?;
+        said.lines()
+            .map(|line| serde_json::from_str(line).context("a record is not JSON"))
+            .collect()
+    }
+
+    /// Pages that the only task of a kind holds by its records: the last address of each by consumer and size, and
+    /// how many grants have no address.
+    fn pages(&self, since: usize) -> Result<(BTreeMap<(String, u64), u64>, usize)> {
+        let mut pages = BTreeMap::new();
+        let mut grants = 0;
+        for record in self.records()?.iter().skip(since) {
+            let consumer = record["consumer"].as_str().unwrap_or_default().to_owned();
+            let key = |length: &Value| Some((consumer.clone(), length.as_u64()?));
+            match (record["kind"].as_str(), record["virtual_address"].as_u64()) {
+                (Some("allocate" | "alive"), Some(address)) if record["region"] == "execution" => {
+                    pages.extend(key(&record["length_bytes"]).map(|key| (key, address)));
+                }
+                (Some("free"), Some(_)) => {
+                    key(&record["length_bytes"]).and_then(|key| pages.remove(&key));
+                }
+                (Some("allocate"), None) => grants += 1,
+                _ => {}
+            }
+        }
+        Ok((pages, grants))
+    }
+
+    /// At a gate of a task that sorts: what it has put in is in its pages.
+    fn check_pages(&mut self, name: &str, gate: &str, since: usize) -> Result<()> {
+        self.run.reach(gate)?;
+        let start = Instant::now();
+        let pattern = format!("<{name}/0>");
+        loop {
+            let found = self.between_collections(|| {
+                let (pages, _) = self.pages(since)?;
+                let mut found = 0;
+                for ((_, length), address) in &pages {
+                    // A page that was told a moment ago may be gone by now, and its record on the way.
+                    let memory = witness::memory(self.pid, *address, *length as usize);
+                    found += memory.map_or(0, |memory| covered(&memory, pattern.as_bytes()));
+                }
+                Ok((found, pages))
+            })?;
+            if found.0 * 100 >= SORTED_BYTES * PATTERN_PERCENT {
+                println!(
+                    "{gate}: {} of {SORTED_BYTES} bytes in {:x?}",
+                    found.0, found.1
+                );
+                return Ok(());
+            }
+            if start.elapsed() > LIMIT {
+                bail!(
+                    "{gate}: {} of {SORTED_BYTES} bytes {pattern} are in the pages {:x?}",
+                    found.0,
+                    found.1
+                );
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// A way of sorting that keeps its records in pages.
+    fn sorts_in_pages(&mut self, name: &str) -> Result<()> {
+        let since = self.records()?.len();
+        let (first, second) = (name.to_owned(), format!("{name}-collected"));
+        self.check_pages(name, &first, since)?;
+        self.run.open(&first)?;
+        self.check_pages(name, &second, since)?;
+        self.run.open(&second)
+    }
+
+    /// Spark's sorter for objects: it is granted memory, which is somewhere on the heap.
+    fn sorts_in_objects(&mut self, name: &str) -> Result<()> {
+        let since = self.records()?.len();
+        let (first, second) = (name.to_owned(), format!("{name}-collected"));
+        self.run.reach(&first)?;
+        let start = Instant::now();
+        loop {
+            let (pages, grants) = self.pages(since)?;
+            ensure!(pages.is_empty(), "{name} has pages: {pages:x?}");
+            if grants > 0 {
+                break;
+            }
+            ensure!(start.elapsed() < LIMIT, "{name} is granted nothing");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        self.run.open(&first)?;
+        self.run.reach(&second)?;
+        self.run.open(&second)
+    }
+
+    /// Spark's way with few partitions, which takes no execution memory; then the sorting of a table. Its pages are
+    /// told later, so nothing of the former is still on its way when they are there.
+    fn bypasses_then_sorts(&mut self, name: &str, table: &str) -> Result<()> {
+        let since = self.records()?.len();
+        for gate in [name.to_owned(), format!("{name}-collected")] {
+            self.run.reach(&gate)?;
+            self.run.open(&gate)?;
+        }
+        self.sorts_in_pages(table)?;
+        let records = self.records()?;
+        let of_function = |record: &&Value| {
+            let consumer = record["consumer"].as_str().unwrap_or_default();
+            record["kind"] == "merge" && consumer.contains("BypassMergeSort")
+        };
+        let merge = records
+            .iter()
+            .skip(since)
+            .find(of_function)
+            .with_context(|| format!("nothing went the way {name}"))?;
+        let task = &merge["task_attempt_id"];
+        let taken =
+            |record: &&Value| record["kind"] == "allocate" && record["task_attempt_id"] == *task;
+        if let Some(record) = records.iter().find(taken) {
+            bail!("{name} takes no execution memory: {record:#}");
+        }
+        Ok(())
+    }
+
+    /// Under a collector that is refused: no page has an address.
+    fn sorts_without_addresses(&mut self, name: &str) -> Result<()> {
+        for gate in [name.to_owned(), format!("{name}-collected")] {
+            self.run.reach(&gate)?;
+            self.run.open(&gate)?;
+        }
+        let (pages, _) = self.pages(0)?;
+        ensure!(pages.is_empty(), "{name}: {pages:x?}");
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let result = self.run.finish(&["end"])?;
+        ensure!(
+            result.starts_with("RESULT addresses "),
+            "it says {result:?}"
+        );
+        self.lab.passed()
+    }
+}
+
+/// Ranges of a block that have an address.
+fn ranges(block: &Value) -> Result<Ranges> {
+    let ranges = block["ranges"]
+        .as_array()
+        .with_context(|| format!("no ranges in {block}"))?;
+    let all: Ranges = ranges
+        .iter()
+        .map(|range| Ok((number(range, "address")?, number(range, "length")? as usize)))
+        .collect::<Result<_>>()?;
+    Ok(all
+        .into_iter()
+        .filter(|(address, _)| *address != 0)
+        .collect())
+}
+
+/// Everything is found where it is said to be; a collection moves some of it, and it is found again.
+fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
+    let mut subject = start(version, jdk, java_options)?;
+    let mut before = subject.between_collections(|| subject.check_blocks(true))?;
+    let (mut moved, mut of) = (0, 0);
+    for (open, reach) in [("cached", "young"), ("young", "full")] {
+        subject.run.open(open)?;
+        subject.run.reach(reach)?;
+        let after = subject.between_collections(|| subject.check_blocks(true))?;
+        for (id, ranges) in &after {
+            of += 1;
+            moved += usize::from(before.get(id).is_some_and(|told| told != ranges));
+        }
+        before = after;
+    }
+    let executor = subject.executor()?;
+    let moves = subject.records()?;
+    let moves = moves
+        .iter()
+        .filter(|record| record["kind"] == "move")
+        .count();
+    println!(
+        "{java_options:?}: {moved} of {of} times a block was elsewhere after a collection; {} collections, {moves} moves, addresses are {}",
+        executor["collections"], executor["heap_addresses_by"]
+    );
+    ensure!(
+        executor["heap_addresses_by"] == "followed",
+        "handles give addresses on this JVM: {executor:#}"
+    );
+    ensure!(moves > 0, "nothing moved, so nothing was tried");
+    subject.run.open("full")?;
+    subject.run.reach("read")?;
+    reads_have_addresses(&subject, &before)?;
+    subject.run.open("read")?;
+    subject.sorts_in_pages("unsafe")?;
+    subject.sorts_in_objects("sort")?;
+    subject.bypasses_then_sorts("bypass", "table")?;
+    subject.finish()
+}
+
+/// A record of a read has an address of its block; where it is said to have been right, it is the block's.
+fn reads_have_addresses(subject: &Subject, told: &BTreeMap<String, Ranges>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let gets: Vec<Value> = subject
+            .records()?
+            .into_iter()
+            .filter(|record| record["kind"] == "get" && record["serialized"] == true)
+            .collect();
+        if gets.len() < 2 {
+            ensure!(start.elapsed() < LIMIT, "reads are not recorded: {gets:?}");
+            std::thread::sleep(Duration::from_millis(300));
+            continue;
+        }
+        for record in &gets {
+            let id = text(record, "block_id")?;
+            let first = told.get(&id).and_then(|ranges| ranges.first());
+            let age = number(record, "address_age_ms")?;
+            let same = record["virtual_address"].as_u64() == first.map(|(address, _)| *address);
+            // A collection between the check and the read moves it on; then the listing has moved too.
+            let now = subject.between_collections(|| subject.check_blocks(true))?;
+            let moved = now.get(&id) != told.get(&id);
+            ensure!(same || moved || age > 0, "{record:#} but {first:x?}");
+        }
+        return Ok(());
+    }
+}
+
+#[test]
+fn addresses_are_followed_under_g1() -> Result<()> {
+    // Regions so large that nothing here is too large to be moved.
+    followed(
+        DEMO_SPARK,
+        &Jdk::main()?,
+        &["-XX:+UseG1GC", "-XX:G1HeapRegionSize=8m"],
+    )
+}
+
+#[test]
+fn addresses_are_followed_under_the_parallel_collector() -> Result<()> {
+    followed(DEMO_SPARK, &Jdk::main()?, &["-XX:+UseParallelGC"])
+}
+
+#[test]
+fn addresses_are_followed_under_the_serial_collector() -> Result<()> {
+    followed(DEMO_SPARK, &Jdk::main()?, &["-XX:+UseSerialGC"])
+}
+
+#[test]
+fn addresses_are_followed_where_headers_are_compact() -> Result<()> {
+    let Some(jdk) = Jdk::all().into_iter().find(|jdk| jdk.release >= 25) else {
+        println!("skipped: there is no JDK of release 25 or later under /usr/lib/jvm");
+        return Ok(());
+    };
+    followed(
+        "4.3.0",
+        &jdk,
+        &[
+            "-XX:+UseG1GC",
+            "-XX:G1HeapRegionSize=8m",
+            "-XX:+UseCompactObjectHeaders",
+        ],
+    )
+}
+
+#[test]
+fn no_address_on_the_heap_is_told_under_zgc() -> Result<()> {
+    let mut subject = start(DEMO_SPARK, &Jdk::main()?, &["-XX:+UseZGC"])?;
+    let executor = subject.executor()?;
+    ensure!(
+        executor["heap_addresses"] == "refused" && executor["heap_addresses_by"] == "refused",
+        "ZGC moves things while the application runs: {executor:#}"
+    );
+    let said = subject.daemon.ask(&["executors"])?;
+    ensure!(said.contains("refused: "), "the listing says why: {said}");
+    subject.check_blocks(false)?;
+    ensure!(
+        number(&executor, "page_faults_attributed")? > 0,
+        "contexts still tell: {executor:#}"
+    );
+    for gate in ["cached", "young", "full", "read"] {
+        subject.run.open(gate)?;
+    }
+    for name in ["unsafe", "sort", "bypass", "table"] {
+        subject.sorts_without_addresses(name)?;
+    }
+    subject.finish()
+}
+
+#[test]
+fn only_whole_patterns_are_counted() {
+    assert_eq!(covered(b"..<a/1><a/1>.<a/", b"<a/1>"), 10);
+}
