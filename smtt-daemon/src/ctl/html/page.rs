@@ -374,7 +374,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
             .max()
             .unwrap_or(0);
         lines.push(format!(
-            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact. All times are UTC.",
+            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact for each executor. All times are UTC.",
             human::duration(interval),
             history::POINTS_MAX
         ));
