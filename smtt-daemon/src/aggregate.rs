@@ -18,7 +18,7 @@ mod uses;
 pub mod view;
 mod walks;
 
-pub use executor::{Executor, Peak, Rdd, Spans};
+pub use executor::{Executor, Peak, Rdd, SlotsSay, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
 pub use held::Held;
@@ -340,11 +340,11 @@ impl State {
         self.measured.page_faults = measured;
     }
 
-    /// What an executor's marker says it has emitted, from its slot file. Read it after the kernel side's
-    /// counters, so that it is never behind them.
-    pub fn set_facts_emitted(&mut self, executor: u64, facts: u64) {
+    /// What an executor's marker says in its slot file. Read it after the kernel side's counters, so that it is never
+    /// behind them.
+    pub fn set_slots(&mut self, executor: u64, said: SlotsSay) {
         if let Some(executor) = self.executors.get_mut(&executor) {
-            executor.facts_emitted = Some(facts);
+            executor.slots = Some(said);
         }
     }
 
@@ -470,7 +470,7 @@ impl State {
         self.executors
             .values()
             .filter_map(|executor| {
-                let (emitted, seen) = (executor.facts_emitted?, executor.counters.facts_seen);
+                let (emitted, seen) = (executor.slots?.facts_emitted, executor.counters.facts_seen);
                 // The last words of a dying executor are counted by the kernel side after its slots were last read.
                 Some((
                     if executor.died_ns.is_some() {

@@ -231,7 +231,8 @@ impl Resolver {
             executor_pid(executor),
             executor >> 32,
         )?;
-        let mut watch = Watch::new(shared, executor, targets);
+        let begun = || shared.collections_begun(executor);
+        let mut watch = Watch::new(shared, executor, targets, &begun);
         let mut runs = Runs::new(targets, page_bytes, share, random);
         loop {
             if !self.wait(stopped) {
@@ -254,7 +255,7 @@ impl Resolver {
             }
             process.ask_nodes(&mut seen)?;
             if !watch.end(&mut seen) {
-                self.counts.moved += 1;
+                self.counts.discarded += 1;
             }
             self.spend(looked, cpu_ns().saturating_sub(start));
             if pages == 0 {

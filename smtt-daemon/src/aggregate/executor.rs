@@ -85,6 +85,15 @@ struct Resync {
     since_ns: u64,
 }
 
+/// What a marker says in its slot file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotsSay {
+    /// Facts that it has told since its probes were in place.
+    pub facts_emitted: u64,
+    /// Threads that found no free slot: what they do has no context.
+    pub slots_refused: u64,
+}
+
 /// One executor.
 #[derive(Debug, Default)]
 pub struct Executor {
@@ -136,8 +145,8 @@ pub struct Executor {
     pub history: History,
     /// Partitions of cached RDDs that left its memory.
     left: Left,
-    /// Facts that the marker says it has emitted; `None` where its slot file is not open.
-    pub facts_emitted: Option<u64>,
+    /// What its marker says in its slot file; `None` where that is not open.
+    pub slots: Option<SlotsSay>,
     /// Ended tasks whose last samples may still come, the oldest first.
     finishing: VecDeque<(u64, u64)>,
     resync: Option<Resync>,
@@ -392,7 +401,8 @@ impl Executor {
                 if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
                     rdd.uses.reads += 1;
                 }
-                return self.memory.block_read(&fact, now_ns);
+                let heap_known = self.heap.trust().can_be_looked_at();
+                return self.memory.block_read(&fact, heap_known, now_ns);
             }
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);

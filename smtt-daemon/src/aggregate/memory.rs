@@ -5,7 +5,7 @@
 
 use super::crowd::Crowd;
 use super::held::Held;
-use super::pages::{LastLook, Mark, Resolved, mark, usable};
+use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
@@ -39,6 +39,7 @@ pub struct Block {
     pub range_total: u64,
     /// Address and length of each range; (0, 0) where not told yet.
     pub ranges: Vec<(u64, u64)>,
+    placed: Placed,
     /// How often it was read.
     pub reads: u64,
     /// How often of late.
@@ -120,15 +121,13 @@ impl Block {
     /// What stands for it at its addresses; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&self.ranges))
+        self.placed.mark(self.serial)
     }
 
     /// Bytes whose addresses are known.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
-        usable(&self.ranges)
-            .map(|(_, length)| length)
-            .fold(0, u64::saturating_add)
+        self.placed.bytes()
     }
 
     fn held(&self) -> Held {
@@ -158,7 +157,7 @@ impl Page {
     /// What stands for it at its address; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&[(self.address, self.size_bytes)]))
+        Placed::at(self.address, self.size_bytes).mark(self.serial)
     }
 
     fn held(&self) -> Held {
@@ -279,6 +278,7 @@ impl Memory {
                 stage,
                 range_total: fact.range_total,
                 ranges: Vec::new(),
+                placed: Placed::default(),
                 reads,
                 heat,
                 waiting: Waiting::default(),
@@ -344,6 +344,7 @@ impl Memory {
                 continue;
             }
             self.addresses.remove(old.0, old.1, owner.serial);
+            block.placed.remove(index, old);
             block.ranges[index] = (0, 0);
             if range.0 == 0 {
                 // The marker could not find out where it is.
@@ -353,6 +354,7 @@ impl Memory {
                 && self.addresses.insert(range.0, range.1, owner)
             {
                 block.ranges[index] = *range;
+                block.placed.add(index, *range);
             } else {
                 self.ranges_refused += 1;
             }
@@ -380,14 +382,20 @@ impl Memory {
         left.is_some()
     }
 
-    /// A cached block is being read.
-    pub(super) fn block_read(&mut self, fact: &BlockRead, time_ns: u64) -> Outcome {
+    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap_known: bool,
+        time_ns: u64,
+    ) -> Outcome {
         let Some(block) = self.blocks.get_mut(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
         block.reads += 1;
         block.heat.read(time_ns);
-        let (mark, bytes) = (block.mark(), block.addressed_bytes());
+        let bytes = block.addressed_bytes();
+        let mark = block.mark().filter(|_| heap_known || !block.on_heap);
         let reads = match (fact.node, mark) {
             (Some(node), Some(mark)) => match self.looked.of(mark) {
                 Some(seen) => NodeReads::of(seen, bytes, node, 1),

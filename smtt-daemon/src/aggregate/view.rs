@@ -43,6 +43,9 @@ pub struct Filter {
     /// Task attempt id, of listings of tasks and of where bytes are: the task itself, and what it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// Spark's name of a block, of listings of blocks and of where bytes are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
 }
 
 impl Filter {

@@ -10,7 +10,8 @@
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `sort` and `limit` in the query. An error is
+//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `block` (blocks and
+//! where bytes are), `sort` and `limit` in the query. An error is
 //! `{"error": "..."}` with a status of 400 or above.
 
 use crate::aggregate::HistoryRow;
@@ -154,6 +155,9 @@ pub struct ListQuery {
     /// Task attempt id: the task itself and the execution memory that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// Spark's name of a block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
     /// Field to sort by, with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
@@ -172,6 +176,7 @@ impl ListQuery {
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),
             task: self.task,
+            block: self.block.clone(),
         }
     }
 }

@@ -183,12 +183,15 @@ fn age(text: &str) -> Result<Duration, String> {
 }
 
 /// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.
-#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+#[derive(Clone, Debug, Default, ClapArgs)]
 #[group(multiple = false)]
 pub struct PagesBy {
     /// A row for each cached block.
     #[arg(long)]
     pub blocks: bool,
+    /// A row for this block, on each executor that has it.
+    #[arg(long, value_name = "NAME")]
+    pub block: Option<String>,
     /// A row for each task attempt that holds execution memory.
     #[arg(long)]
     pub tasks: bool,
@@ -280,6 +283,8 @@ mod tests {
     fn rows_of_pages_stand_for_one_thing() {
         let parse = |more: &[&str]| Args::try_parse_from([&["smtt-ctl", "pages"], more].concat());
         assert!(parse(&["--rdd", "7", "--blocks"]).is_ok());
+        assert!(parse(&["--block", "rdd_7_0"]).is_ok());
+        assert!(parse(&["--block", "rdd_7_0", "--task", "3"]).is_err());
         assert!(parse(&["--blocks", "--tasks"]).is_err());
     }
 

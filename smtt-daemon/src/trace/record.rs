@@ -355,7 +355,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "address_age_ms",
         Value::Long(|r| long(r.address_age_ns? / 1_000_000), true),
-        "how many milliseconds before the access the address was last told; 0 where it came with the access",
+        "how many milliseconds before the access the address was last known to be right; 0 where it was right then",
     ),
     column(
         "virtual_address",

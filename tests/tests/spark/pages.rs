@@ -147,7 +147,7 @@ fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
     run.reach("cached")?;
     same_storage(&daemon, &run.submitted)?;
     pages_of_an_rdd(&daemon, &run, "off-heap", "fixed")?;
-    pages_of_an_rdd(&daemon, &run, "serialised", "as told")?;
+    pages_of_an_rdd(&daemon, &run, "serialised", "current")?;
 
     // Objects have no contiguous bytes: what is not known is absent.
     let objects = id(&daemon, &run, "objects")?;

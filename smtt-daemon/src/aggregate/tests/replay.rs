@@ -543,8 +543,21 @@ fn facts_emitted_are_compared_with_those_of_the_same_executors() {
         },
         3 * S,
     );
-    state.set_facts_emitted(key(1), 100);
+    state.set_slots(
+        key(1),
+        SlotsSay {
+            facts_emitted: 100,
+            slots_refused: 3,
+        },
+    );
     assert_eq!(state.marker_counts(), Some((100, 90)));
+    let rows = state.list_executors(&Filter::default()).rows;
+    let refused: Vec<_> = rows
+        .iter()
+        .map(|row| (row.who.pid, row.slots_refused))
+        .collect();
+    assert_eq!(refused[0], (101, Some(3)));
+    assert!(refused[1..].iter().all(|(_, refused)| refused.is_none()));
 }
 
 #[test]

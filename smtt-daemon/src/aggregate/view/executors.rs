@@ -93,6 +93,10 @@ pub struct ExecutorRow {
     pub facts_dropped: u64,
     /// Threads that were refused a place in the kernel side's table.
     pub threads_refused: u64,
+    /// Threads that found no free slot in its slot file, so that what they do has no context; absent where that file
+    /// is not open.
+    #[serde(default)]
+    pub slots_refused: Option<u64>,
     /// Sampled addresses against contexts.
     pub address_samples: Agreement,
     /// Share of comparable samples whose address and context name the same RDD, 0 to 1.
@@ -248,6 +252,7 @@ impl State {
                 + counters.facts_unreadable
                 + counters.facts_ring_full,
             threads_refused: counters.threads_refused,
+            slots_refused: executor.slots.map(|said| said.slots_refused),
             address_samples: executor.agreement,
             address_agreement: executor.agreement.share(),
             spans: executor

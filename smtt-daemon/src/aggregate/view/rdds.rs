@@ -1,6 +1,6 @@
 //! RDDs and blocks as rows.
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who, stages_of};
+use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
 use crate::aggregate::{Block, Executor, FaultFigures, Held, Rdd, State};
 use crate::attribute::{Doing, RddKey};
 use serde::{Deserialize, Serialize};
@@ -157,6 +157,26 @@ fn level_of(block: &Block) -> &'static str {
     }
 }
 
+/// The level that each RDD's blocks show.
+fn levels_of(executor: &Executor) -> BTreeMap<RddKey, &'static str> {
+    let blocks = executor.memory.blocks.values();
+    let of_rdds = blocks.filter(|block| block.rdd.id().is_some());
+    of_rdds.map(|block| (block.rdd, level_of(block))).collect()
+}
+
+/// RDDs that worked in the stages that the filter lets through, or that these compute.
+fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
+    let mut rdds = BTreeSet::new();
+    for (key, stage) in &executor.tasks.stages {
+        if filter.stage(Some(*key)) {
+            let said = stage.described.as_ref();
+            rdds.extend(said.and_then(|said| said.rdd_id).map(RddKey::Id));
+            rdds.extend(stage.rdds.keys());
+        }
+    }
+    rdds
+}
+
 impl State {
     /// RDDs that the filter lets through. Rows without `rdd_id` stand for work of no RDD, and for RDDs that had no
     /// room.
@@ -170,22 +190,32 @@ impl State {
             let mut keys: Vec<RddKey> = executor.rdds.keys().copied().collect();
             keys.extend(held.keys().filter(|key| !executor.rdds.contains_key(key)));
             keys.sort_unstable();
+            let levels = levels_of(executor);
+            let staged = filter
+                .stage
+                .as_ref()
+                .map(|_| rdds_of_stages(executor, filter));
             rows.extend(
                 keys.into_iter()
                     .filter(|key| filter.rdd(executor, *key))
-                    .filter(|key| {
-                        filter.stage.is_none()
-                            || stages_of(executor, *key).any(|stage| filter.stage(Some(stage)))
-                    })
+                    .filter(|key| staged.as_ref().is_none_or(|staged| staged.contains(key)))
                     .map(|key| {
-                        self.rdd_row(executor, key, held.get(&key).copied().unwrap_or_default())
+                        let held = held.get(&key).copied().unwrap_or_default();
+                        self.rdd_row(executor, key, held, levels.get(&key).copied())
                     }),
             );
         })
     }
 
-    fn rdd_row(&self, executor: &Executor, key: RddKey, held: Held) -> RddRow {
-        let rdd = executor.rdds.get(&key).cloned().unwrap_or_default();
+    fn rdd_row(
+        &self,
+        executor: &Executor,
+        key: RddKey,
+        held: Held,
+        level: Option<&'static str>,
+    ) -> RddRow {
+        let nothing = Rdd::default();
+        let rdd = executor.rdds.get(&key).unwrap_or(&nothing);
         let said = rdd.described.as_ref();
         let name = match key {
             RddKey::None => Some(NO_RDD.to_owned()),
@@ -193,14 +223,6 @@ impl State {
             RddKey::Id(_) => said
                 .map(|said| said.name.clone())
                 .filter(|name| !name.is_empty()),
-        };
-        let from_blocks = || {
-            let mut blocks = executor
-                .memory
-                .blocks
-                .values()
-                .filter(|block| block.rdd == key && key.id().is_some());
-            blocks.next().map(|block| level_of(block).to_owned())
         };
         RddRow {
             who: Who::new(executor),
@@ -212,7 +234,7 @@ impl State {
             storage_level: said
                 .map(level_told)
                 .filter(|level| !level.is_empty())
-                .or_else(from_blocks),
+                .or_else(|| level.map(str::to_owned)),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
@@ -235,7 +257,7 @@ impl State {
             tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
-            contexts: doing_rows(self, executor, &rdd),
+            contexts: doing_rows(self, executor, rdd),
             page_walk_samples_by_address: (executor.walk_agreement.share().is_some()
                 || rdd.walk_samples_by_address > 0)
                 .then_some(rdd.walk_samples_by_address),
@@ -254,8 +276,10 @@ impl State {
                     .memory
                     .blocks
                     .iter()
-                    .filter(|(_, block)| {
-                        filter.rdd(executor, block.rdd) && filter.stage(block.stage)
+                    .filter(|(name, block)| {
+                        filter.rdd(executor, block.rdd)
+                            && filter.stage(block.stage)
+                            && filter.block.as_ref().is_none_or(|wanted| wanted == *name)
                     })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),

@@ -23,7 +23,9 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(
             "/v1/status",
-            get(|Held(shared): Held<Arc<Shared>>| async move { Json(shared.status()) }),
+            get(|Held(shared): Held<Arc<Shared>>| {
+                aside(move || Json(shared.status()).into_response())
+            }),
         )
         .route("/v1/doctor", get(doctor))
         .route("/v1/report", get(report_route))
@@ -118,19 +120,35 @@ fn failed(message: &str) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
 }
 
+/// Makes an answer on another thread than the one that takes events: thousands of rows take a while to be written.
+async fn aside(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(answer).await {
+        Ok(answer) => answer,
+        Err(error) => failed(&format!("the answer was not made: {error}")),
+    }
+}
+
 /// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
 /// asked for, the most important first.
-async fn list<R: Serialize>(
+async fn list<R: Serialize + 'static>(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
+    listing: impl Fn(&Shared, &Filter) -> Listing<R> + Send + 'static,
+) -> Response {
+    match query {
+        Ok(Query(query)) => aside(move || listed(&shared, &query, order, listing)).await,
+        Err(error) => refused(&error.body_text()),
+    }
+}
+
+fn listed<R: Serialize>(
+    shared: &Shared,
+    query: &ListQuery,
+    order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return refused(&error.body_text()),
-    };
-    let Listing { rows, summary } = listing(&shared, &query.filter());
+    let Listing { rows, summary } = listing(shared, &query.filter());
     let mut rows: Vec<Row> = rows
         .iter()
         .filter_map(|row| match serde_json::to_value(row) {
@@ -165,10 +183,7 @@ async fn pages(
 async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {
     let checks = shared.identity().doctor;
     // The checks read files and try system calls.
-    match tokio::task::spawn_blocking(checks).await {
-        Ok(checks) => Json(checks).into_response(),
-        Err(error) => failed(&format!("the checks failed: {error}")),
-    }
+    aside(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
@@ -176,7 +191,9 @@ async fn report_route(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
-        Ok(Query(query)) => Json(report(&shared, &query.filter())).into_response(),
+        Ok(Query(query)) => {
+            aside(move || Json(report(&shared, &query.filter())).into_response()).await
+        }
         Err(error) => refused(&error.body_text()),
     }
 }
@@ -228,8 +245,8 @@ async fn history(
 #[must_use]
 pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
-    let state = shared.state();
-    let executors = state.list_executors(filter).rows;
+    // Each listing has the lock for itself: a report of a large state would hold everybody up.
+    let executors = shared.state().list_executors(filter).rows;
     let ids: BTreeSet<Option<String>> = executors
         .iter()
         .map(|row| row.who.application_id.clone())
@@ -246,7 +263,7 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 .filter(|row| row.who.application_id == id)
                 .cloned()
                 .collect();
-            let mut by_faults = state.list_rdds(&filter).rows;
+            let mut by_faults = shared.state().list_rdds(&filter).rows;
             let mut by_memory = by_faults.clone();
             by_faults.retain(|row| row.faults.page_faults > Some(0));
             by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
@@ -257,12 +274,12 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes)
             });
             by_memory.truncate(REPORT_ROWS);
-            let mut stages = state.list_stages(&filter);
+            let mut stages = shared.state().list_stages(&filter);
             stages
                 .rows
                 .sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             stages.rows.truncate(REPORT_ROWS);
-            let mut tasks = state.list_tasks(&filter).rows;
+            let mut tasks = shared.state().list_tasks(&filter).rows;
             tasks.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             tasks.truncate(REPORT_ROWS);
             ApplicationReport {
@@ -310,13 +327,15 @@ async fn metrics(Held(shared): Held<Arc<Shared>>, headers: HeaderMap) -> Respons
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    match shared.exporter().scrape(&shared, accept) {
+        .unwrap_or("")
+        .to_owned();
+    aside(move || match shared.exporter().scrape(&shared, &accept) {
         Ok((content_type, text)) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("cannot write the metrics: {error}\n"),
         )
             .into_response(),
-    }
+    })
+    .await
 }

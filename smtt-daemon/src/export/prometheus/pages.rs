@@ -50,6 +50,7 @@ impl Pages {
             families.count(table::RESOLVER_PAGES, &[], counts.pages);
             families.real(table::RESOLVER_CPU, Some(counts.cpu_ns as f64 / 1e9));
             families.count(table::RESOLVER_UNMAPPED, &[], counts.unmapped_bytes);
+            families.count(table::RESOLVER_DISCARDED, &[], counts.discarded);
         }
         for executor in executors {
             let named = chosen.get(&executor.key);

@@ -74,6 +74,8 @@ metrics! {
         "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
     EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
         "Page faults of an executor without a context, by class of the thread", "there were none of that class";
+    EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "executor_id"],
+        "Threads of an executor that found no free slot, so that what they do has no context", "the executor's slot file is not open";
     EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
         "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "there were no such samples";
     RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
@@ -108,6 +110,8 @@ metrics! {
         "CPU time for it in seconds", "[resolve] pages_per_second is 0";
     RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
         "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
+    RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
+        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[resolve] pages_per_second is 0";
     EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
     RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,

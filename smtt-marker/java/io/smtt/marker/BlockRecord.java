@@ -24,6 +24,8 @@ final class BlockRecord {
     private final long sizeBytes;
     private final long flags;
     private final long taskAttemptId;
+    /** Ranges that it has, also those beyond {@link #RANGES_MAX}. */
+    private final int rangeTotal;
     private final HeapArray[] arrays;
     /** Distance of a range from its array's first element; unused off heap. */
     private final long[] offsets;
@@ -43,8 +45,9 @@ final class BlockRecord {
                 | (task == null ? WITHOUT_TASK : 0);
         ByteBuffer[] chunks = entry instanceof SerializedMemoryEntry ? ((SerializedMemoryEntry<?>) entry).buffer().chunks() : new ByteBuffer[0];
         byte[][] columns = entry instanceof DeserializedMemoryEntry
-                ? Columns.of(((DeserializedMemoryEntry<?>) entry).value(), RANGES_MAX) : new byte[0][];
-        int count = Math.min(chunks.length, RANGES_MAX) + columns.length;
+                ? Columns.of(((DeserializedMemoryEntry<?>) entry).value()) : new byte[0][];
+        rangeTotal = chunks.length + columns.length;
+        int count = Math.min(rangeTotal, RANGES_MAX);
         arrays = new HeapArray[count];
         offsets = new long[count];
         addresses = new long[count];
@@ -60,7 +63,7 @@ final class BlockRecord {
                 offsets[i] = chunk.arrayOffset() + chunk.position();
             }
         }
-        for (int i = 0; i < columns.length; i++) {
+        for (int i = 0; i < count && columns.length > 0; i++) {
             lengths[i] = columns[i].length;
             arrays[i] = new HeapArray(columns[i]);
         }
@@ -123,7 +126,7 @@ final class BlockRecord {
         do {
             int count = Math.min(total - first, FactWriter.RANGES_MAX);
             FactWriter fact = teller.facts.begin(form).word(rdd).word(partition).word(sizeBytes).word(flags).word(taskAttemptId)
-                    .word(total).word(first).word(count);
+                    .word(rangeTotal).word(first).word(count);
             for (int i = first; i < first + count; i++) {
                 fact.word(addresses[i]).word(lengths[i]);
             }

@@ -12,8 +12,8 @@ final class Columns {
 
     private Columns() {}
 
-    /** The arrays of a block's value, as many as {@code most}; none where it is something else. */
-    static byte[][] of(Object value, int most) {
+    /** The arrays of a block's value; none where it is something else. */
+    static byte[][] of(Object value) {
         if (!(value instanceof Object[]) || ((Object[]) value).length == 0) {
             return NONE;
         }
@@ -32,12 +32,11 @@ final class Columns {
                 found[i] = (byte[][]) buffers.invoke(batches[i]);
                 count += found[i].length;
             }
-            byte[][] all = new byte[Math.min(count, most)][];
+            byte[][] all = new byte[count][];
             int at = 0;
             for (byte[][] batch : found) {
-                for (int i = 0; i < batch.length && at < all.length; i++) {
-                    all[at++] = batch[i];
-                }
+                System.arraycopy(batch, 0, all, at, batch.length);
+                at += batch.length;
             }
             return all;
         } catch (ReflectiveOperationException e) {
