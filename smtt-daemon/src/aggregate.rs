@@ -4,23 +4,30 @@
 //! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
 //! cap; what has no room goes to an overflow row, with a counter.
 
+mod crowd;
 mod executor;
 mod faults;
 mod heap;
+mod held;
+pub mod history;
 mod memory;
 mod pages;
 mod reads;
 mod task;
+mod uses;
 pub mod view;
 mod walks;
 
-pub use executor::{Executor, Peak, Rdd, Spans};
+pub use executor::{Executor, Peak, Rdd, SlotsSay, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
-pub use memory::{Block, Held, Memory, Page, PageKey};
+pub use held::Held;
+pub use history::HistoryRow;
+pub use memory::{Block, Memory, Page, PageKey};
 pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
 pub use reads::{Heat, NodeReads};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
+pub use uses::Uses;
 pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 
 use crate::attribute::{Claim, Names, names};
@@ -254,7 +261,10 @@ impl State {
                 continue;
             }
             match self.executor(*key, now_ns) {
-                Some(executor) => executor.counters = *totals,
+                Some(executor) => {
+                    executor.counters = *totals;
+                    executor.see_first_minute(now_ns);
+                }
                 None => self.remember_stranger(*key, *totals),
             }
         }
@@ -330,11 +340,11 @@ impl State {
         self.measured.page_faults = measured;
     }
 
-    /// What an executor's marker says it has emitted, from its slot file. Read it after the kernel side's
-    /// counters, so that it is never behind them.
-    pub fn set_facts_emitted(&mut self, executor: u64, facts: u64) {
+    /// What an executor's marker says in its slot file. Read it after the kernel side's counters, so that it is never
+    /// behind them.
+    pub fn set_slots(&mut self, executor: u64, said: SlotsSay) {
         if let Some(executor) = self.executors.get_mut(&executor) {
-            executor.facts_emitted = Some(facts);
+            executor.slots = Some(said);
         }
     }
 
@@ -460,7 +470,7 @@ impl State {
         self.executors
             .values()
             .filter_map(|executor| {
-                let (emitted, seen) = (executor.facts_emitted?, executor.counters.facts_seen);
+                let (emitted, seen) = (executor.slots?.facts_emitted, executor.counters.facts_seen);
                 // The last words of a dying executor are counted by the kernel side after its slots were last read.
                 Some((
                     if executor.died_ns.is_some() {

@@ -5,7 +5,7 @@
 //!
 //! 1. take the counts of the source (`SourceCounts`);
 //! 2. take the readings of the probes and give them to `State::add`;
-//! 3. read `facts_emitted` of every open slot file and give them to `State::set_facts_emitted`;
+//! 3. read every open slot file and give what it says to `State::set_slots`;
 //! 4. `State::expire`;
 //! 5. [`Shared::tick`] with the counts of the source and of the decoder.
 //!

@@ -3,9 +3,11 @@
 //! Exit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 the daemon cannot be reached, 77 no permission,
 //! 78 wrong configuration.
 
+mod advise;
 pub mod args;
 pub mod columns;
 mod doctor;
+mod html;
 pub mod human;
 mod listing;
 mod pages;
@@ -64,6 +66,17 @@ pub enum Failure {
         /// What to do about it, or nothing.
         help: &'static str,
     },
+    /// A page cannot be made of what was asked for.
+    #[error("{0}")]
+    Report(String),
+    /// A page cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Page {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// The answer cannot be written.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
@@ -78,14 +91,14 @@ impl Failure {
                 Exit::Unreachable
             }
             Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
-            Self::Client(ClientError::Refused(_)) => Exit::Usage,
+            Self::Client(ClientError::Refused(_)) | Self::Report(_) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
             Self::Trace { error, .. }
                 if matches!(error.kind(), io::ErrorKind::PermissionDenied) =>
             {
                 Exit::NoPermission
             }
-            Self::Trace { .. } | Self::Write(_) => Exit::Degraded,
+            Self::Trace { .. } | Self::Page { .. } | Self::Write(_) => Exit::Degraded,
         }
     }
 }
@@ -182,8 +195,16 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
-        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, *by)),
-        Command::Report(filter) => runtime.block_on(report::run(&client, output, filter)),
+        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, by)),
+        Command::Report {
+            filter,
+            html: true,
+            output,
+        } => runtime.block_on(html::run(&client, filter, output.as_deref())),
+        Command::Report { filter, .. } => runtime.block_on(report::run(&client, output, filter)),
+        Command::Advise { app, all } => {
+            runtime.block_on(advise::run(&client, output, app.as_deref(), *all))
+        }
         Command::Trace(query) => trace::run(output, query),
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),

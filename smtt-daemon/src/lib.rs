@@ -1,4 +1,5 @@
 //! The SMTT daemon: source -> decode -> attribute -> aggregate -> export.
+pub mod advise;
 pub mod aggregate;
 pub mod attribute;
 pub mod calibrate;

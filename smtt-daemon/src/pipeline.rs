@@ -308,26 +308,16 @@ impl Middle {
         }
     }
 
-    /// Takes a batch of records into the state.
+    /// Takes a batch of records into the state, which is locked for no more than that.
     fn take(&mut self, batch: &[Record]) {
-        let mut state = self.shared.state();
-        // After the records came and before any of them counts: no collection of their time is missed.
-        for (executor, way, begun) in self.executors.collections() {
-            state.set_collections(executor, way, begun);
-        }
-        if let Some(tap) = &mut self.tap {
-            tap.begin();
-        }
+        let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
             let event = decode(header, payload);
             self.decoded.count(&event);
             match event {
                 Ok(event) => {
                     follow(&mut self.executors, &mut self.probes, header, &event.fact);
-                    if let Some(tap) = &mut self.tap {
-                        tap.see(&state, &event);
-                    }
-                    state.apply(event);
+                    events.push(event);
                 }
                 Err(error) => tracing::debug!(
                     pid = header.pid,
@@ -335,6 +325,21 @@ impl Middle {
                     "a record is skipped: {error}"
                 ),
             }
+        }
+        // After the records came and before any of them counts: no collection of their time is missed.
+        let collections: Vec<_> = self.executors.collections().collect();
+        let mut state = self.shared.state();
+        for (executor, way, begun) in collections {
+            state.set_collections(executor, way, begun);
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
+        }
+        for event in events {
+            if let Some(tap) = &mut self.tap {
+                tap.see(&state, &event);
+            }
+            state.apply(event);
         }
         if let Some(tap) = &mut self.tap {
             tap.end();
@@ -369,21 +374,30 @@ impl Middle {
         let now = now_boot_ns();
         match self.probes.readings() {
             Ok(readings) => {
-                let mut state = self.shared.state();
-                state.add(&readings, now);
-                for (executor, facts) in self.executors.facts_emitted() {
-                    state.set_facts_emitted(executor, facts);
-                }
-                for (executor, way, begun) in self.executors.collections() {
-                    state.set_collections(executor, way, begun);
-                }
-                for (executor, request) in self.executors.heal(&readings, now) {
-                    state.resync_requested(executor, request, now);
-                }
-                for executor in self.executors.dead() {
-                    state.executor_gone(executor, now);
-                }
-                for executor in state.expire(now) {
+                // Files are read before the state is locked.
+                let slots = self.executors.slots_say();
+                let collections: Vec<_> = self.executors.collections().collect();
+                let healed = self.executors.heal(&readings, now);
+                let dead = self.executors.dead();
+                let forgotten = {
+                    let mut state = self.shared.state();
+                    state.add(&readings, now);
+                    for (executor, said) in slots {
+                        state.set_slots(executor, said);
+                    }
+                    for (executor, way, begun) in collections {
+                        state.set_collections(executor, way, begun);
+                    }
+                    for (executor, request) in healed {
+                        state.resync_requested(executor, request, now);
+                    }
+                    for executor in dead {
+                        state.executor_gone(executor, now);
+                    }
+                    state.record_history(now);
+                    state.expire(now)
+                };
+                for executor in forgotten {
                     self.executors.forget(executor);
                     if let Err(error) = self.probes.forget_executor(executor) {
                         tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");

@@ -9,8 +9,8 @@
 //! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
 //! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
 //! away. Where the marker does not count collections, such addresses are those that it told last.
-//! How often pages are touched is not looked at: kernels
-//! seldom offer it (idle page tracking is in none of the distributions tried), so heat is taken from Spark's reads.
+//! How often pages are touched is not looked at: kernels seldom offer it (idle page tracking is in none of the
+//! distributions tried), so heat is taken from Spark's reads.
 
 mod budget;
 mod kernel;

@@ -21,6 +21,8 @@ use tokio::sync::oneshot;
 
 use smtt_common::counter::{COUNTERS, ContextKey, Counter, ExecutorCounters, FaultCounters};
 
+#[path = "ctl/advise.rs"]
+mod advise;
 #[path = "ctl/pages.rs"]
 mod pages;
 

@@ -6,6 +6,8 @@
 
 #[path = "spark/addresses.rs"]
 mod addresses;
+#[path = "spark/advise.rs"]
+mod advise;
 #[path = "spark/execution.rs"]
 mod execution;
 #[path = "spark/experiment.rs"]

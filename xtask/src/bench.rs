@@ -3,6 +3,7 @@
 //! Everything that is compared runs in turns in one run, because the machine's speed changes from one run to
 //! the next; printed are ratios or differences of neighbours, and their median.
 
+mod access;
 mod fault;
 mod job;
 mod pages;
@@ -83,6 +84,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("trace") {
         trace::trace(places, &folder.join("trace"))?;
     }
+    if wanted("access") {
+        access::access(places, &folder.join("access"))?;
+    }
     if wanted("job") {
         job::traced(places, &folder.join("job"))?;
     }
@@ -100,13 +104,14 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 9] {
+pub fn names() -> [&'static str; 10] {
     [
         "switch",
         "fault",
         "pages",
         "idle",
         "trace",
+        "access",
         "job",
         "everything",
         "sample",

@@ -91,7 +91,7 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
         result.trim_start_matches("RESULT ")
     );
     println!(
-        "kept: {0}/metrics.txt, {0}/report.json, {0}/daemon.log, {0}/spark/spark.log",
+        "kept: {0}/report.html (open it in a browser), {0}/metrics.txt, {0}/report.json, {0}/daemon.log, {0}/spark/spark.log",
         shown(places, &folder)
     );
     Ok(())
@@ -252,6 +252,12 @@ fn keep(daemon: &Daemon, application: &str, folder: &Path) -> Result<()> {
         "{}",
         daemon.ask(&["report", "--app", application])?.trim_end()
     );
+    println!(
+        "{}",
+        daemon.ask(&["advise", "--app", application])?.trim_end()
+    );
+    let page = folder.join("report.html").display().to_string();
+    daemon.ask(&["report", "--html", "--app", application, "--output", &page])?;
     fs::write(folder.join("metrics.txt"), daemon.metrics()?)?;
     let report = daemon.json(&["report", "--app", application])?;
     fs::write(

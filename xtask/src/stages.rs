@@ -90,7 +90,7 @@ const STAGES: [Stage; 6] = [
                 "--test-threads=1",
             ],
         ],
-        limit: Duration::from_secs(1500),
+        limit: Duration::from_secs(2700),
     },
     Stage {
         name: "vm",

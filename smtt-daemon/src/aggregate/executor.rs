@@ -1,9 +1,12 @@
 //! One executor: everything that was told or counted under its key.
 
 use super::heap::{Heap, Trust};
-use super::memory::{Held, Memory};
+use super::held::Held;
+use super::history::History;
+use super::memory::Memory;
 use super::pages::{Mark, Seen};
 use super::task::{OverCap, TaskState, Tasks};
+use super::uses::{Left, Uses};
 use super::walks::{Distribution, LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
 use crate::attribute::{Agreement, Doing, Owner, RddKey, StageKey, Who};
@@ -17,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 const IDS_MAX: usize = 8192;
 /// Pages of a task that are still there so long after its end were freed by a fact that got lost, in nanoseconds.
 const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
+
+/// What counts as the start of an executor, in nanoseconds.
+const FIRST_MINUTE_NS: u64 = 60_000_000_000;
 
 /// One RDD, as one executor saw it.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +45,8 @@ pub struct Rdd {
     pub walk_samples_by_address: u64,
     /// Most that it ever held.
     pub peak: Peak,
+    /// What became of its blocks.
+    pub uses: Uses,
     touched_ns: u64,
 }
 
@@ -75,6 +83,15 @@ pub struct Spans {
 struct Resync {
     request: u64,
     since_ns: u64,
+}
+
+/// What a marker says in its slot file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotsSay {
+    /// Facts that it has told since its probes were in place.
+    pub facts_emitted: u64,
+    /// Threads that found no free slot: what they do has no context.
+    pub slots_refused: u64,
 }
 
 /// One executor.
@@ -122,8 +139,14 @@ pub struct Executor {
     pub walk_agreement: Agreement,
     /// Most that all its RDDs together ever held.
     pub peak: Peak,
-    /// Facts that the marker says it has emitted; `None` where its slot file is not open.
-    pub facts_emitted: Option<u64>,
+    /// All its page faults up to a minute after it was first heard of; `None` until then.
+    pub faults_first_minute: Option<u64>,
+    /// What it held over time.
+    pub history: History,
+    /// Partitions of cached RDDs that left its memory.
+    left: Left,
+    /// What its marker says in its slot file; `None` where that is not open.
+    pub slots: Option<SlotsSay>,
     /// Ended tasks whose last samples may still come, the oldest first.
     finishing: VecDeque<(u64, u64)>,
     resync: Option<Resync>,
@@ -176,6 +199,7 @@ impl Executor {
             let over = self.rdds.entry(RddKey::Overflow).or_default();
             faults::add(&mut over.faults, &rdd.faults);
             over.samples_by_address += rdd.samples_by_address;
+            over.uses.fold(&rdd.uses);
             over.walk_samples_by_address += rdd.walk_samples_by_address;
             over.walks.fold(&rdd.walks);
             over.distribution.fold(&rdd.distribution);
@@ -256,6 +280,17 @@ impl Executor {
                 Some(stage) => stage.add_walks(growth, who.rdd, now_ns),
                 None => self.tasks.stages_over_cap.walks.add(growth),
             }
+        }
+    }
+
+    /// Keeps the page faults of its first minute, once that is over.
+    pub(super) fn see_first_minute(&mut self, now_ns: u64) {
+        if self.faults_first_minute.is_none()
+            && now_ns.saturating_sub(self.first_seen_ns) >= FIRST_MINUTE_NS
+        {
+            let with = faults::total(&self.counters.attributed);
+            let without = faults::total(&faults::unattributed(&self.counters));
+            self.faults_first_minute = Some(with.saturating_add(without));
         }
     }
 
@@ -345,7 +380,10 @@ impl Executor {
                 return room(self.tasks.ended(&fact, now_ns, caps));
             }
             Fact::BlockStored(fact) => {
-                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let known = self.memory.blocks.contains_key(&fact.block_id);
+                let left = self.left.take(&fact, known);
+                let (rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                rdd.uses.stored(&fact, known, left, now_ns);
                 let stage = fact
                     .task_attempt_id
                     .and_then(|id| self.tasks.tasks.get(&id))
@@ -359,10 +397,24 @@ impl Executor {
                 return self.memory.block_moved(&fact, now_ns, limits);
             }
             Fact::BlockRead(fact) => {
+                // Also of a block that is not (or no longer) here: the RDD is of use.
+                if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                    rdd.uses.reads += 1;
+                }
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return self.memory.block_read(&fact, heap_known, now_ns);
             }
-            Fact::BlockRemoved(fact) => return self.memory.block_removed(&fact),
+            Fact::BlockRemoved(fact) => {
+                let outcome = self.memory.block_removed(&fact);
+                if outcome == Outcome::Applied {
+                    self.left.add(fact.rdd_id, fact.partition);
+                    if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                        rdd.uses.removed += 1;
+                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
+                    }
+                }
+                return outcome;
+            }
             Fact::PageAllocated(fact) => {
                 if fact.told_again {
                     self.heap.moved();

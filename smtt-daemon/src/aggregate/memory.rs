@@ -3,12 +3,14 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
 //! hand without a walk through the tables; a test compares the two.
 
-use super::pages::{LastLook, Mark, Resolved, mark, usable};
+use super::crowd::Crowd;
+use super::held::Held;
+use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
@@ -37,6 +39,7 @@ pub struct Block {
     pub range_total: u64,
     /// Address and length of each range; (0, 0) where not told yet.
     pub ranges: Vec<(u64, u64)>,
+    placed: Placed,
     /// How often it was read.
     pub reads: u64,
     /// How often of late.
@@ -87,43 +90,18 @@ fn difference(after: u64, before: u64) -> i64 {
     }
 }
 
-/// What one RDD holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Bytes of its blocks in memory.
-    pub storage_bytes: u64,
-    /// Its blocks in memory.
-    pub blocks: u64,
-    /// Of them, how many are objects, whose size Spark only estimates.
-    pub estimated_blocks: u64,
-    /// Bytes of execution memory that were allocated while it was current.
-    pub execution_bytes: u64,
-    /// Pages and grants that make them up.
-    pub pages: u64,
+/// The part of so many bytes that is not on the Java heap: all or nothing.
+const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
+    if on_heap { 0 } else { bytes }
 }
 
-impl Held {
-    /// Whether it holds nothing.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.blocks == 0 && self.pages == 0
-    }
-
-    /// Adds what another one holds.
-    pub fn add(&mut self, more: &Self) {
-        self.storage_bytes = self.storage_bytes.saturating_add(more.storage_bytes);
-        self.blocks += more.blocks;
-        self.estimated_blocks += more.estimated_blocks;
-        self.execution_bytes = self.execution_bytes.saturating_add(more.execution_bytes);
-        self.pages += more.pages;
-    }
-
-    fn take(&mut self, less: &Self) {
-        self.storage_bytes = self.storage_bytes.saturating_sub(less.storage_bytes);
-        self.blocks = self.blocks.saturating_sub(less.blocks);
-        self.estimated_blocks = self.estimated_blocks.saturating_sub(less.estimated_blocks);
-        self.execution_bytes = self.execution_bytes.saturating_sub(less.execution_bytes);
-        self.pages = self.pages.saturating_sub(less.pages);
+/// What a page or grant of that size holds.
+fn held_by_page(on_heap: bool, bytes: u64) -> Held {
+    Held {
+        execution_bytes: bytes,
+        pages: 1,
+        execution_off_heap_bytes: off_heap(on_heap, bytes),
+        ..Held::default()
     }
 }
 
@@ -143,15 +121,13 @@ impl Block {
     /// What stands for it at its addresses; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&self.ranges))
+        self.placed.mark(self.serial)
     }
 
     /// Bytes whose addresses are known.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
-        usable(&self.ranges)
-            .map(|(_, length)| length)
-            .fold(0, u64::saturating_add)
+        self.placed.bytes()
     }
 
     fn held(&self) -> Held {
@@ -159,6 +135,7 @@ impl Block {
             storage_bytes: self.size_bytes,
             blocks: 1,
             estimated_blocks: u64::from(!self.serialized),
+            storage_off_heap_bytes: off_heap(self.on_heap, self.size_bytes),
             ..Held::default()
         }
     }
@@ -180,15 +157,11 @@ impl Page {
     /// What stands for it at its address; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
-        mark(self.serial, usable(&[(self.address, self.size_bytes)]))
+        Placed::at(self.address, self.size_bytes).mark(self.serial)
     }
 
     fn held(&self) -> Held {
-        Held {
-            execution_bytes: self.size_bytes,
-            pages: 1,
-            ..Held::default()
-        }
+        held_by_page(self.on_heap, self.size_bytes)
     }
 }
 
@@ -197,11 +170,13 @@ impl Page {
 pub struct Memory {
     /// By Spark's name of the block.
     pub blocks: HashMap<String, Block>,
+    /// Blocks without a row in that table: only their sizes.
+    pub crowd: Crowd,
     /// By task and page number, or task and consumer.
     pub pages: HashMap<PageKey, Page>,
     /// Addresses of both.
     pub addresses: AddressMap,
-    /// Bytes of blocks that had no room in the table when they were stored, since the start.
+    /// Blocks that had no room in the table when they were stored, since the start.
     pub blocks_over_cap: u64,
     /// Pages that had no room in the table, since the start.
     pub pages_over_cap: u64,
@@ -232,36 +207,6 @@ impl Memory {
     #[must_use]
     pub const fn total(&self) -> Held {
         self.all
-    }
-
-    /// Bytes of live execution memory by task attempt and class that asked for it.
-    #[must_use]
-    pub fn by_task_and_consumer(&self) -> HashMap<u64, BTreeMap<&str, u64>> {
-        let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
-        for page in self.pages.values() {
-            if let Some(task) = page.task {
-                let sum = all
-                    .entry(task)
-                    .or_default()
-                    .entry(&page.consumer)
-                    .or_default();
-                *sum = sum.saturating_add(page.size_bytes);
-            }
-        }
-        all
-    }
-
-    /// Bytes of live execution memory by class that asked for it.
-    #[must_use]
-    pub fn by_consumer(&self) -> BTreeMap<String, u64> {
-        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
-        for page in self.pages.values() {
-            let sum = all.entry(&page.consumer).or_default();
-            *sum = sum.saturating_add(page.size_bytes);
-        }
-        all.into_iter()
-            .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
-            .collect()
     }
 
     fn hold(&mut self, rdd: RddKey, more: &Held) {
@@ -299,6 +244,11 @@ impl Memory {
             if fact.range_first == 0 {
                 self.blocks_over_cap += 1;
             }
+            let rows = limits.blocks_per_executor;
+            if let Some((rdd, before, now)) = self.crowd.stored(fact, time_ns, rows) {
+                self.hold(rdd, &now);
+                self.release(rdd, &before);
+            }
             return Outcome::OverCap("blocks");
         }
         let same = known.is_some_and(|block| {
@@ -315,6 +265,7 @@ impl Memory {
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
+            self.leave_crowd(fact.rdd_id, fact.partition);
             let block = Block {
                 serial: self.serial(),
                 rdd,
@@ -327,6 +278,7 @@ impl Memory {
                 stage,
                 range_total: fact.range_total,
                 ranges: Vec::new(),
+                placed: Placed::default(),
                 reads,
                 heat,
                 waiting: Waiting::default(),
@@ -392,6 +344,7 @@ impl Memory {
                 continue;
             }
             self.addresses.remove(old.0, old.1, owner.serial);
+            block.placed.remove(index, old);
             block.ranges[index] = (0, 0);
             if range.0 == 0 {
                 // The marker could not find out where it is.
@@ -401,6 +354,7 @@ impl Memory {
                 && self.addresses.insert(range.0, range.1, owner)
             {
                 block.ranges[index] = *range;
+                block.placed.add(index, *range);
             } else {
                 self.ranges_refused += 1;
             }
@@ -418,6 +372,14 @@ impl Memory {
         }
         self.release(block.rdd, &block.held());
         true
+    }
+
+    fn leave_crowd(&mut self, rdd: Option<u32>, partition: Option<u32>) -> bool {
+        let left = self.crowd.removed(rdd, partition);
+        if let Some((rdd, held)) = &left {
+            self.release(*rdd, held);
+        }
+        left.is_some()
     }
 
     /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
@@ -465,7 +427,7 @@ impl Memory {
 
     /// A block left memory.
     pub(super) fn block_removed(&mut self, fact: &BlockRemoved) -> Outcome {
-        if self.remove_block(&fact.block_id) {
+        if self.remove_block(&fact.block_id) || self.leave_crowd(fact.rdd_id, fact.partition) {
             Outcome::Applied
         } else {
             Outcome::Ignored("block_not_known")
@@ -489,7 +451,7 @@ impl Memory {
         if let Some(page) = self.pages.get_mut(&key) {
             page.told_ns = time_ns;
             if matches!(key, PageKey::Grant(..)) {
-                let (rdd, before) = (page.rdd, page.size_bytes);
+                let (rdd, on_heap, before) = (page.rdd, page.on_heap, page.size_bytes);
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
@@ -498,7 +460,7 @@ impl Memory {
                 };
                 page.told_in = told_in.or(page.told_in);
                 let after = page.size_bytes;
-                self.resized(rdd, before, after);
+                self.resized(rdd, on_heap, before, after);
                 return (Outcome::Applied, difference(after, before));
             }
             if page.address == fact.address && page.size_bytes == fact.size_bytes {
@@ -547,10 +509,10 @@ impl Memory {
             let Some(grant) = self.pages.get_mut(&key) else {
                 return (Outcome::Ignored("page_not_known"), 0);
             };
-            let (rdd, before) = (grant.rdd, grant.size_bytes);
+            let (rdd, on_heap, before) = (grant.rdd, grant.on_heap, grant.size_bytes);
             grant.size_bytes = before.saturating_sub(fact.size_bytes);
             let after = grant.size_bytes;
-            self.resized(rdd, before, after);
+            self.resized(rdd, on_heap, before, after);
             if after == 0 {
                 self.page_forgotten(&key);
             }
@@ -563,23 +525,9 @@ impl Memory {
     }
 
     /// A grant has another size now.
-    fn resized(&mut self, rdd: RddKey, before: u64, after: u64) {
-        self.hold(
-            rdd,
-            &Held {
-                execution_bytes: after,
-                pages: 1,
-                ..Held::default()
-            },
-        );
-        self.release(
-            rdd,
-            &Held {
-                execution_bytes: before,
-                pages: 1,
-                ..Held::default()
-            },
-        );
+    fn resized(&mut self, rdd: RddKey, on_heap: bool, before: u64, after: u64) {
+        self.hold(rdd, &held_by_page(on_heap, after));
+        self.release(rdd, &held_by_page(on_heap, before));
     }
 
     /// Removes a page and its addresses; returns its size in bytes.
@@ -612,6 +560,7 @@ impl Memory {
             self.reads.add(block.rdd, &unseen);
         }
         self.blocks.clear();
+        self.crowd = Crowd::default();
         self.pages.clear();
         self.held.clear();
         self.all = Held::default();
@@ -629,6 +578,9 @@ impl Memory {
             .collect();
         for name in &blocks {
             self.remove_block(name);
+        }
+        for (rdd, held) in self.crowd.sweep(since_ns) {
+            self.release(rdd, &held);
         }
         blocks.len() as u64 + self.drop_pages(|page| page.told_ns < since_ns)
     }

@@ -5,7 +5,7 @@
 //! present, swapped, never touched and not mapped adds up to its size. Figures stand for the addresses that were
 //! looked at; when the owner has others by now, they are not shown any more.
 
-use super::{Executor, State};
+use super::{Block, Executor, State};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -209,25 +209,70 @@ pub struct ResolveCounts {
     pub unmapped_bytes: u64,
 }
 
-/// Where an owner is: each range that has an address, and what stands for all of them together.
-pub(super) fn mark(serial: u64, ranges: impl Iterator<Item = (u64, u64)>) -> Option<Mark> {
-    let mut hasher = DefaultHasher::new();
-    let mut any = false;
-    for range in ranges {
-        range.hash(&mut hasher);
-        any = true;
+/// What stands for the ranges of an owner, kept while they come and go: a block may have thousands, and every read of
+/// it and every listing asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// Sum of what stands for each of them.
+    addresses: u64,
+    ranges: u64,
+    /// Wide enough for any number of impossible lengths, so that what is added can be taken away again.
+    bytes: u128,
+}
+
+impl Placed {
+    /// One range only.
+    pub(super) fn at(address: u64, length: u64) -> Self {
+        let mut placed = Self::default();
+        placed.add(0, (address, length));
+        placed
     }
-    any.then(|| Mark {
-        serial,
-        addresses: hasher.finish(),
-    })
+
+    fn one(index: usize, range: (u64, u64)) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (index, range).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The range of that index is known now.
+    pub(super) fn add(&mut self, index: usize, range: (u64, u64)) {
+        if is_usable(range) {
+            self.addresses = self.addresses.wrapping_add(Self::one(index, range));
+            self.ranges += 1;
+            self.bytes = self.bytes.saturating_add(u128::from(range.1));
+        }
+    }
+
+    /// The range of that index was this one, and is not any more.
+    pub(super) fn remove(&mut self, index: usize, range: (u64, u64)) {
+        if is_usable(range) {
+            self.addresses = self.addresses.wrapping_sub(Self::one(index, range));
+            self.ranges = self.ranges.saturating_sub(1);
+            self.bytes = self.bytes.saturating_sub(u128::from(range.1));
+        }
+    }
+
+    /// Bytes whose addresses are known.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
+    }
+
+    /// What stands for the owner at its addresses; `None` where it has none.
+    pub(super) fn mark(&self, serial: u64) -> Option<Mark> {
+        (self.ranges > 0).then_some(Mark {
+            serial,
+            addresses: self.addresses,
+        })
+    }
+}
+
+const fn is_usable((address, length): (u64, u64)) -> bool {
+    address != 0 && length > 0 && address.checked_add(length).is_some()
 }
 
 /// Ranges that can be looked at.
-pub(super) fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
-    ranges.iter().copied().filter(|(address, length)| {
-        *address != 0 && *length > 0 && address.checked_add(*length).is_some()
-    })
+fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
+    ranges.iter().copied().filter(|range| is_usable(*range))
 }
 
 impl Executor {
@@ -238,11 +283,11 @@ impl Executor {
             ..Targets::default()
         };
         let heap = self.heap.trust().can_be_looked_at();
-        let mut add = |serial: u64, on_heap: bool, ranges: &[(u64, u64)]| {
+        let mut add = |mark: Option<Mark>, on_heap: bool, ranges: &[(u64, u64)]| {
             if on_heap && !heap {
                 return;
             }
-            if let Some(mark) = mark(serial, usable(ranges)) {
+            if let Some(mark) = mark {
                 let owner = targets.owners.len();
                 targets.owners.push(mark);
                 targets.on_heap.push(on_heap);
@@ -256,11 +301,11 @@ impl Executor {
             }
         };
         for block in self.memory.blocks.values() {
-            add(block.serial(), block.on_heap, &block.ranges);
+            add(block.mark(), block.on_heap, &block.ranges);
         }
         for page in self.memory.pages.values() {
             add(
-                page.serial(),
+                page.mark(),
                 page.on_heap,
                 &[(page.address, page.size_bytes)],
             );
@@ -270,10 +315,10 @@ impl Executor {
 
     /// Bytes that have addresses, for shares of a budget.
     fn addressed_bytes(&self) -> u64 {
-        let blocks = self.memory.blocks.values().flat_map(|block| &block.ranges);
+        let blocks = self.memory.blocks.values();
         let pages = self.memory.pages.values();
         blocks
-            .map(|(_, length)| *length)
+            .map(Block::addressed_bytes)
             .chain(
                 pages
                     .filter(|page| page.address != 0)
@@ -325,5 +370,35 @@ impl State {
     /// Sets what the resolver has done since the start.
     pub fn set_resolve_counts(&mut self, counts: ResolveCounts) {
         self.resolve_counts = Some(counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_stands_for_where_every_range_is() {
+        let (mut moved, at_home) = (Placed::at(4096, 100), Placed::at(4096, 100));
+        assert_eq!(moved.mark(7), at_home.mark(7));
+        assert_ne!(moved.mark(7), moved.mark(8));
+        moved.remove(0, (4096, 100));
+        assert_eq!((moved.mark(7), moved.bytes()), (None, 0));
+        moved.add(0, (8192, 100));
+        assert_ne!(moved.mark(7), at_home.mark(7));
+        moved.remove(0, (8192, 100));
+        moved.add(0, (4096, 100));
+        assert_eq!(moved, at_home);
+        // Two that change places are not where they were.
+        let pair = |first, second| {
+            let mut placed = Placed::at(first, 10);
+            placed.add(1, (second, 10));
+            placed
+        };
+        assert_ne!(pair(4096, 8192).mark(7), pair(8192, 4096).mark(7));
+        assert_eq!(pair(4096, 8192).bytes(), 20);
+        for impossible in [(0, 1), (1, 0), (u64::MAX, 2)] {
+            assert_eq!(Placed::at(impossible.0, impossible.1).mark(7), None);
+        }
     }
 }

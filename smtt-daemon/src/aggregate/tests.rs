@@ -1,6 +1,7 @@
 //! Replays of event sequences against the views: each event goes through the bytes of its record, as on the ring.
 
 mod heap;
+mod history;
 mod hostile;
 mod life;
 mod pages;
@@ -217,5 +218,6 @@ fn filter(
         rdd: owned(rdd),
         stage: owned(stage),
         task: None,
+        block: None,
     }
 }

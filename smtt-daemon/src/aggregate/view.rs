@@ -7,7 +7,7 @@ mod rdds;
 mod walks;
 mod work;
 
-pub use executors::ExecutorRow;
+pub use executors::{ExecutorRow, SpanRow};
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
@@ -43,6 +43,9 @@ pub struct Filter {
     /// Task attempt id, of listings of tasks and of where bytes are: the task itself, and what it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// Spark's name of a block, of listings of blocks and of where bytes are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
 }
 
 impl Filter {
@@ -107,7 +110,7 @@ pub struct Who {
 }
 
 impl Who {
-    fn new(executor: &Executor) -> Self {
+    pub(super) fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),
@@ -147,7 +150,7 @@ pub struct Listing<Row> {
 
 impl State {
     /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
-    fn listing<Row>(
+    pub(super) fn listing<Row>(
         &self,
         filter: &Filter,
         mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>),

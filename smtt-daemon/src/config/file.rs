@@ -117,7 +117,7 @@ section!(Limits, "limits", {
     tasks_per_executor: u64 = 8192;
     /// Stage attempts of one executor.
     stages_per_executor: u64 = 1024;
-    /// Cached blocks of one executor.
+    /// Cached blocks of one executor that have rows; up to sixteen times as many more of RDDs count in sums only.
     blocks_per_executor: u64 = 8192;
     /// Pages and grants of execution memory of one executor.
     pages_per_executor: u64 = 16_384;

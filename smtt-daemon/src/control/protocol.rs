@@ -7,10 +7,14 @@
 //! | `/v1/executors`, `/v1/stages`, `/v1/tasks`, `/v1/rdds`, `/v1/blocks` | [`crate::aggregate::view::Listing`] |
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::aggregate::view::PagesRow`] |
 //! | `/v1/report` | [`Report`] |
+//! | `/v1/advise` | [`crate::advise::Advice`] |
+//! | `/v1/history` | [`Histories`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `sort` and `limit` in the query. An error is
+//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `block` (blocks and
+//! where bytes are), `sort` and `limit` in the query. An error is
 //! `{"error": "..."}` with a status of 400 or above.
 
+use crate::aggregate::HistoryRow;
 use crate::aggregate::view::{
     ExecutorRow, Filter, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
 };
@@ -151,6 +155,9 @@ pub struct ListQuery {
     /// Task attempt id: the task itself and the execution memory that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// Spark's name of a block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
     /// Field to sort by, with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
@@ -169,8 +176,20 @@ impl ListQuery {
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),
             task: self.task,
+            block: self.block.clone(),
         }
     }
+}
+
+/// What executors held over time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histories {
+    /// When this was asked, on the clock of the points: nanoseconds since boot.
+    pub now_ns: u64,
+    /// The same moment in milliseconds since 1970.
+    pub now_unix_ms: u64,
+    /// The executors.
+    pub rows: Vec<HistoryRow>,
 }
 
 /// Most rows of each table of a report.

@@ -77,7 +77,26 @@ pub enum Command {
         interval: Duration,
     },
     /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
-    Report(Filters),
+    Report {
+        /// Which rows.
+        #[command(flatten)]
+        filter: Filters,
+        /// A page of its own for a browser or paper, with findings and what was held over time.
+        #[arg(long, conflicts_with = "json")]
+        html: bool,
+        /// File to write instead of standard output; a folder gets a page for each application.
+        #[arg(short, long, value_name = "PATH", requires = "html")]
+        output: Option<PathBuf>,
+    },
+    /// What somebody should do something about: findings with their numbers and the remedy, the costliest first.
+    Advise {
+        /// Only this application (id or name).
+        #[arg(long, value_name = "ID")]
+        app: Option<String>,
+        /// Also what was checked without finding anything.
+        #[arg(long)]
+        all: bool,
+    },
     /// Records of single accesses, from the trace files. Works without the daemon too.
     Trace(TraceQuery),
     /// Measure what a page walk costs here, as the daemon does at its start.
@@ -164,12 +183,15 @@ fn age(text: &str) -> Result<Duration, String> {
 }
 
 /// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.
-#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+#[derive(Clone, Debug, Default, ClapArgs)]
 #[group(multiple = false)]
 pub struct PagesBy {
     /// A row for each cached block.
     #[arg(long)]
     pub blocks: bool,
+    /// A row for this block, on each executor that has it.
+    #[arg(long, value_name = "NAME")]
+    pub block: Option<String>,
     /// A row for each task attempt that holds execution memory.
     #[arg(long)]
     pub tasks: bool,
@@ -261,6 +283,8 @@ mod tests {
     fn rows_of_pages_stand_for_one_thing() {
         let parse = |more: &[&str]| Args::try_parse_from([&["smtt-ctl", "pages"], more].concat());
         assert!(parse(&["--rdd", "7", "--blocks"]).is_ok());
+        assert!(parse(&["--block", "rdd_7_0"]).is_ok());
+        assert!(parse(&["--block", "rdd_7_0", "--task", "3"]).is_err());
         assert!(parse(&["--blocks", "--tasks"]).is_err());
     }
 

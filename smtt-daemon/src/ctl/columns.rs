@@ -101,7 +101,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 11, 32>(
+    columns: &with_page_walks::<7, 12, 33>(
         [
             APPLICATION,
             EXECUTOR,
@@ -121,6 +121,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("blocks", "BLOCKS", Form::Count, 6),
             column("heap_addresses", "HEAP ADDRESSES", Form::Word, 6),
             column("facts_dropped", "DROPPED", Form::Count, 7),
+            column("slots_refused", "NO SLOT", Form::Count, 8),
             column("spark_version", "SPARK", Form::Word, 9),
             column("host", "HOST", Form::Text, 10),
         ],

@@ -56,9 +56,9 @@ pub(super) async fn run(
     client: &Client,
     output: Output,
     query: &Query,
-    by: PagesBy,
+    by: &PagesBy,
 ) -> Result<Exit, Failure> {
-    let kind = if by.blocks {
+    let kind = if by.blocks || by.block.is_some() {
         kind("/v1/pages/blocks", "blocks")
     } else if by.tasks || by.task.is_some() {
         kind("/v1/pages/tasks", "tasks that hold execution memory")
@@ -73,10 +73,14 @@ pub(super) async fn run(
         kind.path,
         query.filter.query_with(sort.as_deref(), query.limit)
     );
-    if let Some(task) = by.task {
-        question.push(if question.contains('?') { '&' } else { '?' });
-        question.push_str(&format!("task={task}"));
-    }
+    let task = by.task.map(|task| task.to_string());
+    let one = [("task", task.as_deref()), ("block", by.block.as_deref())];
+    let one = crate::control::client::query(&one);
+    question.push_str(&if question.contains('?') {
+        one.replacen('?', "&", 1)
+    } else {
+        one
+    });
     let mut listing: Rows = client.get(&question).await?;
     if output.json {
         output.json(&listing.rows)?;

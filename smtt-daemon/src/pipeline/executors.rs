@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 
+use crate::aggregate::SlotsSay;
 use crate::decode::PythonWorker;
 use crate::discover::{Found, SlotFile, host_pid};
 use crate::probes::{Probes, Readings};
@@ -100,20 +101,19 @@ impl Executors {
         self.requests
     }
 
-    /// What each marker says it has told since its probes were in place. Read after the kernel side's counters, so
-    /// that it is never behind them; half a megabyte per executor, which takes some 50 microseconds.
-    pub fn facts_emitted(&self) -> Vec<(u64, u64)> {
+    /// What each marker says in its slot file: facts that it has told since its probes were in place, and threads
+    /// without a slot. Read after the kernel side's counters, so that it is never behind them; half a megabyte per
+    /// executor, which takes some 50 microseconds.
+    pub fn slots_say(&self) -> Vec<(u64, SlotsSay)> {
+        let say = |slots: &SlotFile, told_before: u64| -> std::io::Result<SlotsSay> {
+            Ok(SlotsSay {
+                facts_emitted: slots.facts_emitted()?.saturating_sub(told_before),
+                slots_refused: slots.slots_refused()?,
+            })
+        };
         self.open
             .iter()
-            .filter_map(|(key, open)| {
-                Some((
-                    *key,
-                    open.slots
-                        .facts_emitted()
-                        .ok()?
-                        .saturating_sub(open.told_before),
-                ))
-            })
+            .filter_map(|(key, open)| Some((*key, say(&open.slots, open.told_before).ok()?)))
             .collect()
     }
 

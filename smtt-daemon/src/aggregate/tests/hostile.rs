@@ -213,7 +213,8 @@ fn blocks_pages_and_ranges_have_caps() {
             row.storage_memory_bytes,
             row.execution_memory_bytes
         ),
-        (4, 40, 40)
+        (10, 100, 40),
+        "all blocks count, four have a row"
     );
     let over = &state.list_executors(&Filter::default()).rows[0].over_cap;
     assert_eq!((over["blocks"], over["pages"]), (6, 6));
@@ -222,6 +223,63 @@ fn blocks_pages_and_ranges_have_caps() {
         state.counts().over_cap,
         BTreeMap::from([("blocks", 6), ("pages", 6)])
     );
+}
+
+#[test]
+fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
+    let mut state = state();
+    let partitions = 100_000;
+    let told = |again: bool| {
+        move |partition: u32| {
+            let start = 0x10_0000 + 256 * u64::from(partition);
+            stored(BlockFact {
+                told_again: again,
+                ..block(7, partition, 200, &[(start, 100), (start + 100, 100)])
+            })
+        }
+    };
+    let sums = |state: &State| {
+        let row = the_rdd(state, 1, 7);
+        (row.partitions_cached, row.storage_memory_bytes)
+    };
+    for partition in 0..partitions {
+        tell(&mut state, 1, S, told(false)(partition));
+    }
+    assert_eq!(sums(&state), (100_000, 20_000_000));
+    let listed = state.list_blocks(&Filter::default()).rows.len();
+    assert_eq!(listed, Limits::default().blocks_per_executor);
+    // A resync tells everything again, but for what is gone meanwhile.
+    state.resync_requested(key(1), 1, 2 * S);
+    for partition in (0..partitions).filter(|partition| partition % 10 != 0) {
+        tell(&mut state, 1, 3 * S, told(true)(partition));
+    }
+    tell(&mut state, 1, 4 * S, Fact::ResyncDone { request: 1 });
+    assert_eq!(sums(&state), (90_000, 18_000_000));
+    for partition in 0..partitions {
+        let removed = Fact::BlockRemoved(BlockRemoved {
+            block_id: format!("rdd_7_{partition}"),
+            rdd_id: Some(7),
+            partition: Some(partition),
+            activity: None,
+        });
+        tell(&mut state, 1, 5 * S, removed);
+    }
+    assert_eq!(sums(&state), (0, 0));
+    let executor = &state.executors()[&key(1)];
+    assert!(executor.memory.crowd.is_empty());
+    assert_eq!(executor.memory.addresses.len(), 0);
+}
+
+#[test]
+fn more_blocks_than_there_is_room_for_are_counted() {
+    let mut state = state_with(small());
+    let room = 17 * small().blocks_per_executor;
+    for partition in 0..1000 {
+        tell(&mut state, 1, S, stored(block(7, partition, 10, &[])));
+    }
+    assert_eq!(the_rdd(&state, 1, 7).partitions_cached, room as u64);
+    let over = &state.list_executors(&Filter::default()).rows[0].over_cap;
+    assert_eq!(over["blocks"], 1000 - small().blocks_per_executor as u64);
 }
 
 #[test]
@@ -442,10 +500,11 @@ proptest! {
             let storage: u64 = memory.blocks.values().map(|block| block.size_bytes).sum();
             let execution: u64 = memory.pages.values().map(|page| page.size_bytes).sum();
             let held = memory.total();
-            prop_assert_eq!((held.storage_bytes, held.blocks), (storage, memory.blocks.len() as u64));
+            prop_assert_eq!(held.blocks, (memory.blocks.len() + memory.crowd.len()) as u64);
+            prop_assert!(held.storage_bytes >= storage && (held.storage_bytes == storage || !memory.crowd.is_empty()));
             prop_assert_eq!((held.execution_bytes, held.pages), (execution, memory.pages.len() as u64));
             let rows = rdds(&state);
-            prop_assert_eq!(rows.iter().map(|row| row.storage_memory_bytes).sum::<u64>(), storage);
+            prop_assert_eq!(rows.iter().map(|row| row.storage_memory_bytes).sum::<u64>(), held.storage_bytes);
             prop_assert_eq!(rows.iter().map(|row| row.execution_memory_bytes).sum::<u64>(), execution);
             let listed: Vec<_> = state.list_stages(&Filter::default()).rows;
             let running: u64 = listed.iter().map(|row| row.tasks_running).sum();

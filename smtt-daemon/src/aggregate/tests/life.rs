@@ -64,6 +64,9 @@ fn a_resync_told_twice_changes_nothing() {
             state.list_tasks(&Filter::default()).rows,
             state.list_blocks(&Filter::default()).rows,
         );
+        rows.0
+            .iter_mut()
+            .for_each(|row| row.last_stored_age_ns = None);
         rows.1.iter_mut().for_each(|row| row.duration_ns = None);
         rows.2.iter_mut().for_each(|row| row.age_ns = 0);
         rows.2

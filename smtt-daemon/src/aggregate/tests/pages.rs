@@ -124,6 +124,31 @@ fn what_is_freed_moved_or_stored_anew_loses_its_figures() {
 }
 
 #[test]
+fn one_block_can_be_asked_for() {
+    let mut state = state();
+    for partition in 0..3 {
+        let address = u64::from(partition + 1) * MIB;
+        tell(&mut state, 1, 1, stored(off_heap(7, partition, address)));
+    }
+    tell(&mut state, 1, 1, Fact::PageAllocated(page(5, Some(0), MIB)));
+    let wanted = Filter {
+        block: Some("rdd_7_1".to_owned()),
+        ..Filter::default()
+    };
+    let named: Vec<_> = state
+        .list_pages(&wanted, PagesBy::Block)
+        .rows
+        .into_iter()
+        .map(|row| row.block_id)
+        .collect();
+    assert_eq!(named, [Some("rdd_7_1".to_owned())]);
+    // Of its RDD, the part that is this block.
+    let rdd = &state.list_pages(&wanted, PagesBy::Rdd).rows[0];
+    assert_eq!(rdd.held_bytes, MIB);
+    assert_eq!(state.list_blocks(&wanted).rows.len(), 1);
+}
+
+#[test]
 fn a_sample_stands_for_all_bytes_and_the_states_add_up() {
     let mut state = state();
     tell(&mut state, 1, 1, stored(off_heap(7, 0, MIB)));

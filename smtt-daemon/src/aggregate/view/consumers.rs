@@ -1,8 +1,8 @@
 //! Who holds a task's execution memory: writers, sorters and maps, by class.
 
-use crate::aggregate::Task;
+use crate::aggregate::{Memory, Task};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// All consumers of one class of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,31 @@ pub struct ConsumerRow {
     /// Whether that is Spark's estimate of the size of objects, not of memory that was granted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spark_peak_is_estimate: bool,
+}
+
+/// Bytes of live execution memory by task attempt and class that asked for it.
+pub(super) fn by_task(memory: &Memory) -> HashMap<u64, BTreeMap<&str, u64>> {
+    let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
+    for page in memory.pages.values() {
+        if let Some(task) = page.task {
+            let task = all.entry(task).or_default();
+            let sum = task.entry(&page.consumer).or_default();
+            *sum = sum.saturating_add(page.size_bytes);
+        }
+    }
+    all
+}
+
+/// Bytes of live execution memory by class that asked for it.
+pub(super) fn by_class(memory: &Memory) -> BTreeMap<String, u64> {
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    for page in memory.pages.values() {
+        let sum = all.entry(&page.consumer).or_default();
+        *sum = sum.saturating_add(page.size_bytes);
+    }
+    all.into_iter()
+        .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
+        .collect()
 }
 
 /// The consumers of a task: what they hold, and what they held at its end.

@@ -1,5 +1,6 @@
 //! Executors as rows.
 
+use super::consumers::by_class;
 use super::{Filter, Listing, PageWalkRow, Who, stages_of};
 use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
 use crate::attribute::Agreement;
@@ -39,9 +40,15 @@ pub struct ExecutorRow {
     pub heap_addresses_by: Option<String>,
     /// Collections that have begun since the marker follows them; absent where it does not.
     pub collections: Option<u64>,
+    /// Start of the JVM as it claims it, milliseconds since 1970.
+    pub start_unix_ms: Option<u64>,
+    /// Time since it was first heard of, up to its death, in nanoseconds.
+    pub watched_ns: u64,
     /// All its page faults.
     #[serde(flatten)]
     pub faults: FaultFigures,
+    /// Page faults up to a minute after it was first heard of; absent before that.
+    pub page_faults_first_minute: Option<u64>,
     /// Faults that were counted for a context.
     pub page_faults_attributed: Option<u64>,
     /// Faults that were not.
@@ -86,6 +93,10 @@ pub struct ExecutorRow {
     pub facts_dropped: u64,
     /// Threads that were refused a place in the kernel side's table.
     pub threads_refused: u64,
+    /// Threads that found no free slot in its slot file, so that what they do has no context; absent where that file
+    /// is not open.
+    #[serde(default)]
+    pub slots_refused: Option<u64>,
     /// Sampled addresses against contexts.
     pub address_samples: Agreement,
     /// Share of comparable samples whose address and context name the same RDD, 0 to 1.
@@ -196,7 +207,15 @@ impl State {
                 .and_then(HeapAddresses::name)
                 .map(str::to_owned),
             collections: executor.heap.collections(),
+            start_unix_ms: said.map(|said| said.start_unix_ms),
+            watched_ns: executor
+                .died_ns
+                .unwrap_or_else(|| self.now_ns())
+                .saturating_sub(executor.first_seen_ns),
             faults: figures,
+            page_faults_first_minute: executor
+                .faults_first_minute
+                .filter(|_| figures.page_faults.is_some()),
             page_faults_attributed: counted(&counters.attributed),
             page_faults_unattributed: counted(&unattributed),
             unattributed_share: (faults::total(&all) > 0)
@@ -212,7 +231,7 @@ impl State {
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: executor.peak.execution_bytes,
-            execution_memory_by_consumer: executor.memory.by_consumer(),
+            execution_memory_by_consumer: by_class(&executor.memory),
             blocks: held.blocks,
             rdds: executor
                 .rdds
@@ -233,6 +252,7 @@ impl State {
                 + counters.facts_unreadable
                 + counters.facts_ring_full,
             threads_refused: counters.threads_refused,
+            slots_refused: executor.slots.map(|said| said.slots_refused),
             address_samples: executor.agreement,
             address_agreement: executor.agreement.share(),
             spans: executor

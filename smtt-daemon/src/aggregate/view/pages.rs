@@ -203,18 +203,18 @@ impl Figures {
         })
     }
 
-    fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
+    pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
         let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
-        row.addresses = self.addressed.then(|| {
-            let trust = executor.heap.trust();
-            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
-        });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
             row.hotness = Some(self.reads_per_minute / self.blocks as f64);
             row.hotness_method = Some("block reads".to_owned());
         }
+        row.addresses = self.addressed.then(|| {
+            let trust = executor.heap.trust();
+            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
+        });
         if !self.is_measured() {
             return;
         }
@@ -275,14 +275,10 @@ fn each<'a>(
 ) {
     let seen = |mark: Option<Mark>, on_heap: bool| executor.looked(mark, on_heap);
     for (name, block) in &executor.memory.blocks {
-        let usable = block.ranges.iter().filter(|(address, _)| *address != 0);
-        let addressed = usable
-            .map(|(_, length)| *length)
-            .fold(0, u64::saturating_add);
         take(
             Owner::Block(name, block),
             block.size_bytes,
-            addressed,
+            block.addressed_bytes(),
             block.on_heap,
             seen(block.mark(), block.on_heap),
         );
@@ -325,7 +321,6 @@ impl Owner<'_> {
         }
     }
 
-    /// The row that it counts in; `None` for none.
     /// Task attempt that stored or holds it.
     const fn task(&self) -> Option<u64> {
         match self {
@@ -334,6 +329,12 @@ impl Owner<'_> {
         }
     }
 
+    /// Whether it is that block.
+    fn is_block(&self, wanted: &str) -> bool {
+        matches!(self, Self::Block(name, _) if *name == wanted)
+    }
+
+    /// The row that it counts in; `None` for none.
     fn key(&self, executor: &Executor, by: PagesBy) -> Option<Key> {
         match (by, self) {
             (PagesBy::Rdd, _) => Some(Key::Rdd(executor.row_of(self.rdd()))),
@@ -379,10 +380,14 @@ impl State {
             let mut figures: BTreeMap<Key, Figures> = BTreeMap::new();
             each(executor, |owner, held, addressed, on_heap, seen| {
                 let wanted = filter.rdd(executor, executor.row_of(owner.rdd()))
-                    && filter.stage(owner.stage(executor))
+                    && (filter.stage.is_none() || filter.stage(owner.stage(executor)))
                     && filter
                         .task
-                        .is_none_or(|wanted| owner.task() == Some(wanted));
+                        .is_none_or(|wanted| owner.task() == Some(wanted))
+                    && filter
+                        .block
+                        .as_deref()
+                        .is_none_or(|wanted| owner.is_block(wanted));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
                     let figures = figures.entry(key).or_default();
                     figures.add(held, addressed, on_heap, seen);
@@ -399,9 +404,11 @@ impl State {
                     ..PagesRow::default()
                 };
                 let read = match key {
-                    Key::Rdd(rdd) => reads.get(&rdd).copied(),
-                    // Of all RDDs, also where the filter lets some through only.
-                    Key::Executor if filter.rdd.is_none() && filter.stage.is_none() => {
+                    // They are of whole RDDs, and of all of them.
+                    Key::Rdd(rdd) if filter.task.is_none() && filter.block.is_none() => {
+                        reads.get(&rdd).copied()
+                    }
+                    Key::Executor if *filter == of_executors(filter) => {
                         let mut all = NodeReads::default();
                         reads.values().for_each(|more| all.add(more));
                         Some(all)
@@ -431,6 +438,15 @@ impl State {
                 row
             }));
         })
+    }
+}
+
+/// Its conditions on executors alone.
+fn of_executors(filter: &Filter) -> Filter {
+    Filter {
+        app: filter.app.clone(),
+        executor: filter.executor.clone(),
+        ..Filter::default()
     }
 }
 

@@ -1,10 +1,13 @@
 //! RDDs and blocks as rows.
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who, stages_of};
+use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
 use crate::aggregate::{Block, Executor, FaultFigures, Held, Rdd, State};
 use crate::attribute::{Doing, RddKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The marker's hook that tells reads of cached blocks, and its class.
+const READ_HOOKS: [&str; 2] = ["RDD.getOrCompute", "RDD"];
 
 /// One RDD on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,26 @@ pub struct RddRow {
     pub execution_memory_bytes: u64,
     /// Most that they ever were.
     pub execution_memory_peak_bytes: u64,
+    /// Of the storage memory, bytes outside of the Java heap.
+    pub storage_memory_off_heap_bytes: u64,
+    /// Of the execution memory, bytes outside of the Java heap.
+    pub execution_memory_off_heap_bytes: u64,
+    /// Blocks of it that were stored on this executor since the daemon watches it.
+    pub blocks_stored: u64,
+    /// Of them, blocks of partitions that had been in its memory before and had left it; a lower bound.
+    pub blocks_stored_again: u64,
+    /// Blocks that were there before the daemon was.
+    pub blocks_found: u64,
+    /// Blocks that left its memory.
+    pub blocks_removed: u64,
+    /// Of them, blocks that were evicted because others needed the room.
+    pub blocks_evicted: u64,
+    /// Reads of its blocks: one per task and block that was there before; absent where the marker does not see them.
+    pub block_reads: Option<u64>,
+    /// Time since its last block was stored, in nanoseconds; absent without any.
+    pub last_stored_age_ns: Option<u64>,
+    /// Tasks of this executor that started after its last block was stored; a lower bound.
+    pub tasks_since_stored: u64,
     /// By what its faults are attributed: `context`.
     pub attributed_by: String,
     /// Sampled faults whose address lies in its blocks or pages.
@@ -134,6 +157,26 @@ fn level_of(block: &Block) -> &'static str {
     }
 }
 
+/// The level that each RDD's blocks show.
+fn levels_of(executor: &Executor) -> BTreeMap<RddKey, &'static str> {
+    let blocks = executor.memory.blocks.values();
+    let of_rdds = blocks.filter(|block| block.rdd.id().is_some());
+    of_rdds.map(|block| (block.rdd, level_of(block))).collect()
+}
+
+/// RDDs that worked in the stages that the filter lets through, or that these compute.
+fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
+    let mut rdds = BTreeSet::new();
+    for (key, stage) in &executor.tasks.stages {
+        if filter.stage(Some(*key)) {
+            let said = stage.described.as_ref();
+            rdds.extend(said.and_then(|said| said.rdd_id).map(RddKey::Id));
+            rdds.extend(stage.rdds.keys());
+        }
+    }
+    rdds
+}
+
 impl State {
     /// RDDs that the filter lets through. Rows without `rdd_id` stand for work of no RDD, and for RDDs that had no
     /// room.
@@ -147,22 +190,32 @@ impl State {
             let mut keys: Vec<RddKey> = executor.rdds.keys().copied().collect();
             keys.extend(held.keys().filter(|key| !executor.rdds.contains_key(key)));
             keys.sort_unstable();
+            let levels = levels_of(executor);
+            let staged = filter
+                .stage
+                .as_ref()
+                .map(|_| rdds_of_stages(executor, filter));
             rows.extend(
                 keys.into_iter()
                     .filter(|key| filter.rdd(executor, *key))
-                    .filter(|key| {
-                        filter.stage.is_none()
-                            || stages_of(executor, *key).any(|stage| filter.stage(Some(stage)))
-                    })
+                    .filter(|key| staged.as_ref().is_none_or(|staged| staged.contains(key)))
                     .map(|key| {
-                        self.rdd_row(executor, key, held.get(&key).copied().unwrap_or_default())
+                        let held = held.get(&key).copied().unwrap_or_default();
+                        self.rdd_row(executor, key, held, levels.get(&key).copied())
                     }),
             );
         })
     }
 
-    fn rdd_row(&self, executor: &Executor, key: RddKey, held: Held) -> RddRow {
-        let rdd = executor.rdds.get(&key).cloned().unwrap_or_default();
+    fn rdd_row(
+        &self,
+        executor: &Executor,
+        key: RddKey,
+        held: Held,
+        level: Option<&'static str>,
+    ) -> RddRow {
+        let nothing = Rdd::default();
+        let rdd = executor.rdds.get(&key).unwrap_or(&nothing);
         let said = rdd.described.as_ref();
         let name = match key {
             RddKey::None => Some(NO_RDD.to_owned()),
@@ -170,14 +223,6 @@ impl State {
             RddKey::Id(_) => said
                 .map(|said| said.name.clone())
                 .filter(|name| !name.is_empty()),
-        };
-        let from_blocks = || {
-            let mut blocks = executor
-                .memory
-                .blocks
-                .values()
-                .filter(|block| block.rdd == key && key.id().is_some());
-            blocks.next().map(|block| level_of(block).to_owned())
         };
         RddRow {
             who: Who::new(executor),
@@ -189,7 +234,7 @@ impl State {
             storage_level: said
                 .map(level_told)
                 .filter(|level| !level.is_empty())
-                .or_else(from_blocks),
+                .or_else(|| level.map(str::to_owned)),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
@@ -199,9 +244,20 @@ impl State {
             storage_memory_peak_bytes: rdd.peak.storage_bytes.max(held.storage_bytes),
             execution_memory_bytes: held.execution_bytes,
             execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
+            storage_memory_off_heap_bytes: held.storage_off_heap_bytes,
+            execution_memory_off_heap_bytes: held.execution_off_heap_bytes,
+            blocks_stored: rdd.uses.stored,
+            blocks_stored_again: rdd.uses.stored_again,
+            blocks_found: rdd.uses.found,
+            blocks_removed: rdd.uses.removed,
+            blocks_evicted: rdd.uses.evicted,
+            block_reads: sees_reads(executor).then_some(rdd.uses.reads),
+            last_stored_age_ns: (rdd.uses.last_stored_ns > 0)
+                .then(|| self.now_ns().saturating_sub(rdd.uses.last_stored_ns)),
+            tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
-            contexts: doing_rows(self, executor, &rdd),
+            contexts: doing_rows(self, executor, rdd),
             page_walk_samples_by_address: (executor.walk_agreement.share().is_some()
                 || rdd.walk_samples_by_address > 0)
                 .then_some(rdd.walk_samples_by_address),
@@ -220,8 +276,10 @@ impl State {
                     .memory
                     .blocks
                     .iter()
-                    .filter(|(_, block)| {
-                        filter.rdd(executor, block.rdd) && filter.stage(block.stage)
+                    .filter(|(name, block)| {
+                        filter.rdd(executor, block.rdd)
+                            && filter.stage(block.stage)
+                            && filter.block.as_ref().is_none_or(|wanted| wanted == *name)
                     })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),
@@ -251,6 +309,27 @@ impl State {
             );
         })
     }
+}
+
+/// Whether the marker sees when cached blocks are read.
+fn sees_reads(executor: &Executor) -> bool {
+    executor.described.as_ref().is_some_and(|said| {
+        let mut missing = said.missing_hook_names.split(',').map(str::trim);
+        !missing.any(|name| READ_HOOKS.contains(&name))
+    })
+}
+
+/// Tasks that started after that moment; none where there is no such moment.
+fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
+    if time_ns == 0 {
+        return 0;
+    }
+    let starts = executor
+        .tasks
+        .tasks
+        .values()
+        .filter_map(|task| task.start_ns);
+    starts.filter(|start| *start > time_ns).count() as u64
 }
 
 /// What was done in an RDD's contexts: faults, walks or both.

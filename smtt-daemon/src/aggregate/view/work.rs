@@ -1,6 +1,6 @@
 //! Stages and tasks as rows.
 
-use super::consumers::{ConsumerRow, consumers};
+use super::consumers::{ConsumerRow, by_task, consumers};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
 use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
 use crate::attribute::{RddKey, StageKey};
@@ -219,7 +219,7 @@ impl State {
         let now_ns = self.now_ns();
         self.listing(filter, |_, executor, rows| {
             let who = Who::new(executor);
-            let live = executor.memory.by_task_and_consumer();
+            let live = by_task(&executor.memory);
             let row = |id: u64, task: &Task| TaskRow {
                 who: who.clone(),
                 stage_id: task.stage.map(|stage| stage.id),

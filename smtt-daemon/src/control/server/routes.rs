@@ -1,8 +1,11 @@
 //! Routes and their handlers.
 
+use crate::advise::surroundings::Surroundings;
+use crate::advise::{Advice, advise, views};
 use crate::aggregate::view::{Filter, Listing, PagesBy};
+use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::control::Shared;
-use crate::control::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
+use crate::control::protocol::{ApplicationReport, Histories, ListQuery, REPORT_ROWS, Report};
 use crate::control::sort::{Row, Sort, sort};
 use axum::extract::{Query, State as Held};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -12,6 +15,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Everything: the interface of `smtt-ctl`, and what the metrics port has.
@@ -19,10 +23,14 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(
             "/v1/status",
-            get(|Held(shared): Held<Arc<Shared>>| async move { Json(shared.status()) }),
+            get(|Held(shared): Held<Arc<Shared>>| {
+                aside(move || Json(shared.status()).into_response())
+            }),
         )
         .route("/v1/doctor", get(doctor))
         .route("/v1/report", get(report_route))
+        .route("/v1/advise", get(advise_route))
+        .route("/v1/history", get(history))
         .route(
             "/v1/executors",
             get(|held, query| {
@@ -107,19 +115,40 @@ fn refused(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
 }
 
+fn failed(message: &str) -> Response {
+    let error = Json(json!({ "error": message }));
+    (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
+}
+
+/// Makes an answer on another thread than the one that takes events: thousands of rows take a while to be written.
+async fn aside(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(answer).await {
+        Ok(answer) => answer,
+        Err(error) => failed(&format!("the answer was not made: {error}")),
+    }
+}
+
 /// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
 /// asked for, the most important first.
-async fn list<R: Serialize>(
+async fn list<R: Serialize + 'static>(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
+    listing: impl Fn(&Shared, &Filter) -> Listing<R> + Send + 'static,
+) -> Response {
+    match query {
+        Ok(Query(query)) => aside(move || listed(&shared, &query, order, listing)).await,
+        Err(error) => refused(&error.body_text()),
+    }
+}
+
+fn listed<R: Serialize>(
+    shared: &Shared,
+    query: &ListQuery,
+    order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return refused(&error.body_text()),
-    };
-    let Listing { rows, summary } = listing(&shared, &query.filter());
+    let Listing { rows, summary } = listing(shared, &query.filter());
     let mut rows: Vec<Row> = rows
         .iter()
         .filter_map(|row| match serde_json::to_value(row) {
@@ -154,17 +183,7 @@ async fn pages(
 async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {
     let checks = shared.identity().doctor;
     // The checks read files and try system calls.
-    match tokio::task::spawn_blocking(checks).await {
-        Ok(checks) => Json(checks).into_response(),
-        Err(error) => {
-            let message = format!("the checks failed: {error}");
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                Json(json!({ "error": message })),
-            )
-                .into_response()
-        }
-    }
+    aside(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
@@ -172,17 +191,62 @@ async fn report_route(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
-        Ok(Query(query)) => Json(report(&shared, &query.filter())).into_response(),
+        Ok(Query(query)) => {
+            aside(move || Json(report(&shared, &query.filter())).into_response()).await
+        }
         Err(error) => refused(&error.body_text()),
     }
+}
+
+async fn advise_route(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let filter = match query {
+        Ok(Query(query)) => query.filter(),
+        Err(error) => return refused(&error.body_text()),
+    };
+    // What surrounds the executors is read from files.
+    let advice = tokio::task::spawn_blocking(move || {
+        let (views, pids) = views(&shared, &filter);
+        let surroundings = Surroundings::read(Path::new("/"), &pids);
+        Advice {
+            applications: views
+                .iter()
+                .map(|view| advise(view, &surroundings))
+                .collect(),
+            surroundings,
+        }
+    });
+    match advice.await {
+        Ok(advice) => Json(advice).into_response(),
+        Err(error) => failed(&format!("no advice: {error}")),
+    }
+}
+
+async fn history(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let filter = match query {
+        Ok(Query(query)) => query.filter(),
+        Err(error) => return refused(&error.body_text()),
+    };
+    let rows = shared.state().list_history(&filter).rows;
+    Json(Histories {
+        now_ns: now_boot_ns(),
+        now_unix_ms: now_unix_ns() / 1_000_000,
+        rows,
+    })
+    .into_response()
 }
 
 /// The report of everything that the filter lets through.
 #[must_use]
 pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
-    let state = shared.state();
-    let executors = state.list_executors(filter).rows;
+    // Each listing has the lock for itself: a report of a large state would hold everybody up.
+    let executors = shared.state().list_executors(filter).rows;
     let ids: BTreeSet<Option<String>> = executors
         .iter()
         .map(|row| row.who.application_id.clone())
@@ -199,7 +263,7 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 .filter(|row| row.who.application_id == id)
                 .cloned()
                 .collect();
-            let mut by_faults = state.list_rdds(&filter).rows;
+            let mut by_faults = shared.state().list_rdds(&filter).rows;
             let mut by_memory = by_faults.clone();
             by_faults.retain(|row| row.faults.page_faults > Some(0));
             by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
@@ -210,12 +274,12 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes)
             });
             by_memory.truncate(REPORT_ROWS);
-            let mut stages = state.list_stages(&filter);
+            let mut stages = shared.state().list_stages(&filter);
             stages
                 .rows
                 .sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             stages.rows.truncate(REPORT_ROWS);
-            let mut tasks = state.list_tasks(&filter).rows;
+            let mut tasks = shared.state().list_tasks(&filter).rows;
             tasks.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             tasks.truncate(REPORT_ROWS);
             ApplicationReport {
@@ -263,13 +327,15 @@ async fn metrics(Held(shared): Held<Arc<Shared>>, headers: HeaderMap) -> Respons
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    match shared.exporter().scrape(&shared, accept) {
+        .unwrap_or("")
+        .to_owned();
+    aside(move || match shared.exporter().scrape(&shared, &accept) {
         Ok((content_type, text)) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("cannot write the metrics: {error}\n"),
         )
             .into_response(),
-    }
+    })
+    .await
 }

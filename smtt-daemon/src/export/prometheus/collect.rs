@@ -37,6 +37,7 @@ pub(super) struct Executor {
     described: bool,
     alive: bool,
     counters: ExecutorCounters,
+    slots_refused: Option<u64>,
     context_faults: FaultCounters,
     agreement: Agreement,
     pub(super) rdds: Vec<Rdd>,
@@ -83,6 +84,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
             described: executor.described.is_some(),
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
+            slots_refused: executor.slots.map(|said| said.slots_refused),
             context_faults: executor.context_faults,
             agreement: executor.agreement,
             rdds: rows.into_values().collect(),
@@ -310,6 +312,11 @@ fn executor_series(families: &mut Families, executor: &Executor, measured: Measu
             total(class),
         );
     }
+    families.maybe(
+        table::EXECUTOR_SLOTS_REFUSED,
+        &[application, id],
+        executor.slots_refused,
+    );
     if executor.agreement.share().is_some() {
         families.count(
             table::EXECUTOR_SAMPLES,

@@ -74,6 +74,8 @@ metrics! {
         "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
     EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
         "Page faults of an executor without a context, by class of the thread", "there were none of that class";
+    EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "executor_id"],
+        "Threads of an executor that found no free slot, so that what they do has no context", "the executor's slot file is not open";
     EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
         "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "there were no such samples";
     RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,

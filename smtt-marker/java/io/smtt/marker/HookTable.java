@@ -83,6 +83,10 @@ final class HookTable {
     private static void rdds() {
         String compute = "(Lorg/apache/spark/Partition;Lorg/apache/spark/TaskContext;)Lscala/collection/Iterator;";
         on(ENTRY, "rdd/RDD", "iterator", compute).to("Reads", "first", 0, 1);
+        // Up to 3.5 the shuffle's writer is made, and allocates, before the iterator is asked for.
+        String writer = "shuffle/ShuffleWriteProcessor";
+        on(ENTRY, writer, "write", "(Lorg/apache/spark/rdd/RDD;*").to("Reads", "first", 1, 5);
+        on(ENTRY, writer, "write", "(Lscala/collection/Iterator;*").to("Reads", "asked");
         on(RESULT, "rdd/RDD", "getOrCompute", compute).to("Reads", "begin", 0, 1).ends("Reads", "end");
         on(ENTRY, "storage/BlockManager", "releaseLock", BLOCK_ID + "Lscala/Option;)V").to("Reads", "release", 1);
     }

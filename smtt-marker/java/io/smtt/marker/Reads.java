@@ -30,6 +30,9 @@ public final class Reads {
         }
     }
 
+    /** Entry of the shuffle's write where the iterator was asked for before: nothing is left to do. */
+    public static void asked() {}
+
     /** Entry of {@code RDD.getOrCompute}: until it returns, what is computed is this cached RDD. */
     public static Object begin(int hook, Object rdd, Object partition) {
         try {

@@ -1,0 +1,140 @@
+//! What became of the blocks of cached RDDs: stored, read, removed, stored again.
+
+use std::collections::HashSet;
+
+use crate::decode::BlockFact;
+
+/// Most partitions of one executor that are remembered as having left its memory.
+const LEFT_MAX: usize = 16_384;
+
+/// What became of the blocks of one RDD on one executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Blocks that were stored.
+    pub stored: u64,
+    /// Of them, blocks of partitions that had been in memory before and had left it.
+    pub stored_again: u64,
+    /// Blocks that were there before the daemon heard of them: their earlier reads are not known.
+    pub found: u64,
+    /// Blocks that left memory.
+    pub removed: u64,
+    /// Of them, blocks that were evicted because others needed the room.
+    pub evicted: u64,
+    /// Reads of blocks that were there before: one per task and block.
+    pub reads: u64,
+    /// When the last block was stored, nanoseconds since boot; zero before.
+    pub last_stored_ns: u64,
+}
+
+impl Uses {
+    /// A block was told of. `known` says that it is in memory already, `left` that it had left.
+    pub(super) fn stored(&mut self, fact: &BlockFact, known: bool, left: bool, now_ns: u64) {
+        // Further ranges of a block are no further block.
+        if known || fact.range_first > 0 {
+            return;
+        }
+        if fact.told_again {
+            self.found += 1;
+        } else {
+            self.stored += 1;
+            self.stored_again += u64::from(left);
+        }
+        self.last_stored_ns = self.last_stored_ns.max(now_ns);
+    }
+
+    /// Adds those of an RDD that is folded into this row.
+    pub(super) fn fold(&mut self, other: &Self) {
+        self.stored += other.stored;
+        self.stored_again += other.stored_again;
+        self.found += other.found;
+        self.removed += other.removed;
+        self.evicted += other.evicted;
+        self.reads += other.reads;
+        self.last_stored_ns = self.last_stored_ns.max(other.last_stored_ns);
+    }
+}
+
+/// Partitions of cached RDDs that left memory. Beyond its bound it forgets to remember, so that what is counted from
+/// it is a lower bound.
+#[derive(Debug, Default)]
+pub(super) struct Left(HashSet<(u32, u32)>);
+
+impl Left {
+    /// A partition left memory.
+    pub(super) fn add(&mut self, rdd: Option<u32>, partition: Option<u32>) {
+        if let Some(key) = rdd.zip(partition)
+            && self.0.len() < LEFT_MAX
+        {
+            self.0.insert(key);
+        }
+    }
+
+    /// Whether a block that is stored now had left memory before.
+    pub(super) fn take(&mut self, fact: &BlockFact, known: bool) -> bool {
+        !known
+            && fact.range_first == 0
+            && fact
+                .rdd_id
+                .zip(fact.partition)
+                .is_some_and(|key| self.0.remove(&key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(partition: u32) -> BlockFact {
+        BlockFact {
+            block_id: format!("rdd_7_{partition}"),
+            rdd_id: Some(7),
+            partition: Some(partition),
+            ..BlockFact::default()
+        }
+    }
+
+    #[test]
+    fn a_partition_that_comes_back_is_told_from_a_new_one() {
+        let (mut uses, mut left) = (Uses::default(), Left::default());
+        for (partition, known) in [(0, false), (0, true), (1, false)] {
+            let had_left = left.take(&block(partition), known);
+            uses.stored(&block(partition), known, had_left, 5);
+        }
+        assert_eq!((uses.stored, uses.stored_again), (2, 0));
+        left.add(Some(7), Some(1));
+        left.add(None, Some(1));
+        let had_left = left.take(&block(1), false);
+        uses.stored(&block(1), false, had_left, 9);
+        assert_eq!(
+            (uses.stored, uses.stored_again, uses.last_stored_ns),
+            (3, 1, 9)
+        );
+        assert!(!left.take(&block(1), false), "it came back once");
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_stored() {
+        let mut uses = Uses::default();
+        let found = BlockFact {
+            told_again: true,
+            ..block(3)
+        };
+        uses.stored(&found, false, false, 5);
+        assert_eq!((uses.stored, uses.found), (0, 1));
+        let second = BlockFact {
+            range_first: 64,
+            ..block(3)
+        };
+        uses.stored(&second, false, false, 6);
+        assert_eq!((uses.stored, uses.found), (0, 1));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut left = Left::default();
+        for partition in 0..LEFT_MAX as u32 + 10 {
+            left.add(Some(1), Some(partition));
+        }
+        assert_eq!(left.0.len(), LEFT_MAX);
+    }
+}

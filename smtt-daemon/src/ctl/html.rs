@@ -1,0 +1,165 @@
+//! `smtt-ctl report --html`: one page per application that needs nothing else: no script, no font, no picture from
+//! elsewhere. Made here from the daemon's answers, so that the daemon stays small.
+
+mod chart;
+mod markup;
+mod page;
+mod sections;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use super::args::Filters;
+use super::{Exit, Failure, say};
+use crate::advise::surroundings::Surroundings;
+use crate::advise::{Advice, ApplicationAdvice};
+use crate::aggregate::view::{Listing, PagesRow, RddRow, StageRow, TaskRow};
+use crate::control::client::Client;
+use crate::control::protocol::{ApplicationReport, Histories, Report, Status};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Everything that a page is made of.
+#[derive(Debug)]
+struct Facts {
+    application: ApplicationReport,
+    rdds: Vec<RddRow>,
+    pages: Vec<PagesRow>,
+    stages: Vec<StageRow>,
+    tasks: Vec<TaskRow>,
+    history: Histories,
+    advice: ApplicationAdvice,
+    surroundings: Surroundings,
+    status: Status,
+}
+
+/// Asks for everything and writes the page, or a page for each application into a folder.
+pub(super) async fn run(
+    client: &Client,
+    filter: &Filters,
+    output: Option<&Path>,
+) -> Result<Exit, Failure> {
+    let report: Report = client.get(&format!("/v1/report{}", filter.query())).await?;
+    let status: Status = client.get("/v1/status").await?;
+    let folder = output.filter(|path| path.is_dir());
+    let ids: Vec<&str> = report
+        .applications
+        .iter()
+        .map(|application| application.application_id.as_deref().unwrap_or_default())
+        .collect();
+    if ids.is_empty() {
+        return Err(Failure::Report(
+            "no such application has been seen on this worker: smtt-ctl executors lists what has"
+                .to_owned(),
+        ));
+    }
+    if ids.len() > 1 && folder.is_none() {
+        return Err(Failure::Report(format!(
+            "a page is about one application, and {} are known: give --app ({}), or a folder as --output",
+            ids.len(),
+            shortened(&ids.join(", "), 400)
+        )));
+    }
+    let degraded = !report.degraded.is_empty();
+    for application in report.applications {
+        let facts = ask(client, filter, application, status.clone()).await?;
+        let text = page::page(&facts);
+        match (folder, output) {
+            (Some(folder), _) => {
+                let id = facts
+                    .application
+                    .application_id
+                    .as_deref()
+                    .unwrap_or("unknown");
+                save(&folder.join(file_name(id)), &text)?;
+            }
+            (None, Some(file)) => save(file, &text)?,
+            (None, None) => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+        }
+    }
+    Ok(if degraded { Exit::Degraded } else { Exit::Fine })
+}
+
+async fn ask(
+    client: &Client,
+    filter: &Filters,
+    application: ApplicationReport,
+    status: Status,
+) -> Result<Facts, Failure> {
+    let id = application.application_id.clone();
+    let query = Filters {
+        app: Some(id.clone().unwrap_or_default()),
+        ..filter.clone()
+    }
+    .query();
+    let rdds: Listing<RddRow> = client.get(&format!("/v1/rdds{query}")).await?;
+    let pages: Listing<PagesRow> = client.get(&format!("/v1/pages{query}")).await?;
+    let stages: Listing<StageRow> = client.get(&format!("/v1/stages{query}")).await?;
+    let tasks: Listing<TaskRow> = client.get(&format!("/v1/tasks{query}")).await?;
+    let mut history: Histories = client.get(&format!("/v1/history{query}")).await?;
+    let advice: Advice = client.get(&format!("/v1/advise{query}")).await?;
+    // Where one application is named like the id of another one, the id decides.
+    let own = |who: &crate::aggregate::view::Who| who.application_id == id;
+    history.rows.retain(|row| own(&row.who));
+    Ok(Facts {
+        rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        stages: stages
+            .rows
+            .into_iter()
+            .filter(|row| own(&row.who))
+            .collect(),
+        tasks: tasks.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        advice: advice
+            .applications
+            .into_iter()
+            .find(|advice| advice.application_id == id)
+            .unwrap_or_default(),
+        surroundings: advice.surroundings,
+        application,
+        history,
+        status,
+    })
+}
+
+/// Writes a file beside its place and then puts it there, so that nobody opens half a page.
+fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".inprogress");
+    let beside: PathBuf = path.with_file_name(name);
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .map_err(|error| Failure::Page {
+            path: path.to_owned(),
+            error,
+        })?;
+    say(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// A file name for an application, whose id anybody may have made up.
+fn file_name(id: &str) -> String {
+    let safe = |letter: char| {
+        if letter.is_ascii_alphanumeric() || letter == '-' || letter == '_' {
+            letter
+        } else {
+            '_'
+        }
+    };
+    let name: String = id.chars().take(100).map(safe).collect();
+    format!("{name}.html")
+}
+
+/// A text of at most so many characters.
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{start}…")
+}

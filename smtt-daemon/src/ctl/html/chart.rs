@@ -1,0 +1,277 @@
+//! Charts as inline SVG: stacked areas over time, with a legend in words beside every colour.
+
+use super::markup::Markup;
+use super::timeline::Series;
+use crate::ctl::human;
+use std::fmt::Write as _;
+
+/// What the values of a chart are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Something per second.
+    PerSecond,
+}
+
+impl Unit {
+    fn shown(self, value: f64) -> String {
+        // Values are never negative, and below what a float tells apart.
+        let whole = value.round() as u64;
+        match self {
+            Self::Bytes => human::bytes(whole).replace(".0 ", " "),
+            Self::PerSecond => human::count(whole),
+        }
+    }
+
+    /// A round number at or above a value, and the step between lines of the grid.
+    fn scale(self, highest: f64) -> (f64, f64) {
+        let base: f64 = match self {
+            Self::Bytes => 1024.0,
+            Self::PerSecond => 1000.0,
+        };
+        let highest = highest.max(1.0);
+        let unit = base.powf((highest.ln() / base.ln()).floor());
+        let steps = [
+            0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 250.0, 500.0,
+        ];
+        let step = steps
+            .iter()
+            .map(|step| step * unit)
+            .find(|step| highest / step <= 4.0);
+        let step = step.unwrap_or(unit * 1000.0);
+        ((highest / step).ceil() * step, step)
+    }
+}
+
+/// Size of a chart in its own units, which are pixels where it is shown at its width.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub width: f64,
+    pub height: f64,
+}
+
+/// Room for the words of the axes.
+const LEFT: f64 = 62.0;
+const BOTTOM: f64 = 20.0;
+const TOP: f64 = 8.0;
+const RIGHT: f64 = 8.0;
+
+/// A chart with its heading and legend. `lines` are drawn over the areas and not stacked.
+pub fn chart(
+    markup: &mut Markup,
+    title: &str,
+    times_ms: &[u64],
+    areas: &[Series],
+    lines: &[Series],
+    unit: Unit,
+    size: Size,
+) {
+    markup.element("figure", &[], |figure| {
+        figure.line("figcaption", &[], title);
+        if areas.is_empty() || times_ms.len() < 2 {
+            figure.line("p", &[("class", "empty")], "nothing to draw");
+            return;
+        }
+        draw(figure, title, times_ms, areas, lines, unit, size);
+        legend(figure, areas, lines, unit);
+    });
+}
+
+fn draw(
+    figure: &mut Markup,
+    title: &str,
+    times_ms: &[u64],
+    areas: &[Series],
+    lines: &[Series],
+    unit: Unit,
+    size: Size,
+) {
+    let moments = times_ms.len();
+    let stacked = |moment: usize| {
+        areas
+            .iter()
+            .map(|series| series.values[moment])
+            .sum::<f64>()
+    };
+    let highest = (0..moments).map(stacked);
+    let over = lines.iter().flat_map(|line| line.values.iter().copied());
+    let (top, step) = unit.scale(highest.chain(over).fold(0.0, f64::max));
+    let (first, last) = (times_ms[0], times_ms[moments - 1].max(times_ms[0] + 1));
+    let x = |moment: usize| {
+        let share = (times_ms[moment] - first) as f64 / (last - first) as f64;
+        LEFT + share * (size.width - LEFT - RIGHT)
+    };
+    let y = |value: f64| size.height - BOTTOM - value / top * (size.height - TOP - BOTTOM);
+    let place = |value: f64| format!("{value:.1}");
+    let box_of = format!("0 0 {} {}", size.width, size.height);
+    let attributes = [
+        ("viewBox", box_of.as_str()),
+        ("role", "img"),
+        ("aria-label", title),
+    ];
+    figure.element("svg", &attributes, |svg| {
+        let mut line = 0.0;
+        while line <= top * 1.001 {
+            let at = place(y(line));
+            let (from, to) = (place(LEFT), place(size.width - RIGHT));
+            svg.element(
+                "line",
+                &[
+                    ("class", "grid"),
+                    ("x1", &from),
+                    ("x2", &to),
+                    ("y1", &at),
+                    ("y2", &at),
+                ],
+                |_| {},
+            );
+            let (left, down) = (place(LEFT - 6.0), place(y(line) + 4.0));
+            svg.line(
+                "text",
+                &[("class", "axis end"), ("x", &left), ("y", &down)],
+                &unit.shown(line),
+            );
+            line += step;
+        }
+        let mut below = vec![0.0; moments];
+        for series in areas {
+            let mut path = String::new();
+            for (moment, base) in below.iter().enumerate() {
+                let letter = if moment == 0 { 'M' } else { 'L' };
+                let _ = write!(
+                    path,
+                    "{letter}{:.1} {:.1}",
+                    x(moment),
+                    y(base + series.values[moment])
+                );
+            }
+            for moment in (0..moments).rev() {
+                let _ = write!(path, "L{:.1} {:.1}", x(moment), y(below[moment]));
+            }
+            path.push('Z');
+            svg.element(
+                "path",
+                &[("class", &format!("area {}", series.class)), ("d", &path)],
+                |path| {
+                    path.line("title", &[], &series.label);
+                },
+            );
+            below
+                .iter_mut()
+                .zip(&series.values)
+                .for_each(|(below, value)| *below += value);
+        }
+        for series in lines {
+            let points: Vec<String> = (0..moments)
+                .map(|moment| format!("{:.1},{:.1}", x(moment), y(series.values[moment])))
+                .collect();
+            svg.element(
+                "polyline",
+                &[("class", "line"), ("points", &points.join(" "))],
+                |line| {
+                    line.line("title", &[], &series.label);
+                },
+            );
+        }
+        let down = place(size.height - 5.0);
+        for (class, at, moment) in [
+            ("axis", LEFT, 0),
+            ("axis end", size.width - RIGHT, moments - 1),
+        ] {
+            let words = clock(times_ms[moment]);
+            svg.line(
+                "text",
+                &[("class", class), ("x", &place(at)), ("y", &down)],
+                &words,
+            );
+        }
+        if size.width > 500.0 {
+            let (at, middle) = (place((LEFT + size.width - RIGHT) / 2.0), moments / 2);
+            svg.line(
+                "text",
+                &[("class", "axis middle"), ("x", &at), ("y", &down)],
+                &clock((first + last) / 2),
+            );
+            debug_assert!(middle < moments, "there are at least two");
+        }
+    });
+}
+
+fn legend(figure: &mut Markup, areas: &[Series], lines: &[Series], unit: Unit) {
+    figure.element("ul", &[("class", "legend")], |list| {
+        for series in areas.iter().chain(lines) {
+            let now = series.values.last().copied().unwrap_or(0.0);
+            let most = series.values.iter().copied().fold(0.0, f64::max);
+            let mut words = match unit {
+                Unit::Bytes => format!("last {}, at most {}", unit.shown(now), unit.shown(most)),
+                Unit::PerSecond => format!("at most {} per second", unit.shown(most)),
+            };
+            words.insert(0, ' ');
+            list.element("li", &[], |item| {
+                item.element("i", &[("class", &series.class)], |_| {});
+                item.claimed(&series.label);
+                item.line("small", &[], &words);
+            });
+        }
+    });
+}
+
+/// Time of day in UTC.
+pub fn clock(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+/// Date and time of day in UTC.
+pub fn date(unix_ms: u64) -> String {
+    // Days since 1970 to a date of the proleptic Gregorian calendar, with years that begin in March.
+    let days = (unix_ms / 86_400_000) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {} UTC", clock(unix_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(
+            date(1_795_253_445_000),
+            "2026-11-21 10:10:45 UTC".replace("10:10:45", &clock(1_795_253_445_000))
+        );
+    }
+
+    #[test]
+    fn scales_are_round_and_hold_what_is_drawn() {
+        for highest in [0.0, 1.0, 999.0, 1025.0, 5e6, 7.7e9, 3e15] {
+            for unit in [Unit::Bytes, Unit::PerSecond] {
+                let (top, step) = unit.scale(highest);
+                assert!(
+                    top >= highest && top / step <= 5.0 && step > 0.0,
+                    "{highest}: {top} {step}"
+                );
+            }
+        }
+        assert_eq!(
+            Unit::Bytes.scale(3.5 * 1024.0 * 1024.0),
+            (4.0 * 1024.0 * 1024.0, 1024.0 * 1024.0)
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! Markup that is well-formed by construction: elements close by themselves, and text that an executor claims can
+//! never be more than text. The page is HTML that is XML as well, so that a test can parse it.
+
+use std::fmt::Write as _;
+
+/// Elements without contents.
+const VOID: [&str; 3] = ["meta", "br", "col"];
+
+/// A page, or a part of one.
+#[derive(Debug, Default)]
+pub struct Markup(String);
+
+/// Attributes of an element.
+pub type Attributes<'a> = &'a [(&'a str, &'a str)];
+
+impl Markup {
+    /// Text.
+    pub fn text(&mut self, text: &str) -> &mut Self {
+        escape(&mut self.0, text);
+        self
+    }
+
+    /// Text that somebody else made up: its direction of writing stays its own.
+    pub fn claimed(&mut self, text: &str) -> &mut Self {
+        self.element("bdi", &[], |inside| {
+            inside.text(text);
+        })
+    }
+
+    /// An element with contents.
+    pub fn element(
+        &mut self,
+        name: &str,
+        attributes: Attributes<'_>,
+        contents: impl FnOnce(&mut Self),
+    ) -> &mut Self {
+        self.0.push('<');
+        self.0.push_str(name);
+        for (attribute, value) in attributes {
+            // Writing to a text cannot fail.
+            let _ = write!(self.0, " {attribute}=\"");
+            escape(&mut self.0, value);
+            self.0.push('"');
+        }
+        if VOID.contains(&name) {
+            self.0.push_str("/>");
+            return self;
+        }
+        self.0.push('>');
+        contents(self);
+        let _ = write!(self.0, "</{name}>");
+        self
+    }
+
+    /// An element with text alone.
+    pub fn line(&mut self, name: &str, attributes: Attributes<'_>, text: &str) -> &mut Self {
+        self.element(name, attributes, |inside| {
+            inside.text(text);
+        })
+    }
+
+    /// A style sheet of our own. It must not hold what ends or escapes it.
+    pub fn style(&mut self, sheet: &str) -> &mut Self {
+        debug_assert!(
+            !sheet.contains(['<', '&']),
+            "a style sheet that is no XML text"
+        );
+        self.0.push_str("<style>");
+        self.0.push_str(sheet);
+        self.0.push_str("</style>");
+        self
+    }
+
+    /// The page as a document.
+    #[must_use]
+    pub fn document(self) -> String {
+        format!("<!DOCTYPE html>\n{}\n", self.0)
+    }
+}
+
+/// Appends text as contents or as an attribute's value. Characters that XML does not have, and those that turn the
+/// direction of writing around, are replaced.
+fn escape(out: &mut String, text: &str) {
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\t' | '\n' => out.push(letter),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
+                out.push(char::REPLACEMENT_CHARACTER);
+            }
+            letter if letter.is_control() => out.push(char::REPLACEMENT_CHARACTER),
+            letter => out.push(letter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_claimed_becomes_markup() {
+        let mut markup = Markup::default();
+        markup.element(
+            "p",
+            &[("title", "\"><script>alert(1)</script>")],
+            |inside| {
+                inside.claimed("</bdi><img src=x onerror='alert(1)'>&\u{0}\u{202e}\u{ffff}");
+            },
+        );
+        let text = markup.document();
+        assert_eq!(
+            text.matches('<').count(),
+            5,
+            "the doctype, p and bdi: {text}"
+        );
+        assert!(
+            !text.contains("<script") && !text.contains("<img"),
+            "{text}"
+        );
+        assert!(
+            !text.contains(['\u{0}', '\u{202e}', '\u{ffff}']),
+            "{text:?}"
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Tables of a page: columns that have no value in any row are left out, as in the tables of a terminal.
+
+use super::markup::Markup;
+
+/// One value of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Nothing was measured.
+    Absent,
+    /// A number or a word of ours.
+    Value(String),
+    /// A name that somebody else made up, with more about it below.
+    Name(String, String),
+    /// Parts of a whole: class of the colour, size, name.
+    Parts(Vec<(String, u64, String)>),
+}
+
+impl Cell {
+    /// A number that may be absent.
+    pub fn maybe<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> Self {
+        value.map_or(Self::Absent, |value| Self::Value(shown(value)))
+    }
+}
+
+/// One column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub heading: String,
+    /// What it means.
+    pub means: String,
+    /// Its values, one for each row.
+    pub cells: Vec<Cell>,
+}
+
+impl Column {
+    /// A column of one value for each of the rows.
+    pub fn new<Row>(heading: &str, means: &str, rows: &[Row], cell: impl Fn(&Row) -> Cell) -> Self {
+        Self {
+            heading: heading.to_owned(),
+            means: means.to_owned(),
+            cells: rows.iter().map(cell).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.cells.iter().all(|cell| match cell {
+            Cell::Absent => true,
+            Cell::Parts(parts) => parts.is_empty(),
+            Cell::Value(_) | Cell::Name(..) => false,
+        })
+    }
+
+    fn class(&self) -> &'static str {
+        match self.cells.first() {
+            Some(Cell::Name(..) | Cell::Parts(_)) => "words",
+            _ => "",
+        }
+    }
+}
+
+/// Writes a table and returns the headings of the columns that had no value.
+pub fn table(markup: &mut Markup, id: &str, columns: Vec<Column>) -> Vec<String> {
+    let rows = columns
+        .iter()
+        .map(|column| column.cells.len())
+        .max()
+        .unwrap_or(0);
+    let (absent, columns): (Vec<Column>, Vec<Column>) =
+        columns.into_iter().partition(Column::is_empty);
+    markup.element("div", &[("class", "wide")], |wide| {
+        wide.element("table", &[("class", "data"), ("id", id)], |table| {
+            table.element("thead", &[], |head| {
+                head.element("tr", &[], |row| {
+                    for column in &columns {
+                        let attributes = [
+                            ("class", column.class()),
+                            ("title", column.means.as_str()),
+                            ("scope", "col"),
+                        ];
+                        row.line("th", &attributes, &column.heading);
+                    }
+                });
+            });
+            table.element("tbody", &[], |body| {
+                for at in 0..rows {
+                    body.element("tr", &[], |row| {
+                        for column in &columns {
+                            cell(row, &column.cells[at]);
+                        }
+                    });
+                }
+            });
+        });
+    });
+    absent.into_iter().map(|column| column.heading).collect()
+}
+
+fn cell(row: &mut Markup, cell: &Cell) {
+    match cell {
+        Cell::Absent => row.line("td", &[("class", "soft"), ("title", "not measured")], "–"),
+        Cell::Value(value) => row.line("td", &[], value),
+        Cell::Name(name, more) => row.element("td", &[("class", "name")], |inside| {
+            inside.claimed(name);
+            if !more.is_empty() {
+                inside.line("small", &[], more);
+            }
+        }),
+        Cell::Parts(parts) => row.element("td", &[("class", "words")], |inside| {
+            let all: u64 = parts
+                .iter()
+                .map(|(_, size, _)| *size)
+                .fold(0, u64::saturating_add);
+            inside.element("span", &[("class", "bar")], |bar| {
+                for (class, size, _) in parts {
+                    let width = format!("width:{:.1}%", 100.0 * *size as f64 / all.max(1) as f64);
+                    bar.element("i", &[("class", class), ("style", &width)], |_| {});
+                }
+            });
+            let words: Vec<String> = parts
+                .iter()
+                .map(|(_, size, name)| format!("{name} {}", percent(*size, all)))
+                .collect();
+            inside.line("span", &[("class", "said")], &words.join(", "));
+        }),
+    };
+}
+
+/// A part in whole percents, in which neither a little looks like nothing nor a lot like all.
+fn percent(part: u64, all: u64) -> String {
+    match 100.0 * part as f64 / all.max(1) as f64 {
+        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
+        lot if lot > 99.0 && lot < 100.0 => ">99 %".to_owned(),
+        other => format!("{other:.0} %"),
+    }
+}

@@ -1,0 +1,135 @@
+//! Findings and the page of a real application: what it caches and never reads is found, what it reads is not, and the
+//! page says of storage memory what Spark says.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use smtt_tests::lab::{LIMIT, Lab};
+use smtt_tests::truth::same_storage;
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+
+/// Names of the application's RDDs, which say who is who, and one of which tries to be markup.
+const UNREAD: &str = "unread </bdi><b>bold</b> & more";
+const READ: &str = "read";
+
+/// Names of RDDs with a finding of that rule.
+fn named<'a>(advice: &'a Value, rule: &str) -> Vec<&'a str> {
+    let findings = advice["applications"][0]["findings"].as_array();
+    findings
+        .into_iter()
+        .flatten()
+        .filter(|finding| finding["id"] == rule)
+        .filter_map(|finding| finding["subject"]["rdd_name"].as_str())
+        .collect()
+}
+
+/// The text of the row of a table that begins with an RDD of that name.
+fn row_of(page: &roxmltree::Document<'_>, table: &str, name: &str) -> Option<Vec<String>> {
+    let table = page
+        .descendants()
+        .find(|node| node.attribute("id") == Some(table))?;
+    let rows = table
+        .descendants()
+        .filter(|node| node.has_tag_name(("http://www.w3.org/1999/xhtml", "tr")));
+    let texts = rows.map(|row| {
+        let cells = row.children().filter(roxmltree::Node::is_element);
+        cells
+            .map(|cell| {
+                cell.descendants()
+                    .filter_map(|node| node.text().filter(|_| node.is_text()))
+                    .collect::<String>()
+            })
+            .collect::<Vec<String>>()
+    });
+    texts
+        .into_iter()
+        .find(|cells| cells.first().is_some_and(|cell| cell.contains(name)))
+}
+
+#[test]
+fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let application =
+        Application::java(&lab.places, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
+            .conf("spark.rdd.compress", "false")
+            .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("cached")?;
+    run.reach("read")?;
+
+    let storage = same_storage(&daemon, &run.submitted)?;
+    let id = run.submitted.application_id()?;
+    // The last tasks' facts may still be on their way.
+    let advice = wait_for("the RDD that nobody reads is found", LIMIT, || {
+        let advice = daemon.json(&["advise", "--app", &id])?;
+        Ok((!named(&advice, "never_read").is_empty()).then_some(advice))
+    })?;
+    assert_eq!(named(&advice, "never_read"), [UNREAD], "{advice:#}");
+    let finding = &advice["applications"][0]["findings"]
+        .as_array()
+        .and_then(|findings| {
+            findings
+                .iter()
+                .find(|finding| finding["id"] == "never_read")
+        })
+        .context("a finding")?;
+    let number = |what: &str| {
+        let numbers = finding["numbers"].as_array()?;
+        numbers.iter().find(|number| number["what"] == what)?["value"].as_u64()
+    };
+    assert_eq!(
+        number("storage memory now"),
+        storage.get(UNREAD).copied(),
+        "{finding:#}"
+    );
+    assert_eq!(number("blocks stored"), Some(4), "{finding:#}");
+    let text = daemon.ask(&["advise", "--app", &id])?;
+    assert!(text.contains("rdd.unpersist()"), "{text}");
+    // One of them was read, and the daemon counted it: once per task and block, in each pass.
+    let reads: u64 = run
+        .rows(&daemon, &["rdds"])?
+        .iter()
+        .filter(|row| row["name"] == READ)
+        .filter_map(|row| row["block_reads"].as_u64())
+        .sum();
+    assert!(
+        reads >= 4 && reads.is_multiple_of(4),
+        "four partitions were read in each pass: {reads}"
+    );
+
+    let file = lab.folder().join("report.html");
+    daemon.ask(&[
+        "report",
+        "--html",
+        "--app",
+        &id,
+        "--output",
+        &file.display().to_string(),
+    ])?;
+    let page = std::fs::read_to_string(&file)?;
+    assert!(
+        !page.contains("<script") && !page.contains("<b>bold"),
+        "a name became markup"
+    );
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..roxmltree::ParsingOptions::default()
+    };
+    let parsed = roxmltree::Document::parse_with_options(&page, options)
+        .context("the page is not well-formed")?;
+    for name in [UNREAD, READ] {
+        let row = row_of(&parsed, "holding", &format!(": {name}"))
+            .with_context(|| format!("no row of {name}"))?;
+        let bytes = *storage.get(name).context("Spark caches it")?;
+        let shown = format!("{:.1} MiB", bytes as f64 / 1_048_576.0);
+        assert!(
+            row.contains(&shown),
+            "Spark says {shown} of {name}, the page {row:?}"
+        );
+    }
+    run.finish(&["read"])?;
+    lab.passed()
+}
