@@ -196,7 +196,7 @@ fn push(text: &mut String, what: &str, width: usize, indent: usize) {
 
 /// Text broken at blanks (words longer than a line anywhere) into lines of so many columns; further lines are indented
 /// by two more. Blanks within a line stay.
-fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     let width = width.max(indent + 12);
     let mut lines = Vec::new();
     let mut line = " ".repeat(indent);

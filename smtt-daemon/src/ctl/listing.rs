@@ -1,5 +1,6 @@
 //! The listings: executors, stages, tasks, RDDs, blocks.
 
+use super::advise::wrapped;
 use super::args::Query;
 use super::columns::ListingKind;
 use super::{Exit, Failure, Output, human, say, table};
@@ -41,7 +42,6 @@ pub(super) async fn run(
                 kind.what
             ));
         }
-        text.push_str(&heap_notes(&listing.rows, "heap_addresses"));
         output.text(&text)?;
     }
     if kind.shows_faults
@@ -55,7 +55,7 @@ pub(super) async fn run(
 }
 
 /// One line for each word about addresses on the Java heap that is less than one may hope for.
-pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str) -> String {
+pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Output) -> String {
     const NOTES: [(&str, &str); 4] = [
         (
             "stale",
@@ -82,7 +82,8 @@ pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str) -> String {
     NOTES
         .iter()
         .filter(|(word, _)| said(word))
-        .map(|(_, note)| format!("{note}\n"))
+        .flat_map(|(_, note)| wrapped(note, output.width.unwrap_or(usize::MAX), 0))
+        .map(|line| format!("{line}\n"))
         .collect()
 }
 
@@ -128,6 +129,7 @@ pub(super) fn text(kind: &ListingKind, listing: &Rows, output: Output) -> String
         output.width,
         output.styled,
     ));
+    text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
     text.push_str(&footer(kind, &listing.summary));
     text
 }

@@ -96,7 +96,7 @@ pub(super) async fn run(
                 "LOOKED below 100 %: estimated from so many of the pages, evenly spread\n",
             );
         }
-        said.push_str(&heap_notes(&listing.rows, "addresses"));
+        said.push_str(&heap_notes(&listing.rows, "addresses", output));
         output.text(&said)?;
     }
     let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);
