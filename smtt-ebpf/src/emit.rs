@@ -113,19 +113,22 @@ fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: 
         return Outcome::RingFull;
     };
     let record = entry.as_mut_ptr();
-    // The verifier must see the bound on the very value that is used as the size.
-    let size = if bytes > BYTES as u64 {
-        BYTES as u64
-    } else {
-        bytes
-    };
     // SAFETY: the entry holds a header and BYTES bytes and is ours until it is submitted; the source is checked by
     // the helper.
     let read = unsafe {
         ptr::write(
             &raw mut (*record).header,
-            header(kind, executor, size as u32),
+            header(kind, executor, bytes as u32),
         );
+        // The verifier must see the bound on the very value that is used as the size. The compiler knows the bound
+        // from the choice of the class and would leave this check out; verifiers of Linux 6.1 do not know it of a
+        // copy on the stack, so the value is read anew.
+        let size = ptr::read_volatile(&raw const bytes);
+        let size = if size > BYTES as u64 {
+            BYTES as u64
+        } else {
+            size
+        };
         bpf_probe_read_user(
             (&raw mut (*record).payload).cast(),
             size as u32,

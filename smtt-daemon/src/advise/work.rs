@@ -18,7 +18,7 @@ pub(super) const EARLY_FAULTS: u64 = 100_000;
 /// Share of all its faults that they must be.
 pub(super) const EARLY_SHARE: f64 = 0.5;
 /// How long after its start an executor may be heard of for its start to have been watched, in milliseconds.
-const LATE_MS: u64 = 15_000;
+const LATE_MS: u64 = 60_000;
 
 /// Tasks that spend their time writing execution memory to disk.
 pub(super) fn spilling(view: &View) -> Outcome {

@@ -4,6 +4,7 @@
 mod chart;
 mod markup;
 mod page;
+mod rdds;
 mod sections;
 mod tables;
 #[cfg(test)]

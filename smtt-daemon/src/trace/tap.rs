@@ -208,14 +208,6 @@ fn known_block(
     record.hotness = Some(block.heat.per_minute(now_ns));
 }
 
-/// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
-fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) -> Option<u64> {
-    if !on_heap {
-        return Some(0);
-    }
-    Some(executor?.heap.age_ns(told_ns, now_ns))
-}
-
 /// A block's further ranges, as records of their own: a record has no more of them than one fact can tell, so that
 /// what waits for the writer is bounded.
 fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>) {
@@ -234,6 +226,14 @@ fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>
             });
         }
     }
+}
+
+/// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
+fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) -> Option<u64> {
+    if !on_heap {
+        return Some(0);
+    }
+    Some(executor?.heap.age_ns(told_ns, now_ns))
 }
 
 /// What the resolver saw of it when it last looked, at the addresses that it has now.

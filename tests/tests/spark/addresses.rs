@@ -98,8 +98,8 @@ fn covered(memory: &[u8], pattern: &[u8]) -> usize {
 /// Address and length of each range.
 type Ranges = Vec<(u64, usize)>;
 
-/// The last address of each page, by consumer and size.
-type Pages = BTreeMap<(String, u64), u64>;
+/// Address of pages by consumer and size in bytes.
+type PageAddresses = BTreeMap<(String, u64), u64>;
 
 impl Subject {
     fn executor(&self) -> Result<Value> {
@@ -225,7 +225,7 @@ impl Subject {
 
     /// Pages that the only task of a kind holds by its records: the last address of each by consumer and size, and
     /// how many grants have no address.
-    fn pages(&self, since: usize) -> Result<(Pages, usize)> {
+    fn pages(&self, since: usize) -> Result<(PageAddresses, usize)> {
         let mut pages = BTreeMap::new();
         let mut grants = 0;
         for record in self.records()?.iter().skip(since) {

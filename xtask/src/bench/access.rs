@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{RUN_LIMIT, least, median, most, report};
 use crate::daemon::{Daemon, Options};
@@ -22,7 +22,7 @@ const STEPS: [(&str, f64); 3] = [
     ("cached block read", 1.0),
 ];
 /// No fact is refused for coming too fast: a refused one is cheaper.
-const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 100000000\n";
+const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 10000000\n";
 
 type Figures = [f64; STEPS.len()];
 
@@ -31,6 +31,7 @@ type Figures = [f64; STEPS.len()];
 /// # Errors
 /// When Spark or the daemon does not run.
 pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
+    alone()?;
     let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
     let mut number = 0;
     let mut run = |marker: bool| -> Result<Figures> {
@@ -89,6 +90,22 @@ pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
                 "ns",
                 target,
                 &detail,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A daemon takes the facts of every executor on the machine, also of those that are to run without one.
+fn alone() -> Result<()> {
+    for entry in std::fs::read_dir("/proc").context("cannot list /proc")? {
+        let path = entry?.path();
+        // What is no process, or is gone, has no name.
+        let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if name.trim() == "smtt-daemon" {
+            bail!(
+                "{} is a daemon that would take the facts too: stop it first",
+                path.display()
             );
         }
     }

@@ -206,15 +206,15 @@ impl Figures {
     pub(in crate::aggregate) fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
         let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
+        row.addresses = self.addressed.then(|| {
+            let trust = executor.heap.trust();
+            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
+        });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
             row.hotness = Some(self.reads_per_minute / self.blocks as f64);
             row.hotness_method = Some("block reads".to_owned());
         }
-        row.addresses = self.addressed.then(|| {
-            let trust = executor.heap.trust();
-            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
-        });
         if !self.is_measured() {
             return;
         }

@@ -106,6 +106,7 @@ fn draw(
     let place = |value: f64| format!("{value:.1}");
     let box_of = format!("0 0 {} {}", size.width, size.height);
     let attributes = [
+        ("class", if size.width > 500.0 { "large" } else { "" }),
         ("viewBox", box_of.as_str()),
         ("role", "img"),
         ("aria-label", title),
@@ -187,13 +188,13 @@ fn draw(
             );
         }
         if size.width > 500.0 {
-            let (at, middle) = (place((LEFT + size.width - RIGHT) / 2.0), moments / 2);
-            svg.line(
-                "text",
-                &[("class", "axis middle"), ("x", &at), ("y", &down)],
-                &clock((first + last) / 2),
-            );
-            debug_assert!(middle < moments, "there are at least two");
+            let middle = place((LEFT + size.width - RIGHT) / 2.0);
+            let attributes = [
+                ("class", "axis middle"),
+                ("x", middle.as_str()),
+                ("y", &down),
+            ];
+            svg.line("text", &attributes, &clock((first + last) / 2));
         }
     });
 }

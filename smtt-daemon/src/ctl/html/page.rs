@@ -3,8 +3,8 @@
 use super::Facts;
 use super::chart::date;
 use super::markup::Markup;
-use super::sections;
 use super::timeline::Timeline;
+use super::{rdds, sections};
 use crate::advise::{Check, Finding, Went};
 use crate::aggregate::history;
 use crate::ctl::{advise, human};
@@ -47,7 +47,7 @@ pub fn page(facts: &Facts) -> String {
             head(body, facts, &title);
             findings(body, facts);
             section(body, 1, |body| sections::memory(body, facts, &timeline));
-            section(body, 2, |body| sections::rdds(body, facts));
+            section(body, 2, |body| rdds::rdds(body, facts));
             section(body, 3, |body| {
                 sections::single_rdds(body, facts, &timeline)
             });
@@ -165,7 +165,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 .map(human::share)
                 .unwrap_or_default();
             fact(list, "Of them without a context", &share);
-            let walks = if sections::walk_columns(facts).is_empty() {
+            let walks = if rdds::walk_columns(facts).is_empty() {
                 "not measured"
             } else {
                 "measured"
@@ -310,7 +310,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         ),
     });
     match &facts.status.page_walks {
-        Some(walks) if !sections::walk_columns(facts).is_empty() => {
+        Some(walks) if !rdds::walk_columns(facts).is_empty() => {
             lines.push(format!("Page walks were sampled on {}.", walks.uarch));
             lines.extend(walks.notes.iter().cloned());
         }
@@ -374,7 +374,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
             .max()
             .unwrap_or(0);
         lines.push(format!(
-            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact. All times are UTC.",
+            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact for each executor. All times are UTC.",
             human::duration(interval),
             history::POINTS_MAX
         ));

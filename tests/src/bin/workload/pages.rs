@@ -203,7 +203,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         wait()?;
         // SAFETY: exactly the mapping made above, which nothing uses any more.
         unsafe { libc::munmap(start as *mut libc::c_void, large) };
-        let removed = payload(&[26, 0], &[], &["rdd_26_0"]);
+        let removed = payload(&[26, 0], &[], &["rdd_26_0", "0"]);
         marker.tell(Kind::BLOCK_REMOVED, &removed);
     }
     Ok(done)
