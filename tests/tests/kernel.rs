@@ -17,6 +17,8 @@ mod lab;
 mod life;
 #[path = "kernel/losses.rs"]
 mod losses;
+#[path = "kernel/page_limits.rs"]
+mod page_limits;
 #[path = "kernel/pages.rs"]
 mod pages;
 #[path = "kernel/walk_verdicts.rs"]

@@ -1,5 +1,7 @@
 //! Tests of the rules: what is found above a threshold, not below, and what absent figures make of it.
 
+mod places;
+
 use std::collections::BTreeMap;
 
 use super::surroundings::{Process, Surroundings};
@@ -248,179 +250,6 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
     assert!(found(&advise(&view, &around()), "swapped").is_none());
 }
 
-fn with_walks(mut view: View, low: f64, of_executor: f64) -> View {
-    let spread = |value: f64| Spread {
-        value,
-        low,
-        high: None,
-    };
-    view.rdds[0].walks = PageWalkRow {
-        page_walks: BTreeMap::from([(
-            "page_walk_read_cycles".to_owned(),
-            FigureRow {
-                samples: 900,
-                ratio_is: Some("fraction".to_owned()),
-                ratio: Some(spread(low + 0.01)),
-                ratio_of_executor: Some(spread(of_executor)),
-                ..FigureRow::default()
-            },
-        )]),
-        ..PageWalkRow::default()
-    };
-    view
-}
-
-#[test]
-fn small_pages_count_by_what_their_walks_cost() {
-    let advice = advise(&with_walks(view(), 0.2, 0.1), &around());
-    let finding = found(&advice, "small_pages").expect("found");
-    assert_eq!(
-        (finding.severity, finding.cost.share),
-        (Severity::Medium, Some(0.1))
-    );
-    assert!(lines(finding).contains("-XX:+UseTransparentHugePages"));
-    // The lower end of the interval decides.
-    assert!(
-        found(
-            &advise(&with_walks(view(), 0.04, 0.1), &around()),
-            "small_pages"
-        )
-        .is_none()
-    );
-    // Large pages.
-    let mut large = with_walks(view(), 0.2, 0.1);
-    large.pages[0].page_sizes = Some(vec![PageSizeRow {
-        page_bytes: 2 << 20,
-        bytes: 128 * MIB,
-    }]);
-    assert!(found(&advise(&large, &around()), "small_pages").is_none());
-    // Sizes that nobody told are no small pages, and no large ones.
-    large.pages[0].page_sizes = None;
-    assert_eq!(
-        went(&advise(&large, &around()), "small_pages"),
-        Went::NotChecked
-    );
-}
-
-#[test]
-fn without_counters_page_faults_stand_in_and_the_finding_says_so() {
-    let mut view = view();
-    view.no_walks = "no hardware counters".to_owned();
-    assert!(
-        found(&advise(&view, &around()), "small_pages").is_none(),
-        "no faults, no claim"
-    );
-    view.rdds[0].faults = FaultFigures {
-        page_faults: Some(100_000),
-        ..FaultFigures::default()
-    };
-    let advice = advise(&view, &around());
-    let finding = found(&advice, "small_pages").expect("found");
-    assert_eq!(finding.severity, Severity::Low);
-    assert!(finding.cost.estimated);
-    // 100,000 faults at a microsecond of 10 s of CPU time.
-    assert_eq!(finding.cost.share, Some(0.01));
-    assert!(
-        finding.not_measured[0].contains("no hardware counters"),
-        "{finding:?}"
-    );
-    // Without the process's times there is no share, not one of nothing.
-    let mut blind = around();
-    blind.processes.clear();
-    let advice = advise(&view, &blind);
-    assert_eq!(
-        found(&advice, "small_pages").expect("found").cost.share,
-        None
-    );
-}
-
-#[test]
-fn the_huge_page_setting_follows_where_the_bytes_are_and_what_is_set() {
-    let said = |view: &View, around: &Surroundings| {
-        lines(found(&advise(view, around), "small_pages").expect("found"))
-    };
-    let mut view = with_walks(view(), 0.2, 0.1);
-    let on_heap = said(&view, &around());
-    assert!(!on_heap.contains("glibc"), "{on_heap}");
-    view.rdds[0].storage_memory_off_heap_bytes = 128 * MIB;
-    let off_heap = said(&view, &around());
-    assert!(
-        off_heap.contains("glibc.malloc.hugetlb=1")
-            && !off_heap.contains("UseTransparentHugePages"),
-        "{off_heap}"
-    );
-    view.rdds[0].storage_memory_off_heap_bytes = 0;
-    let never = Surroundings {
-        transparent_huge_pages: Some("never".to_owned()),
-        ..around()
-    };
-    assert!(said(&view, &never).starts_with("echo madvise >"));
-    let always = Surroundings {
-        transparent_huge_pages: Some("always".to_owned()),
-        ..around()
-    };
-    let reserved = said(&view, &always);
-    assert!(
-        reserved.contains("vm.nr_hugepages=512"),
-        "1 GiB of heap: {reserved}"
-    );
-}
-
-#[test]
-fn remote_reads_matter_where_executors_are_free_to_be_remote() {
-    let mut view = view();
-    view.pages[0].read_local_bytes = Some(100 * MIB);
-    view.pages[0].read_remote_bytes = Some(300 * MIB);
-    let advice = advise(&view, &around());
-    let finding = found(&advice, "remote_memory").expect("found");
-    assert_eq!(
-        (finding.severity, finding.cost.share),
-        (Severity::Medium, Some(0.75))
-    );
-    let said = lines(finding);
-    assert!(
-        said.contains("numactl --cpunodebind=N --membind=N"),
-        "{said}"
-    );
-    // Bound to one node.
-    let mut bound = around();
-    let process = bound.processes.get_mut(&7).expect("there");
-    (process.memory_nodes, process.cpu_nodes) = (Some(vec![0]), Some(vec![0]));
-    assert!(found(&advise(&view, &bound), "remote_memory").is_none());
-    // One node.
-    bound.nodes = Some(vec![0]);
-    assert_eq!(went(&advise(&view, &bound), "remote_memory"), Went::Nothing);
-    // Where reads were not placed, where the bytes are is all that is known, and worth less.
-    view.pages[0].read_local_bytes = None;
-    view.pages[0].read_remote_bytes = None;
-    assert!(
-        found(&advise(&view, &around()), "remote_memory").is_none(),
-        "all on one node"
-    );
-    let node = |node| NodeRow {
-        node,
-        bytes: 64 * MIB,
-    };
-    view.pages[0].nodes = Some(vec![node(0), node(1)]);
-    let advice = advise(&view, &around());
-    let finding = found(&advice, "remote_memory").expect("found");
-    assert_eq!(
-        (finding.severity, finding.cost.share),
-        (Severity::Low, Some(0.5))
-    );
-    assert!(finding.not_measured[0].contains("no read of its blocks was placed"));
-    // Two executors, each on a node of its own, are as it should be.
-    let on = |at| PagesRow {
-        nodes: Some(vec![NodeRow {
-            node: at,
-            bytes: 128 * MIB,
-        }]),
-        ..in_memory(7)
-    };
-    view.pages = vec![on(0), on(1)];
-    assert!(found(&advise(&view, &around()), "remote_memory").is_none());
-}
-
 #[test]
 fn spilling_is_found_by_its_share_of_the_task_time() {
     let mut view = view();
@@ -506,30 +335,6 @@ fn major_faults_are_found_by_their_rate() {
     assert!(
         found(&advise(&view, &around()), "major_faults").is_none(),
         "five per second"
-    );
-}
-
-#[test]
-fn memory_that_nobody_wrote_is_found() {
-    let mut view = view();
-    view.pages[0].zero_page_bytes = Some(40 * MIB);
-    view.pages[0].untouched_bytes = Some(30 * MIB);
-    let advice = advise(&view, &around());
-    assert_eq!(
-        found(&advice, "without_memory").expect("found").severity,
-        Severity::Low
-    );
-    view.pages[0].untouched_bytes = Some(MIB);
-    assert!(found(&advise(&view, &around()), "without_memory").is_none());
-    view.pages[0].untouched_bytes = Some(70 * MIB);
-    view.pages[0].zero_page_bytes = None;
-    let advice = advise(&view, &around());
-    let finding = found(&advice, "without_memory").expect("found");
-    assert!(
-        finding
-            .not_measured
-            .iter()
-            .any(|line| line.contains("never written"))
     );
 }
 

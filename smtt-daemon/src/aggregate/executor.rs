@@ -1,16 +1,16 @@
 //! One executor: everything that was told or counted under its key.
 
 use super::heap::{Heap, Trust};
-use super::held::Held;
 use super::history::History;
 use super::memory::Memory;
 use super::pages::{Mark, Seen};
+use super::rdd::{Peak, Rdd};
 use super::task::{OverCap, TaskState, Tasks};
-use super::uses::{Left, Uses};
-use super::walks::{Distribution, LATE_NS, Meaning, Walks};
+use super::uses::Left;
+use super::walks::{LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
-use crate::attribute::{Agreement, Doing, Owner, RddKey, StageKey, Who};
-use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
+use crate::attribute::{Agreement, Owner, RddKey, StageKey, Who};
+use crate::decode::{Event, ExecutorDescribed, Fact};
 use smtt_common::context::Activity;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
 use smtt_common::walk::WalkCounters;
@@ -23,51 +23,6 @@ const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
 
 /// What counts as the start of an executor, in nanoseconds.
 const FIRST_MINUTE_NS: u64 = 60_000_000_000;
-
-/// One RDD, as one executor saw it.
-#[derive(Clone, Debug, Default)]
-pub struct Rdd {
-    /// Name, level and lineage, once told.
-    pub described: Option<RddDescribed>,
-    /// Its page faults, by context.
-    pub faults: FaultCounters,
-    /// The same by what was being done.
-    pub doing: BTreeMap<Doing, FaultCounters>,
-    /// Its sampled page walks and cycles, by context.
-    pub walks: Walks,
-    /// The same by what was being done.
-    pub doing_walks: BTreeMap<Doing, WalkCounters>,
-    /// How its ratios are distributed over tasks.
-    pub distribution: Distribution,
-    /// Sampled faults whose address lies in memory of this RDD.
-    pub samples_by_address: u64,
-    /// Sampled page walks whose address lies in memory of this RDD.
-    pub walk_samples_by_address: u64,
-    /// Most that it ever held.
-    pub peak: Peak,
-    /// What became of its blocks.
-    pub uses: Uses,
-    touched_ns: u64,
-}
-
-/// The most that something ever held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peak {
-    /// Bytes of blocks in memory.
-    pub storage_bytes: u64,
-    /// Blocks in memory.
-    pub blocks: u64,
-    /// Bytes of execution memory.
-    pub execution_bytes: u64,
-}
-
-impl Peak {
-    fn see(&mut self, held: &Held) {
-        self.storage_bytes = self.storage_bytes.max(held.storage_bytes);
-        self.blocks = self.blocks.max(held.blocks);
-        self.execution_bytes = self.execution_bytes.max(held.execution_bytes);
-    }
-}
 
 /// Spans of one activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,10 @@
 //! Where pages are, against independent readers of the same kernel: this test's own look at pagemap and kpageflags,
 //! `smaps`, `numa_maps`, and what the workload did to its memory.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -18,14 +17,14 @@ use smtt_daemon::resolve::{Machine, Method, ResolveSettings, Resolver};
 
 use crate::lab::{Lab, Workload, lab, with_hook};
 
-const PAGE: u64 = 4096;
-const MIB: u64 = 1 << 20;
+pub const PAGE: u64 = 4096;
+pub const MIB: u64 = 1 << 20;
 
 /// The workload gives its large block back when it is let go on.
-const FREED: &str = "free=yes";
+pub const FREED: &str = "free=yes";
 
 /// More than any test needs.
-const GENEROUS: ResolveSettings = ResolveSettings {
+pub const GENEROUS: ResolveSettings = ResolveSettings {
     pages_per_second: 10_000_000,
     milliseconds_per_second: 1000,
     interval: Duration::from_secs(10),
@@ -33,26 +32,26 @@ const GENEROUS: ResolveSettings = ResolveSettings {
 };
 
 /// A workload whose memory is told, and the state that its facts made.
-struct Scene {
+pub struct Scene {
     /// The probes, and this test's turn.
-    lab: Lab,
-    shared: Shared,
-    workload: Workload,
+    pub lab: Lab,
+    pub shared: Shared,
+    pub workload: Workload,
     /// What it says of its blocks, by kind.
-    blocks: BTreeMap<String, Told>,
-    said: Value,
+    pub blocks: BTreeMap<String, Told>,
+    pub said: Value,
 }
 
 /// A block as the workload told it.
 #[derive(Clone, Debug)]
-struct Told {
-    name: String,
-    address: u64,
-    bytes: u64,
+pub struct Told {
+    pub name: String,
+    pub address: u64,
+    pub bytes: u64,
 }
 
 /// Runs the workload; `None` (and a line that says why) where this machine cannot.
-fn scene(options: &[&str]) -> Result<Option<Scene>> {
+pub fn scene(options: &[&str]) -> Result<Option<Scene>> {
     if procfs_page_bytes() != PAGE {
         println!("skipped: the workload's memory is laid out for base pages of 4 KiB");
         return Ok(None);
@@ -113,7 +112,7 @@ fn procfs_page_bytes() -> u64 {
 
 impl Scene {
     /// What was read of an RDD's blocks: bytes of the reader's node, of another one, and the share of these.
-    fn read(&self, rdd: u32) -> Result<(Option<u64>, Option<u64>, Option<f64>)> {
+    pub fn read(&self, rdd: u32) -> Result<(Option<u64>, Option<u64>, Option<f64>)> {
         let rows = self
             .shared
             .state()
@@ -129,7 +128,7 @@ impl Scene {
     }
 
     /// Frames of a block's first pages, as they go into trace records.
-    fn frames(&self, told: &Told) -> Result<Vec<Option<u64>>> {
+    pub fn frames(&self, told: &Told) -> Result<Vec<Option<u64>>> {
         let state = self.shared.state();
         let mut memories = state.executors().values().map(|executor| &executor.memory);
         memories
@@ -140,14 +139,14 @@ impl Scene {
             .with_context(|| format!("{} was not looked at", told.name))
     }
 
-    fn told(&self, kind: &str) -> Result<&Told> {
+    pub fn told(&self, kind: &str) -> Result<&Told> {
         self.blocks
             .get(kind)
             .with_context(|| format!("the workload told no block {kind}"))
     }
 
     /// The row of a block.
-    fn row(&self, kind: &str) -> Result<PagesRow> {
+    pub fn row(&self, kind: &str) -> Result<PagesRow> {
         let name = &self.told(kind)?.name;
         self.shared
             .state()
@@ -159,7 +158,7 @@ impl Scene {
     }
 
     /// This test's own reading of the process's page table.
-    fn entries(&self, block: &Told) -> Result<Vec<u64>> {
+    pub fn entries(&self, block: &Told) -> Result<Vec<u64>> {
         let first = block.address / PAGE;
         let pages = (block.address + block.bytes).div_ceil(PAGE) - first;
         let mut bytes = vec![0; pages as usize * 8];
@@ -172,7 +171,7 @@ impl Scene {
     }
 
     /// Lines of a file of mappings that belong to the mapping at an address.
-    fn mapping(&self, file: &str, address: u64) -> Result<String> {
+    pub fn mapping(&self, file: &str, address: u64) -> Result<String> {
         let text = fs::read_to_string(format!("/proc/{}/{file}", self.workload.pid()))?;
         let range = |line: &str| {
             let (start, end) = line.split_whitespace().next()?.split_once('-')?;
@@ -190,7 +189,7 @@ impl Scene {
 }
 
 /// Bytes of a block in pages whose entry is of that kind.
-fn bytes_in(block: &Told, entries: &[u64], wanted: impl Fn(u64) -> bool) -> u64 {
+pub fn bytes_in(block: &Told, entries: &[u64], wanted: impl Fn(u64) -> bool) -> u64 {
     let first = block.address / PAGE * PAGE;
     let end = block.address + block.bytes;
     entries
@@ -204,20 +203,20 @@ fn bytes_in(block: &Told, entries: &[u64], wanted: impl Fn(u64) -> bool) -> u64 
         .sum()
 }
 
-const fn present(entry: u64) -> bool {
+pub const fn present(entry: u64) -> bool {
     entry >> 63 == 1
 }
 
-const fn swapped(entry: u64) -> bool {
+pub const fn swapped(entry: u64) -> bool {
     entry >> 62 & 1 == 1
 }
 
-fn sum(row: &PagesRow) -> Option<u64> {
+pub fn sum(row: &PagesRow) -> Option<u64> {
     Some(row.present_bytes? + row.swapped_bytes? + row.untouched_bytes? + row.unmapped_bytes?)
 }
 
 /// Bytes on pages of a size.
-fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
+pub fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
     let sizes = row.page_sizes.iter().flatten();
     sizes
         .filter(|size| size.page_bytes == page_bytes)
@@ -226,7 +225,7 @@ fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
 }
 
 /// The ways to look that this machine has.
-fn methods() -> Vec<Method> {
+pub fn methods() -> Vec<Method> {
     let best = Machine::find().method;
     if best == Method::Scan {
         vec![Method::Scan, Method::Entries]
@@ -236,7 +235,7 @@ fn methods() -> Vec<Method> {
     }
 }
 
-fn resolver(settings: ResolveSettings, method: Method) -> Resolver {
+pub fn resolver(settings: ResolveSettings, method: Method) -> Resolver {
     Resolver::with(
         settings,
         Machine {
@@ -540,159 +539,4 @@ fn pages_that_were_swapped_out_are_reported() -> Result<()> {
         );
     }
     scene.workload.end()
-}
-
-#[test]
-fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
-    const GIB: u64 = 12;
-    const PAGES_PER_SECOND: u64 = 4000;
-    let Some(scene) = scene(&[&format!("large={GIB}")])? else {
-        return Ok(());
-    };
-    let settings = ResolveSettings {
-        pages_per_second: PAGES_PER_SECOND,
-        milliseconds_per_second: 1000,
-        interval: Duration::from_secs(2),
-        frames: true,
-    };
-    for method in methods() {
-        let start = Instant::now();
-        let mut resolver = resolver(settings, method);
-        resolver.round(&scene.shared, &|| false);
-        let (counts, took) = (resolver.counts(), start.elapsed().as_secs_f64());
-        let row = scene.row("large")?;
-        println!("{method:?}: {counts:?} in {took:.3} s, {row:?}");
-        // A tenth of a second's worth may be spent at once, and one slice more.
-        let allowed = PAGES_PER_SECOND as f64 * (took + 0.1) + 400.0;
-        ensure!(
-            counts.pages as f64 <= allowed && counts.pages <= 2 * PAGES_PER_SECOND,
-            "{method:?}: {} pages in {took:.3} s are more than {allowed:.0}",
-            counts.pages
-        );
-        ensure!(
-            row.estimated == Some(true) && row.looked_pages < Some(2 * PAGES_PER_SECOND),
-            "{method:?}: it has more pages than the budget: {row:?}"
-        );
-        // The first 256 MiB are one stretch, so an even sample is wrong by two samples at most.
-        let sample = (GIB << 30) / row.looked_pages.unwrap_or(1).max(1);
-        let error = row.present_bytes.unwrap_or(0).abs_diff(256 * MIB);
-        ensure!(
-            error <= 2 * sample && sum(&row) == Some(GIB << 30),
-            "{method:?}: estimated with an error of {error} bytes, a sample stands for {sample}: {row:?}"
-        );
-    }
-    let tight = ResolveSettings {
-        pages_per_second: 1_000_000,
-        milliseconds_per_second: 2,
-        interval: Duration::from_secs(2),
-        frames: true,
-    };
-    let start = Instant::now();
-    let mut resolver = Resolver::new(tight);
-    resolver.round(&scene.shared, &|| false);
-    let (counts, took) = (resolver.counts(), start.elapsed().as_secs_f64());
-    let per_second = counts.cpu_ns as f64 / 1e6 / took.max(0.1);
-    println!("{counts:?} in {took:.3} s: {per_second:.2} ms of CPU time per second");
-    ensure!(
-        counts.cpu_ns as f64 <= 2e6 * (took + 0.1) + 2e6,
-        "more than 2 ms of CPU time per second, a burst and one slice: {counts:?} in {took:.3} s"
-    );
-    scene.workload.end()
-}
-
-/// Calls `once` when the resolver asks for the so-many-th time whether it shall stop: it asks before each of its
-/// slices.
-fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn() -> bool {
-    let (asked, once) = (Cell::new(0), Cell::new(Some(once)));
-    move || {
-        asked.set(asked.get() + 1);
-        if asked.get() == slice
-            && let Some(once) = once.take()
-            && let Err(error) = once()
-        {
-            panic!("in the middle of a look: {error:#}");
-        }
-        false
-    }
-}
-
-#[test]
-fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
-    for method in methods() {
-        let Some(scene) = scene(&["large=1"])? else {
-            return Ok(());
-        };
-        let (shared, workload) = (scene.shared, scene.workload);
-        let mut resolver = resolver(GENEROUS, method);
-        resolver.round(&shared, &in_the_middle(100, || workload.end()));
-        let rows = shared
-            .state()
-            .list_pages(&Filter::default(), PagesBy::Block)
-            .rows;
-        let counts = resolver.counts();
-        ensure!(
-            counts.ended == 1
-                && counts.pages > 0
-                && rows.iter().all(|row| row.resolved_bytes.is_none()),
-            "{method:?}: {counts:?}, {rows:?}"
-        );
-        // And when it is gone from the start.
-        resolver.round(&shared, &|| false);
-        ensure!(resolver.counts().ended == 2, "{:?}", resolver.counts());
-    }
-    Ok(())
-}
-
-#[test]
-fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
-    for method in methods() {
-        let Some(mut scene) = scene(&["large=1", FREED])? else {
-            return Ok(());
-        };
-        let known = scene.lab.records.len();
-        let mut resolver = resolver(GENEROUS, method);
-        let workload = &mut scene.workload;
-        // It has 1024 slices, and all others together have less than 32.
-        let freed = in_the_middle(500, || workload.go_on_to_the_end());
-        resolver.round(&scene.shared, &freed);
-        drop(freed);
-        // Nobody has heard of it yet. What was looked at before is there, what was looked at after is not.
-        let row = scene.row("large")?;
-        println!("{method:?}: {row:?}");
-        if method == Method::Scan {
-            ensure!(
-                sum(&row) == Some(1 << 30)
-                    && row.unmapped_bytes > Some(256 * MIB)
-                    && row.unmapped_bytes < Some(768 * MIB),
-                "half of it was looked at in time: {row:?}"
-            );
-        } else {
-            // What was never touched looks like what is not there any more, so nothing is said.
-            ensure!(row.resolved_bytes.is_none(), "its mapping went: {row:?}");
-        }
-        let half = scene.row("half")?;
-        ensure!(
-            sum(&half) == Some(scene.told("half")?.bytes) && half.unmapped_bytes == Some(0),
-            "{method:?}: the others are as they were: {half:?}"
-        );
-        // Now it is told, in the middle of the next look.
-        scene.lab.read()?;
-        let records = scene.lab.records.split_off(known);
-        let told = in_the_middle(500, || {
-            for record in &records {
-                scene
-                    .shared
-                    .state()
-                    .apply(decode(&record.header, &record.payload)?);
-            }
-            Ok(())
-        });
-        resolver.round(&scene.shared, &told);
-        ensure!(
-            scene.row("large").is_err() && scene.row("half")?.present_bytes > Some(2 * MIB - 4096),
-            "{method:?}: it is gone, the others are there"
-        );
-        scene.workload.end()?;
-    }
-    Ok(())
 }
