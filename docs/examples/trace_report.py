@@ -54,7 +54,10 @@ def main(folder, application_id=None):
     ).orderBy("region", "access").show(truncate=False)
 
     counts = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
-    print("RESULT", sum(counts.values()), " ".join(f"{kind}={counts[kind]}" for kind in sorted(counts)))
+    # Flushed while Spark still runs: it passes on what a program prints, and what comes as it ends may get lost.
+    sys.stdout.flush()
+    kinds = " ".join(f"{kind}={counts[kind]}" for kind in sorted(counts))
+    print(f"RESULT {sum(counts.values())} {kinds}", flush=True)
     spark.stop()
 
 
