@@ -16,7 +16,7 @@ use xtask::spark::Application;
 use crate::storage::{number, text};
 
 /// The daemon finds an executor with its scan, and facts come with their segments.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Part of the bytes at told addresses that must be the pattern, in hundredths: the rest is the serialiser's own.
 const PATTERN_PERCENT: usize = 90;
 /// What a task that sorts has put in when it waits.
