@@ -1,7 +1,7 @@
 //! Where bytes are, as rows: by RDD, block, task attempt or executor.
 
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
+use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State, Touched};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,10 +68,17 @@ pub struct PagesRow {
     pub estimated: Option<bool>,
     /// Reads of the blocks that are in memory; absent where there are none.
     pub reads: Option<u64>,
-    /// How hot they are: reads of a block per minute, a running value, the mean over the blocks.
+    /// Reads of a block per minute, a running value, the mean over the blocks.
+    pub reads_per_minute: Option<f64>,
+    /// How hot they are, by the next field: share of checks that found an access to a page of them, 0 to 1, or reads
+    /// of a block per minute.
     pub hotness: Option<f64>,
-    /// By what the hotness was found: `block reads`.
+    /// By what the hotness was found: `damon` or `block reads`.
     pub hotness_method: Option<String>,
+    /// Bytes of blocks in regions of which the last window found an access; absent without DAMON.
+    pub hot_bytes: Option<u64>,
+    /// Of the held bytes, those that DAMON's figures stand for.
+    pub checked_bytes: Option<u64>,
     /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD was first seen.
     pub read_local_bytes: Option<u64>,
     /// Bytes that were read by a CPU of another node.
@@ -118,6 +125,7 @@ pub struct Figures {
     blocks: u64,
     reads: u64,
     reads_per_minute: f64,
+    touched: Touched,
 }
 
 impl Figures {
@@ -146,9 +154,13 @@ impl Figures {
         self.blocks += more.blocks;
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
+        self.touched.add(&more.touched);
     }
 
-    fn add_reads(&mut self, block: &Block, now_ns: u64) {
+    fn add_reads(&mut self, block: &Block, touched: Option<&Touched>, now_ns: u64) {
+        if let Some(touched) = touched {
+            self.touched.add(touched);
+        }
         self.blocks += 1;
         self.reads += block.reads;
         self.reads_per_minute += block.heat.per_minute(now_ns);
@@ -212,8 +224,15 @@ impl Figures {
         });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
-            row.hotness = Some(self.reads_per_minute / self.blocks as f64);
+            row.reads_per_minute = Some(self.reads_per_minute / self.blocks as f64);
+            row.hotness = row.reads_per_minute;
             row.hotness_method = Some("block reads".to_owned());
+        }
+        if let Some(hotness) = self.touched.hotness() {
+            row.hotness = Some(hotness);
+            row.hotness_method = Some("damon".to_owned());
+            row.hot_bytes = Some(self.touched.hot_bytes);
+            row.checked_bytes = Some(self.touched.checked_bytes);
         }
         if !self.is_measured() {
             return;
@@ -392,7 +411,8 @@ impl State {
                     let figures = figures.entry(key).or_default();
                     figures.add(held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
-                        figures.add_reads(block, now_ns);
+                        let touched = executor.touched(block.mark(), block.on_heap, now_ns);
+                        figures.add_reads(block, touched, now_ns);
                     }
                 }
             });
