@@ -49,6 +49,12 @@ struct Found {
 }
 
 impl LastTouched {
+    /// Whether nothing was found yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// What was found of a block in the last window that looked at it, if that was where it is now and not long ago.
     #[must_use]
     pub fn of(&self, mark: Mark, now_ns: u64) -> Option<&Touched> {
