@@ -44,6 +44,8 @@ pub struct Block {
     pub reads: u64,
     /// How often of late.
     pub heat: Heat,
+    /// What was read of it, by where it was.
+    pub by_node: NodeReads,
     /// Reads from before it was looked at.
     waiting: Waiting,
     /// When it was stored, or first told of; nanoseconds since boot.
@@ -259,8 +261,9 @@ impl Memory {
                 && block.serialized == fact.serialized
         });
         if !same {
-            let (reads, heat) =
-                known.map_or((0, Heat::default()), |block| (block.reads, block.heat));
+            let (reads, heat, by_node) = known
+                .map(|block| (block.reads, block.heat, block.by_node))
+                .unwrap_or_default();
             let stored_ns = known
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
@@ -281,6 +284,7 @@ impl Memory {
                 placed: Placed::default(),
                 reads,
                 heat,
+                by_node,
                 waiting: Waiting::default(),
                 stored_ns,
                 told_ns: time_ns,
@@ -406,6 +410,7 @@ impl Memory {
             },
             _ => NodeReads::unknown(block.size_bytes, 1),
         };
+        block.by_node.add(&reads);
         self.reads.add(block.rdd, &reads);
         Outcome::Applied
     }
@@ -420,6 +425,7 @@ impl Memory {
             let seen = block.mark().and_then(|mark| self.looked.of(mark));
             if let Some(seen) = seen {
                 let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                block.by_node.add(&reads);
                 self.reads.add(block.rdd, &reads);
             }
         }

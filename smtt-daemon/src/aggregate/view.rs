@@ -46,6 +46,9 @@ pub struct Filter {
     /// Spark's name of a block, of listings of blocks and of where bytes are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
+    /// Of where bytes are, only rows with blocks or pages of execution memory that are on more than one NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spanning: Option<bool>,
 }
 
 impl Filter {

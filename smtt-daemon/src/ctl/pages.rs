@@ -57,8 +57,9 @@ pub(super) async fn run(
     output: Output,
     query: &Query,
     by: &PagesBy,
+    spanning: bool,
 ) -> Result<Exit, Failure> {
-    let kind = if by.blocks || by.block.is_some() {
+    let mut kind = if by.blocks || by.block.is_some() {
         kind("/v1/pages/blocks", "blocks")
     } else if by.tasks || by.task.is_some() {
         kind("/v1/pages/tasks", "tasks that hold execution memory")
@@ -67,6 +68,9 @@ pub(super) async fn run(
     } else {
         kind("/v1/pages", "RDDs that hold memory")
     };
+    if spanning {
+        kind.what = "rows with bytes on more than one node";
+    }
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
     let mut question = format!(
         "{}{}",
@@ -74,7 +78,11 @@ pub(super) async fn run(
         query.filter.query_with(sort.as_deref(), query.limit)
     );
     let task = by.task.map(|task| task.to_string());
-    let one = [("task", task.as_deref()), ("block", by.block.as_deref())];
+    let one = [
+        ("task", task.as_deref()),
+        ("block", by.block.as_deref()),
+        ("spanning", spanning.then_some("true")),
+    ];
     let one = crate::control::client::query(&one);
     question.push_str(&if question.contains('?') {
         one.replacen('?', "&", 1)

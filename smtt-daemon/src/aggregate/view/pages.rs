@@ -72,7 +72,8 @@ pub struct PagesRow {
     pub hotness: Option<f64>,
     /// By what the hotness was found: `block reads`.
     pub hotness_method: Option<String>,
-    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD was first seen.
+    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD or the block was first
+    /// seen.
     pub read_local_bytes: Option<u64>,
     /// Bytes that were read by a CPU of another node.
     pub read_remote_bytes: Option<u64>,
@@ -118,6 +119,8 @@ pub struct Figures {
     blocks: u64,
     reads: u64,
     reads_per_minute: f64,
+    /// What was read of the blocks that are in memory, by where it was.
+    by_node: NodeReads,
 }
 
 impl Figures {
@@ -146,12 +149,14 @@ impl Figures {
         self.blocks += more.blocks;
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
+        self.by_node.add(&more.by_node);
     }
 
     fn add_reads(&mut self, block: &Block, now_ns: u64) {
         self.blocks += 1;
         self.reads += block.reads;
         self.reads_per_minute += block.heat.per_minute(now_ns);
+        self.by_node.add(&block.by_node);
     }
 
     /// Whether anything was looked at.
@@ -403,16 +408,17 @@ impl State {
                     who: who.clone(),
                     ..PagesRow::default()
                 };
-                let read = match key {
+                let read = match &key {
                     // They are of whole RDDs, and of all of them.
                     Key::Rdd(rdd) if filter.task.is_none() && filter.block.is_none() => {
-                        reads.get(&rdd).copied()
+                        reads.get(rdd).copied()
                     }
                     Key::Executor if *filter == of_executors(filter) => {
                         let mut all = NodeReads::default();
                         reads.values().for_each(|more| all.add(more));
                         Some(all)
                     }
+                    Key::Block(..) => Some(figures.by_node),
                     _ => None,
                 };
                 if let Some((read, ratio)) =
@@ -437,6 +443,9 @@ impl State {
                 figures.fill(&mut row, executor, now_ns);
                 row
             }));
+            if filter.spanning == Some(true) {
+                rows.retain(|row| row.spanning_nodes.is_some_and(|spanning| spanning > 0));
+            }
         })
     }
 }
