@@ -96,6 +96,9 @@ async fn live(
                 say(&format!(
                     "{lost} records are missing here: they came faster than they were read"
                 ));
+            } else if printer.output.json && !query.csv {
+                // As it came: a number that is read and written again may differ in its last digit.
+                writeln!(printer.out, "{line}")?;
             } else {
                 printer.print(&record)?;
             }
@@ -175,11 +178,11 @@ impl<Out: Write> Printer<Out> {
     }
 
     fn print(&mut self, record: &Record) -> io::Result<()> {
-        if self.output.json {
+        if self.csv {
+            writeln!(self.out, "{}", csv(record))
+        } else if self.output.json {
             serde_json::to_writer(&mut self.out, record).map_err(io::Error::from)?;
             writeln!(self.out)
-        } else if self.csv {
-            writeln!(self.out, "{}", csv(record))
         } else {
             writeln!(self.out, "{}", text(record))
         }
