@@ -6,7 +6,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json, json};
 use smtt_common::context::Activity;
+
+use super::read::utc;
 
 /// Bytes of a base page; pages of records are counted in it.
 pub const PAGE_BYTES: u64 = 4096;
@@ -173,6 +176,29 @@ impl Record {
             physical: None,
             hotness: None,
         }
+    }
+
+    /// It as [`super::read::Reader`] has it: application and host, then every column that is not absent, by name.
+    #[must_use]
+    pub fn object(&self) -> Map<String, Json> {
+        let mut object = Map::new();
+        object.insert("application_id".into(), json!(self.source.application_id));
+        object.insert("host".into(), json!(self.source.host));
+        for column in COLUMNS {
+            let value = match &column.value {
+                Value::Time(of) => Some(json!(utc(of(self)))),
+                Value::Long(of, _) => of(self).map(Json::from),
+                Value::Int(of) => of(self).map(Json::from),
+                Value::Flag(of) => of(self).map(Json::from),
+                Value::Real(of) => of(self).map(Json::from),
+                Value::Text(of) => of(self).map(Json::from),
+                Value::Longs(of) => of(self).map(Json::from),
+            };
+            if let Some(value) = value {
+                object.insert(column.name.to_owned(), value);
+            }
+        }
+        object
     }
 
     fn first(&self) -> Option<(u64, u64)> {

@@ -7,6 +7,7 @@ use smtt_common::context::Activity;
 
 use super::Queue;
 use super::folder::partition;
+use super::follow::Followers;
 use super::record::{Kind, Physical, Record, Source};
 use crate::aggregate::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
 use crate::clock::{now_boot_ns, now_unix_ns};
@@ -22,7 +23,8 @@ const BROADCAST: &str = "broadcast_";
 /// Where the middle task gives its events a look.
 #[derive(Debug)]
 pub struct Tap {
-    queue: Queue,
+    queue: Option<Queue>,
+    followers: Arc<Followers>,
     sources: HashMap<u64, Arc<Source>>,
     batch: Vec<Record>,
     /// Wall clock less boot clock, in nanoseconds.
@@ -30,11 +32,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// A tap that hands its records to a writer.
+    /// A tap that hands its records to a writer, if there is one, and to those who follow.
     #[must_use]
-    pub fn new(queue: Queue) -> Self {
+    pub fn new(queue: Option<Queue>, followers: Arc<Followers>) -> Self {
         Self {
             queue,
+            followers,
             sources: HashMap::new(),
             batch: Vec::new(),
             boot_unix_ns: 0,
@@ -58,6 +61,9 @@ impl Tap {
                 }
         ) {
             self.sources.remove(&event.executor);
+        }
+        if self.queue.is_none() && !self.followers.any() {
+            return;
         }
         let kind = match &event.fact {
             Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
@@ -112,7 +118,11 @@ impl Tap {
 
     /// After a batch of events: hands its records over.
     pub fn end(&mut self) {
-        self.queue.send(std::mem::take(&mut self.batch));
+        let batch = std::mem::take(&mut self.batch);
+        self.followers.show(&batch);
+        if let Some(queue) = &self.queue {
+            queue.send(batch);
+        }
     }
 
     fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Source> {
