@@ -9,11 +9,13 @@ use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
-use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
+use crate::decode::{BlockFact, BlockRead, BlockRemoved, Contents, PageAllocated, PageFreed};
 use std::collections::HashMap;
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
+/// What an object of a sample claims besides its bytes: a base page.
+const OBJECT_CLAIM_BYTES: u64 = 4096;
 
 /// A block in memory.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct Block {
     pub on_heap: bool,
     /// Serialised bytes, else objects, whose size is Spark's estimate.
     pub serialized: bool,
+    /// What it is made of.
+    pub contents: Contents,
     /// Stored by a thread without a task.
     pub without_task: bool,
     /// Task attempt that stored it.
@@ -126,10 +130,24 @@ impl Block {
         self.placed.mark(self.serial)
     }
 
-    /// Bytes whose addresses are known.
+    /// Bytes whose addresses are known; of objects those of the sample.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
         self.placed.bytes()
+    }
+
+    /// Objects of its sample whose addresses are known; `None` where its ranges are no sample.
+    #[must_use]
+    pub fn sampled_objects(&self) -> Option<u64> {
+        (self.contents == Contents::Objects).then(|| self.placed.ranges())
+    }
+
+    /// Bytes by which it claims its part of the resolver's budget: an object may be small, but lies in a page.
+    #[must_use]
+    pub fn claimed_bytes(&self) -> u64 {
+        let objects = self.sampled_objects().unwrap_or(0);
+        self.addressed_bytes()
+            .saturating_add(objects.saturating_mul(OBJECT_CLAIM_BYTES))
     }
 
     fn held(&self) -> Held {
@@ -259,6 +277,7 @@ impl Memory {
                 && block.rdd == rdd
                 && block.on_heap == fact.on_heap
                 && block.serialized == fact.serialized
+                && block.contents == fact.contents()
         });
         if !same {
             let (reads, heat, by_node) = known
@@ -276,6 +295,7 @@ impl Memory {
                 size_bytes: fact.size_bytes,
                 on_heap: fact.on_heap,
                 serialized: fact.serialized,
+                contents: fact.contents(),
                 without_task: fact.without_task,
                 task: fact.task_attempt_id,
                 stage,
@@ -399,7 +419,11 @@ impl Memory {
         block.reads += 1;
         block.heat.read(time_ns);
         let bytes = block.addressed_bytes();
-        let mark = block.mark().filter(|_| heap_known || !block.on_heap);
+        // A few objects do not say how many bytes were read on which node.
+        let whole = block.contents != Contents::Objects;
+        let mark = block
+            .mark()
+            .filter(|_| whole && (heap_known || !block.on_heap));
         let reads = match (fact.node, mark) {
             (Some(node), Some(mark)) => match self.looked.of(mark) {
                 Some(seen) => NodeReads::of(seen, bytes, node, 1),

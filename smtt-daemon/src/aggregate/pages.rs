@@ -252,6 +252,11 @@ impl Placed {
         }
     }
 
+    /// Ranges whose addresses are known.
+    pub(super) const fn ranges(&self) -> u64 {
+        self.ranges
+    }
+
     /// Bytes whose addresses are known.
     pub(super) fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
@@ -313,12 +318,12 @@ impl Executor {
         targets
     }
 
-    /// Bytes that have addresses, for shares of a budget.
+    /// Bytes that have addresses, or that pages with sampled objects have, for shares of a budget.
     fn addressed_bytes(&self) -> u64 {
         let blocks = self.memory.blocks.values();
         let pages = self.memory.pages.values();
         blocks
-            .map(Block::addressed_bytes)
+            .map(Block::claimed_bytes)
             .chain(
                 pages
                     .filter(|page| page.address != 0)

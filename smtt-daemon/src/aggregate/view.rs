@@ -4,12 +4,14 @@ mod consumers;
 mod executors;
 mod pages;
 mod rdds;
+mod sample;
 mod walks;
 mod work;
 
 pub use executors::{ExecutorRow, SpanRow};
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use sample::{NodeShare, PageSizeShare, SampleRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};
 

@@ -1,5 +1,6 @@
 //! Where bytes are, as rows: by RDD, block, task attempt or executor.
 
+use super::sample::{Sample, SampleRow};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
 use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
 use crate::attribute::{RddKey, StageKey};
@@ -35,8 +36,13 @@ pub struct PagesRow {
     pub task_attempt_id: Option<u64>,
     /// Bytes of blocks and execution memory, as Spark accounts for them.
     pub held_bytes: u64,
-    /// Of them, bytes that the next figures stand for: those whose addresses are known and were looked at. Objects
-    /// have no contiguous bytes, and what is new was not looked at yet.
+    /// Objects of blocks that are stored as objects that were looked at: the sample that `sample` rests on. No other
+    /// figure has them.
+    pub sampled_objects: Option<u64>,
+    /// What the sample says of blocks that are stored as objects.
+    pub sample: Option<SampleRow>,
+    /// Of the held bytes, those that the next figures stand for: their addresses are known and were looked at. Objects
+    /// have no contiguous bytes (see `sample`), and what is new was not looked at yet.
     pub resolved_bytes: Option<u64>,
     /// Bytes in memory.
     pub present_bytes: Option<u64>,
@@ -116,6 +122,7 @@ pub struct Figures {
     /// Some of those are on the heap.
     on_heap: bool,
     seen: Seen,
+    sample: Sample,
     blocks: u64,
     reads: u64,
     reads_per_minute: f64,
@@ -125,13 +132,22 @@ pub struct Figures {
 
 impl Figures {
     /// Adds a block or page: what it holds, how many bytes have addresses, and what was seen of them there.
-    fn add(&mut self, held_bytes: u64, addressed: u64, on_heap: bool, seen: Option<&Seen>) {
+    fn add(
+        &mut self,
+        owner: &Owner<'_>,
+        held_bytes: u64,
+        addressed: u64,
+        on_heap: bool,
+        seen: Option<&Seen>,
+    ) {
         self.held_bytes = self.held_bytes.saturating_add(held_bytes);
         if addressed > 0 {
             self.addressed = true;
             self.on_heap |= on_heap;
         }
-        if let Some(seen) = seen {
+        if let Some(objects) = owner.sampled_objects() {
+            self.sample.add(held_bytes, objects, addressed, seen);
+        } else if let Some(seen) = seen {
             self.resolved_bytes = self.resolved_bytes.saturating_add(addressed);
             self.spanning_nodes += u64::from(seen.by_node.len() > 1);
             self.seen.add(seen);
@@ -146,6 +162,7 @@ impl Figures {
         self.addressed |= more.addressed;
         self.on_heap |= more.on_heap;
         self.seen.add(&more.seen);
+        self.sample.merge(&more.sample);
         self.blocks += more.blocks;
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
@@ -220,6 +237,12 @@ impl Figures {
             row.hotness = Some(self.reads_per_minute / self.blocks as f64);
             row.hotness_method = Some("block reads".to_owned());
         }
+        let sizes_known = looked.sizes_by != SizesBy::Nothing;
+        row.sample = self.sample.row(looked.page_bytes, sizes_known);
+        row.sampled_objects = row.sample.as_ref().map(|_| self.sample.objects());
+        if row.sample.is_some() {
+            row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
+        }
         if !self.is_measured() {
             return;
         }
@@ -247,7 +270,7 @@ impl Figures {
         row.looked_pages = Some(seen.looked_pages);
         row.estimated = Some(seen.looked_pages < seen.pages);
         row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
-        if looked.sizes_by != SizesBy::Nothing {
+        if sizes_known {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
             row.huge_page_bytes = self.huge_page_bytes(looked.page_bytes);
             row.page_sizes_by = looked.sizes_by.name().map(str::to_owned);
@@ -309,6 +332,14 @@ enum Owner<'a> {
 }
 
 impl Owner<'_> {
+    /// See [`Block::sampled_objects`].
+    fn sampled_objects(&self) -> Option<u64> {
+        match self {
+            Self::Block(_, block) => block.sampled_objects(),
+            Self::Page(_) => None,
+        }
+    }
+
     fn rdd(&self) -> RddKey {
         match self {
             Self::Block(_, block) => block.rdd,
@@ -371,7 +402,7 @@ pub fn by_rdd(executor: &Executor) -> BTreeMap<RddKey, Figures> {
         figures
             .entry(executor.row_of(owner.rdd()))
             .or_default()
-            .add(held, addressed, on_heap, seen);
+            .add(&owner, held, addressed, on_heap, seen);
     });
     figures
 }
@@ -395,7 +426,7 @@ impl State {
                         .is_none_or(|wanted| owner.is_block(wanted));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
                     let figures = figures.entry(key).or_default();
-                    figures.add(held, addressed, on_heap, seen);
+                    figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
                         figures.add_reads(block, now_ns);
                     }
