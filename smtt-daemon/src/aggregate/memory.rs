@@ -5,6 +5,7 @@
 
 use super::crowd::Crowd;
 use super::held::Held;
+use super::hot::LastTouched;
 use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
@@ -204,6 +205,8 @@ pub struct Memory {
     pub ranges_refused: u64,
     /// Where their bytes were when the resolver last looked.
     pub looked: LastLook,
+    /// How often their bytes were accessed when the kernel's monitor last looked.
+    pub touched: LastTouched,
     /// What was read of blocks, by where it was.
     pub reads: ReadsByRdd,
     held: HashMap<RddKey, Held>,
@@ -596,6 +599,7 @@ impl Memory {
         self.all = Held::default();
         self.addresses = AddressMap::default();
         self.looked = LastLook::default();
+        self.touched = LastTouched::default();
     }
 
     /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.

@@ -2,7 +2,7 @@
 
 use super::sample::{Sample, SampleRow};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
+use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State, Touched};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -74,10 +74,17 @@ pub struct PagesRow {
     pub estimated: Option<bool>,
     /// Reads of the blocks that are in memory; absent where there are none.
     pub reads: Option<u64>,
-    /// How hot they are: reads of a block per minute, a running value, the mean over the blocks.
+    /// Reads of a block per minute, a running value, the mean over the blocks.
+    pub reads_per_minute: Option<f64>,
+    /// How hot they are, by the next field: share of checks that found an access to a page of them, 0 to 1, or reads
+    /// of a block per minute.
     pub hotness: Option<f64>,
-    /// By what the hotness was found: `block reads`.
+    /// By what the hotness was found: `damon` or `block reads`.
     pub hotness_method: Option<String>,
+    /// Bytes of blocks in regions of which the last window found an access; absent without DAMON.
+    pub hot_bytes: Option<u64>,
+    /// Of the held bytes, those that DAMON's figures stand for.
+    pub checked_bytes: Option<u64>,
     /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD or the block was first
     /// seen.
     pub read_local_bytes: Option<u64>,
@@ -128,6 +135,7 @@ pub struct Figures {
     reads_per_minute: f64,
     /// What was read of the blocks that are in memory, by where it was.
     by_node: NodeReads,
+    touched: Touched,
 }
 
 impl Figures {
@@ -167,9 +175,13 @@ impl Figures {
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
         self.by_node.add(&more.by_node);
+        self.touched.add(&more.touched);
     }
 
-    fn add_reads(&mut self, block: &Block, now_ns: u64) {
+    fn add_reads(&mut self, block: &Block, touched: Option<&Touched>, now_ns: u64) {
+        if let Some(touched) = touched {
+            self.touched.add(touched);
+        }
         self.blocks += 1;
         self.reads += block.reads;
         self.reads_per_minute += block.heat.per_minute(now_ns);
@@ -234,7 +246,8 @@ impl Figures {
         });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
-            row.hotness = Some(self.reads_per_minute / self.blocks as f64);
+            row.reads_per_minute = Some(self.reads_per_minute / self.blocks as f64);
+            row.hotness = row.reads_per_minute;
             row.hotness_method = Some("block reads".to_owned());
         }
         let sizes_known = looked.sizes_by != SizesBy::Nothing;
@@ -242,6 +255,12 @@ impl Figures {
         row.sampled_objects = row.sample.as_ref().map(|_| self.sample.objects());
         if row.sample.is_some() {
             row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
+        }
+        if let Some(hotness) = self.touched.hotness() {
+            row.hotness = Some(hotness);
+            row.hotness_method = Some("damon".to_owned());
+            row.hot_bytes = Some(self.touched.hot_bytes);
+            row.checked_bytes = Some(self.touched.checked_bytes);
         }
         if !self.is_measured() {
             return;
@@ -428,7 +447,8 @@ impl State {
                     let figures = figures.entry(key).or_default();
                     figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
-                        figures.add_reads(block, now_ns);
+                        let touched = executor.touched(block.mark(), block.on_heap, now_ns);
+                        figures.add_reads(block, touched, now_ns);
                     }
                 }
             });
