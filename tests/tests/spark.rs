@@ -18,6 +18,8 @@ mod fail_open;
 mod faults;
 #[path = "spark/late.rs"]
 mod late;
+#[path = "spark/losses.rs"]
+mod losses;
 #[path = "spark/matrix.rs"]
 mod matrix;
 #[path = "spark/pages.rs"]
