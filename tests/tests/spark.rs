@@ -20,6 +20,8 @@ mod faults;
 mod heap;
 #[path = "spark/late.rs"]
 mod late;
+#[path = "spark/losses.rs"]
+mod losses;
 #[path = "spark/matrix.rs"]
 mod matrix;
 #[path = "spark/pages.rs"]

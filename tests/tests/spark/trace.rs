@@ -30,7 +30,7 @@ for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()
 type Kinds = BTreeMap<String, u64>;
 
 /// A word of a line of the marker's own log.
-fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+pub fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split(' ')
         .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
 }
