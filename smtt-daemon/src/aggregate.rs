@@ -4,6 +4,7 @@
 //! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
 //! cap; what has no room goes to an overflow row, with a counter.
 
+mod came;
 mod crowd;
 mod executor;
 mod faults;

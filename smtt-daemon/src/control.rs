@@ -23,6 +23,7 @@ use crate::export::prometheus::Exporter;
 use crate::loss::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
 use crate::probes::{Verdict, VerdictState};
 use crate::trace::counts::{Ledger as TraceLedger, TraceStatus};
+use crate::trace::follow::Followers;
 use protocol::{Check, ProbeRow, SelfFigures, Status};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,6 +61,7 @@ pub struct Shared {
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
+    followers: Arc<Followers>,
     /// Slot files of executors that are alive, for whoever looks at their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
@@ -84,6 +86,7 @@ impl Shared {
             ledger: Mutex::default(),
             bpf_memory_bytes: OnceLock::new(),
             trace: OnceLock::new(),
+            followers: Arc::default(),
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
         }
@@ -147,6 +150,12 @@ impl Shared {
         self.trace.get().map(|ledger| ledger.status())
     }
 
+    /// Those who follow trace records live.
+    #[must_use]
+    pub const fn followers(&self) -> &Arc<Followers> {
+        &self.followers
+    }
+
     /// Lends the slot file of an executor, for as long as its owner keeps it.
     pub fn lend_slots(&self, executor: u64, slots: &Arc<SlotFile>) {
         let mut lent = lock(&self.slots);
@@ -186,6 +195,7 @@ impl Shared {
                 decode: decode.clone(),
                 aggregate: state.counts().clone(),
                 trace: self.trace().map(|trace| trace.counts),
+                follow: self.followers.counts(),
             }
         };
         let mut ledger = lock(&self.ledger);

@@ -66,9 +66,9 @@ pub enum Failure {
         /// What to do about it, or nothing.
         help: &'static str,
     },
-    /// A page cannot be made of what was asked for.
+    /// What was asked for cannot be had.
     #[error("{0}")]
-    Report(String),
+    Question(String),
     /// A page cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Page {
@@ -91,7 +91,8 @@ impl Failure {
                 Exit::Unreachable
             }
             Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
-            Self::Client(ClientError::Refused(_)) | Self::Report(_) => Exit::Usage,
+            Self::Client(ClientError::Busy(_)) => Exit::Degraded,
+            Self::Client(ClientError::Refused(_)) | Self::Question(_) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
             Self::Trace { error, .. }
                 if matches!(error.kind(), io::ErrorKind::PermissionDenied) =>
@@ -195,7 +196,11 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
-        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, by)),
+        Command::Pages {
+            query,
+            by,
+            spanning,
+        } => runtime.block_on(pages::run(&client, output, query, by, *spanning)),
         Command::Report {
             filter,
             html: true,
@@ -205,7 +210,7 @@ pub fn run(args: &Args) -> Exit {
         Command::Advise { app, all } => {
             runtime.block_on(advise::run(&client, output, app.as_deref(), *all))
         }
-        Command::Trace(query) => trace::run(output, query),
+        Command::Trace(query) => runtime.block_on(trace::run(&client, output, query)),
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
         Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),

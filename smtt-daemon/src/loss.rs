@@ -4,6 +4,7 @@
 use crate::aggregate::Outcome;
 use crate::decode::{DecodeError, Event};
 use crate::trace::counts::TraceCounts;
+use crate::trace::follow::FollowCounts;
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, Counter, ExecutorCounters};
 use std::collections::BTreeMap;
@@ -93,12 +94,14 @@ pub struct LedgerInputs {
     pub aggregate: AggregateCounts,
     /// Of trace records; `None` where none are written.
     pub trace: Option<TraceCounts>,
+    /// Of those who follow them live; `None` where nobody ever has.
+    pub follow: Option<FollowCounts>,
 }
 
 /// One hop of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
-    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`.
+    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
     pub hop: String,
     /// What came in.
     pub attempted: u64,
@@ -169,6 +172,9 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
     if now.trace.is_none() {
         hops.retain(|hop| hop.hop != "trace");
     }
+    if now.follow.is_none() {
+        hops.retain(|hop| hop.hop != "follow");
+    }
     if now.marker.is_none() {
         hops.retain(|hop| hop.hop != "marker");
     }
@@ -191,6 +197,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
         decode,
         aggregate,
         trace,
+        follow,
     } = inputs;
     let counter = |counter: Counter| kernel.get(counter.0 as usize).copied().unwrap_or(0);
     let lost = |causes: &[(&str, u64)]| -> Vec<(String, u64)> {
@@ -254,7 +261,21 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             &aggregate_lost,
         ),
         trace_hop(trace.as_ref().unwrap_or(&TraceCounts::default())),
+        follow_hop(follow.as_ref().unwrap_or(&FollowCounts::default())),
     ]
+}
+
+/// Accesses on their way to those who follow, once for each.
+fn follow_hop(follow: &FollowCounts) -> Hop {
+    Hop {
+        in_flight: follow.waiting,
+        ..Hop::new(
+            "follow",
+            follow.attempted,
+            follow.delivered,
+            &named(&follow.lost, ""),
+        )
+    }
 }
 
 /// Accesses on their way to the disk: what waits is known, it is not what is missing.
@@ -311,6 +332,12 @@ mod tests {
                 held: 8,
                 ..TraceCounts::default()
             }),
+            follow: Some(FollowCounts {
+                attempted: 12,
+                delivered: 5,
+                lost: BTreeMap::from([("client_too_slow", 4)]),
+                waiting: 3,
+            }),
         }
     }
 
@@ -327,7 +354,8 @@ mod tests {
                 "source",
                 "decode",
                 "aggregate",
-                "trace"
+                "trace",
+                "follow"
             ]
         );
         for hop in &hops {
@@ -381,8 +409,12 @@ mod tests {
         }
         assert!(!ledger(&now, &LedgerInputs::default())[6].consistent);
         now.trace = None;
+        now.follow = None;
         let hops = ledger(&now, &LedgerInputs::default());
-        assert!(hops.iter().all(|hop| hop.hop != "trace"));
+        assert!(
+            hops.iter()
+                .all(|hop| hop.hop != "trace" && hop.hop != "follow")
+        );
     }
 
     #[test]

@@ -118,15 +118,16 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 
-    let (trace, tap) = match config.trace {
+    let (trace, queue) = match config.trace {
         Some(mut settings) => {
             settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
             let (trace, queue) = Trace::start(settings)?;
             shared.set_trace(Arc::clone(&trace.ledger));
-            (Some(trace), Some(Tap::new(queue)))
+            (Some(trace), Some(queue))
         }
         None => (None, None),
     };
+    let tap = Some(Tap::new(queue, Arc::clone(shared.followers())));
     let mut middle = Middle {
         probes,
         shared,
@@ -146,8 +147,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
-    // The writer ends with the last way to it.
+    // The writer ends with the last way to it, and so does what follows.
     middle.tap = None;
+    middle.shared.followers().close();
     if trace.is_some_and(|trace| !trace.finish(TRACE_FINISH)) {
         tracing::error!("the last trace segments could not be finished: their records are lost");
     }

@@ -2,10 +2,12 @@
 //! columns.
 //!
 //! The middle task turns events into records ([`Tap`]) and hands them over; a thread of its own writes them
-//! ([`writer`]). Between the two at most [`QUEUE`] records wait; one more is a named loss.
+//! ([`writer`]). Between the two at most [`QUEUE`] records wait; one more is a named loss. Whoever follows them live
+//! ([`follow`]) needs no files.
 
 pub mod counts;
 pub mod folder;
+pub mod follow;
 pub mod read;
 pub mod record;
 pub mod segment;

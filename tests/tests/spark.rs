@@ -16,8 +16,12 @@ mod experiment;
 mod fail_open;
 #[path = "spark/faults.rs"]
 mod faults;
+#[path = "spark/heap.rs"]
+mod heap;
 #[path = "spark/late.rs"]
 mod late;
+#[path = "spark/losses.rs"]
+mod losses;
 #[path = "spark/matrix.rs"]
 mod matrix;
 #[path = "spark/pages.rs"]

@@ -1,5 +1,6 @@
 //! One executor: everything that was told or counted under its key.
 
+use super::came::Came;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
@@ -62,6 +63,8 @@ pub struct Executor {
     pub died_ns: Option<u64>,
     /// The kernel side's totals.
     pub counters: ExecutorCounters,
+    /// Facts that came, by kind.
+    pub came: Came,
     /// Faults that reached a context row.
     pub context_faults: FaultCounters,
     /// Sampled page walks and cycles with a context.
@@ -274,6 +277,7 @@ impl Executor {
     /// Takes in one fact.
     pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
         let now_ns = event.time_ns;
+        self.came.count(&event.fact);
         let outcome = self.apply_living(event, limits);
         if self.died_ns.is_some() {
             // Told before it died and arrived after: nothing of it is held or runs any more.

@@ -76,7 +76,8 @@ impl Executor {
 }
 
 impl State {
-    /// Blocks of an executor that have addresses; nothing when it is not alive.
+    /// Blocks of bytes of an executor that have addresses; nothing when it is not alive. A sample of objects shares its
+    /// pages with whatever else is on the heap.
     #[must_use]
     pub fn block_targets(&self, executor: u64) -> Targets {
         self.executors()

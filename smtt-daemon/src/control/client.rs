@@ -1,9 +1,9 @@
 //! The asking side of the Unix socket, for `smtt-ctl` and tests.
 
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, HOST};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +34,9 @@ pub enum ClientError {
     /// The daemon did not like the question.
     #[error("{0}")]
     Refused(String),
+    /// The daemon cannot do more of it now.
+    #[error("{0}")]
+    Busy(String),
     /// The answer is not one.
     #[error("smtt-daemon at {} answered wrongly: {reason}", .path.display())]
     Broken {
@@ -67,19 +71,8 @@ impl Client {
         path_and_query: &str,
     ) -> Result<Answer, ClientError> {
         let (status, body) = self.get_bytes(path_and_query, "application/json").await?;
-        if status.is_client_error() {
-            let error: Option<Value> = serde_json::from_slice(&body).ok();
-            let said = error
-                .as_ref()
-                .and_then(|error| error.get("error"))
-                .and_then(Value::as_str);
-            return Err(ClientError::Refused(said.map_or_else(
-                || format!("{path_and_query}: {status}"),
-                str::to_owned,
-            )));
-        }
         if !status.is_success() {
-            return Err(self.broken(format!("{path_and_query}: {status}")));
+            return Err(self.refusal(path_and_query, status, &body));
         }
         serde_json::from_slice(&body)
             .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
@@ -96,8 +89,31 @@ impl Client {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         match tokio::time::timeout(TIMEOUT, self.exchange(path_and_query, accept)).await {
             Ok(answer) => answer,
-            Err(_) => Err(self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))),
+            Err(_) => Err(self.late()),
         }
+    }
+
+    /// Asks for lines without an end.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn lines(&self, path_and_query: &str) -> Result<Lines, ClientError> {
+        let asked = self.ask(path_and_query, "application/x-ndjson");
+        let (response, connection) = match tokio::time::timeout(TIMEOUT, asked).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(self.late()),
+        };
+        let (status, body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            let said = self.whole(body).await?;
+            return Err(self.refusal(path_and_query, status, &said));
+        }
+        Ok(Lines {
+            client: self.clone(),
+            body,
+            _connection: connection,
+            read: Vec::new(),
+        })
     }
 
     async fn exchange(
@@ -105,6 +121,17 @@ impl Client {
         path_and_query: &str,
         accept: &str,
     ) -> Result<(StatusCode, Bytes), ClientError> {
+        let (response, _connection) = self.ask(path_and_query, accept).await?;
+        let status = response.status();
+        Ok((status, self.whole(response.into_body()).await?))
+    }
+
+    /// Sends a question; the answer's body is still to be read.
+    async fn ask(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(Response<Incoming>, Connection), ClientError> {
         let stream = UnixStream::connect(&self.path)
             .await
             .map_err(|error| match error.kind() {
@@ -117,8 +144,10 @@ impl Client {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.broken(error.to_string()))?;
-        // Ends with the exchange; its errors show in the answer.
-        let connection = tokio::spawn(connection);
+        let connection = Connection(tokio::spawn(async move {
+            // Its errors show in the answer.
+            let _ = connection.await;
+        }));
         let request = Request::get(path_and_query)
             .header(HOST, "smtt")
             .header(ACCEPT, accept)
@@ -130,21 +159,82 @@ impl Client {
             .send_request(request)
             .await
             .map_err(|error| self.broken(error.to_string()))?;
-        let status = response.status();
-        let body = response
-            .into_body()
-            .collect()
-            .await
+        Ok((response, connection))
+    }
+
+    async fn whole(&self, body: Incoming) -> Result<Bytes, ClientError> {
+        let body = body.collect().await;
+        Ok(body
             .map_err(|error| self.broken(error.to_string()))?
-            .to_bytes();
-        connection.abort();
-        Ok((status, body))
+            .to_bytes())
+    }
+
+    /// Why there is no answer, as the daemon says it.
+    fn refusal(&self, path_and_query: &str, status: StatusCode, body: &[u8]) -> ClientError {
+        let error: Option<Value> = serde_json::from_slice(body).ok();
+        let said = error
+            .as_ref()
+            .and_then(|error| error.get("error"))
+            .and_then(Value::as_str);
+        let said = said.map_or_else(|| format!("{path_and_query}: {status}"), str::to_owned);
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => ClientError::Busy(said),
+            status if status.is_client_error() => ClientError::Refused(said),
+            _ => self.broken(format!("{path_and_query}: {status}")),
+        }
+    }
+
+    fn late(&self) -> ClientError {
+        self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))
     }
 
     fn broken(&self, reason: String) -> ClientError {
         ClientError::Broken {
             path: self.path.clone(),
             reason,
+        }
+    }
+}
+
+/// A connection, which ends with it.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An answer without an end, line by line.
+#[derive(Debug)]
+pub struct Lines {
+    client: Client,
+    body: Incoming,
+    _connection: Connection,
+    /// What has come of the next lines.
+    read: Vec<u8>,
+}
+
+impl Lines {
+    /// Waits for more, and returns all lines that are complete by then; `None` when the daemon has ended the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+        loop {
+            if let Some(end) = self.read.iter().rposition(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(end + 1);
+                let lines = std::mem::replace(&mut self.read, rest);
+                return Ok(Some(String::from_utf8_lossy(&lines).into_owned()));
+            }
+            let Some(frame) = self.body.frame().await else {
+                return Ok(None);
+            };
+            let frame = frame.map_err(|error| self.client.broken(error.to_string()))?;
+            if let Some(data) = frame.data_ref() {
+                self.read.extend_from_slice(data);
+            }
         }
     }
 }

@@ -66,6 +66,9 @@ pub enum Command {
         /// What a row stands for.
         #[command(flatten)]
         by: PagesBy,
+        /// Only rows with a block or page of execution memory that is on more than one NUMA node.
+        #[arg(long)]
+        spanning: bool,
     },
     /// Everything that matters, live. q, Esc or Ctrl-C ends it.
     Top {
@@ -97,7 +100,7 @@ pub enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Records of single accesses, from the trace files. Works without the daemon too.
+    /// Records of single accesses: from the trace files, which needs no daemon, or live with --follow.
     Trace(TraceQuery),
     /// Measure what a page walk costs here, as the daemon does at its start.
     Calibrate {
@@ -160,7 +163,8 @@ pub struct TraceQuery {
     /// Only the last so many: 30s, 10m, 2h, 1d.
     #[arg(long, value_name = "TIME", value_parser = age)]
     pub since: Option<Duration>,
-    /// Go on with segments as they are finished, until Ctrl-C.
+    /// Records as they happen, from the daemon, until Ctrl-C; needs no trace files. With --folder, and where no daemon
+    /// runs, segments of files as they are finished.
     #[arg(long)]
     pub follow: bool,
     /// All columns of docs/TRACE.md as comma-separated values, with a heading. --json prints one object per line.
@@ -286,6 +290,7 @@ mod tests {
         assert!(parse(&["--block", "rdd_7_0"]).is_ok());
         assert!(parse(&["--block", "rdd_7_0", "--task", "3"]).is_err());
         assert!(parse(&["--blocks", "--tasks"]).is_err());
+        assert!(parse(&["--blocks", "--spanning"]).is_ok());
     }
 
     #[test]

@@ -50,13 +50,13 @@ pub(super) async fn run(
         .map(|application| application.application_id.as_deref().unwrap_or_default())
         .collect();
     if ids.is_empty() {
-        return Err(Failure::Report(
+        return Err(Failure::Question(
             "no such application has been seen on this worker: smtt-ctl executors lists what has"
                 .to_owned(),
         ));
     }
     if ids.len() > 1 && folder.is_none() {
-        return Err(Failure::Report(format!(
+        return Err(Failure::Question(format!(
             "a page is about one application, and {} are known: give --app ({}), or a folder as --output",
             ids.len(),
             shortened(&ids.join(", "), 400)

@@ -1,6 +1,9 @@
 //! `smtt-ctl trace`: records of the trace files as text in the paper's column order, as CSV or as JSON.
 //!
-//! Reads finished segments only, in the order in which they were begun.
+//! Reads finished segments, in the order in which they were begun; `--follow` has records as they happen from the
+//! daemon, and new segments as they are finished where a folder is named or no daemon runs.
+
+mod line;
 
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
@@ -10,34 +13,41 @@ use std::time::{Duration, SystemTime};
 use parquet::errors::ParquetError;
 use serde_json::{Map, Value};
 
+use self::line::{HEADINGS, SEPARATOR, csv, text};
 use super::args::TraceQuery;
-use super::{Exit, Failure, Output, human, say};
+use super::{Exit, Failure, Output, say};
 use crate::clock::now_unix_ns;
 use crate::config;
+use crate::control::client::{self, Client, ClientError};
 use crate::trace::folder::{Found, look};
+use crate::trace::follow::LOST;
 use crate::trace::read::Reader;
 use crate::trace::record::COLUMNS;
 
 /// How often a folder is looked at for new segments.
 const LOOK: Duration = Duration::from_secs(1);
-/// What separates the columns of the text.
-const SEPARATOR: &str = " | ";
-
-/// Headings of the text: the paper's columns.
-const HEADINGS: [&str; 7] = [
-    "TIME",
-    "ACCESS",
-    "SPARK SEMANTICS",
-    "VIRTUAL ADDRESS",
-    "VIRTUAL PAGES",
-    "PHYSICAL ADDRESS",
-    "PHYSICAL PAGES",
-];
 
 type Record = Map<String, Value>;
 
 /// Prints what is asked for.
-pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    query: &TraceQuery,
+) -> Result<Exit, Failure> {
+    let mut printer = Printer {
+        out: BufWriter::new(io::stdout().lock()),
+        output,
+        csv: query.csv,
+    };
+    if query.follow && query.folder.is_none() {
+        match live(client, &mut printer, query).await {
+            Err(Failure::Client(error @ ClientError::Unreachable { .. })) => say(&format!(
+                "{error}. Segments of the trace folder are shown as they are finished"
+            )),
+            other => return other,
+        }
+    }
     let folder = match &query.folder {
         Some(folder) => folder.clone(),
         None => {
@@ -45,24 +55,73 @@ pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
             config?.trace_folder
         }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    if query.csv {
-        let names = COLUMNS.iter().map(|column| column.name);
-        let names: Vec<&str> = ["application_id", "host"]
-            .into_iter()
-            .chain(names)
-            .collect();
-        writeln!(out, "{}", names.join(","))?;
-    } else if !output.json {
-        writeln!(out, "{}", HEADINGS.join(SEPARATOR))?;
+    printer.heading()?;
+    files(&mut printer, query, &folder)
+}
+
+/// Prints records as they happen, until the daemon ends.
+async fn live(
+    client: &Client,
+    printer: &mut Printer<impl Write>,
+    query: &TraceQuery,
+) -> Result<Exit, Failure> {
+    if query.since.is_some() {
+        return Err(Failure::Question(
+            "--follow shows what happens from now on: ask for --since without it, or follow files with --folder"
+                .to_owned(),
+        ));
     }
+    let digits = |id: Option<u32>| id.map(|id| id.to_string());
+    let (stage, attempt) = query
+        .stage
+        .map_or((None, None), |(id, attempt)| (Some(id), attempt));
+    let (rdd, stage, attempt) = (digits(query.rdd), digits(stage), digits(attempt));
+    let asked = client::query(&[
+        ("app", query.app.as_deref()),
+        ("executor", query.executor.as_deref()),
+        ("rdd", rdd.as_deref()),
+        ("stage", stage.as_deref()),
+        ("attempt", attempt.as_deref()),
+        ("kind", query.kind.as_deref()),
+    ]);
+    let mut lines = client.lines(&format!("/v1/trace/follow{asked}")).await?;
+    printer.heading()?;
+    let mut exit = Exit::Fine;
+    while let Some(lines) = lines.next().await? {
+        for line in lines.lines() {
+            let record: Record = serde_json::from_str(line)
+                .map_err(|error| Failure::Question(format!("no record: {error}: {line}")))?;
+            if let Some(lost) = number(&record, LOST) {
+                exit = Exit::Degraded;
+                say(&format!(
+                    "{lost} records are missing here: they came faster than they were read"
+                ));
+            } else if printer.output.json && !query.csv {
+                // As it came: a number that is read and written again may differ in its last digit.
+                writeln!(printer.out, "{line}")?;
+            } else {
+                printer.print(&record)?;
+            }
+        }
+        printer.out.flush()?;
+    }
+    say("smtt-daemon has ended");
+    Ok(exit)
+}
+
+/// Prints finished segments, and goes on with new ones if that is asked for.
+fn files(
+    printer: &mut Printer<impl Write>,
+    query: &TraceQuery,
+    folder: &Path,
+) -> Result<Exit, Failure> {
     let since_ns = query
         .since
         .map(|age| now_unix_ns().saturating_sub(age.as_nanos() as u64));
     let mut exit = Exit::Fine;
     let mut seen: HashSet<PathBuf> = HashSet::new();
     loop {
-        let (finished, _) = look(&folder).map_err(|error| unreadable(&folder, error))?;
+        let (finished, _) = look(folder).map_err(|error| unreadable(folder, error))?;
         if finished.is_empty() && seen.is_empty() && !query.follow {
             say(&format!(
                 "no finished trace segments in {}: is [trace] enabled, and has a segment's time passed?",
@@ -78,7 +137,7 @@ pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
                 continue;
             }
             seen.insert(found.path.clone());
-            if let Err(failure) = print(&mut out, output, query, since_ns, found) {
+            if let Err(failure) = segment(printer, query, since_ns, found) {
                 match failure {
                     Failure::Write(error) => return Err(Failure::Write(error)),
                     other => {
@@ -88,11 +147,45 @@ pub(super) fn run(output: Output, query: &TraceQuery) -> Result<Exit, Failure> {
                 }
             }
         }
-        out.flush()?;
+        printer.out.flush()?;
         if !query.follow {
             return Ok(exit);
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// How records are printed.
+struct Printer<Out> {
+    out: Out,
+    output: Output,
+    csv: bool,
+}
+
+impl<Out: Write> Printer<Out> {
+    fn heading(&mut self) -> io::Result<()> {
+        if self.csv {
+            let names = COLUMNS.iter().map(|column| column.name);
+            let names: Vec<&str> = ["application_id", "host"]
+                .into_iter()
+                .chain(names)
+                .collect();
+            writeln!(self.out, "{}", names.join(","))?;
+        } else if !self.output.json {
+            writeln!(self.out, "{}", HEADINGS.join(SEPARATOR))?;
+        }
+        self.out.flush()
+    }
+
+    fn print(&mut self, record: &Record) -> io::Result<()> {
+        if self.csv {
+            writeln!(self.out, "{}", csv(record))
+        } else if self.output.json {
+            serde_json::to_writer(&mut self.out, record).map_err(io::Error::from)?;
+            writeln!(self.out)
+        } else {
+            writeln!(self.out, "{}", text(record))
+        }
     }
 }
 
@@ -121,9 +214,8 @@ fn is_older(found: &Found, since_ns: Option<u64>) -> bool {
     }
 }
 
-fn print(
-    out: &mut impl Write,
-    output: Output,
+fn segment(
+    printer: &mut Printer<impl Write>,
     query: &TraceQuery,
     since_ns: Option<u64>,
     found: &Found,
@@ -143,16 +235,8 @@ fn print(
     }
     for record in reader.records().map_err(wrong)? {
         let record = record.map_err(wrong)?;
-        if !wanted(query, since_ns, &record) {
-            continue;
-        }
-        if output.json {
-            serde_json::to_writer(&mut *out, &record).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else if query.csv {
-            writeln!(out, "{}", csv(&record))?;
-        } else {
-            writeln!(out, "{}", text(&record))?;
+        if wanted(query, since_ns, &record) {
+            printer.print(&record)?;
         }
     }
     Ok(())
@@ -186,169 +270,6 @@ fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
         && since_ns.is_none_or(|since| number(record, "time_ns").unwrap_or(0) >= since)
 }
 
-/// A field of CSV, quoted where it has to be.
-fn field(value: &Value) -> String {
-    let text = match value {
-        Value::Null => return String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(Value::to_string).collect();
-            items.join(" ")
-        }
-        other => other.to_string(),
-    };
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text
-    }
-}
-
-fn csv(record: &Record) -> String {
-    let names = COLUMNS.iter().map(|column| column.name);
-    let fields: Vec<String> = ["application_id", "host"]
-        .into_iter()
-        .chain(names)
-        .map(|name| record.get(name).map_or_else(String::new, field))
-        .collect();
-    fields.join(",")
-}
-
-/// One line of text; what is not known is a dash.
-fn text(record: &Record) -> String {
-    let columns = [
-        word(record, "time").unwrap_or("-").to_owned(),
-        word(record, "access").unwrap_or("-").to_owned(),
-        semantics(record),
-        address(record),
-        virtual_pages(record),
-        frames(record),
-        physical_pages(record),
-    ];
-    columns.join(SEPARATOR)
-}
-
-fn or_dash(parts: Vec<String>) -> String {
-    if parts.is_empty() {
-        "-".to_owned()
-    } else {
-        parts.join(" ")
-    }
-}
-
-fn semantics(record: &Record) -> String {
-    let mut parts = Vec::new();
-    let mut add = |name: &str, label: &str| {
-        if let Some(value) = record.get(name) {
-            let value = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            if !value.is_empty() {
-                parts.push(if label.is_empty() {
-                    value
-                } else {
-                    format!("{label} {value}")
-                });
-            }
-        }
-    };
-    add("kind", "");
-    add("application_id", "application");
-    add("executor_id", "executor");
-    add("stage_id", "stage");
-    add("stage_attempt", "attempt");
-    add("task_attempt_id", "task");
-    add("rdd_id", "rdd");
-    add("partition", "partition");
-    add("block_id", "block");
-    add("region", "");
-    add("activity", "activity");
-    add("consumer", "by");
-    if let Some(size) = number(record, "size_bytes") {
-        parts.push(human::bytes(size));
-    }
-    if let Some(duration) = number(record, "duration_ns") {
-        parts.push(human::duration(duration));
-    }
-    or_dash(parts)
-}
-
-fn address(record: &Record) -> String {
-    let Some(address) = number(record, "virtual_address") else {
-        return "-".to_owned();
-    };
-    let length = number(record, "length_bytes").unwrap_or(0);
-    let mut text = format!("{address:#x}+{length}");
-    let first = number(record, "range_first").unwrap_or(0);
-    if let Some(total) = number(record, "range_total").filter(|total| *total > 1) {
-        text.push_str(&format!(" (range {} of {total})", first + 1));
-    }
-    if let Some(age) = number(record, "address_age_ms").filter(|age| *age > 0) {
-        let age = human::duration(age.saturating_mul(1_000_000));
-        text.push_str(&format!(" told {age} before"));
-    }
-    text
-}
-
-fn virtual_pages(record: &Record) -> String {
-    let mut parts = Vec::new();
-    if let Some(first) = number(record, "first_page") {
-        parts.push(format!("from {first:#x}"));
-    }
-    if let Some(pages) = number(record, "pages") {
-        parts.push(format!("{pages} pages"));
-    }
-    if record.get("crosses_pages") == Some(&Value::Bool(true)) {
-        parts.push("crosses pages".to_owned());
-    }
-    for (name, label) in [("present_bytes", "present"), ("swapped_bytes", "swapped")] {
-        if let Some(bytes) = number(record, name) {
-            parts.push(format!("{} {label}", human::bytes(bytes)));
-        }
-    }
-    if let Some(looked) = number(record, "looked_bytes") {
-        let looked_ns = number(record, "looked_ns").unwrap_or(0);
-        let age = number(record, "time_ns").map_or(0, |now| now.saturating_sub(looked_ns));
-        let age = human::duration(age);
-        parts.push(format!(
-            "of {} looked at {age} before",
-            human::bytes(looked)
-        ));
-    }
-    or_dash(parts)
-}
-
-fn frames(record: &Record) -> String {
-    let frames = record.get("frames").and_then(Value::as_array);
-    let frames = frames.map_or(&[][..], Vec::as_slice);
-    or_dash(
-        frames
-            .iter()
-            .filter_map(Value::as_u64)
-            .map(|frame| format!("{:#x}", frame.saturating_mul(4096)))
-            .collect(),
-    )
-}
-
-fn physical_pages(record: &Record) -> String {
-    let mut parts = Vec::new();
-    for (name, label) in [
-        ("bytes_in_2mib_pages", "2 MiB"),
-        ("bytes_in_1gib_pages", "1 GiB"),
-    ] {
-        if let Some(bytes) = number(record, name).filter(|bytes| *bytes > 0) {
-            parts.push(format!("{} in {label} pages", human::bytes(bytes)));
-        }
-    }
-    if let Some(nodes) = record.get("nodes") {
-        parts.push(format!("nodes {nodes}"));
-    }
-    if let Some(hotness) = record.get("hotness").and_then(Value::as_f64) {
-        parts.push(format!("{hotness:.1} reads per minute"));
-    }
-    or_dash(parts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,38 +280,6 @@ mod tests {
             Value::Object(record) => record,
             other => panic!("no object: {other}"),
         }
-    }
-
-    #[test]
-    fn a_line_has_the_papers_columns_and_dashes_where_nothing_is_known() {
-        let line = text(&record(json!({
-            "time": "2026-01-31T12:00:00.000000Z", "time_ns": 1, "access": "write", "kind": "put",
-            "application_id": "app-1", "executor_id": "0", "rdd_id": 7, "partition": 3, "block_id": "rdd_7_3",
-            "region": "storage", "size_bytes": 8192, "virtual_address": 4096, "length_bytes": 8192,
-            "range_first": 0, "range_total": 2, "first_page": 1, "pages": 2, "crosses_pages": true,
-        })));
-        let columns: Vec<&str> = line.split(SEPARATOR).collect();
-        assert_eq!(columns.len(), HEADINGS.len(), "{line}");
-        assert_eq!(columns[1], "write");
-        assert!(
-            columns[2].starts_with(
-                "put application app-1 executor 0 rdd 7 partition 3 block rdd_7_3 storage"
-            ),
-            "{line}"
-        );
-        assert_eq!(columns[3], "0x1000+8192 (range 1 of 2)");
-        assert_eq!(columns[4], "from 0x1 2 pages crosses pages");
-        assert_eq!((columns[5], columns[6]), ("-", "-"));
-    }
-
-    #[test]
-    fn commas_and_quotes_survive_csv() {
-        let line = csv(&record(json!({
-            "application_id": "a,\"b\"", "host": "h", "further_addresses": [1, 2],
-        })));
-        assert!(line.starts_with("\"a,\"\"b\"\"\",h,"), "{line}");
-        assert!(line.contains(",1 2,"), "{line}");
-        assert_eq!(line.matches(',').count(), COLUMNS.len() + 2);
     }
 
     #[test]

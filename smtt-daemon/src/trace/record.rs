@@ -6,7 +6,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json, json};
 use smtt_common::context::Activity;
+
+use super::read::utc;
 
 /// Bytes of a base page; pages of records are counted in it.
 pub const PAGE_BYTES: u64 = 4096;
@@ -131,6 +134,8 @@ pub struct Record {
     pub on_heap: Option<bool>,
     /// Serialised bytes, else objects.
     pub serialized: Option<bool>,
+    /// What the block is made of.
+    pub contents: Option<&'static str>,
     /// How long before `time_ns` the address was last known to be right, in nanoseconds; 0 where it was right then.
     pub address_age_ns: Option<u64>,
     /// Address and length in bytes: the first range, then those that were told with it.
@@ -166,6 +171,7 @@ impl Record {
             duration_ns: None,
             on_heap: None,
             serialized: None,
+            contents: None,
             address_age_ns: None,
             ranges: Vec::new(),
             range_first: None,
@@ -173,6 +179,29 @@ impl Record {
             physical: None,
             hotness: None,
         }
+    }
+
+    /// It as [`super::read::Reader`] has it: application and host, then every column that is not absent, by name.
+    #[must_use]
+    pub fn object(&self) -> Map<String, Json> {
+        let mut object = Map::new();
+        object.insert("application_id".into(), json!(self.source.application_id));
+        object.insert("host".into(), json!(self.source.host));
+        for column in COLUMNS {
+            let value = match &column.value {
+                Value::Time(of) => Some(json!(utc(of(self)))),
+                Value::Long(of, _) => of(self).map(Json::from),
+                Value::Int(of) => of(self).map(Json::from),
+                Value::Flag(of) => of(self).map(Json::from),
+                Value::Real(of) => of(self).map(Json::from),
+                Value::Text(of) => of(self).map(Json::from),
+                Value::Longs(of) => of(self).map(Json::from),
+            };
+            if let Some(value) = value {
+                object.insert(column.name.to_owned(), value);
+            }
+        }
+        object
     }
 
     fn first(&self) -> Option<(u64, u64)> {
@@ -351,6 +380,11 @@ pub const COLUMNS: &[Column] = &[
         "serialized",
         Value::Flag(|r| r.serialized),
         "serialised bytes, else objects",
+    ),
+    column(
+        "contents",
+        Value::Text(|r| r.contents),
+        "what the block is made of: `bytes`, `columns`, `array`, or `objects`: then each range is one object of a sample, and what was seen of its pages stands for the sample",
     ),
     column(
         "address_age_ms",

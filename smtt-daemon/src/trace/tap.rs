@@ -7,6 +7,7 @@ use smtt_common::context::Activity;
 
 use super::Queue;
 use super::folder::partition;
+use super::follow::Followers;
 use super::record::{Kind, Physical, Record, Source};
 use crate::aggregate::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
 use crate::clock::{now_boot_ns, now_unix_ns};
@@ -22,7 +23,8 @@ const BROADCAST: &str = "broadcast_";
 /// Where the middle task gives its events a look.
 #[derive(Debug)]
 pub struct Tap {
-    queue: Queue,
+    queue: Option<Queue>,
+    followers: Arc<Followers>,
     sources: HashMap<u64, Arc<Source>>,
     batch: Vec<Record>,
     /// Wall clock less boot clock, in nanoseconds.
@@ -30,11 +32,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// A tap that hands its records to a writer.
+    /// A tap that hands its records to a writer, if there is one, and to those who follow.
     #[must_use]
-    pub fn new(queue: Queue) -> Self {
+    pub fn new(queue: Option<Queue>, followers: Arc<Followers>) -> Self {
         Self {
             queue,
+            followers,
             sources: HashMap::new(),
             batch: Vec::new(),
             boot_unix_ns: 0,
@@ -58,6 +61,9 @@ impl Tap {
                 }
         ) {
             self.sources.remove(&event.executor);
+        }
+        if self.queue.is_none() && !self.followers.any() {
+            return;
         }
         let kind = match &event.fact {
             Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
@@ -112,7 +118,11 @@ impl Tap {
 
     /// After a batch of events: hands its records over.
     pub fn end(&mut self) {
-        self.queue.send(std::mem::take(&mut self.batch));
+        let batch = std::mem::take(&mut self.batch);
+        self.followers.show(&batch);
+        if let Some(queue) = &self.queue {
+            queue.send(batch);
+        }
     }
 
     fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Source> {
@@ -164,6 +174,7 @@ fn told_block(record: &mut Record, fact: &BlockFact) {
     record.size_bytes = Some(fact.size_bytes);
     record.on_heap = Some(fact.on_heap);
     record.serialized = Some(fact.serialized);
+    record.contents = Some(fact.contents().name());
     record.ranges = addressed(fact.ranges.iter().copied());
     if !record.ranges.is_empty() {
         record.address_age_ns = Some(0);
@@ -191,6 +202,7 @@ fn known_block(
         size_bytes,
         on_heap,
         serialized,
+        contents,
         range_total,
         ranges,
         ..
@@ -198,6 +210,7 @@ fn known_block(
     record.size_bytes = Some(*size_bytes);
     record.on_heap = Some(*on_heap);
     record.serialized = Some(*serialized);
+    record.contents = Some(contents.name());
     record.range_total = Some(*range_total);
     record.ranges = addressed(ranges.iter().copied().take(RANGES_PER_RECORD));
     if !record.ranges.is_empty() {

@@ -188,11 +188,15 @@ fn every_column_comes_back_as_it_was_written() {
     whole.hotness = Some(0.5);
     let bare = Record::new(Arc::clone(&source), 1, Kind::Free);
     let mut bench = Bench::new(settings(scratch.path()));
-    bench.take(vec![whole, bare]);
+    bench.take(vec![whole.clone(), bare.clone()]);
     assert_eq!(bench.finish().written, 2);
 
     let rows = written(scratch.path());
-    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        rows,
+        [whole.object(), bare.object()],
+        "who follows gets the same"
+    );
     for column in COLUMNS {
         assert!(rows[0].contains_key(column.name), "{} is lost", column.name);
     }

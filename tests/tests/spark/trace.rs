@@ -1,15 +1,15 @@
 //! Trace files hold every access that the marker told, and Spark and PyArrow read them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use smtt_tests::lab::{LIMIT, Lab};
 use xtask::daemon::{Daemon, Options};
 use xtask::places::DEMO_SPARK;
-use xtask::process::output;
+use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
@@ -30,7 +30,7 @@ for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()
 type Kinds = BTreeMap<String, u64>;
 
 /// A word of a line of the marker's own log.
-fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+pub fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split(' ')
         .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
 }
@@ -118,6 +118,66 @@ fn settled(
     }
 }
 
+/// Somebody who follows from before the application starts.
+struct Live {
+    ctl: Child,
+    said: PathBuf,
+}
+
+impl Live {
+    fn start(daemon: &Daemon, said: &Path) -> Result<Self> {
+        let mut command = daemon.command(&["trace", "--follow", "--json"]);
+        let live = Self {
+            ctl: command.stdout(std::fs::File::create(said)?).spawn()?,
+            said: said.to_owned(),
+        };
+        wait_for("somebody follows", LIMIT, || {
+            let status = daemon.json(&["status"])?;
+            let hops = status["ledger"].as_array().context("no ledger")?;
+            Ok(hops.iter().any(|hop| hop["hop"] == "follow").then_some(()))
+        })?;
+        Ok(live)
+    }
+
+    /// Waits until it has seen what is in the files, record by record.
+    fn agrees(&self, application: &str, files: impl Fn() -> Result<String>) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let said = std::fs::read_to_string(&self.said)?;
+            let mut seen: Vec<&str> = said
+                .split_inclusive('\n')
+                .filter_map(|line| line.strip_suffix('\n'))
+                .filter(|line| line.contains(application))
+                .collect();
+            let written = files()?;
+            let mut written: Vec<&str> = written.lines().collect();
+            seen.sort_unstable();
+            written.sort_unstable();
+            if seen == written {
+                println!("{} records came live", seen.len());
+                return Ok(());
+            }
+            if start.elapsed() > SETTLE {
+                bail!(
+                    "{} records came live, {} are in files; the first that differs: {:?}",
+                    seen.len(),
+                    written.len(),
+                    seen.iter().zip(&written).find(|(live, file)| live != file)
+                );
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // It may have ended with the daemon.
+        let _ = self.ctl.kill();
+        let _ = self.ctl.wait();
+    }
+}
+
 #[test]
 fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let lab = Lab::new(DEMO_SPARK)?;
@@ -131,6 +191,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
         ),
         ..Options::default()
     })?;
+    let live = Live::start(&daemon, &lab.folder().join("live.json"))?;
     let jar = lab.places.marker().join("smtt-marker.jar");
     let job = ["20000", "8", "3", "4", "MEMORY_ONLY_SER"];
     let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &job)?
@@ -154,6 +215,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
             "fewer than {least} of kind {kind}: {kinds:?}"
         );
     }
+
+    live.agrees(&id, || trace(&["--json"]))?;
 
     // As it is while the daemon goes on writing.
     let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");

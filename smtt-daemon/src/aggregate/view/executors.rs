@@ -91,6 +91,12 @@ pub struct ExecutorRow {
     pub facts: u64,
     /// Of them, facts that the kernel side had to drop.
     pub facts_dropped: u64,
+    /// The latter by cause; causes without any are left out.
+    #[serde(default)]
+    pub facts_dropped_by_cause: BTreeMap<String, u64>,
+    /// Facts that came to the daemon, by the marker's entry point: with those dropped, all that reached the kernel side.
+    #[serde(default)]
+    pub facts_by_kind: BTreeMap<String, u64>,
     /// Threads that were refused a place in the kernel side's table.
     pub threads_refused: u64,
     /// Threads that found no free slot in its slot file, so that what they do has no context; absent where that file
@@ -179,6 +185,16 @@ impl State {
                 .unwrap_or("unknown");
             (name.to_owned(), faults::total(faults))
         };
+        let dropped: BTreeMap<String, u64> = [
+            ("rate_limited", counters.facts_rate_limited),
+            ("too_long", counters.facts_too_long),
+            ("unreadable", counters.facts_unreadable),
+            ("ring_full", counters.facts_ring_full),
+        ]
+        .into_iter()
+        .filter(|(_, facts)| *facts > 0)
+        .map(|(cause, facts)| (cause.to_owned(), facts))
+        .collect();
         ExecutorRow {
             who: Who::new(executor),
             application_name: said.map(|said| said.application_name.clone()),
@@ -247,10 +263,9 @@ impl State {
             python_workers: executor.python_workers.len() as u64,
             child_processes: executor.children.len() as u64,
             facts: counters.facts_seen,
-            facts_dropped: counters.facts_rate_limited
-                + counters.facts_too_long
-                + counters.facts_unreadable
-                + counters.facts_ring_full,
+            facts_dropped: dropped.values().sum(),
+            facts_dropped_by_cause: dropped,
+            facts_by_kind: executor.came.by_kind(),
             threads_refused: counters.threads_refused,
             slots_refused: executor.slots.map(|said| said.slots_refused),
             address_samples: executor.agreement,

@@ -7,6 +7,8 @@ use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::control::Shared;
 use crate::control::protocol::{ApplicationReport, Histories, ListQuery, REPORT_ROWS, Report};
 use crate::control::sort::{Row, Sort, sort};
+use crate::trace::follow::Wanted;
+use axum::body::Body;
 use axum::extract::{Query, State as Held};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
@@ -31,6 +33,7 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .route("/v1/report", get(report_route))
         .route("/v1/advise", get(advise_route))
         .route("/v1/history", get(history))
+        .route("/v1/trace/follow", get(follow_route))
         .route(
             "/v1/executors",
             get(|held, query| {
@@ -221,6 +224,28 @@ async fn advise_route(
     match advice.await {
         Ok(advice) => Json(advice).into_response(),
         Err(error) => failed(&format!("no advice: {error}")),
+    }
+}
+
+/// Records as they happen, one JSON object per line, until the client hangs up.
+async fn follow_route(
+    Held(shared): Held<Arc<Shared>>,
+    query: Result<Query<Wanted>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let wanted = match query {
+        Ok(Query(wanted)) => wanted,
+        Err(error) => return refused(&error.body_text()),
+    };
+    match shared.followers().follow(wanted) {
+        Ok(answer) => (
+            [(header::CONTENT_TYPE, "application/x-ndjson")],
+            Body::new(answer),
+        )
+            .into_response(),
+        Err(error) => {
+            let error = Json(json!({ "error": error.to_string() }));
+            (StatusCode::SERVICE_UNAVAILABLE, error).into_response()
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The interface over a real Unix socket, with the client of `smtt-ctl`.
 
+mod follow;
+
 use super::*;
 use crate::aggregate::Limits;
 use crate::control::Identity;

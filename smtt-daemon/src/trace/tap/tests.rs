@@ -6,6 +6,7 @@ use super::*;
 use crate::aggregate::{Limits, Resolved, Seen};
 use crate::decode::{BlockRead, BlockRemoved, ExecutorDescribed, TaskStarted};
 use crate::trace::counts::Ledger;
+use crate::trace::follow::Wanted;
 
 const EXECUTOR: u64 = (7 << 32) | 1;
 const MS: u64 = 1_000_000;
@@ -26,7 +27,7 @@ impl Middle {
         };
         let mut middle = Self {
             state: State::new(Limits::default()),
-            tap: Tap::new(queue),
+            tap: Tap::new(Some(queue), Arc::default()),
             records,
         };
         middle.tell(
@@ -83,6 +84,26 @@ impl Middle {
         self.tell(time_ns, Fact::BlockStored(Box::new(fact)))
             .expect("a record")
     }
+}
+
+#[test]
+fn while_nobody_wants_records_none_is_made() {
+    let followers = Arc::new(Followers::default());
+    let mut middle = Middle::new();
+    middle.tap = Tap::new(None, Arc::clone(&followers));
+    let read = || Event {
+        time_ns: 10,
+        executor: EXECUTOR,
+        pid: 1,
+        tid: 1,
+        fact: Fact::BlockRead(BlockRead::default()),
+    };
+    middle.tap.see(&middle.state, &read());
+    assert!(middle.tap.batch.is_empty());
+    let answer = followers.follow(Wanted::default()).expect("followed");
+    middle.tap.see(&middle.state, &read());
+    assert_eq!(middle.tap.batch.len(), 1);
+    drop(answer);
 }
 
 #[test]

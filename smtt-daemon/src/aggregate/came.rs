@@ -1,0 +1,84 @@
+//! How many facts of an executor came, by kind: what its marker told less what was lost on the way.
+
+use std::collections::BTreeMap;
+
+use crate::decode::Fact;
+
+/// Facts that came, by the name of the marker's entry point.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Came(BTreeMap<&'static str, u64>);
+
+impl Came {
+    /// Counts one, if it is a fact of the marker.
+    pub fn count(&mut self, fact: &Fact) {
+        if let Some(entry) = entry(fact) {
+            *self.0.entry(entry).or_default() += 1;
+        }
+    }
+
+    /// The counts; kinds of which none came are left out.
+    #[must_use]
+    pub fn by_kind(&self) -> BTreeMap<String, u64> {
+        let named = |(entry, count): (&&str, &u64)| ((*entry).to_owned(), *count);
+        self.0.iter().map(named).collect()
+    }
+}
+
+/// The marker's entry point; `None` for what the kernel side says by itself.
+fn entry(fact: &Fact) -> Option<&'static str> {
+    Some(match fact {
+        Fact::ProcessForked { .. }
+        | Fact::ProcessGone { .. }
+        | Fact::FaultSample { .. }
+        | Fact::WalkSample { .. } => return None,
+        Fact::ExecutorDescribed(_) => "executorDescribed",
+        Fact::ThreadRegistered(_) => "threadRegistered",
+        Fact::ThreadGone(_) => "threadGone",
+        Fact::RddDescribed(_) => "rddDescribed",
+        Fact::StageDescribed(_) => "stageDescribed",
+        Fact::TaskStarted(_) => "taskStarted",
+        Fact::TaskEnded(_) => "taskEnded",
+        Fact::BlockStored(_) => "blockStored",
+        Fact::BlockRead(_) => "blockRead",
+        Fact::BlockMoved(_) => "blockMoved",
+        Fact::BlockRemoved(_) => "blockRemoved",
+        Fact::PageAllocated(_) => "pageAllocated",
+        Fact::PageFreed(_) => "pageFreed",
+        Fact::ConsumerUsed(_) => "consumerUsed",
+        Fact::Span(_) => "span",
+        Fact::PythonWorker(_) => "pythonWorker",
+        Fact::ResyncDone { .. } => "resyncDone",
+        Fact::AddressesTold { .. } => "addressesTold",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_common::event::MARKER_FACTS;
+
+    use super::*;
+    use crate::decode::encode::payload;
+
+    #[test]
+    fn every_kind_of_fact_is_counted_under_its_entry_point() {
+        for schema in MARKER_FACTS {
+            let words = vec![1; schema.words.len()];
+            // Those with ranges have their number as the last word.
+            let strings = vec!["x"; schema.strings.len()];
+            let ranges = if schema.ranges { &[(4096, 1)][..] } else { &[] };
+            let text = payload(&words, ranges, &strings);
+            let header = smtt_common::event::RecordHeader {
+                kind: schema.kind.0,
+                executor: 1,
+                ..smtt_common::event::RecordHeader::default()
+            };
+            let event = crate::decode::decode(&header, &text).expect("a fact");
+            let mut came = Came::default();
+            came.count(&event.fact);
+            assert_eq!(
+                came.by_kind(),
+                BTreeMap::from([(schema.entry.to_owned(), 1)])
+            );
+        }
+    }
+}
