@@ -17,6 +17,8 @@ mod lab;
 mod life;
 #[path = "kernel/losses.rs"]
 mod losses;
+#[path = "kernel/many.rs"]
+mod many;
 #[path = "kernel/page_limits.rs"]
 mod page_limits;
 #[path = "kernel/pages.rs"]

@@ -20,6 +20,8 @@ mod faults;
 mod late;
 #[path = "spark/losses.rs"]
 mod losses;
+#[path = "spark/many.rs"]
+mod many;
 #[path = "spark/matrix.rs"]
 mod matrix;
 #[path = "spark/pages.rs"]
