@@ -208,6 +208,7 @@ impl Meter for Counters<'_> {
                 .collect::<Result<Vec<_>, _>>()?;
             // The first pass brings the lines into the caches.
             self.lines.visit(layout, access);
+            self.lines.forget_translations();
             let read = |event: &Event| event.read().map_err(|error| refusal(&error));
             leader.enable().map_err(|error| refusal(&error))?;
             self.lines.visit(layout, access);

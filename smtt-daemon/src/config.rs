@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::aggregate::Limits;
+use crate::hotness::Pace;
 use crate::pmu::{Identity, Overrides, describe};
 use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
 use crate::resolve::ResolveSettings;
@@ -34,6 +35,8 @@ pub struct Config {
     pub tick: Duration,
     /// Looking where pages are.
     pub resolve: ResolveSettings,
+    /// How often DAMON checks; `None` where it is not asked.
+    pub hotness: Option<Pace>,
     /// Trace files; `None` where none are written.
     pub trace: Option<TraceSettings>,
     /// Where trace files are, or would be.
@@ -415,6 +418,16 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             )?,
             // Only trace records have them.
             frames: enabled,
+        },
+        hotness: match file.resolve.hotness.as_str() {
+            "reads" => None,
+            "damon" => Some(Pace::default()),
+            other => {
+                return Err((
+                    "resolve.hotness",
+                    format!("{other:?} is none of \"reads\", \"damon\""),
+                ));
+            }
         },
         trace: enabled.then_some(trace.clone()),
         trace_folder: trace.folder,

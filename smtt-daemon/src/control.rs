@@ -55,6 +55,8 @@ pub struct Shared {
     started: Instant,
     state: Mutex<State>,
     verdicts: Mutex<Vec<Verdict>>,
+    /// Of the kernel's monitor, where it is asked for.
+    hotness: Mutex<Option<Verdict>>,
     ledger: Mutex<(LedgerInputs, LedgerInputs)>,
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
@@ -80,6 +82,7 @@ impl Shared {
             started: Instant::now(),
             state: Mutex::new(State::new(limits)),
             verdicts: Mutex::default(),
+            hotness: Mutex::default(),
             ledger: Mutex::default(),
             bpf_memory_bytes: OnceLock::new(),
             trace: OnceLock::new(),
@@ -113,6 +116,19 @@ impl Shared {
             .any(|verdict| verdict.probe == "fault" && verdict.verdict == VerdictState::Ok);
         self.state().set_page_faults_measured(faults);
         *lock(&self.verdicts) = verdicts;
+    }
+
+    /// Sets how the kernel's monitor of accesses fares, and says so when that is new.
+    pub fn set_hotness_verdict(&self, verdict: Verdict) {
+        let mut known = lock(&self.hotness);
+        let state = |verdict: &Verdict| verdict.verdict;
+        if known.as_ref().map(state) != Some(verdict.verdict) {
+            match verdict.verdict {
+                VerdictState::Ok => tracing::info!("hotness by {}: ok", verdict.hook),
+                _ => tracing::warn!("hotness by {}: {}", verdict.hook, verdict.reason),
+            }
+        }
+        *known = Some(verdict);
     }
 
     /// Sets the memory of the daemon's own eBPF programs and maps, in bytes.
@@ -197,7 +213,9 @@ impl Shared {
     /// The probes' verdicts.
     #[must_use]
     pub fn probes(&self) -> Vec<ProbeRow> {
-        lock(&self.verdicts).iter().map(ProbeRow::from).collect()
+        let mut rows: Vec<_> = lock(&self.verdicts).iter().map(ProbeRow::from).collect();
+        rows.extend(lock(&self.hotness).iter().map(ProbeRow::from));
+        rows
     }
 
     /// What the daemon itself uses.

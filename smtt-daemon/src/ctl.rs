@@ -196,7 +196,11 @@ pub fn run(args: &Args) -> Exit {
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
         }
-        Command::Pages { query, by } => runtime.block_on(pages::run(&client, output, query, by)),
+        Command::Pages {
+            query,
+            by,
+            spanning,
+        } => runtime.block_on(pages::run(&client, output, query, by, *spanning)),
         Command::Report {
             filter,
             html: true,

@@ -249,6 +249,10 @@ pub struct BlockFact {
     pub on_heap: bool,
     /// Serialised bytes, else objects.
     pub serialized: bool,
+    /// An array of objects; the ranges are some of them.
+    pub sampled: bool,
+    /// One array of numbers; its range is all of them.
+    pub array: bool,
     /// Stored by a thread without a task.
     pub without_task: bool,
     /// Told again for a resync, not new.
@@ -261,6 +265,45 @@ pub struct BlockFact {
     pub range_first: u64,
     /// Address and length in bytes of each range.
     pub ranges: Vec<(u64, u64)>,
+}
+
+/// What a block is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Serialised bytes: the ranges are all of them.
+    Bytes,
+    /// A cached DataFrame: the ranges are the buffers of its columns.
+    Columns,
+    /// An array of numbers: the range is all of them.
+    Array,
+    /// Objects, wherever they lie: the ranges are a sample of them.
+    Objects,
+}
+
+impl Contents {
+    /// Its name in every output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Columns => "columns",
+            Self::Array => "array",
+            Self::Objects => "objects",
+        }
+    }
+}
+
+impl BlockFact {
+    /// What the block is made of.
+    #[must_use]
+    pub const fn contents(&self) -> Contents {
+        match (self.serialized, self.array, self.sampled, self.range_total) {
+            (true, ..) => Contents::Bytes,
+            (_, true, ..) => Contents::Array,
+            (_, _, true, _) | (.., 0) => Contents::Objects,
+            _ => Contents::Columns,
+        }
+    }
 }
 
 /// See [`Kind::BLOCK_READ`].

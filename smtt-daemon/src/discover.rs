@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
 
-pub(crate) use self::process::Handle;
+pub(crate) use self::process::{Handle, start_ticks};
 pub use self::process::{children_of, host_pid, in_our_namespace};
 pub use self::slots::{SlotFile, ThreadSlot};
 

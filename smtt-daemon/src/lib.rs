@@ -10,6 +10,7 @@ pub mod ctl;
 pub mod decode;
 pub mod discover;
 pub mod export;
+pub mod hotness;
 pub mod loss;
 pub mod perf;
 pub mod pipeline;

@@ -2,11 +2,16 @@
 //!
 //! Sampling and calibration share it. It knows the kernel's interface and nothing of page walks.
 
+mod samples;
+
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::ptr;
 
 use crate::pmu::Encoding;
+
+pub use self::samples::Samples;
 
 /// `PERF_TYPE_SOFTWARE`: events of the kernel itself.
 pub const TYPE_SOFTWARE: u32 = 1;
@@ -135,11 +140,16 @@ impl Event {
             Of::Cpu(cpu) => (-1, cpu as i32),
         };
         let group = leader.map_or(-1, |leader| leader.0.as_raw_fd());
+        Self::with(&attributes, pid, cpu, group)
+    }
+
+    /// Opens what the attributes say.
+    fn with(attributes: &Attributes, pid: i32, cpu: i32, group: i32) -> io::Result<Self> {
         // SAFETY: the attributes outlive the call and carry their own size.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
-                &raw const attributes,
+                ptr::from_ref(attributes),
                 pid,
                 cpu,
                 group,

@@ -31,7 +31,7 @@ use crate::pmu::{self, describe};
 use crate::probes::{PageWalkSettings, Probes, TOOLCHAIN, doctor};
 use crate::source::{self, Record, SourceCounters};
 use crate::trace::{Tap, Trace};
-use crate::{discover, probes, resolve};
+use crate::{discover, hotness, probes, resolve};
 
 /// Batches between the ring and the middle.
 const BATCHES: usize = 16;
@@ -115,6 +115,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 
     let until = stopped.clone();
     resolve::spawn(config.resolve, Arc::clone(&shared), move || *until.borrow());
+    let until = stopped.clone();
+    let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 
     let (trace, queue) = match config.trace {
         Some(mut settings) => {
@@ -154,6 +156,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     // Connections get a moment to finish; then the process ends and with it everything in the kernel.
     let _ = tokio::time::timeout(Duration::from_secs(2), async {
         while services.join_next().await.is_some() {}
+        // What it has taken of the kernel it gives back. If it does not get to it, its guard does.
+        while hotness.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     })
     .await;
     ended

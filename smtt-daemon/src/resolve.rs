@@ -9,8 +9,7 @@
 //! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
 //! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
 //! away. Where the marker does not count collections, such addresses are those that it told last.
-//! How often pages are touched is not looked at: kernels seldom offer it (idle page tracking is in none of the
-//! distributions tried), so heat is taken from Spark's reads.
+//! How often pages are touched is not looked at here: [`crate::hotness`] does, where the kernel offers it.
 
 mod budget;
 mod kernel;
@@ -30,7 +29,8 @@ use smtt_common::settings::executor_pid;
 pub use self::budget::Budget;
 use self::look::{LookError, Process};
 pub use self::machine::{Machine, Method};
-use self::sample::{Runs, pages_of, shares};
+pub(crate) use self::sample::shares;
+use self::sample::{Runs, pages_of};
 use self::watch::Watch;
 use crate::aggregate::{ResolveCounts, Resolved, Seen, Targets};
 use crate::clock::now_boot_ns;

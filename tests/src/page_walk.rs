@@ -57,7 +57,20 @@ impl Work {
         (0..FEW_PAGES).for_each(|page| self.few.write(page * PAGE));
     }
 
-    /// Forgets the translations, as far as the kernel lets it, and then touches every page once, in so many turns of
+    /// Makes the processor forget translations, as far as the kernel lets it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn forget_translations(&self) -> Result<()> {
+        self.spare.forget_translations()
+    }
+
+    /// Reads every page that is there to be read, once.
+    pub fn read_all(&self) {
+        (0..self.pages).for_each(|page| self.read.read(page * PAGE));
+    }
+
+    /// Forgets the translations and then touches every page once, in so many turns of
     /// the three RDDs. The third comes back to its pages as often as the others touch theirs.
     ///
     /// `enter` is told which RDD comes, and none at the end.
@@ -69,7 +82,7 @@ impl Work {
         turns: usize,
         mut enter: impl FnMut(Option<u32>) -> Result<()>,
     ) -> Result<()> {
-        self.spare.forget_translations()?;
+        self.forget_translations()?;
         for turn in 0..turns {
             let part = self.pages * turn / turns..self.pages * (turn + 1) / turns;
             enter(Some(READ_RDD))?;
@@ -183,6 +196,14 @@ pub fn page_faults() -> Encoding {
 /// # Errors
 /// When the machine's processor cannot be described.
 pub fn read_and_write_walks() -> Result<Option<[Encoding; 2]>> {
+    events([Role::LoadWalksCompleted, Role::StoreWalksCompleted])
+}
+
+/// The events of this machine for these roles; `None` where it does not have all of them.
+///
+/// # Errors
+/// When the machine's processor cannot be described.
+pub fn events<const COUNT: usize>(roles: [Role; COUNT]) -> Result<Option<[Encoding; COUNT]>> {
     let identity = Identity::of_this_machine(std::path::Path::new("/"));
     let measured = pmu::describe(&identity, &Overrides::default())?;
     let event = |role: Role| {
@@ -192,14 +213,8 @@ pub fn read_and_write_walks() -> Result<Option<[Encoding; 2]>> {
             .filter(|core| core.pmu_present == Some(true))
             .find_map(|core| core.roles.get(&role)?.encoding.clone())
     };
-    let pair = (
-        event(Role::LoadWalksCompleted),
-        event(Role::StoreWalksCompleted),
-    );
-    Ok(match pair {
-        (Some(reads), Some(writes)) => Some([reads, writes]),
-        _ => None,
-    })
+    let found: Vec<Encoding> = roles.into_iter().filter_map(event).collect();
+    Ok(found.try_into().ok())
 }
 
 /// One processor of each node that has any.

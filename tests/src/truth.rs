@@ -14,7 +14,7 @@ use xtask::daemon::Daemon;
 use xtask::spark::Submitted;
 
 /// How long the two sides may take to agree at a gate.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(60);
 /// Relative difference of two counts of page faults that is allowed.
 const FAULT_TOLERANCE: f64 = 0.01;
 

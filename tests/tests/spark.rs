@@ -16,6 +16,8 @@ mod experiment;
 mod fail_open;
 #[path = "spark/faults.rs"]
 mod faults;
+#[path = "spark/heap.rs"]
+mod heap;
 #[path = "spark/late.rs"]
 mod late;
 #[path = "spark/losses.rs"]

@@ -33,6 +33,12 @@ pub const BLOCK_SERIALIZED: u64 = 2;
 pub const BLOCK_WITHOUT_TASK: u64 = 4;
 /// Bit of `flags` in block and page facts: told again for a resync, not new.
 pub const TOLD_AGAIN: u64 = 8;
+/// Bit of `flags` in block facts: the block is an array of objects, which has no contiguous bytes. Each range is one of its
+/// elements, the whole object with its header and nothing of what it refers to: an evenly spread sample. `range_total` is
+/// how many were taken; 0 where none could be.
+pub const BLOCK_SAMPLED: u64 = 16;
+/// Bit of `flags` in block facts: the block is one array of numbers; its only range is all of them.
+pub const BLOCK_ARRAY: u64 = 32;
 /// Bit of `flags` in page facts: the page is on the Java heap.
 pub const PAGE_ON_HEAP: u64 = 1;
 /// Where the code of what the thread was doing begins in `flags` of page facts; zero where they are told again.

@@ -470,8 +470,12 @@ impl Executor {
     /// What the resolver saw of a block or page when it last looked, if that was where it is now.
     #[must_use]
     pub fn looked(&self, mark: Option<Mark>, on_heap: bool) -> Option<&Seen> {
-        let known = !on_heap || self.heap.trust() != Trust::Stale;
-        self.memory.looked.of(mark.filter(|_| known)?)
+        self.memory.looked.of(self.known(mark, on_heap)?)
+    }
+
+    /// What stands for a block or page where it is, if that is known now.
+    pub(super) fn known(&self, mark: Option<Mark>, on_heap: bool) -> Option<Mark> {
+        mark.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
     }
 
     fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {

@@ -5,15 +5,18 @@
 
 use super::crowd::Crowd;
 use super::held::Held;
+use super::hot::LastTouched;
 use super::pages::{LastLook, Mark, Placed, Resolved};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
-use crate::decode::{BlockFact, BlockRead, BlockRemoved, PageAllocated, PageFreed};
+use crate::decode::{BlockFact, BlockRead, BlockRemoved, Contents, PageAllocated, PageFreed};
 use std::collections::HashMap;
 
 /// Most ranges that one block may have; the others are counted.
 const RANGES_PER_BLOCK: usize = 4096;
+/// What an object of a sample claims besides its bytes: a base page.
+const OBJECT_CLAIM_BYTES: u64 = 4096;
 
 /// A block in memory.
 #[derive(Clone, Debug)]
@@ -29,6 +32,8 @@ pub struct Block {
     pub on_heap: bool,
     /// Serialised bytes, else objects, whose size is Spark's estimate.
     pub serialized: bool,
+    /// What it is made of.
+    pub contents: Contents,
     /// Stored by a thread without a task.
     pub without_task: bool,
     /// Task attempt that stored it.
@@ -44,6 +49,8 @@ pub struct Block {
     pub reads: u64,
     /// How often of late.
     pub heat: Heat,
+    /// What was read of it, by where it was.
+    pub by_node: NodeReads,
     /// Reads from before it was looked at.
     waiting: Waiting,
     /// When it was stored, or first told of; nanoseconds since boot.
@@ -124,10 +131,24 @@ impl Block {
         self.placed.mark(self.serial)
     }
 
-    /// Bytes whose addresses are known.
+    /// Bytes whose addresses are known; of objects those of the sample.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
         self.placed.bytes()
+    }
+
+    /// Objects of its sample whose addresses are known; `None` where its ranges are no sample.
+    #[must_use]
+    pub fn sampled_objects(&self) -> Option<u64> {
+        (self.contents == Contents::Objects).then(|| self.placed.ranges())
+    }
+
+    /// Bytes by which it claims its part of the resolver's budget: an object may be small, but lies in a page.
+    #[must_use]
+    pub fn claimed_bytes(&self) -> u64 {
+        let objects = self.sampled_objects().unwrap_or(0);
+        self.addressed_bytes()
+            .saturating_add(objects.saturating_mul(OBJECT_CLAIM_BYTES))
     }
 
     fn held(&self) -> Held {
@@ -184,6 +205,8 @@ pub struct Memory {
     pub ranges_refused: u64,
     /// Where their bytes were when the resolver last looked.
     pub looked: LastLook,
+    /// How often their bytes were accessed when the kernel's monitor last looked.
+    pub touched: LastTouched,
     /// What was read of blocks, by where it was.
     pub reads: ReadsByRdd,
     held: HashMap<RddKey, Held>,
@@ -257,10 +280,12 @@ impl Memory {
                 && block.rdd == rdd
                 && block.on_heap == fact.on_heap
                 && block.serialized == fact.serialized
+                && block.contents == fact.contents()
         });
         if !same {
-            let (reads, heat) =
-                known.map_or((0, Heat::default()), |block| (block.reads, block.heat));
+            let (reads, heat, by_node) = known
+                .map(|block| (block.reads, block.heat, block.by_node))
+                .unwrap_or_default();
             let stored_ns = known
                 .filter(|_| fact.told_again)
                 .map_or(time_ns, |block| block.stored_ns);
@@ -273,6 +298,7 @@ impl Memory {
                 size_bytes: fact.size_bytes,
                 on_heap: fact.on_heap,
                 serialized: fact.serialized,
+                contents: fact.contents(),
                 without_task: fact.without_task,
                 task: fact.task_attempt_id,
                 stage,
@@ -281,6 +307,7 @@ impl Memory {
                 placed: Placed::default(),
                 reads,
                 heat,
+                by_node,
                 waiting: Waiting::default(),
                 stored_ns,
                 told_ns: time_ns,
@@ -395,7 +422,11 @@ impl Memory {
         block.reads += 1;
         block.heat.read(time_ns);
         let bytes = block.addressed_bytes();
-        let mark = block.mark().filter(|_| heap_known || !block.on_heap);
+        // A few objects do not say how many bytes were read on which node.
+        let whole = block.contents != Contents::Objects;
+        let mark = block
+            .mark()
+            .filter(|_| whole && (heap_known || !block.on_heap));
         let reads = match (fact.node, mark) {
             (Some(node), Some(mark)) => match self.looked.of(mark) {
                 Some(seen) => NodeReads::of(seen, bytes, node, 1),
@@ -406,6 +437,7 @@ impl Memory {
             },
             _ => NodeReads::unknown(block.size_bytes, 1),
         };
+        block.by_node.add(&reads);
         self.reads.add(block.rdd, &reads);
         Outcome::Applied
     }
@@ -420,6 +452,7 @@ impl Memory {
             let seen = block.mark().and_then(|mark| self.looked.of(mark));
             if let Some(seen) = seen {
                 let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                block.by_node.add(&reads);
                 self.reads.add(block.rdd, &reads);
             }
         }
@@ -566,6 +599,7 @@ impl Memory {
         self.all = Held::default();
         self.addresses = AddressMap::default();
         self.looked = LastLook::default();
+        self.touched = LastTouched::default();
     }
 
     /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.

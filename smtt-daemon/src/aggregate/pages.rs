@@ -252,6 +252,11 @@ impl Placed {
         }
     }
 
+    /// Ranges whose addresses are known.
+    pub(super) const fn ranges(&self) -> u64 {
+        self.ranges
+    }
+
     /// Bytes whose addresses are known.
     pub(super) fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
@@ -276,8 +281,8 @@ fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Executor {
-    /// Blocks and pages of execution memory that have addresses.
-    fn targets(&self) -> Targets {
+    /// Blocks that have addresses, and with `pages` pages of execution memory too.
+    pub(super) fn targets(&self, pages: bool) -> Targets {
         let mut targets = Targets {
             collection: self.heap.current_collection(),
             ..Targets::default()
@@ -303,7 +308,7 @@ impl Executor {
         for block in self.memory.blocks.values() {
             add(block.mark(), block.on_heap, &block.ranges);
         }
-        for page in self.memory.pages.values() {
+        for page in self.memory.pages.values().filter(|_| pages) {
             add(
                 page.mark(),
                 page.on_heap,
@@ -313,12 +318,12 @@ impl Executor {
         targets
     }
 
-    /// Bytes that have addresses, for shares of a budget.
+    /// Bytes that have addresses, or that pages with sampled objects have, for shares of a budget.
     fn addressed_bytes(&self) -> u64 {
         let blocks = self.memory.blocks.values();
         let pages = self.memory.pages.values();
         blocks
-            .map(Block::addressed_bytes)
+            .map(Block::claimed_bytes)
             .chain(
                 pages
                     .filter(|page| page.address != 0)
@@ -346,7 +351,7 @@ impl State {
         self.executors()
             .get(&executor)
             .filter(|executor| executor.died_ns.is_none())
-            .map_or_else(Targets::default, Executor::targets)
+            .map_or_else(Targets::default, |executor| executor.targets(true))
     }
 
     /// Takes in what was seen of an executor. It stands in for everything that was seen before.

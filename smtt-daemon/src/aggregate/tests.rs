@@ -218,7 +218,6 @@ fn filter(
         executor: owned(executor),
         rdd: owned(rdd),
         stage: owned(stage),
-        task: None,
-        block: None,
+        ..Filter::default()
     }
 }

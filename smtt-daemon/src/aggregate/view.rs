@@ -4,12 +4,14 @@ mod consumers;
 mod executors;
 mod pages;
 mod rdds;
+mod sample;
 mod walks;
 mod work;
 
 pub use executors::{ExecutorRow, SpanRow};
 pub use pages::{Figures, NodeRow, PageSizeRow, PagesBy, PagesRow, by_rdd, reads_by_rdd};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use sample::{NodeShare, PageSizeShare, SampleRow};
 pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};
 
@@ -46,6 +48,9 @@ pub struct Filter {
     /// Spark's name of a block, of listings of blocks and of where bytes are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
+    /// Of where bytes are, only rows with blocks or pages of execution memory that are on more than one NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spanning: Option<bool>,
 }
 
 impl Filter {

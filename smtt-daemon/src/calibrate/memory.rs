@@ -8,6 +8,9 @@ pub const LINES: usize = 20_480;
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 const LINES_PER_PAGE: usize = PAGE_BYTES / LINE_BYTES;
+/// Pages whose protection is changed to make the processor forget its translations: more than any kernel takes back one
+/// by one (x86 33, RISC-V 64, Arm 512) before it takes back all of them at once.
+const FENCE_PAGES: usize = 1024;
 /// Alignment and size of a huge page on the processors that have a table of events.
 const HUGE_BYTES: usize = 2 << 20;
 
@@ -71,15 +74,36 @@ pub struct Lines {
     /// The order in which lines are visited: one circle through all of them.
     order: Vec<u32>,
     current: Option<(Layout, Mapping)>,
+    fence: Mapping,
 }
 
 impl Lines {
-    /// No memory yet, but the order.
+    /// The order, and no memory for the lines yet.
     pub fn map() -> Result<Self, String> {
+        let fence = Mapping::new(FENCE_PAGES * PAGE_BYTES, libc::MADV_NOHUGEPAGE)?;
+        for page in 0..FENCE_PAGES {
+            // SAFETY: inside the mapping.
+            unsafe { fence.start().add(page * PAGE_BYTES).write_volatile(1) };
+        }
         Ok(Self {
             order: circle(LINES),
             current: None,
+            fence,
         })
+    }
+
+    /// Makes the processor forget every translation of this process, and leaves its caches as they are: taking away
+    /// the rights on many pages does. So each page of a visit takes a walk, however many translations fit (an
+    /// emulator's table grows until all do).
+    pub fn forget_translations(&self) {
+        let start = self.fence.start().cast();
+        let bytes = FENCE_PAGES * PAGE_BYTES;
+        // SAFETY: the whole range lies in the mapping, and nothing reads or writes it meanwhile. Were it refused, the
+        // number of walks would show.
+        unsafe {
+            libc::mprotect(start, bytes, libc::PROT_NONE);
+            libc::mprotect(start, bytes, libc::PROT_READ | libc::PROT_WRITE);
+        }
     }
 
     /// Visits every line once.

@@ -100,6 +100,10 @@ section!(Resolve, "resolve", {
     milliseconds_per_second: u64 = 2;
     /// Time from one look at all executors to the next.
     interval: String = "10s".into();
+    /// How hot blocks are: "reads" is Spark's reads of them per minute; "damon" also how often the hardware finds
+    /// their pages accessed, by the kernel's DAMON, where that is free. There is one for the whole machine: while it
+    /// is used nobody else can use it.
+    hotness: String = "reads".into();
 });
 
 section!(Limits, "limits", {

@@ -158,6 +158,9 @@ pub struct ListQuery {
     /// Spark's name of a block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
+    /// Of where bytes are, only rows with something that is on more than one NUMA node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spanning: Option<bool>,
     /// Field to sort by, with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
@@ -177,6 +180,7 @@ impl ListQuery {
             stage: self.stage.clone(),
             task: self.task,
             block: self.block.clone(),
+            spanning: self.spanning,
         }
     }
 }

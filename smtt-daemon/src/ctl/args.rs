@@ -66,6 +66,9 @@ pub enum Command {
         /// What a row stands for.
         #[command(flatten)]
         by: PagesBy,
+        /// Only rows with a block or page of execution memory that is on more than one NUMA node.
+        #[arg(long)]
+        spanning: bool,
     },
     /// Everything that matters, live. q, Esc or Ctrl-C ends it.
     Top {
@@ -287,6 +290,7 @@ mod tests {
         assert!(parse(&["--block", "rdd_7_0"]).is_ok());
         assert!(parse(&["--block", "rdd_7_0", "--task", "3"]).is_err());
         assert!(parse(&["--blocks", "--tasks"]).is_err());
+        assert!(parse(&["--blocks", "--spanning"]).is_ok());
     }
 
     #[test]

@@ -71,8 +71,8 @@ pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Outpu
         ),
         (
             "refused",
-            "refused: the collector moves things while the application runs (ZGC, Shenandoah), so no address on the \
-             heap is told; what is known by context stays, and so do addresses off the heap",
+            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent was told \
+             addresses=off, so no address on the heap is told; what is known by context stays, and so do addresses off the heap",
         ),
     ];
     let said = |word: &str| {

@@ -26,6 +26,7 @@ const COLUMNS: &[Column] = &[
     column("block_id", "BLOCK", Form::Text, 1),
     column("task_attempt_id", "TASK", Form::Word, 1),
     column("held_bytes", "HELD", Form::Bytes, 0),
+    column("sample", "OF SAMPLED OBJECTS", Form::Text, 1),
     column("resolved_bytes", "RESOLVED", Form::Bytes, 6),
     column("present_bytes", "PRESENT", Form::Bytes, 0),
     column("swapped_bytes", "SWAPPED", Form::Bytes, 2),
@@ -35,7 +36,9 @@ const COLUMNS: &[Column] = &[
     column("nodes", "NODES", Form::Word, 1),
     column("spanning_nodes", "SPANNING", Form::Count, 7),
     column("reads", "READS", Form::Count, 4),
-    column("hotness", "PER MIN", Form::Real, 4),
+    column("reads_per_minute", "PER MIN", Form::Real, 4),
+    column("accessed_share", "ACCESSED", Form::Share, 4),
+    column("hot_bytes", "HOT", Form::Bytes, 4),
     column("remote_access_ratio", "REMOTE", Form::Share, 1),
     column("looked_share", "LOOKED", Form::Share, 5),
     column("addresses", "ADDRESSES", Form::Word, 8),
@@ -57,8 +60,9 @@ pub(super) async fn run(
     output: Output,
     query: &Query,
     by: &PagesBy,
+    spanning: bool,
 ) -> Result<Exit, Failure> {
-    let kind = if by.blocks || by.block.is_some() {
+    let mut kind = if by.blocks || by.block.is_some() {
         kind("/v1/pages/blocks", "blocks")
     } else if by.tasks || by.task.is_some() {
         kind("/v1/pages/tasks", "tasks that hold execution memory")
@@ -67,6 +71,9 @@ pub(super) async fn run(
     } else {
         kind("/v1/pages", "RDDs that hold memory")
     };
+    if spanning {
+        kind.what = "rows with bytes on more than one node";
+    }
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
     let mut question = format!(
         "{}{}",
@@ -74,7 +81,11 @@ pub(super) async fn run(
         query.filter.query_with(sort.as_deref(), query.limit)
     );
     let task = by.task.map(|task| task.to_string());
-    let one = [("task", task.as_deref()), ("block", by.block.as_deref())];
+    let one = [
+        ("task", task.as_deref()),
+        ("block", by.block.as_deref()),
+        ("spanning", spanning.then_some("true")),
+    ];
     let one = crate::control::client::query(&one);
     question.push_str(&if question.contains('?') {
         one.replacen('?', "&", 1)
@@ -96,18 +107,63 @@ pub(super) async fn run(
                 "LOOKED below 100 %: estimated from so many of the pages, evenly spread\n",
             );
         }
+        if listing.rows.iter().any(is_sampled) {
+            said.push_str(
+                "OF SAMPLED OBJECTS: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); so many \
+                 of their objects were looked at, and shares of the rest are estimated from them\n",
+            );
+        }
         said.push_str(&heap_notes(&listing.rows, "addresses", output));
         output.text(&said)?;
     }
     let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);
-    if !listing.rows.is_empty() && !listing.rows.iter().any(resolved) {
+    if !listing.rows.is_empty()
+        && !listing
+            .rows
+            .iter()
+            .any(|row| resolved(row) || is_sampled(row))
+    {
         say(
             "none of it was looked at: it is new (ask again after [resolve] interval), its addresses are not known \
-             (objects have none), or [resolve] pages_per_second is 0",
+             yet, or [resolve] pages_per_second is 0",
         );
         return Ok(Exit::Degraded);
     }
     Ok(Exit::Fine)
+}
+
+/// Whether it rests on a sample of objects, in part at least.
+fn is_sampled(row: &Map<String, Value>) -> bool {
+    row.get("sampled_objects").is_some_and(Value::is_u64)
+}
+
+/// A sample of objects in one cell: how many, and what they say.
+fn sample_text(row: &Map<String, Value>) -> Option<String> {
+    let (objects, sample) = (row.get("sampled_objects")?.as_u64()?, row.get("sample")?);
+    let parts = |field: &str, key: &str, name: &dyn Fn(u64) -> String| {
+        let parts = sample[field].as_array().map_or(&[][..], Vec::as_slice);
+        let known = parts
+            .iter()
+            .filter_map(|part| Some((part[key].as_u64()?, part["share"].as_f64()?)));
+        known
+            .map(|(key, share)| format!("{} {}", name(key), percent(share)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let mut said = vec![
+        parts("nodes", "node", &|node| format!("node {node}")),
+        parts("page_sizes", "page_bytes", &|bytes| {
+            human::bytes(bytes).replace(".0 ", " ")
+        }),
+    ];
+    for (field, word) in [("swapped_share", "swapped"), ("unmapped_share", "unmapped")] {
+        let share = sample[field].as_f64().unwrap_or(0.0);
+        if share > 0.0 {
+            said.push(format!("{word} {}", percent(share)));
+        }
+    }
+    said.retain(|part| !part.is_empty());
+    Some(format!("{objects}: {}", said.join("; ")))
 }
 
 /// A share from 0 to 1 in whole percents, in which neither a little looks like nothing nor a lot like all.
@@ -154,6 +210,11 @@ fn make_readable(row: &mut Map<String, Value>) {
         .zip(pages("pages"))
         .map(|(looked, pages)| looked as f64 / pages.max(1) as f64);
     row.insert("looked_share".to_owned(), share.into());
+    let sample = sample_text(row);
+    row.insert("sample".to_owned(), sample.into());
+    let by_damon = row.get("hotness_method").and_then(Value::as_str) == Some("damon");
+    let accessed = row.get("hotness").filter(|_| by_damon).cloned();
+    row.insert("accessed_share".to_owned(), accessed.into());
 }
 
 #[cfg(test)]
@@ -169,7 +230,8 @@ mod tests {
         };
         for column in COLUMNS {
             assert!(
-                row.contains_key(column.field) || column.field == "looked_share",
+                row.contains_key(column.field)
+                    || matches!(column.field, "looked_share" | "accessed_share"),
                 "{}",
                 column.field
             );
@@ -190,6 +252,18 @@ mod tests {
         assert_eq!(row["page_sizes"], "4 KiB 25 %, 2 MiB 75 %");
         assert_eq!(row["nodes"], "node 1");
         assert_eq!(row["looked_share"], 0.25);
+        assert_eq!(row["sample"], Value::Null);
+        row.insert("sampled_objects".to_owned(), json!(64));
+        row.insert(
+            "sample".to_owned(),
+            json!({"nodes": [{"node": 0, "share": 0.62}, {"node": 1, "share": 0.38}],
+                "page_sizes": [{"page_bytes": 4096, "share": 1.0}], "swapped_share": 0.002}),
+        );
+        make_readable(&mut row);
+        assert_eq!(
+            row["sample"],
+            "64: node 0 62 %, node 1 38 %; 4 KiB 100 %; swapped <1 %"
+        );
         assert_eq!([percent(0.0), percent(0.002)], ["0 %", "<1 %"]);
         assert_eq!([percent(0.999), percent(1.0)], [">99 %", "100 %"]);
     }

@@ -6,8 +6,8 @@ use smtt_common::counter::ContextKey;
 use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use smtt_common::event::marker::{
-    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT,
-    PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
+    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -313,6 +313,8 @@ fn block_payload(block: &BlockFact) -> Vec<u8> {
             block.size_bytes,
             flag(block.on_heap, BLOCK_ON_HEAP)
                 | flag(block.serialized, BLOCK_SERIALIZED)
+                | flag(block.sampled, BLOCK_SAMPLED)
+                | flag(block.array, BLOCK_ARRAY)
                 | flag(block.without_task, BLOCK_WITHOUT_TASK)
                 | flag(block.told_again, TOLD_AGAIN),
             long_id(block.task_attempt_id),

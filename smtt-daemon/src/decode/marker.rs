@@ -8,8 +8,8 @@ use super::{
 };
 use smtt_common::context::Activity;
 use smtt_common::event::marker::{
-    BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT,
-    PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
+    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
 use smtt_common::event::{Kind, Schema};
 
@@ -195,6 +195,8 @@ fn block(mut fields: Fields<'_>) -> Result<BlockFact, DecodeError> {
         size_bytes: fields.word("size_bytes"),
         on_heap: flags & BLOCK_ON_HEAP != 0,
         serialized: flags & BLOCK_SERIALIZED != 0,
+        sampled: flags & BLOCK_SAMPLED != 0,
+        array: flags & BLOCK_ARRAY != 0,
         without_task: flags & BLOCK_WITHOUT_TASK != 0,
         told_again: flags & TOLD_AGAIN != 0,
         task_attempt_id: fields.optional("task_attempt_id"),

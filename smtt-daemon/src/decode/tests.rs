@@ -28,7 +28,7 @@ fn block() -> impl Strategy<Value = BlockFact> {
             maybe_id(),
             maybe_id(),
             any::<u64>(),
-            any::<[bool; 4]>(),
+            any::<[bool; 6]>(),
         ),
         (
             maybe_long(),
@@ -50,6 +50,8 @@ fn block() -> impl Strategy<Value = BlockFact> {
                 serialized: flags[1],
                 without_task: flags[2],
                 told_again: flags[3],
+                sampled: flags[4],
+                array: flags[5],
                 task_attempt_id,
                 range_total,
                 range_first,

@@ -89,6 +89,11 @@ fn parse_stat(stat: &str) -> Option<(u32, u64)> {
     Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
 }
 
+/// When a process started, in clock ticks since boot, of the text of its `/proc/PID/stat`.
+pub fn start_ticks(stat: &str) -> Option<u64> {
+    Some(parse_stat(stat)?.1)
+}
+
 /// Processes with one of these command names, with their start times.
 pub fn named(names: &[&str]) -> HashMap<u32, u64> {
     numbers()

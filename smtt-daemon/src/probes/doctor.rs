@@ -32,6 +32,7 @@ pub fn examine() -> Vec<Check> {
         page_walks(),
         memory_nodes(),
         pages(),
+        hotness(),
     ]
 }
 
@@ -231,6 +232,23 @@ fn pages() -> Check {
         )),
     };
     check("where pages are", false, seen)
+}
+
+/// Whether the kernel's monitor of accesses is there and free. Changes nothing.
+fn hotness() -> Check {
+    use crate::hotness::damon::{Owner, owner, refusal};
+    let owner = owner(Path::new("/"));
+    let seen = match (&owner, refusal(&owner)) {
+        (Owner::LivingDaemon(pid), _) => Ok(format!(
+            "DAMON is used by the smtt-daemon with process id {pid}"
+        )),
+        (_, None) => Ok("DAMON is free: [resolve] hotness = \"damon\" uses it".into()),
+        (_, Some(why)) => Err((
+            why.to_string(),
+            "nothing to do: Spark's reads of blocks tell how hot they are",
+        )),
+    };
+    check("how hot memory is", false, seen)
 }
 
 #[cfg(test)]

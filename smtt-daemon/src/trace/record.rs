@@ -134,6 +134,8 @@ pub struct Record {
     pub on_heap: Option<bool>,
     /// Serialised bytes, else objects.
     pub serialized: Option<bool>,
+    /// What the block is made of.
+    pub contents: Option<&'static str>,
     /// How long before `time_ns` the address was last known to be right, in nanoseconds; 0 where it was right then.
     pub address_age_ns: Option<u64>,
     /// Address and length in bytes: the first range, then those that were told with it.
@@ -169,6 +171,7 @@ impl Record {
             duration_ns: None,
             on_heap: None,
             serialized: None,
+            contents: None,
             address_age_ns: None,
             ranges: Vec::new(),
             range_first: None,
@@ -377,6 +380,11 @@ pub const COLUMNS: &[Column] = &[
         "serialized",
         Value::Flag(|r| r.serialized),
         "serialised bytes, else objects",
+    ),
+    column(
+        "contents",
+        Value::Text(|r| r.contents),
+        "what the block is made of: `bytes`, `columns`, `array`, or `objects`: then each range is one object of a sample, and what was seen of its pages stands for the sample",
     ),
     column(
         "address_age_ms",

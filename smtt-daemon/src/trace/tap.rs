@@ -174,6 +174,7 @@ fn told_block(record: &mut Record, fact: &BlockFact) {
     record.size_bytes = Some(fact.size_bytes);
     record.on_heap = Some(fact.on_heap);
     record.serialized = Some(fact.serialized);
+    record.contents = Some(fact.contents().name());
     record.ranges = addressed(fact.ranges.iter().copied());
     if !record.ranges.is_empty() {
         record.address_age_ns = Some(0);
@@ -201,6 +202,7 @@ fn known_block(
         size_bytes,
         on_heap,
         serialized,
+        contents,
         range_total,
         ranges,
         ..
@@ -208,6 +210,7 @@ fn known_block(
     record.size_bytes = Some(*size_bytes);
     record.on_heap = Some(*on_heap);
     record.serialized = Some(*serialized);
+    record.contents = Some(contents.name());
     record.range_total = Some(*range_total);
     record.ranges = addressed(ranges.iter().copied().take(RANGES_PER_RECORD));
     if !record.ranges.is_empty() {

@@ -1,5 +1,5 @@
 //! When the collector runs, as the JVM's tool interface (JVMTI) tells it: two counts in the slot file's header, and
-//! a wake of whoever waits for the end of a collection.
+//! a wake of whoever waits for the end of a collection. And what the same interface knows of an object: its size.
 //!
 //! The events come on the JVM's own thread while the application stands still, so they only store and wake. They can
 //! be switched on in a running JVM, without any option of the JVM.
@@ -24,6 +24,7 @@ const SET_EVENT_NOTIFICATION_MODE: usize = 1;
 const SET_EVENT_CALLBACKS: usize = 121;
 const DISPOSE_ENVIRONMENT: usize = 126;
 const ADD_CAPABILITIES: usize = 141;
+const GET_OBJECT_SIZE: usize = 153;
 /// Bit of `can_generate_garbage_collection_events` in the first word of the capabilities.
 const CAN_GENERATE_COLLECTION_EVENTS: u32 = 1 << 31;
 /// Numbers of the events; callbacks are counted from the first event's.
@@ -38,12 +39,15 @@ type GetEnv = unsafe extern "system" fn(Env, *mut Env, i32) -> i32;
 type AddCapabilities = unsafe extern "system" fn(Env, *const [u32; 4]) -> i32;
 type SetEventCallbacks = unsafe extern "system" fn(Env, *const Callbacks, i32) -> i32;
 type SetEventMode = unsafe extern "C" fn(Env, i32, i32, Ref, ...) -> i32;
+type GetObjectSize = unsafe extern "system" fn(Env, Ref, *mut i64) -> i32;
 type DisposeEnvironment = unsafe extern "system" fn(Env) -> i32;
 type Callback = unsafe extern "system" fn(Env);
 type Callbacks = [Option<Callback>; COLLECTION_FINISH - FIRST_EVENT + 1];
 
 /// Where the counts are; null until they are wanted.
 static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
+/// The environment that the events were switched on in; null without one. It lives as long as the JVM.
+static TOOLS: AtomicPtr<*const usize> = AtomicPtr::new(ptr::null_mut());
 /// Ends of collections, the word that is waited for: not in the slot file, which others can write.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
@@ -79,9 +83,32 @@ pub extern "system" fn Java_io_smtt_marker_Native_followCollections(
         if error != 0 {
             let dispose: DisposeEnvironment = function(tools, DISPOSE_ENVIRONMENT);
             dispose(tools);
+        } else {
+            TOOLS.store(tools.cast_mut(), Ordering::Release);
         }
         error
     }
+}
+
+/// Bytes of an object, header and padding included, as the JVM says; 0 where collections are not followed.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_objectSize(
+    _env: Env,
+    _class: Ref,
+    object: Ref,
+) -> i64 {
+    let tools: Env = TOOLS.load(Ordering::Acquire);
+    if tools.is_null() || object.is_null() {
+        return 0;
+    }
+    let mut bytes = 0;
+    // SAFETY: the environment is never disposed of once it is stored; the index names a function of exactly this type,
+    // which writes to a variable of its own and needs no capability.
+    let error = unsafe {
+        let size: GetObjectSize = function(tools, GET_OBJECT_SIZE);
+        size(tools, object, &raw mut bytes)
+    };
+    if error == 0 { bytes } else { 0 }
 }
 
 /// Switches both events on; 0, or the JVM's error.

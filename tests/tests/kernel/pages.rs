@@ -326,6 +326,10 @@ fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
             local + remote == 2 * (present - unknown) && local + remote > 3 * MIB,
             "{method:?}: {local} and {remote} bytes: {row:?}"
         );
+        ensure!(
+            (row.read_local_bytes, row.read_remote_bytes) == (Some(local), Some(remote)),
+            "{method:?}: {local} and {remote} bytes, all of one block: {row:?}"
+        );
         if nodes(&row).len() == 1 && nodes(&row).contains_key(&0) {
             ensure!(
                 ratio == Some(0.0),

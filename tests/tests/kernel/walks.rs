@@ -21,7 +21,7 @@ use crate::lab::{Lab, Workload, all, lab, with_hook};
 /// Nanoseconds of the clock per sample.
 const CLOCK_PERIOD: u64 = 250_007;
 /// Nanoseconds by which the clock's samples lag behind it at most: a virtual machine's host may hold up a processor.
-const CLOCK_LAG_NS: u64 = 50_000_000;
+const CLOCK_LAG_NS: u64 = 100_000_000;
 
 /// Settings with those events instead of the table's, each with a fixed period.
 pub fn with_events(events: &[(Role, &str, u64)]) -> ProbeSettings {

@@ -14,7 +14,7 @@ use xtask::spark::Application;
 use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 
 /// The first scans for executors come a second after one another, then less often.
-const FOUND_WITHIN: Duration = Duration::from_secs(15);
+const FOUND_WITHIN: Duration = Duration::from_secs(60);
 
 fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     wait_for("both executors are found", FOUND_WITHIN, || {

@@ -13,7 +13,7 @@ use crate::storage::{application, number, text};
 
 const PAGE: u64 = 4096;
 /// The first look after everything was cached comes within two intervals.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Id of the RDD with that name.
 fn id(daemon: &Daemon, run: &Run, name: &str) -> Result<String> {

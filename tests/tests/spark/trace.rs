@@ -15,7 +15,7 @@ use xtask::spark::Application;
 use crate::LOCAL_CLUSTER;
 
 /// How long the last records may take to their segment, whose time is one second.
-const SETTLE: Duration = Duration::from_secs(30);
+const SETTLE: Duration = Duration::from_secs(90);
 
 /// Records by kind, as an independent reader counts them. It fails at a file that does not open.
 const COUNT: &str = "

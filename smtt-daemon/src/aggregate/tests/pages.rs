@@ -186,6 +186,26 @@ fn a_sample_stands_for_all_bytes_and_the_states_add_up() {
 }
 
 #[test]
+fn what_is_on_more_than_one_node_can_be_asked_for() {
+    let mut state = state();
+    tell(&mut state, 1, 1, stored(off_heap(7, 0, MIB)));
+    tell(&mut state, 1, 1, stored(off_heap(8, 0, 3 * MIB)));
+    let targets = state.targets(key(1));
+    let mut saw = looked(&targets, &all_present(MIB, 0), 5);
+    saw.owners[1].1.add_node(1, 4096);
+    state.resolved(key(1), saw);
+    let spanning = Filter {
+        spanning: Some(true),
+        ..Filter::default()
+    };
+    for by in [PagesBy::Rdd, PagesBy::Block] {
+        assert_eq!(pages(&state, by).len(), 2);
+        let rows = state.list_pages(&spanning, by).rows;
+        assert_eq!((rows.len(), rows[0].spanning_nodes), (1, Some(1)));
+    }
+}
+
+#[test]
 fn a_dead_executor_has_no_pages_and_takes_in_none() {
     let mut state = state();
     tell(&mut state, 1, 1, stored(off_heap(7, 0, MIB)));

@@ -1,7 +1,8 @@
 //! Where bytes are, as rows: by RDD, block, task attempt or executor.
 
+use super::sample::{Sample, SampleRow};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State};
+use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State, Touched};
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,8 +36,13 @@ pub struct PagesRow {
     pub task_attempt_id: Option<u64>,
     /// Bytes of blocks and execution memory, as Spark accounts for them.
     pub held_bytes: u64,
-    /// Of them, bytes that the next figures stand for: those whose addresses are known and were looked at. Objects
-    /// have no contiguous bytes, and what is new was not looked at yet.
+    /// Objects of blocks that are stored as objects that were looked at: the sample that `sample` rests on. No other
+    /// figure has them.
+    pub sampled_objects: Option<u64>,
+    /// What the sample says of blocks that are stored as objects.
+    pub sample: Option<SampleRow>,
+    /// Of the held bytes, those that the next figures stand for: their addresses are known and were looked at. Objects
+    /// have no contiguous bytes (see `sample`), and what is new was not looked at yet.
     pub resolved_bytes: Option<u64>,
     /// Bytes in memory.
     pub present_bytes: Option<u64>,
@@ -68,11 +74,19 @@ pub struct PagesRow {
     pub estimated: Option<bool>,
     /// Reads of the blocks that are in memory; absent where there are none.
     pub reads: Option<u64>,
-    /// How hot they are: reads of a block per minute, a running value, the mean over the blocks.
+    /// Reads of a block per minute, a running value, the mean over the blocks.
+    pub reads_per_minute: Option<f64>,
+    /// How hot they are, by the next field: share of checks that found an access to a page of them, 0 to 1, or reads
+    /// of a block per minute.
     pub hotness: Option<f64>,
-    /// By what the hotness was found: `block reads`.
+    /// By what the hotness was found: `damon` or `block reads`.
     pub hotness_method: Option<String>,
-    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD was first seen.
+    /// Bytes of blocks in regions of which the last window found an access; absent without DAMON.
+    pub hot_bytes: Option<u64>,
+    /// Of the held bytes, those that DAMON's figures stand for.
+    pub checked_bytes: Option<u64>,
+    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD or the block was first
+    /// seen.
     pub read_local_bytes: Option<u64>,
     /// Bytes that were read by a CPU of another node.
     pub read_remote_bytes: Option<u64>,
@@ -115,20 +129,33 @@ pub struct Figures {
     /// Some of those are on the heap.
     on_heap: bool,
     seen: Seen,
+    sample: Sample,
     blocks: u64,
     reads: u64,
     reads_per_minute: f64,
+    /// What was read of the blocks that are in memory, by where it was.
+    by_node: NodeReads,
+    touched: Touched,
 }
 
 impl Figures {
     /// Adds a block or page: what it holds, how many bytes have addresses, and what was seen of them there.
-    fn add(&mut self, held_bytes: u64, addressed: u64, on_heap: bool, seen: Option<&Seen>) {
+    fn add(
+        &mut self,
+        owner: &Owner<'_>,
+        held_bytes: u64,
+        addressed: u64,
+        on_heap: bool,
+        seen: Option<&Seen>,
+    ) {
         self.held_bytes = self.held_bytes.saturating_add(held_bytes);
         if addressed > 0 {
             self.addressed = true;
             self.on_heap |= on_heap;
         }
-        if let Some(seen) = seen {
+        if let Some(objects) = owner.sampled_objects() {
+            self.sample.add(held_bytes, objects, addressed, seen);
+        } else if let Some(seen) = seen {
             self.resolved_bytes = self.resolved_bytes.saturating_add(addressed);
             self.spanning_nodes += u64::from(seen.by_node.len() > 1);
             self.seen.add(seen);
@@ -143,15 +170,22 @@ impl Figures {
         self.addressed |= more.addressed;
         self.on_heap |= more.on_heap;
         self.seen.add(&more.seen);
+        self.sample.merge(&more.sample);
         self.blocks += more.blocks;
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
+        self.by_node.add(&more.by_node);
+        self.touched.add(&more.touched);
     }
 
-    fn add_reads(&mut self, block: &Block, now_ns: u64) {
+    fn add_reads(&mut self, block: &Block, touched: Option<&Touched>, now_ns: u64) {
+        if let Some(touched) = touched {
+            self.touched.add(touched);
+        }
         self.blocks += 1;
         self.reads += block.reads;
         self.reads_per_minute += block.heat.per_minute(now_ns);
+        self.by_node.add(&block.by_node);
     }
 
     /// Whether anything was looked at.
@@ -212,8 +246,21 @@ impl Figures {
         });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
-            row.hotness = Some(self.reads_per_minute / self.blocks as f64);
+            row.reads_per_minute = Some(self.reads_per_minute / self.blocks as f64);
+            row.hotness = row.reads_per_minute;
             row.hotness_method = Some("block reads".to_owned());
+        }
+        let sizes_known = looked.sizes_by != SizesBy::Nothing;
+        row.sample = self.sample.row(looked.page_bytes, sizes_known);
+        row.sampled_objects = row.sample.as_ref().map(|_| self.sample.objects());
+        if row.sample.is_some() {
+            row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
+        }
+        if let Some(hotness) = self.touched.hotness() {
+            row.hotness = Some(hotness);
+            row.hotness_method = Some("damon".to_owned());
+            row.hot_bytes = Some(self.touched.hot_bytes);
+            row.checked_bytes = Some(self.touched.checked_bytes);
         }
         if !self.is_measured() {
             return;
@@ -242,7 +289,7 @@ impl Figures {
         row.looked_pages = Some(seen.looked_pages);
         row.estimated = Some(seen.looked_pages < seen.pages);
         row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
-        if looked.sizes_by != SizesBy::Nothing {
+        if sizes_known {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
             row.huge_page_bytes = self.huge_page_bytes(looked.page_bytes);
             row.page_sizes_by = looked.sizes_by.name().map(str::to_owned);
@@ -304,6 +351,14 @@ enum Owner<'a> {
 }
 
 impl Owner<'_> {
+    /// See [`Block::sampled_objects`].
+    fn sampled_objects(&self) -> Option<u64> {
+        match self {
+            Self::Block(_, block) => block.sampled_objects(),
+            Self::Page(_) => None,
+        }
+    }
+
     fn rdd(&self) -> RddKey {
         match self {
             Self::Block(_, block) => block.rdd,
@@ -366,7 +421,7 @@ pub fn by_rdd(executor: &Executor) -> BTreeMap<RddKey, Figures> {
         figures
             .entry(executor.row_of(owner.rdd()))
             .or_default()
-            .add(held, addressed, on_heap, seen);
+            .add(&owner, held, addressed, on_heap, seen);
     });
     figures
 }
@@ -390,9 +445,10 @@ impl State {
                         .is_none_or(|wanted| owner.is_block(wanted));
                 if let Some(key) = owner.key(executor, by).filter(|_| wanted) {
                     let figures = figures.entry(key).or_default();
-                    figures.add(held, addressed, on_heap, seen);
+                    figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
-                        figures.add_reads(block, now_ns);
+                        let touched = executor.touched(block.mark(), block.on_heap, now_ns);
+                        figures.add_reads(block, touched, now_ns);
                     }
                 }
             });
@@ -403,16 +459,17 @@ impl State {
                     who: who.clone(),
                     ..PagesRow::default()
                 };
-                let read = match key {
+                let read = match &key {
                     // They are of whole RDDs, and of all of them.
                     Key::Rdd(rdd) if filter.task.is_none() && filter.block.is_none() => {
-                        reads.get(&rdd).copied()
+                        reads.get(rdd).copied()
                     }
                     Key::Executor if *filter == of_executors(filter) => {
                         let mut all = NodeReads::default();
                         reads.values().for_each(|more| all.add(more));
                         Some(all)
                     }
+                    Key::Block(..) => Some(figures.by_node),
                     _ => None,
                 };
                 if let Some((read, ratio)) =
@@ -437,6 +494,9 @@ impl State {
                 figures.fill(&mut row, executor, now_ns);
                 row
             }));
+            if filter.spanning == Some(true) {
+                rows.retain(|row| row.spanning_nodes.is_some_and(|spanning| spanning > 0));
+            }
         })
     }
 }

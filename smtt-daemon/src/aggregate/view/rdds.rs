@@ -118,16 +118,16 @@ pub struct BlockRow {
     pub size_bytes: u64,
     /// Whether the size is Spark's estimate (objects), else the bytes themselves.
     pub size_estimated: bool,
-    /// Where its bytes are; empty for objects.
+    /// Where its bytes are; of objects where some of them are, as a sample.
     pub ranges: Vec<Range>,
-    /// Ranges that it has; more than are listed when some were not told or had no room.
+    /// Ranges that it has, of objects those of the sample; more than are listed when some were not told or had no room.
     pub range_total: u64,
     /// On the Java heap.
     pub on_heap: bool,
     /// Serialised bytes, else objects.
     pub serialized: bool,
-    /// What it is made of: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), or
-    /// `objects`, which have no contiguous bytes and so no addresses.
+    /// What it is made of: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), `array` (of
+    /// numbers), or `objects`, which have no contiguous bytes: the ranges are a sample of them.
     pub contents: String,
     /// Task attempt that stored it; absent for a replica or one that a thread without a task stored.
     pub task_attempt_id: Option<u64>,
@@ -137,15 +137,6 @@ pub struct BlockRow {
     pub reads: u64,
     /// Time since it was stored, in nanoseconds.
     pub age_ns: u64,
-}
-
-/// What a block is made of.
-const fn contents(block: &Block) -> &'static str {
-    match (block.serialized, block.range_total) {
-        (true, _) => "bytes",
-        (false, 0) => "objects",
-        (false, _) => "columns",
-    }
 }
 
 /// A storage level that blocks show when it was not told. Replication and disk cannot be seen there.
@@ -300,7 +291,7 @@ impl State {
                         range_total: block.range_total,
                         on_heap: block.on_heap,
                         serialized: block.serialized,
-                        contents: contents(block).to_owned(),
+                        contents: block.contents.name().to_owned(),
                         task_attempt_id: block.task.filter(|_| !block.without_task),
                         stage_id: block.stage.map(|stage| stage.id),
                         reads: block.reads,

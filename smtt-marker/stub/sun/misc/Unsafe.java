@@ -15,6 +15,8 @@ public final class Unsafe {
 
     public native int arrayBaseOffset(Class<?> type);
 
+    public native int arrayIndexScale(Class<?> type);
+
     public native long allocateMemory(long bytes);
 
     public native void freeMemory(long address);

@@ -12,7 +12,8 @@ import java.lang.management.ManagementFactory;
  *
  * <p>A weak JNI handle is the address of a word that the collector keeps up to date, so looking up costs one read. That
  * is how HotSpot does it and nobody's promise: it is compared with the JVM's own answer at the start and after each
- * collection, and given up for the slower answer if they differ.
+ * collection, and given up for the slower answer if they differ. The JVM has such an answer for primitive arrays only, so
+ * other objects have no address then.
  */
 final class Addresses {
     // The values of smtt_common::context::HeapAddresses.
@@ -28,34 +29,41 @@ final class Addresses {
     private static final int TRIES = 100;
     /** Low bits of a handle say which kind it is. */
     private static final long KIND_BITS = 7;
-    private static final String TROUBLE = "addresses after a collection are asked for one by one: handles do not agree with the JVM";
+    private static final String TROUBLE = "addresses after a collection are asked for one by one, and sampled objects have none: handles do not agree with the JVM";
 
     private static volatile int way;
     private static byte[] smallArray;
     private static long[] longArray;
     private static byte[] largeArray;
-    private static HeapArray[] samples;
+    private static HeapHandle[] samples;
     /** The collection after which everything was told; none yet. */
     private static long told = -1;
     private static long movedFacts;
 
     private Addresses() {}
 
-    /** Finds out what can be had in this JVM. The slot file is there already. */
+    /** Finds out what can be had in this JVM, or is wanted at most. The slot file is there already. */
     static void start() {
         int found = POLLED;
+        String wanted = String.valueOf(Options.get("addresses"));
         try {
-            if (!movesInPauses()) {
+            if (wanted.equals("off") || !movesInPauses()) {
                 found = REFUSED;
-            } else if (Native.followCollections(SlotFile.address()) == 0) {
+            } else if (!wanted.equals("polled") && Native.followCollections(SlotFile.address()) == 0) {
                 way = FOLLOWED;
                 smallArray = new byte[24];
                 longArray = new long[100];
                 largeArray = new byte[20_000];
-                samples = new HeapArray[] {new HeapArray(smallArray), new HeapArray(longArray), new HeapArray(largeArray)};
-                found = samplesAgree() ? FOLLOWED : FOLLOWED_SLOWLY;
-                if (found == FOLLOWED_SLOWLY) {
-                    Warnings.once(TROUBLE, null);
+                samples = new HeapHandle[] {
+                    HeapHandle.ofArray(smallArray), HeapHandle.ofArray(longArray), HeapHandle.ofArray(largeArray)
+                };
+                found = FOLLOWED_SLOWLY;
+                if (!wanted.equals("slow")) {
+                    if (samplesAgree()) {
+                        found = FOLLOWED;
+                    } else {
+                        Warnings.once(TROUBLE, null);
+                    }
                 }
             }
         } catch (Throwable e) {
@@ -81,6 +89,11 @@ final class Addresses {
     /** Collections are counted while they happen. */
     static boolean followed() {
         return way == FOLLOWED || way == FOLLOWED_SLOWLY;
+    }
+
+    /** Handles lead to objects by one read, so that any object has an address. */
+    static boolean handlesAreRead() {
+        return way == FOLLOWED;
     }
 
     /** Address of the first element of the array behind a handle. */
@@ -152,7 +165,7 @@ final class Addresses {
         for (int i = 0; i < TRIES; i++) {
             long before = SlotFile.collectionsBegun();
             boolean agree = true;
-            for (HeapArray sample : samples) {
+            for (HeapHandle sample : samples) {
                 agree &= sample.agrees();
             }
             if (agree) {

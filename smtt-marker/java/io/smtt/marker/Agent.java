@@ -15,7 +15,7 @@ public final class Agent {
     private static final String[] CALLBACKS = {
         "Context", "Scopes", "Tasks", "TaskNames", "Reads", "Blocks", "BlockRecord", "Pages", "TaskMemory", "Python", "Calls", "Frame", "Task",
         "TaskFrame", "ThreadState", "SlotFile", "FactWriter", "FactForm", "FactLog", "Pipeline", "HookTable", "ExecutorIdentity", "Background",
-        "PullIterator", "ExactIterator", "Consumers", "Peaks", "Addresses", "HeapArray", "Columns", "Pace",
+        "PullIterator", "ExactIterator", "Consumers", "Peaks", "Addresses", "HeapHandle", "Samples", "Columns", "Pace",
     };
 
     private static Transformer transformer;

@@ -1,5 +1,6 @@
 package io.smtt.marker;
 
+import java.lang.reflect.Array;
 import java.nio.ByteBuffer;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.storage.BlockId;
@@ -8,12 +9,14 @@ import org.apache.spark.storage.memory.DeserializedMemoryEntry;
 import org.apache.spark.storage.memory.MemoryEntry;
 import org.apache.spark.storage.memory.SerializedMemoryEntry;
 
-/** One block in memory. Keeps no bytes alive: arrays are held weakly, off-heap memory by its address only. */
+/** One block in memory. Keeps no bytes alive: arrays and objects are held weakly, off-heap memory by its address only. */
 final class BlockRecord {
     private static final long ON_HEAP = 1;
     private static final long SERIALIZED = 2;
     private static final long WITHOUT_TASK = 4;
     private static final long TOLD_AGAIN = 8;
+    private static final long SAMPLED = 16;
+    private static final long ARRAY = 32;
     /** Ranges that are told of one block: the daemon keeps no more. */
     private static final int RANGES_MAX = 4096;
 
@@ -26,8 +29,10 @@ final class BlockRecord {
     private final long taskAttemptId;
     /** Ranges that it has, also those beyond {@link #RANGES_MAX}. */
     private final int rangeTotal;
-    private final HeapArray[] arrays;
-    /** Distance of a range from its array's first element; unused off heap. */
+    /** Ranges that are elements of a block of objects, each the whole object and nothing of what it refers to. */
+    private final int sampled;
+    private final HeapHandle[] handles;
+    /** Distance of a range from the address of its handle; unused off heap. */
     private final long[] offsets;
     private final long[] addresses;
     private final long[] lengths;
@@ -40,44 +45,64 @@ final class BlockRecord {
         partition = block instanceof RDDBlockId ? ((RDDBlockId) block).splitIndex() : -1;
         sizeBytes = entry.size();
         taskAttemptId = task == null ? -1 : task.attemptId;
+        Object value = entry instanceof DeserializedMemoryEntry ? ((DeserializedMemoryEntry<?>) entry).value() : null;
+        byte[][] columns = Columns.of(value);
+        boolean array = value != null && value.getClass().isArray() && value.getClass().getComponentType().isPrimitive();
+        boolean objects = value instanceof Object[] && columns.length == 0;
+        Object[] sample = objects ? Samples.of((Object[]) value) : new Object[0];
+        sampled = sample.length;
         flags = (entry.memoryMode() == MemoryMode.ON_HEAP ? ON_HEAP : 0)
                 | (entry instanceof SerializedMemoryEntry ? SERIALIZED : 0)
-                | (task == null ? WITHOUT_TASK : 0);
+                | (task == null ? WITHOUT_TASK : 0)
+                | (objects ? SAMPLED : 0)
+                | (array ? ARRAY : 0);
         ByteBuffer[] chunks = entry instanceof SerializedMemoryEntry ? ((SerializedMemoryEntry<?>) entry).buffer().chunks() : new ByteBuffer[0];
-        byte[][] columns = entry instanceof DeserializedMemoryEntry
-                ? Columns.of(((DeserializedMemoryEntry<?>) entry).value()) : new byte[0][];
-        rangeTotal = chunks.length + columns.length;
+        rangeTotal = chunks.length + columns.length + sample.length + (array ? 1 : 0);
         int count = Math.min(rangeTotal, RANGES_MAX);
-        arrays = new HeapArray[count];
+        handles = new HeapHandle[count];
         offsets = new long[count];
         addresses = new long[count];
         lengths = new long[count];
-        for (int i = 0; i < count && columns.length == 0; i++) {
-            ByteBuffer chunk = chunks[i];
-            lengths[i] = chunk.remaining();
-            if (chunk.isDirect()) {
-                long start = Native.bufferAddress(chunk);
-                addresses[i] = start == 0 ? 0 : start + chunk.position();
-            } else if (chunk.hasArray()) {
-                arrays[i] = new HeapArray(chunk.array());
-                offsets[i] = chunk.arrayOffset() + chunk.position();
+        if (array) {
+            lengths[0] = (long) Array.getLength(value) * Memory.UNSAFE.arrayIndexScale(value.getClass());
+            handles[0] = HeapHandle.ofArray(value);
+        } else if (sampled > 0) {
+            System.arraycopy(Samples.sizes(sample), 0, lengths, 0, count);
+            for (int i = 0; i < count; i++) {
+                handles[i] = HeapHandle.ofObject(sample[i]);
             }
-        }
-        for (int i = 0; i < count && columns.length > 0; i++) {
-            lengths[i] = columns[i].length;
-            arrays[i] = new HeapArray(columns[i]);
+        } else if (columns.length > 0) {
+            for (int i = 0; i < count; i++) {
+                lengths[i] = columns[i].length;
+                handles[i] = HeapHandle.ofArray(columns[i]);
+            }
+        } else {
+            for (int i = 0; i < count; i++) {
+                buffer(i, chunks[i]);
+            }
         }
     }
 
-    /** Looks up where the arrays are; whether any is elsewhere than it was. */
+    private void buffer(int i, ByteBuffer chunk) {
+        lengths[i] = chunk.remaining();
+        if (chunk.isDirect()) {
+            long start = Native.bufferAddress(chunk);
+            addresses[i] = start == 0 ? 0 : start + chunk.position();
+        } else if (chunk.hasArray()) {
+            handles[i] = HeapHandle.ofArray(chunk.array());
+            offsets[i] = chunk.arrayOffset() + chunk.position();
+        }
+    }
+
+    /** Looks up where everything is; whether any is elsewhere than it was. */
     private boolean locate() {
         boolean moved = false;
-        for (int i = 0; i < arrays.length; i++) {
-            if (arrays[i] == null) {
+        for (int i = 0; i < handles.length; i++) {
+            if (handles[i] == null) {
                 continue;
             }
-            long start = arrays[i].address();
-            if (start == 0 && addresses[i] != 0) {
+            long start = handles[i].address();
+            if (start == 0 && addresses[i] != 0 && handles[i].canBeAsked()) {
                 // Spark holds it no more; its removal is on the way.
                 continue;
             }
@@ -90,12 +115,16 @@ final class BlockRecord {
 
     /** It is no longer wanted. */
     synchronized void forget() {
+        if (removed) {
+            return;
+        }
         removed = true;
-        for (HeapArray array : arrays) {
-            if (array != null) {
-                array.forget();
+        for (HeapHandle handle : handles) {
+            if (handle != null) {
+                handle.forget();
             }
         }
+        Samples.giveBack(sampled);
     }
 
     /** The record is where {@link #tellMoved} finds it: a collection after this one looked is not missed. */
@@ -112,7 +141,7 @@ final class BlockRecord {
                 .text(Integer.toString(Words.activity(teller.hot())), 3).tell();
     }
 
-    /** Tells the new addresses if the collector moved an array. */
+    /** Tells the new addresses if the collector moved anything. */
     synchronized void tellMoved(ThreadState teller) {
         if (!removed && locate()) {
             tell(teller, FactForm.BLOCK_MOVED, flags);

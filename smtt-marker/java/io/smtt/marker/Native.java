@@ -79,6 +79,9 @@ public final class Native {
     /** Address of the first element of the primitive array behind a handle at this moment, or 0. */
     static native long handleAddress(long handle);
 
+    /** Bytes of an object as the JVM says; 0 where its tool interface is not to be had. */
+    static native long objectSize(Object object);
+
     /** Address of a direct buffer's first byte, or 0. */
     static native long bufferAddress(Object directBuffer);
 

@@ -28,7 +28,7 @@ final class TaskMemory extends WeakReference<Object> {
     private static final class Page {
         final long number;
         final long sizeBytes;
-        final HeapArray array;
+        final HeapHandle array;
         final long offset;
         final Consumers.Consumer consumer;
         final long rdd;
@@ -40,7 +40,7 @@ final class TaskMemory extends WeakReference<Object> {
             this.consumer = consumer;
             this.rdd = rdd;
             Object base = block.getBaseObject();
-            array = base == null ? null : new HeapArray(base);
+            array = base == null ? null : HeapHandle.ofArray(base);
             offset = base == null ? 0 : block.getBaseOffset() - Memory.LONG_ARRAY_OFFSET;
             address = base == null ? block.getBaseOffset() : at();
         }

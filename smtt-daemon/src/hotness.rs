@@ -1,0 +1,271 @@
+//! How hot memory is: how often the hardware finds a block's pages accessed, as the kernel's DAMON sees it.
+//!
+//! Off by default (`[resolve] hotness = "damon"` switches it on): there is one DAMON for the whole machine, and while
+//! it is used nobody else can use it. What it clears (the accessed bits of one page per region and check) it keeps for
+//! the kernel's reclaim; it changes nothing else. Where it cannot be had, a verdict says why, and heat is what Spark's
+//! reads say.
+//!
+//! It works on a thread of its own, in windows: blocks of all executors are cut into at most [`plan::REGIONS`] regions,
+//! each is checked many times at a random page, and at the end of the window each block gets the share of checks
+//! that found an access. Figures stand for the addresses that were looked at, as those of the resolver.
+
+pub mod damon;
+pub mod plan;
+pub mod windows;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use smtt_common::settings::executor_pid;
+
+use self::damon::{Damon, Refusal};
+use self::plan::Plan;
+use self::windows::{Access, Format, Windows};
+use crate::clock::now_boot_ns;
+use crate::control::Shared;
+use crate::discover::Handle;
+use crate::probes::{Verdict, VerdictState};
+
+/// Name of its verdict.
+pub const PROBE: &str = "hotness";
+/// Longest sleep before it looks whether the daemon stops, and for windows that have ended.
+const NAP: Duration = Duration::from_millis(250);
+/// How long it waits before it asks for DAMON again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// How often DAMON checks, and how long it adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// From one check of a region to the next.
+    pub check: Duration,
+    /// From one sum to the next.
+    pub window: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            check: Duration::from_millis(100),
+            window: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Pace {
+    /// Checks of each region in a window.
+    #[must_use]
+    pub fn checks(self) -> u32 {
+        let checks = self.window.as_micros() / self.check.as_micros().max(1);
+        u32::try_from(checks).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// An executor's memory while it is looked at.
+#[derive(Debug)]
+struct Watched {
+    handle: Handle,
+    memory: std::fs::File,
+}
+
+impl Watched {
+    /// The process that registered as an executor in that second since boot.
+    fn open(executor: u64) -> Option<Self> {
+        let handle = Handle::open(executor_pid(executor)).ok()?;
+        let started = handle.start_ticks()?;
+        if started / procfs::ticks_per_second().max(1) > executor >> 32 {
+            return None;
+        }
+        let memory = handle.open_file("pagemap", OFlag::O_RDONLY).ok()?;
+        Some(Self { handle, memory })
+    }
+
+    /// Whether it is still the same program of the same process.
+    fn is_there(&self) -> bool {
+        use std::os::unix::fs::FileExt as _;
+        let mut word = [0; 8];
+        matches!(self.memory.read_at(&mut word, 0), Ok(8)) && self.handle.start_ticks().is_some()
+    }
+}
+
+/// What DAMON does now.
+#[derive(Debug)]
+struct Work {
+    windows: Windows,
+    plan: Plan,
+    watched: Vec<Watched>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Hotness {
+    pace: Pace,
+    // Before DAMON: it listens to its thread.
+    work: Option<Work>,
+    damon: Option<Damon>,
+    turn: usize,
+    /// When DAMON may be asked for again.
+    again: Option<Instant>,
+}
+
+impl Hotness {
+    /// Asks for nothing yet.
+    #[must_use]
+    pub const fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            work: None,
+            damon: None,
+            turn: 0,
+            again: None,
+        }
+    }
+
+    /// DAMON, while it is taken.
+    #[must_use]
+    pub const fn damon(&self) -> Option<&Damon> {
+        self.damon.as_ref()
+    }
+
+    /// One step: takes in the window that has ended, and sees to it that DAMON looks at what there is now.
+    pub fn step(&mut self, shared: &Shared) {
+        if let Some(work) = &mut self.work {
+            match work.windows.last() {
+                Ok(Some(window)) => self.take(shared, &window),
+                Ok(None) if self.damon.as_ref().is_some_and(Damon::is_on) => return,
+                // Every process that it looked at has ended.
+                Ok(None) => self.work = None,
+                Err(why) => {
+                    tracing::debug!("{why}");
+                    self.work = None;
+                }
+            }
+        }
+        if self.again.is_some_and(|again| Instant::now() < again) {
+            return;
+        }
+        let verdict = match self.look(shared) {
+            Ok(what) => {
+                if self.work.is_none() {
+                    self.again = Some(Instant::now() + self.pace.window);
+                }
+                verdict(VerdictState::Ok, what)
+            }
+            Err(refusal) => {
+                (self.work, self.damon) = (None, None);
+                self.again = Some(Instant::now() + AGAIN);
+                let state = VerdictState::Unsupported;
+                verdict(state, format!("{refusal}; Spark's reads tell instead"))
+            }
+        };
+        shared.set_hotness_verdict(verdict);
+    }
+
+    /// Lets DAMON look at what there is now; says what it does.
+    fn look(&mut self, shared: &Shared) -> Result<String, Refusal> {
+        self.again = None;
+        let executors = shared.state().to_resolve();
+        let targets: Vec<_> = executors
+            .into_iter()
+            .map(|(executor, _)| (executor, shared.state().block_targets(executor)))
+            .collect();
+        let page_bytes = procfs::page_size().max(1);
+        let mut plan = Plan::new(&targets, page_bytes, self.turn);
+        self.turn = self.turn.wrapping_add(1);
+        let mut watched = Vec::new();
+        plan.targets
+            .retain(|target| match Watched::open(target.executor) {
+                Some(process) => {
+                    watched.push(process);
+                    true
+                }
+                None => false,
+            });
+        if plan.targets.is_empty() {
+            // Somebody else may want it meanwhile.
+            (self.work, self.damon) = (None, None);
+            return match damon::refusal(&damon::owner(Path::new("/"))) {
+                Some(refusal) => Err(refusal),
+                None => Ok("no block has an address now".into()),
+            };
+        }
+        let what = format!(
+            "{} regions of {} executors{}",
+            plan.regions(),
+            plan.targets.len(),
+            if plan.partial { ", in turns" } else { "" }
+        );
+        if self.work.as_ref().is_some_and(|work| work.plan == plan) {
+            return Ok(what);
+        }
+        self.work = None;
+        let format = Format::read(&windows::folders(Path::new("/"))).map_err(Refusal)?;
+        let damon = match &mut self.damon {
+            Some(damon) => damon,
+            None => self.damon.insert(Damon::take()?),
+        };
+        let ranges = plan
+            .targets
+            .iter()
+            .map(|target| (executor_pid(target.executor), target.regions.as_slice()))
+            .collect();
+        let thread = match damon.start(&ranges, self.pace) {
+            Ok(thread) => thread,
+            // A process that has just ended is no reason to give up.
+            Err(_) if !watched.iter().all(Watched::is_there) => return Ok(what),
+            Err(refusal) => return Err(refusal),
+        };
+        let windows = Windows::open(&format, thread, plan.targets.len()).map_err(Refusal)?;
+        self.work = Some(Work {
+            windows,
+            plan,
+            watched,
+        });
+        Ok(what)
+    }
+
+    /// Takes in a window.
+    fn take(&self, shared: &Shared, window: &[Access]) {
+        let Some(work) = &self.work else {
+            return;
+        };
+        let (now_ns, checks) = (now_boot_ns(), self.pace.checks());
+        for (index, (target, process)) in work.plan.targets.iter().zip(&work.watched).enumerate() {
+            if process.is_there() {
+                let touched = work.plan.touched(index, window, checks);
+                shared.state().touched(target.executor, now_ns, touched);
+            }
+        }
+    }
+}
+
+fn verdict(state: VerdictState, reason: String) -> Verdict {
+    Verdict {
+        probe: PROBE.into(),
+        hook: "damon".into(),
+        verdict: state,
+        reason,
+    }
+}
+
+/// Starts it on a thread of its own, which ends with the daemon; nothing where it is not asked for.
+pub fn spawn(
+    pace: Option<Pace>,
+    shared: Arc<Shared>,
+    stopped: impl Fn() -> bool + Send + 'static,
+) -> Option<std::thread::JoinHandle<()>> {
+    let mut hotness = Hotness::new(pace?);
+    let work = move || {
+        while !stopped() {
+            hotness.step(&shared);
+            sleep(NAP);
+        }
+    };
+    std::thread::Builder::new()
+        .name("smtt-hotness".into())
+        .spawn(work)
+        .inspect_err(|error| tracing::error!("DAMON is not asked: no thread for it: {error}"))
+        .ok()
+}

@@ -1,0 +1,204 @@
+//! What a tracepoint says, each time it is passed: its records, out of a buffer that is shared with the kernel.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Attributes, Event};
+
+/// `PERF_TYPE_TRACEPOINT`.
+const TYPE_TRACEPOINT: u32 = 2;
+/// `PERF_SAMPLE_RAW`: the tracepoint's fields.
+const SAMPLE_RAW: u64 = 1 << 10;
+/// `PERF_RECORD_LOST` and `PERF_RECORD_SAMPLE`.
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+/// Where the first page of the buffer says how far the kernel has written, and how far we have read.
+const HEAD: usize = 1024;
+const TAIL: usize = 1032;
+
+/// An open tracepoint and its buffer. Dropping it closes both.
+#[derive(Debug)]
+pub struct Samples {
+    buffer: *mut u8,
+    page_bytes: usize,
+    /// A power of two.
+    data_bytes: usize,
+    /// Keeps the event open.
+    _event: Event,
+}
+
+// SAFETY: the buffer is this value's own, and is read through an exclusive reference only.
+unsafe impl Send for Samples {}
+
+impl Samples {
+    /// Listens to the tracepoint of that number where that thread passes it; `pages` is a power of two.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn of_tracepoint(id: u64, thread: u32, pages: usize) -> io::Result<Self> {
+        let attributes = Attributes {
+            kind: TYPE_TRACEPOINT,
+            size: size_of::<Attributes>() as u32,
+            config: id,
+            sample_period: 1,
+            sample_type: SAMPLE_RAW,
+            ..Attributes::default()
+        };
+        let event = Event::with(&attributes, thread as i32, -1, -1)?;
+        let page_bytes = procfs::page_size() as usize;
+        let pages = pages.next_power_of_two();
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let buffer = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                (pages + 1) * page_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if buffer == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            buffer: buffer.cast(),
+            page_bytes,
+            data_bytes: pages * page_bytes,
+            _event: event,
+        })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: both words are on the first page of the mapping, aligned, and shared with the kernel as atomics.
+        unsafe { AtomicU64::from_ptr(self.buffer.add(offset).cast()) }
+    }
+
+    /// Copies bytes out of the buffer, from a position that only grows.
+    fn copy(&self, position: u64, bytes: &mut [u8]) {
+        let start = position as usize & (self.data_bytes - 1);
+        let first = bytes.len().min(self.data_bytes - start);
+        // SAFETY: the data begin on the second page and are as long as that; the kernel writes nothing between tail
+        // and head, where these bytes are.
+        unsafe {
+            let data = self.buffer.add(self.page_bytes);
+            ptr::copy_nonoverlapping(data.add(start), bytes.as_mut_ptr(), first);
+            ptr::copy_nonoverlapping(data, bytes.as_mut_ptr().add(first), bytes.len() - first);
+        }
+    }
+
+    /// Gives the fields of everything that has come since; returns how many found no room and are lost.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> u64 {
+        let mut tail = self.word(TAIL).load(Ordering::Relaxed);
+        let head = self.word(HEAD).load(Ordering::Acquire);
+        let mut lost = 0_u64;
+        let mut record = Vec::new();
+        while head.wrapping_sub(tail) >= 8 {
+            let mut header = [0; 8];
+            self.copy(tail, &mut header);
+            let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+            let bytes = u64::from(u16::from_ne_bytes([header[6], header[7]]));
+            if bytes < 8 || bytes > head.wrapping_sub(tail) {
+                // No record of this kernel: what follows cannot be told apart.
+                tail = head;
+                lost += 1;
+                break;
+            }
+            record.resize(bytes as usize - 8, 0);
+            self.copy(tail + 8, &mut record);
+            tail += bytes;
+            match kind {
+                // The length of the fields, then the fields.
+                RECORD_SAMPLE if record.len() > 4 => take(&record[4..]),
+                // An identity, then how many.
+                RECORD_LOST if record.len() >= 16 => {
+                    let mut many = [0; 8];
+                    many.copy_from_slice(&record[8..16]);
+                    lost = lost.saturating_add(u64::from_ne_bytes(many));
+                }
+                _ => {}
+            }
+        }
+        self.word(TAIL).store(tail, Ordering::Release);
+        lost
+    }
+}
+
+impl Drop for Samples {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that was made, which nothing borrows any more.
+        unsafe { libc::munmap(self.buffer.cast(), self.data_bytes + self.page_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_passing_of_a_tracepoint_is_told_until_the_buffer_is_full() {
+        let folders = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+        let id = folders.iter().find_map(|root| {
+            std::fs::read_to_string(format!("{root}/events/exceptions/page_fault_user/id")).ok()
+        });
+        let Some(id) = id.and_then(|id| id.trim().parse().ok()) else {
+            println!(
+                "skipped: tracefs is not mounted, or not for us, or has no tracepoint of page faults"
+            );
+            return;
+        };
+        let mut samples = match Samples::of_tracepoint(id, 0, 2) {
+            Ok(samples) => samples,
+            Err(error) => {
+                println!("skipped: {}", super::super::refusal(&error));
+                return;
+            }
+        };
+        let touch = |pages: usize| {
+            // SAFETY: a new mapping, written inside its bounds, and given back.
+            unsafe {
+                let memory = libc::mmap(
+                    ptr::null_mut(),
+                    pages * 4096,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                );
+                assert_ne!(memory, libc::MAP_FAILED);
+                libc::madvise(memory, pages * 4096, libc::MADV_NOHUGEPAGE);
+                for page in 0..pages {
+                    memory.cast::<u8>().add(page * 4096).write_volatile(1);
+                }
+                libc::munmap(memory, pages * 4096);
+            }
+        };
+        let count = |samples: &mut Samples| {
+            let mut told = 0;
+            let lost = samples.drain(|bytes| {
+                assert!(bytes.len() >= 8);
+                told += 1;
+            });
+            (told, lost)
+        };
+        count(&mut samples);
+        let mut told = 0;
+        // More than the buffer holds, in parts that it holds.
+        for _ in 0..40 {
+            touch(20);
+            let (more, lost) = count(&mut samples);
+            assert_eq!(lost, 0);
+            told += more;
+        }
+        assert!(told >= 800, "{told} of 800 page faults");
+        touch(2000);
+        let (kept, _) = count(&mut samples);
+        assert!(kept < 2000, "{kept}");
+        // What was lost is told by the next record that finds room.
+        touch(1);
+        let (_, lost) = count(&mut samples);
+        assert!(lost > 0);
+    }
+}

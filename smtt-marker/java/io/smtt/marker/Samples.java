@@ -1,0 +1,69 @@
+package io.smtt.marker;
+
+import java.util.Arrays;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/**
+ * Which objects of a block that is stored as objects are followed. Such a block has no contiguous bytes: its elements lie
+ * wherever the collector put them, each with what it refers to. A few elements, evenly spread over the block, say where
+ * the rest is likely to be. Only the element itself is looked at, nothing that it refers to.
+ *
+ * <p>Every handle costs the block's writer a fraction of a microsecond, and each collection a few nanoseconds, so there
+ * is a bound per block and one for the whole executor. The nearer that is, the fewer a further block gets.
+ */
+final class Samples {
+    /** Of one block, at most. */
+    private static final int PER_BLOCK = 32;
+    /** Of all blocks together: a quarter of the ranges that the daemon keeps of an executor. */
+    private static final int MOST = 8192;
+    /** A block gets at most this part of what is left. */
+    private static final int PART = 128;
+    private static final Object[] NONE = new Object[0];
+
+    private static final AtomicInteger ALIVE = new AtomicInteger();
+
+    private Samples() {}
+
+    /** Elements to follow; {@link #giveBack} as many when they are followed no more. */
+    static Object[] of(Object[] elements) {
+        if (!Addresses.handlesAreRead() || elements.length == 0) {
+            return NONE;
+        }
+        int count = reserve(Math.min(PER_BLOCK, elements.length));
+        Object[] chosen = new Object[count];
+        int found = 0;
+        for (int i = 0; i < count; i++) {
+            // The middle one of each of so many equal parts.
+            Object element = elements[(int) ((2L * i + 1) * elements.length / (2L * count))];
+            if (element != null) {
+                chosen[found++] = element;
+            }
+        }
+        giveBack(count - found);
+        return found == count ? chosen : Arrays.copyOf(chosen, found);
+    }
+
+    private static int reserve(int wanted) {
+        while (true) {
+            int alive = ALIVE.get();
+            int count = Math.min(wanted, (MOST - alive + PART - 1) / PART);
+            if (ALIVE.compareAndSet(alive, alive + count)) {
+                return count;
+            }
+        }
+    }
+
+    static void giveBack(int count) {
+        ALIVE.addAndGet(-count);
+    }
+
+    /** Bytes of each object, as the JVM says; objects of one class that are no arrays have the same. */
+    static long[] sizes(Object[] objects) {
+        long[] sizes = new long[objects.length];
+        for (int i = 0; i < objects.length; i++) {
+            boolean same = i > 0 && objects[i].getClass() == objects[i - 1].getClass() && !objects[i].getClass().isArray();
+            sizes[i] = same ? sizes[i - 1] : Native.objectSize(objects[i]);
+        }
+        return sizes;
+    }
+}
