@@ -86,11 +86,9 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_sparks_size_in_bounded_memory() -
         let blocks = executor["blocks"].as_u64().context("no blocks")?;
         println!("{} blocks, {}", blocks, executor["over_cap"]);
         if blocks > BLOCKS {
-            assert_eq!(
-                executor["over_cap"]["blocks"].as_u64(),
-                Some(blocks - BLOCKS),
-                "{executor}"
-            );
+            // Of what was lost and told again some may have had a row before.
+            let without = executor["over_cap"]["blocks"].as_u64();
+            assert!(without >= Some(blocks - BLOCKS), "{executor}");
         }
     }
     println!(
