@@ -19,6 +19,8 @@ mod lab;
 mod life;
 #[path = "kernel/losses.rs"]
 mod losses;
+#[path = "kernel/many.rs"]
+mod many;
 #[path = "kernel/nodes.rs"]
 mod nodes;
 #[path = "kernel/page_limits.rs"]

@@ -76,6 +76,7 @@ fn main() -> Result<()> {
     let run = match scenario.as_str() {
         "faults" => scenario::faults,
         "storm" => scenario::storm,
+        "blocks" => scenario::blocks,
         "garbage" => scenario::garbage,
         "threads" => scenario::threads,
         "fork" => scenario::fork,
