@@ -70,7 +70,7 @@ impl Executor {
 }
 
 impl State {
-    /// Blocks of an executor that have addresses; nothing when it is not alive.
+    /// Blocks of an executor whose bytes have addresses, without those of which a few objects are known; nothing when it is not alive.
     #[must_use]
     pub fn block_targets(&self, executor: u64) -> Targets {
         self.executors()
