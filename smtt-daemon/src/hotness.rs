@@ -201,6 +201,11 @@ impl Hotness {
             return Ok(what);
         }
         self.work = None;
+        if self.damon.is_none()
+            && let Some(refusal) = damon::refusal(&damon::owner(Path::new("/")))
+        {
+            return Err(refusal);
+        }
         let format = Format::read(&windows::folders(Path::new("/"))).map_err(Refusal)?;
         let damon = match &mut self.damon {
             Some(damon) => damon,

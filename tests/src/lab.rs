@@ -203,7 +203,10 @@ impl Run {
 }
 
 /// Folder of the programs under test: beside the test itself.
-fn programs() -> Result<PathBuf> {
+///
+/// # Errors
+/// When the test lies elsewhere.
+pub fn programs() -> Result<PathBuf> {
     let test = std::env::current_exe().context("cannot tell where the test lies")?;
     let folder = test
         .parent()

@@ -11,12 +11,18 @@ mod counts;
 mod discovery;
 #[path = "kernel/garbage.rs"]
 mod garbage;
+#[path = "kernel/hotness.rs"]
+mod hotness;
 #[path = "kernel/lab.rs"]
 mod lab;
 #[path = "kernel/life.rs"]
 mod life;
 #[path = "kernel/losses.rs"]
 mod losses;
+#[path = "kernel/many.rs"]
+mod many;
+#[path = "kernel/nodes.rs"]
+mod nodes;
 #[path = "kernel/page_limits.rs"]
 mod page_limits;
 #[path = "kernel/pages.rs"]

@@ -22,6 +22,8 @@ mod heap;
 mod late;
 #[path = "spark/losses.rs"]
 mod losses;
+#[path = "spark/many.rs"]
+mod many;
 #[path = "spark/matrix.rs"]
 mod matrix;
 #[path = "spark/pages.rs"]

@@ -263,12 +263,16 @@ impl Memory {
         let rdd = RddKey::of_fact(fact.rdd_id);
         let known = self.blocks.get(&fact.block_id);
         if known.is_none() && self.blocks.len() >= limits.blocks_per_executor {
-            // A block's further ranges are not a further block.
-            if fact.range_first == 0 {
+            let rows = limits.blocks_per_executor;
+            let crowd = self.crowd.stored(fact, time_ns, rows);
+            let told_before = crowd
+                .as_ref()
+                .is_some_and(|(_, before, _)| before.blocks > 0);
+            // A block's further ranges are not a further block, nor is one that is told again.
+            if fact.range_first == 0 && !told_before {
                 self.blocks_over_cap += 1;
             }
-            let rows = limits.blocks_per_executor;
-            if let Some((rdd, before, now)) = self.crowd.stored(fact, time_ns, rows) {
+            if let Some((rdd, before, now)) = crowd {
                 self.hold(rdd, &now);
                 self.release(rdd, &before);
             }

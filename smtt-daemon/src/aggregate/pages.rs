@@ -281,7 +281,7 @@ fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Executor {
-    /// Blocks and pages of execution memory that have addresses; not `all`: only blocks whose bytes have them, no sample.
+    /// Blocks of bytes that have addresses, and with `all` objects of samples and pages of execution memory too.
     pub(super) fn targets(&self, all: bool) -> Targets {
         let mut targets = Targets {
             collection: self.heap.current_collection(),

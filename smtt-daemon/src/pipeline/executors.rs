@@ -17,6 +17,9 @@ use crate::probes::{Probes, Readings};
 /// Pause between two requests to tell everything again, in nanoseconds: losses come in bursts, and asking in the
 /// middle of one adds to it.
 const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
+/// The longest such pause. It doubles while every request ends in further losses: an executor that has more to tell than
+/// the way to the daemon carries must not be kept busy with telling.
+const REQUEST_PAUSE_MAX_NS: u64 = 160_000_000_000;
 
 /// An executor with an open slot file.
 #[derive(Debug)]
@@ -25,9 +28,46 @@ struct Open {
     same_namespace: bool,
     /// Facts that the marker had told before its probes were in place; they were never attempted for us.
     told_before: u64,
-    /// Facts that were lost on the way when it was last asked to tell everything again.
+    asking: Asking,
+}
+
+/// When an executor is asked to tell everything again.
+#[derive(Debug)]
+struct Asking {
+    /// Facts that were lost on the way when it was last asked.
     lost_then: u64,
     asked_ns: u64,
+    /// Before it is asked again.
+    pause_ns: u64,
+}
+
+impl Asking {
+    /// It was asked when it was found.
+    const fn new(now_ns: u64) -> Self {
+        Self {
+            lost_then: 0,
+            asked_ns: now_ns,
+            pause_ns: REQUEST_PAUSE_NS,
+        }
+    }
+
+    /// Whether it is to be asked now, with so many facts lost up to now.
+    const fn is_due(&self, lost: u64, now_ns: u64) -> bool {
+        lost > self.lost_then && now_ns.saturating_sub(self.asked_ns) >= self.pause_ns
+    }
+
+    /// It was asked, with so many facts lost up to now. Losses that come as soon as it may be asked again are those of
+    /// the telling itself.
+    fn asked(&mut self, lost: u64, now_ns: u64) {
+        let since_ns = now_ns.saturating_sub(self.asked_ns);
+        self.pause_ns = if since_ns < self.pause_ns.saturating_mul(2) {
+            self.pause_ns.saturating_mul(2).min(REQUEST_PAUSE_MAX_NS)
+        } else {
+            REQUEST_PAUSE_NS
+        };
+        self.lost_then = lost;
+        self.asked_ns = now_ns;
+    }
 }
 
 /// All open executors by key.
@@ -82,8 +122,7 @@ impl Executors {
                 slots: Arc::new(found.slots),
                 same_namespace: found.same_namespace,
                 told_before,
-                lost_then: 0,
-                asked_ns: now_ns,
+                asking: Asking::new(now_ns),
             },
         );
         tracing::info!(
@@ -137,10 +176,8 @@ impl Executors {
         for (key, counters) in &readings.executors {
             let lost =
                 counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
-            let due = self.open.get(key).is_some_and(|open| {
-                lost > open.lost_then && now_ns.saturating_sub(open.asked_ns) >= REQUEST_PAUSE_NS
-            });
-            if !due {
+            let open = self.open.get(key);
+            if !open.is_some_and(|open| open.asking.is_due(lost, now_ns)) {
                 continue;
             }
             let request = self.next_request(now_ns);
@@ -149,11 +186,10 @@ impl Executors {
             {
                 tracing::info!(
                     pid = executor_pid(*key),
-                    lost = lost - open.lost_then,
+                    lost = lost - open.asking.lost_then,
                     "facts were lost: the executor is asked to tell everything again"
                 );
-                open.lost_then = lost;
-                open.asked_ns = now_ns;
+                open.asking.asked(lost, now_ns);
                 asked.push((*key, request));
             }
         }
@@ -230,4 +266,31 @@ fn told_before(probes: &Probes, found: &Found) -> u64 {
         seen = now;
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn who_loses_whenever_it_tells_everything_again_is_asked_ever_less_often() {
+        let mut asking = Asking::new(0);
+        let (mut lost, mut pauses, mut before) = (0, Vec::new(), 0);
+        for second in 1..=600 {
+            lost += 1;
+            if asking.is_due(lost, second * S) {
+                asking.asked(lost, second * S);
+                pauses.push(second - before);
+                before = second;
+            }
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 160]);
+        // Without further losses nobody asks; after a long time without any the next loss is a new burst.
+        assert!(!asking.is_due(asking.lost_then, 2000 * S));
+        assert!(asking.is_due(lost + 1, 2000 * S));
+        asking.asked(lost + 1, 2000 * S);
+        assert!(asking.is_due(lost + 2, 2005 * S));
+    }
 }

@@ -153,7 +153,7 @@ fn listed<R: Serialize>(
 ) -> Response {
     let Listing { rows, summary } = listing(shared, &query.filter());
     let mut rows: Vec<Row> = rows
-        .iter()
+        .into_iter()
         .filter_map(|row| match serde_json::to_value(row) {
             Ok(Value::Object(row)) => Some(row),
             _ => None,
@@ -165,7 +165,15 @@ fn listed<R: Serialize>(
         }
     }
     rows.truncate(query.limit.unwrap_or(usize::MAX));
-    Json(json!({ "rows": rows, "summary": summary })).into_response()
+    // Written as it is: a copy of thousands of rows would be a good part of the daemon's memory.
+    Json(Listed { rows, summary }).into_response()
+}
+
+/// The answer of a listing.
+#[derive(Serialize)]
+struct Listed<S> {
+    rows: Vec<Row>,
+    summary: S,
 }
 
 /// Where bytes are, largest first.

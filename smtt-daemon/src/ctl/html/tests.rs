@@ -1,5 +1,7 @@
 //! Tests of the page: well-formed whatever is claimed, nothing from elsewhere, and absent where not measured.
 
+mod two_nodes;
+
 use super::*;
 use crate::advise::{Finding, Severity, Subject};
 use crate::aggregate::FaultFigures;

@@ -106,6 +106,10 @@ metrics! {
         "The same: the share on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
     RDD_SAMPLED_SWAPPED "smtt_rdd_sampled_swapped_ratio" Gauge RDD_LABELS,
         "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+    RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[resolve] hotness is not \"damon\", DAMON is not there or not free, or no address of it is known";
+    RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
+        "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "as above";
     RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
         "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "no read began where both nodes are known";
     RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_common::event::{Kind, PAYLOAD_MAX};
 use smtt_daemon::decode::encode::payload;
 
@@ -14,6 +15,8 @@ use crate::Options;
 use crate::marker::{Marker, computing, reading, writing};
 use crate::memory::{Mapping, PAGE, WINDOW, thread_id};
 
+/// RDD of the scenario `blocks`.
+const RDD_OF_BLOCKS: u64 = 21;
 /// Stage of every task here.
 pub const STAGE: u32 = 3;
 
@@ -84,6 +87,45 @@ pub fn storm(marker: &Marker, options: &Options) -> Result<Value> {
     })?;
     let told = marker.told.load(std::sync::atomic::Ordering::Relaxed) - before;
     Ok(json!({ "told": told, "faults": threads * facts }))
+}
+
+/// An RDD of very many blocks, told in rounds, each after the word of whoever listens; then all of them are removed, in
+/// rounds again. Block `n` has `100 + n % 7` bytes.
+pub fn blocks(marker: &Marker, options: &Options) -> Result<Value> {
+    let rounds = options.number("rounds", 20)?;
+    let per_round = options.number("per_round", 5000)?;
+    let tell = |remove: bool, round: u64| {
+        for partition in round * per_round..(round + 1) * per_round {
+            let name = format!("rdd_{RDD_OF_BLOCKS}_{partition}");
+            let bytes = 100 + partition % 7;
+            let range = (0x7000_0000_0000 + partition * 128, bytes);
+            let (kind, payload) = if remove {
+                let words = [RDD_OF_BLOCKS, partition];
+                (Kind::BLOCK_REMOVED, payload(&words, &[], &[&name, "0"]))
+            } else {
+                let words = [
+                    RDD_OF_BLOCKS,
+                    partition,
+                    bytes,
+                    BLOCK_SERIALIZED,
+                    u64::MAX,
+                    1,
+                    0,
+                    1,
+                ];
+                (Kind::BLOCK_STORED, payload(&words, &[range], &[&name]))
+            };
+            marker.tell(kind, &payload);
+        }
+    };
+    for remove in [false, true] {
+        for round in 0..rounds {
+            tell(remove, round);
+            crate::say("ROUND")?;
+            crate::wait()?;
+        }
+    }
+    Ok(json!({ "rounds": rounds }))
 }
 
 /// A program that fakes the marker: absurd lengths and addresses, slots full of garbage, registrations without end,

@@ -131,7 +131,7 @@ final class Addresses {
             Warnings.once(TROUBLE, null);
             set(FOLLOWED_SLOWLY);
         }
-        Pace pace = new Pace();
+        Pace pace = new Pace(teller);
         Blocks.tellMoved(pace);
         Pages.tellMoved(pace);
         if (epoch != SlotFile.collectionsBegun()) {

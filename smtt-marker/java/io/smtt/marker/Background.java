@@ -42,7 +42,7 @@ final class Background implements Runnable {
                     Addresses.refresh(ThreadState.current());
                 } else if (polled != polledCollections()) {
                     polled = polledCollections();
-                    Pace pace = new Pace();
+                    Pace pace = new Pace(ThreadState.current());
                     Blocks.tellMoved(pace);
                     Pages.tellMoved(pace);
                 }
@@ -81,20 +81,22 @@ final class Background implements Runnable {
     }
 
     /** Tells everything that is alive again if the daemon asks for it. Everything told here may have been told before. */
-    private static void resync() {
+    private static void resync() throws InterruptedException {
         long request = SlotFile.resyncRequest();
         if (request == 0) {
             return;
         }
         ThreadState teller = ThreadState.current();
         ExecutorIdentity.again();
-        Descriptions.tellAgain();
+        Pace pace = new Pace(teller);
+        Descriptions.tellAgain(pace);
         for (Task task : Task.ALIVE.values()) {
             task.tellStart(teller);
             task.tellPythonAgain(teller);
+            pace.step();
         }
-        Blocks.tellAgain();
-        Pages.tellAgain();
+        Blocks.tellAgain(pace);
+        Pages.tellAgain(pace);
         teller.facts.begin(FactForm.RESYNC_DONE).word(request).tell();
         SlotFile.resyncDone(request);
         Addresses.toldAgain();

@@ -116,10 +116,11 @@ public final class Blocks {
     }
 
     /** Tells every block again, for a resync. */
-    static void tellAgain() {
+    static void tellAgain(Pace pace) throws InterruptedException {
         ThreadState teller = ThreadState.current();
         for (BlockRecord record : ALIVE.values()) {
             record.tellStored(teller, true);
+            pace.step();
         }
     }
 

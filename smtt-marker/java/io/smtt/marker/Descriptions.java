@@ -118,13 +118,14 @@ final class Descriptions implements Runnable {
     }
 
     /** Tells every description again, for a resync. */
-    static void tellAgain() {
+    static void tellAgain(Pace pace) throws InterruptedException {
         Object[][] all;
         synchronized (TOLD) {
             all = TOLD.values().toArray(new Object[0][]);
         }
         for (Object[] description : all) {
             tell(ThreadState.current(), description);
+            pace.step();
         }
     }
 }

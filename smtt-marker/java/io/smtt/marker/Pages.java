@@ -163,9 +163,10 @@ public final class Pages {
     }
 
     /** Tells every page and grant again, for a resync. */
-    static void tellAgain() {
+    static void tellAgain(Pace pace) throws InterruptedException {
         for (TaskMemory memory : all()) {
             memory.tellAgain(ThreadState.current());
+            pace.step();
         }
     }
 

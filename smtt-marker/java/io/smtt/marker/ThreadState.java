@@ -107,6 +107,11 @@ public final class ThreadState {
         }
     }
 
+    /** Facts that this thread has told; 0 where it has no slot to count them in. */
+    long factsTold() {
+        return registered ? U.getLong(slot + SlotFile.FACTS) : 0;
+    }
+
     private FactWriter tellThread(FactForm form, ThreadState of) {
         return facts.begin(form).word(of.slot).word(U.getInt(of.slot + SlotFile.TID)).word(U.getInt(of.slot + SlotFile.GENERATION));
     }

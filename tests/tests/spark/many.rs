@@ -1,0 +1,130 @@
+//! An RDD of a hundred thousand partitions: sums are Spark's, memory is bounded, what has no row has a name.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use smtt_tests::lab::{Lab, Run};
+use smtt_tests::truth::same_storage;
+use xtask::daemon::{Daemon, Options};
+use xtask::places::DEMO_SPARK;
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+
+const PARTITIONS: u64 = 20_000;
+/// Rows of blocks that one executor may have, as in the default configuration.
+const BLOCKS: u64 = 8192;
+/// Most that the daemon may ever have in memory: the target of docs/PRINCIPLES.md.
+const RESIDENT_MAX_KIB: u64 = 64 << 10;
+/// How long it may take until facts that were lost in a burst are told again.
+const HEAL: Duration = Duration::from_secs(120);
+
+/// Most that the daemon ever had in memory, as the kernel says.
+fn peak_kib(daemon: &Daemon) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .context("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Waits until the storage of both sides is the same, also after facts were lost in a burst.
+fn healed(daemon: &Daemon, run: &Run) -> Result<u64> {
+    let start = Instant::now();
+    loop {
+        match same_storage(daemon, &run.submitted) {
+            Ok(storage) => return Ok(storage.get("many").copied().unwrap_or(0)),
+            Err(different) if start.elapsed() > HEAL => return Err(different),
+            Err(_) => {}
+        }
+    }
+}
+
+fn the_rdd(daemon: &Daemon, run: &Run) -> Result<Value> {
+    let rows = run.rows(daemon, &["rdds"])?;
+    let row = rows.into_iter().filter(|row| row["name"] == "many");
+    // A row for each executor.
+    let mut sum: Option<Value> = None;
+    for row in row {
+        match &mut sum {
+            None => sum = Some(row),
+            Some(sum) => {
+                for field in ["partitions_cached", "storage_memory_bytes", "block_reads"] {
+                    let both = sum[field].as_u64().unwrap_or(0) + row[field].as_u64().unwrap_or(0);
+                    sum[field] = both.into();
+                }
+            }
+        }
+    }
+    sum.context("no RDD many")
+}
+
+#[test]
+fn an_rdd_of_a_hundred_thousand_partitions_has_sparks_size_in_bounded_memory() -> Result<()> {
+    let lab = Lab::new(DEMO_SPARK)?;
+    let folder = lab.folder().join("trace");
+    let mut daemon = lab.daemon_with(&Options {
+        toml: format!(
+            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
+            folder.display().to_string()
+        ),
+        ..Options::default()
+    })?;
+    let job = [PARTITIONS.to_string()];
+    let job: Vec<&str> = job.iter().map(String::as_str).collect();
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "ManyPartitions", &job)?
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.reach("cached")?;
+    let bytes = healed(&daemon, &run)?;
+    let row = the_rdd(&daemon, &run)?;
+    println!("{bytes} bytes, {row}, at most {} KiB", peak_kib(&daemon)?);
+    assert_eq!(row["partitions_cached"].as_u64(), Some(PARTITIONS));
+    for executor in run.rows(&daemon, &["executors"])? {
+        let blocks = executor["blocks"].as_u64().context("no blocks")?;
+        println!("{} blocks, {}", blocks, executor["over_cap"]);
+        if blocks > BLOCKS {
+            // Of what was lost and told again some may have had a row before.
+            let without = executor["over_cap"]["blocks"].as_u64();
+            assert!(without >= Some(blocks - BLOCKS), "{executor}");
+        }
+    }
+    println!(
+        "{}",
+        serde_json::to_string(&daemon.json(&["status"])?["ledger"])?
+    );
+
+    // A daemon that comes late is told of all of them at once.
+    let start = Instant::now();
+    daemon.stop();
+    daemon.start_again()?;
+    assert_eq!(healed(&daemon, &run)?, bytes, "told again");
+    println!(
+        "{:?} after its start the daemon knows as much",
+        start.elapsed()
+    );
+
+    run.open("cached")?;
+    run.reach("read")?;
+    assert_eq!(healed(&daemon, &run)?, bytes);
+    run.open("read")?;
+    run.reach("end")?;
+    assert_eq!(healed(&daemon, &run)?, 0, "all are gone");
+    let peak = peak_kib(&daemon)?;
+    println!("at most {peak} KiB");
+    println!(
+        "{}",
+        serde_json::to_string(&daemon.json(&["status"])?["ledger"])?
+    );
+    ensure!(
+        peak <= RESIDENT_MAX_KIB,
+        "the daemon had {peak} KiB in memory"
+    );
+    let result = run.finish(&["end"])?;
+    if result != format!("RESULT many {}", 2 * PARTITIONS) {
+        bail!("{result}");
+    }
+    lab.passed()
+}
