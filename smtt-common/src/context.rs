@@ -256,7 +256,8 @@ coded! {
         FOLLOWED_SLOWLY = 2 "followed slowly",
         /// They are told again when a poll finds that there was a collection: nobody knows what happened since.
         POLLED = 3 "polled",
-        /// None are told: the collector moves things while the application runs, as ZGC and Shenandoah do.
+        /// None are told: the collector moves things while the application runs, as ZGC and Shenandoah do, or nobody
+        /// wants them.
         REFUSED = 4 "refused",
     }
 }

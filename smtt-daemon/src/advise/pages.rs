@@ -25,7 +25,7 @@ pub(super) const REMOTE_SHARE: f64 = 0.25;
 /// Share of bytes without memory of their own from which it is a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects), are new, or [resolve] is switched off";
+const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [resolve] is switched off";
 
 /// Whether an RDD was looked at at all.
 fn looked(rdds: &[Rdd<'_>]) -> bool {
@@ -40,7 +40,7 @@ fn caveats(rdd: &Rdd<'_>) -> Vec<String> {
     let resolved = rdd.seen(|row| row.resolved_bytes).unwrap_or(0);
     if resolved < held {
         lines.push(format!(
-            "{} of {} have no address that was looked at (objects have none)",
+            "{} of {} have no address that was looked at (objects are only sampled)",
             human::bytes(held - resolved),
             human::bytes(held)
         ));

@@ -70,6 +70,7 @@ mod tests {
             let header = smtt_common::event::RecordHeader {
                 kind: schema.kind.0,
                 executor: 1,
+                payload_bytes: text.len() as u32,
                 ..smtt_common::event::RecordHeader::default()
             };
             let event = crate::decode::decode(&header, &text).expect("a fact");

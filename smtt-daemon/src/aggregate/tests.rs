@@ -7,6 +7,7 @@ mod hostile;
 mod life;
 mod pages;
 mod replay;
+mod samples;
 mod walks;
 
 use super::view::{Filter, RddRow, TaskRow};

@@ -11,7 +11,7 @@ use super::follow::Followers;
 use super::record::{Kind, Physical, Record, Source};
 use crate::aggregate::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
 use crate::clock::{now_boot_ns, now_unix_ns};
-use crate::decode::{BlockFact, Event, Fact, PageAllocated, PageFreed, Span};
+use crate::decode::{BlockFact, Contents, Event, Fact, PageAllocated, PageFreed, Span};
 
 /// Executors whose names are remembered; more are looked up anew.
 const SOURCES: usize = 1024;
@@ -212,7 +212,12 @@ fn known_block(
     record.serialized = Some(*serialized);
     record.contents = Some(contents.name());
     record.range_total = Some(*range_total);
-    record.ranges = addressed(ranges.iter().copied().take(RANGES_PER_RECORD));
+    // Where each object of a sample is was told when it was put or moved; one stands for them all here.
+    let told = match contents {
+        Contents::Objects => 1,
+        _ => RANGES_PER_RECORD,
+    };
+    record.ranges = addressed(ranges.iter().copied().take(told));
     if !record.ranges.is_empty() {
         record.range_first = Some(0);
         record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);

@@ -58,6 +58,7 @@ fn record(source: &Arc<Source>, number: u64) -> Record {
     record.size_bytes = Some(1 << 20 | block & 0xffff);
     record.on_heap = Some(true);
     record.serialized = Some(true);
+    record.contents = Some("bytes");
     record.address_age_ns = Some(match record.kind {
         Kind::Put => 0,
         _ => any >> 30,

@@ -15,11 +15,39 @@ const ROUNDS: usize = 3;
 const TOLD_NS: f64 = 2000.0;
 /// Most nanoseconds that one fact may add while nobody listens.
 const UNHEARD_NS: f64 = 500.0;
-/// What is measured, and how many facts one step of it tells.
-const STEPS: [(&str, f64); 3] = [
-    ("page allocated and freed", 2.0),
-    ("block put and removed", 2.0),
-    ("cached block read", 1.0),
+/// Most nanoseconds that one sampled object may add, its part of the two facts of its block included.
+const OBJECT_NS: [f64; 2] = [200.0, 250.0];
+/// What is measured.
+struct Step {
+    what: &'static str,
+    /// What the cost is divided by, and how many of it one step has.
+    per: &'static str,
+    count: f64,
+    /// Most nanoseconds of each, while nobody listens and while a daemon does.
+    targets: [f64; 2],
+}
+
+impl Step {
+    const fn facts(what: &'static str, count: f64) -> Self {
+        Self {
+            what,
+            per: "fact",
+            count,
+            targets: [UNHEARD_NS, TOLD_NS],
+        }
+    }
+}
+
+const STEPS: [Step; 4] = [
+    Step::facts("page allocated and freed", 2.0),
+    Step::facts("block put and removed", 2.0),
+    Step {
+        what: "block of 32 objects put and removed",
+        per: "object",
+        count: 32.0,
+        targets: OBJECT_NS,
+    },
+    Step::facts("cached block read", 1.0),
 ];
 /// No fact is refused for coming too fast: a refused one is cheaper.
 const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 10000000\n";
@@ -43,8 +71,11 @@ pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
         let mut submitted = application.submit(&spark, &format!("spark-{number}"))?;
         figures(&submitted.result(RUN_LIMIT)?)
     };
-    let (mut unheard, mut told) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
-    let mut plain = [const { Vec::new() }; 3];
+    let (mut unheard, mut told) = (
+        [const { Vec::new() }; STEPS.len()],
+        [const { Vec::new() }; STEPS.len()],
+    );
+    let mut plain = [const { Vec::new() }; STEPS.len()];
     for round in 1..=ROUNDS {
         let without = run(false)?;
         let alone = run(true)?;
@@ -59,7 +90,8 @@ pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
         )?;
         let with = run(true)?;
         drop(daemon);
-        for (index, (what, facts)) in STEPS.iter().enumerate() {
+        for (index, step) in STEPS.iter().enumerate() {
+            let (what, count) = (step.what, step.count);
             println!(
                 "    round {round}: {what}: {:.0} ns, with the marker {:.0} ns ({:.2} times), with the daemon {:.0} ns ({:.2} times)",
                 without[index],
@@ -69,17 +101,18 @@ pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
                 with[index] / without[index],
             );
             plain[index].push(without[index]);
-            unheard[index].push((alone[index] - without[index]) / facts);
-            told[index].push((with[index] - without[index]) / facts);
+            unheard[index].push((alone[index] - without[index]) / count);
+            told[index].push((with[index] - without[index]) / count);
         }
     }
-    for (index, (what, facts)) in STEPS.iter().enumerate() {
+    for (index, step) in STEPS.iter().enumerate() {
+        let (what, per, count) = (step.what, step.per, step.count);
         for (who, all, target) in [
-            ("no daemon", &mut unheard[index], UNHEARD_NS),
-            ("traced", &mut told[index], TOLD_NS),
+            ("no daemon", &mut unheard[index], step.targets[0]),
+            ("traced", &mut told[index], step.targets[1]),
         ] {
             let detail = format!(
-                "median of {ROUNDS} from {:.0} to {:.0} per fact, {facts} facts on {:.0} ns",
+                "median of {ROUNDS} from {:.0} to {:.0} per {per}, {count} of them on {:.0} ns",
                 least(all),
                 most(all),
                 median(&mut plain[index])
@@ -112,7 +145,7 @@ fn alone() -> Result<()> {
     Ok(())
 }
 
-/// The nanoseconds of the three steps.
+/// The nanoseconds of the steps.
 fn figures(line: &str) -> Result<Figures> {
     let numbers: Vec<f64> = line
         .split_whitespace()
@@ -121,7 +154,7 @@ fn figures(line: &str) -> Result<Figures> {
     numbers
         .try_into()
         .ok()
-        .with_context(|| format!("no three figures in {line}"))
+        .with_context(|| format!("not a figure of each step in {line}"))
 }
 
 #[cfg(test)]
@@ -130,8 +163,8 @@ mod tests {
 
     #[test]
     fn figures_are_read() {
-        let line = "RESULT access 1.5 ns page, 20.0 ns block, 300.0 ns read";
-        assert_eq!(figures(line).expect("three"), [1.5, 20.0, 300.0]);
+        let line = "RESULT access 1.5 ns page, 20.0 ns block, 50.5 ns objects, 300.0 ns read";
+        assert_eq!(figures(line).expect("four"), [1.5, 20.0, 50.5, 300.0]);
         assert!(figures("RESULT access").is_err());
     }
 }

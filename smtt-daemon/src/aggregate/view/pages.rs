@@ -213,6 +213,18 @@ impl Figures {
         u64::try_from(scaled).unwrap_or(u64::MAX)
     }
 
+    /// What a sample of objects says, on a machine with such base pages; `None` when none was looked at.
+    #[must_use]
+    pub fn sample(&self, base: u64) -> Option<SampleRow> {
+        self.sample.row(base, true)
+    }
+
+    /// Objects in that sample.
+    #[must_use]
+    pub const fn sampled_objects(&self) -> u64 {
+        self.sample.objects()
+    }
+
     /// Bytes swapped out; `None` when nothing was looked at.
     #[must_use]
     pub fn swapped_bytes(&self) -> Option<u64> {

@@ -128,6 +128,24 @@ fn samples(
         figures.huge_page_bytes(page_bytes),
     );
     families.maybe(table::RDD_SWAPPED, &labels, figures.swapped_bytes());
+    if let Some(sample) = figures.sample(page_bytes) {
+        families.count(table::RDD_SAMPLED, &labels, figures.sampled_objects());
+        let mut ratio = |family, value: Option<f64>| {
+            if let Some(value) = value {
+                families.add(family, &labels, Value::Real(value));
+            }
+        };
+        ratio(table::RDD_SAMPLED_HUGE, sample.huge_page_share);
+        ratio(table::RDD_SAMPLED_SWAPPED, Some(sample.swapped_share));
+        for on in &sample.nodes {
+            let node = on.node.to_string();
+            families.add(
+                table::RDD_SAMPLED_NODE,
+                &[application, executor, id, name, &node],
+                Value::Real(on.share),
+            );
+        }
+    }
     if let Some(ratio) = figures.touched().hotness() {
         families.count(table::RDD_HOT, &labels, figures.touched().hot_bytes);
         families.add(table::RDD_ACCESSED_RATIO, &labels, Value::Real(ratio));

@@ -98,6 +98,14 @@ metrics! {
         "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
     RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
         "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_SAMPLED "smtt_rdd_sampled_objects" Gauge RDD_LABELS,
+        "Objects of the RDD's blocks that were looked at: blocks stored as objects have no contiguous bytes, and the next three are estimated from these objects. They are in none of the figures in bytes above", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+    RDD_SAMPLED_NODE "smtt_rdd_sampled_node_ratio" Gauge RDD_NODE_LABELS,
+        "Of the RDD's blocks of objects that are in memory, the share by NUMA node, estimated from sampled objects, 0 to 1", "as above, or no node could be told";
+    RDD_SAMPLED_HUGE "smtt_rdd_sampled_huge_page_ratio" Gauge RDD_LABELS,
+        "The same: the share on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+    RDD_SAMPLED_SWAPPED "smtt_rdd_sampled_swapped_ratio" Gauge RDD_LABELS,
+        "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
     RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
         "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[resolve] hotness is not \"damon\", DAMON is not there or not free, or no address of it is known";
     RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
