@@ -69,6 +69,7 @@ mod tests {
             let text = payload(&words, ranges, &strings);
             let header = smtt_common::event::RecordHeader {
                 kind: schema.kind.0,
+                payload_bytes: text.len() as u32,
                 executor: 1,
                 ..smtt_common::event::RecordHeader::default()
             };
