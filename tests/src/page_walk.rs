@@ -221,6 +221,12 @@ pub fn events<const COUNT: usize>(roles: [Role; COUNT]) -> Result<Option<[Encodi
 #[must_use]
 pub fn a_processor_of_each_node() -> Vec<usize> {
     let first = |node: usize| -> Option<usize> {
+        let memory = format!("/sys/devices/system/node/node{node}/meminfo");
+        let memory = std::fs::read_to_string(memory).ok()?;
+        let total = memory.lines().find(|line| line.contains("MemTotal:"))?;
+        if total.split_whitespace().nth(3) == Some("0") {
+            return None;
+        }
         let path = format!("/sys/devices/system/node/node{node}/cpulist");
         let list = std::fs::read_to_string(path).ok()?;
         list.trim().split([',', '-']).next()?.parse().ok()

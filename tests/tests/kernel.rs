@@ -11,6 +11,8 @@ mod counts;
 mod discovery;
 #[path = "kernel/garbage.rs"]
 mod garbage;
+#[path = "kernel/hotness.rs"]
+mod hotness;
 #[path = "kernel/lab.rs"]
 mod lab;
 #[path = "kernel/life.rs"]
@@ -19,6 +21,8 @@ mod life;
 mod losses;
 #[path = "kernel/many.rs"]
 mod many;
+#[path = "kernel/nodes.rs"]
+mod nodes;
 #[path = "kernel/page_limits.rs"]
 mod page_limits;
 #[path = "kernel/pages.rs"]

@@ -447,7 +447,10 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
         "executors here that are not bound to a node",
         free as u64,
     ));
-    let count_of_nodes = around.nodes.as_ref().map_or(2, Vec::len);
+    let workers = around.nodes_with_cpus.as_deref().unwrap_or_default();
+    let count_of_nodes = workers.len().max(1);
+    let nodes: Vec<String> = workers.iter().map(u32::to_string).collect();
+    let nodes = nodes.join(", ");
     Some(Finding {
         id: "remote_memory".to_owned(),
         severity,
@@ -459,7 +462,7 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
         remedies: vec![
             remedy(
                 &format!(
-                    "Standalone: one worker per node instead of one per machine, each with 1/{count_of_nodes} of cores and memory; for each node N:"
+                    "Standalone: one worker per node instead of one per machine, each with 1/{count_of_nodes} of cores and memory; for each node N of {nodes}:"
                 ),
                 &[
                     "numactl --cpunodebind=N --membind=N bin/spark-class org.apache.spark.deploy.worker.Worker --cores C --memory M spark://MASTER:7077",

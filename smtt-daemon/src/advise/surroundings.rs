@@ -28,6 +28,8 @@ pub struct Surroundings {
     pub swappiness: Option<u32>,
     /// NUMA nodes that have memory.
     pub nodes: Option<Vec<u32>>,
+    /// Of them, nodes that have CPUs as well: those that a worker can be bound to.
+    pub nodes_with_cpus: Option<Vec<u32>>,
     /// The living executors, by process id.
     pub processes: BTreeMap<u32, Process>,
 }
@@ -94,7 +96,8 @@ impl Process {
     #[must_use]
     pub fn bound_to_a_node(&self) -> Option<bool> {
         let (memory, cpus) = (self.memory_nodes.as_ref()?, self.cpu_nodes.as_ref()?);
-        Some(cpus.len() <= 1 && memory.len() <= 1)
+        // CPUs of a node without memory, or memory of one without CPUs, are not of one node.
+        Some(cpus.len() <= 1 && memory.len() <= 1 && (cpus.is_empty() || cpus == memory))
     }
 }
 
@@ -130,6 +133,10 @@ impl Surroundings {
                 .zip(kib("SwapFree"))
                 .map(|(all, free)| all.saturating_sub(free)),
             swappiness: text("proc/sys/vm/swappiness").and_then(|text| text.trim().parse().ok()),
+            nodes_with_cpus: nodes.as_ref().map(|nodes: &Vec<u32>| {
+                let has_cpus = |node: &u32| node_cpus.iter().any(|(with, _)| with == node);
+                nodes.iter().copied().filter(has_cpus).collect()
+            }),
             nodes,
             processes: pids
                 .iter()
@@ -170,7 +177,7 @@ fn list(text: &str) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// The CPUs of each node.
+/// The CPUs of each node that has any.
 fn node_cpus(folder: &Path) -> Vec<(u32, Vec<u32>)> {
     let cpus = |path: PathBuf| fs::read_to_string(path).ok().and_then(|text| list(&text));
     fs::read_dir(folder)
@@ -182,6 +189,7 @@ fn node_cpus(folder: &Path) -> Vec<(u32, Vec<u32>)> {
             let node = name.to_str()?.strip_prefix("node")?.parse().ok()?;
             Some((node, cpus(entry.path().join("cpulist"))?))
         })
+        .filter(|(_, cpus)| !cpus.is_empty())
         .collect()
 }
 
@@ -330,6 +338,41 @@ mod tests {
             None,
             "no command line, no answer"
         );
+    }
+
+    #[test]
+    fn nodes_without_memory_or_without_cpus_are_no_whole_nodes() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        // Node 2 has no memory, node 3 no CPU, and those of node 1 are offline.
+        write("sys/devices/system/node/has_memory", "0-1,3\n");
+        for (node, cpus) in [(0, "0-1\n"), (1, "\n"), (2, "4\n"), (3, "\n")] {
+            write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+        }
+        for (pid, cpus, memory) in [
+            (7, "0-1", "0"),
+            (8, "4", "0"),
+            (9, "0-1", "3"),
+            (10, "0,4", "0"),
+        ] {
+            let status = format!("Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n");
+            write(&format!("proc/{pid}/status"), &status);
+        }
+        let read = Surroundings::read(root.path(), &[7, 8, 9, 10]);
+        assert_eq!(read.nodes.as_deref(), Some(&[0, 1, 3][..]));
+        assert_eq!(read.nodes_with_cpus.as_deref(), Some(&[0][..]));
+        let bound = |pid| read.processes[&pid].bound_to_a_node();
+        assert_eq!(bound(7), Some(true));
+        assert_eq!(bound(8), Some(false), "its CPU has no memory of its own");
+        assert_eq!(bound(9), Some(false), "its memory has no CPU of its own");
+        assert_eq!(bound(10), Some(false));
+        // A kernel without nodes.
+        let read = Surroundings::read(&root.path().join("proc"), &[]);
+        assert_eq!((read.nodes, read.nodes_with_cpus), (None, None));
     }
 
     #[test]

@@ -226,7 +226,7 @@ fn rdd_points(executor: &Executor) -> Vec<RddPoint> {
         let sum: &mut super::Held = held.entry(executor.row_of(rdd)).or_default();
         sum.add(holds);
     }
-    let mut figures = by_rdd(executor);
+    let mut figures = by_rdd(executor, 0);
     held.into_iter()
         .map(|(rdd, held)| {
             let mut row = PagesRow::default();

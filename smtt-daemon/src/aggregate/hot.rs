@@ -49,6 +49,12 @@ struct Found {
 }
 
 impl LastTouched {
+    /// Whether nothing was found yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// What was found of a block in the last window that looked at it, if that was where it is now and not long ago.
     #[must_use]
     pub fn of(&self, mark: Mark, now_ns: u64) -> Option<&Touched> {
@@ -70,7 +76,8 @@ impl Executor {
 }
 
 impl State {
-    /// Blocks of an executor that have addresses; nothing when it is not alive.
+    /// Blocks of bytes of an executor that have addresses; nothing when it is not alive. A sample of objects shares its
+    /// pages with whatever else is on the heap.
     #[must_use]
     pub fn block_targets(&self, executor: u64) -> Targets {
         self.executors()

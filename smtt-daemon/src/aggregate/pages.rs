@@ -281,8 +281,8 @@ fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Executor {
-    /// Blocks that have addresses, and with `pages` pages of execution memory too.
-    pub(super) fn targets(&self, pages: bool) -> Targets {
+    /// Blocks of bytes that have addresses, and with `all` objects of samples and pages of execution memory too.
+    pub(super) fn targets(&self, all: bool) -> Targets {
         let mut targets = Targets {
             collection: self.heap.current_collection(),
             ..Targets::default()
@@ -305,10 +305,11 @@ impl Executor {
                     }));
             }
         };
-        for block in self.memory.blocks.values() {
+        let blocks = self.memory.blocks.values();
+        for block in blocks.filter(|block| all || block.sampled_objects().is_none()) {
             add(block.mark(), block.on_heap, &block.ranges);
         }
-        for page in self.memory.pages.values().filter(|_| pages) {
+        for page in self.memory.pages.values().filter(|_| all) {
             add(
                 page.mark(),
                 page.on_heap,

@@ -122,9 +122,12 @@ fn number(path: &Path) -> io::Result<u64> {
     read(path)?.parse().map_err(io::Error::other)
 }
 
+/// When a process that lives was started, in clock ticks since boot. One that waits for its parent to take notice of
+/// its end does not live.
 fn started(root: &Path, pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
-    start_ticks(&stat)
+    let state = stat[stat.rfind(')')? + 1..].trim_start().chars().next()?;
+    start_ticks(&stat).filter(|_| !matches!(state, 'Z' | 'X'))
 }
 
 fn mark_path(admin: &Path) -> PathBuf {
@@ -285,9 +288,7 @@ impl Damon {
                 "DAMON is used by somebody else: it was taken from this daemon".into(),
             ));
         }
-        if self.is_on() {
-            self.write("0/state", "off")?;
-        }
+        self.off()?;
         let regions = ranges.iter().map(|(_, ranges)| ranges.len()).sum::<usize>();
         // As many as there are and no other: none is split at random, and none grows by merging.
         let regions = regions.max(3);
@@ -315,11 +316,19 @@ impl Damon {
         thread.ok_or_else(|| Refusal("DAMON has no thread: it ended at once".into()))
     }
 
+    /// Switches off what runs. It may end by itself at the same moment.
+    fn off(&self) -> Result<(), Refusal> {
+        let on = || self.text("0/state").is_some_and(|state| state == "on");
+        if !on() {
+            return Ok(());
+        }
+        let written = self.write("0/state", "off");
+        if on() { written } else { Ok(()) }
+    }
+
     /// Switches off and takes away what is there.
     fn remove(&self) -> Result<(), Refusal> {
-        if self.text("0/state").is_some_and(|state| state == "on") {
-            self.write("0/state", "off")?;
-        }
+        self.off()?;
         self.write("nr_kdamonds", 0)
     }
 }
@@ -413,6 +422,7 @@ mod tests {
         let mark = MAGIC << 40 | 4321 << START_BITS | start & ((1 << START_BITS) - 1);
         let mark = mark.to_string();
         let stat = |start: u64| format!("4321 (a) b) S {} {start} 0", ["1"; 18].join(" "));
+        let ended = stat(start).replace(") S", ") Z");
         let dead = [(COUNT, "1\n"), (STATE, "on\n"), (MARK, mark.as_str())];
         assert_eq!(owner(machine(&dead).path()), Owner::DeadDaemon);
         let with = |stat: &str| {
@@ -424,6 +434,7 @@ mod tests {
             Owner::DeadDaemon,
             "its id is another's now"
         );
+        assert_eq!(with(&ended), Owner::DeadDaemon);
         let two = [(COUNT, "2\n"), (STATE, "on\n"), (MARK, mark.as_str())];
         assert!(matches!(
             owner(machine(&two).path()),

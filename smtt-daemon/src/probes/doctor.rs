@@ -203,20 +203,26 @@ fn page_walks() -> Check {
     check("page walks", false, seen)
 }
 
+/// Nodes that are online; those without memory, and those without a CPU, are named.
 fn memory_nodes() -> Check {
-    let nodes = std::fs::read_dir("/sys/devices/system/node")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_string_lossy()
-                .strip_prefix("node")
-                .is_some_and(|rest| rest.parse::<u32>().is_ok())
-        })
-        .count();
-    check("memory nodes", false, Ok(format!("{nodes}")))
+    let said = |name: &str| {
+        std::fs::read_to_string(Path::new("/sys/devices/system/node").join(name))
+            .ok()
+            .map(|text| text.trim().to_owned())
+    };
+    let seen = said("online").map(|online| {
+        let of = |name, what| match said(name) {
+            Some(list) if list != online => format!(", {what} in {list}"),
+            _ => String::new(),
+        };
+        format!(
+            "{online}{}{}",
+            of("has_memory", "memory"),
+            of("has_cpu", "CPUs")
+        )
+    });
+    let seen = seen.unwrap_or_else(|| "one: the kernel tells of none".to_owned());
+    check("memory nodes", false, Ok(seen))
 }
 
 fn pages() -> Check {
@@ -242,7 +248,13 @@ fn hotness() -> Check {
         (Owner::LivingDaemon(pid), _) => Ok(format!(
             "DAMON is used by the smtt-daemon with process id {pid}"
         )),
-        (_, None) => Ok("DAMON is free: [resolve] hotness = \"damon\" uses it".into()),
+        (_, None) => {
+            let folders = crate::hotness::windows::folders(Path::new("/"));
+            match crate::hotness::windows::Format::read(&folders) {
+                Ok(_) => Ok("DAMON is free: [resolve] hotness = \"damon\" uses it".into()),
+                Err(why) => Err((why, "mount -t tracefs tracefs /sys/kernel/tracing")),
+            }
+        }
         (_, Some(why)) => Err((
             why.to_string(),
             "nothing to do: Spark's reads of blocks tell how hot they are",

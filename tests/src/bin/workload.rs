@@ -7,6 +7,8 @@
 //!
 //! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` says nothing at first.
 
+#[path = "workload/hot.rs"]
+mod hot;
 #[path = "workload/marker.rs"]
 mod marker;
 #[path = "workload/pages.rs"]
@@ -83,6 +85,8 @@ fn main() -> Result<()> {
         "late" => scenario::late,
         "pages" => pages::pages,
         "latency" => pages::latency,
+        "hot" => hot::hot,
+        "monitor" => hot::monitor,
         "walks" => walks::walks,
         "duty" => walks::duty,
         "contexts" => walks::contexts,

@@ -71,7 +71,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
 
 /// Calls `once` when the resolver asks for the so-many-th time whether it shall stop: it asks before each of its
 /// slices.
-fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn() -> bool {
+pub fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn() -> bool {
     let (asked, once) = (Cell::new(0), Cell::new(Some(once)));
     move || {
         asked.set(asked.get() + 1);

@@ -52,6 +52,11 @@ pub struct Told {
 
 /// Runs the workload; `None` (and a line that says why) where this machine cannot.
 pub fn scene(options: &[&str]) -> Result<Option<Scene>> {
+    scene_of("pages", options)
+}
+
+/// The same of another scenario that tells blocks.
+pub fn scene_of(scenario: &str, options: &[&str]) -> Result<Option<Scene>> {
     if procfs_page_bytes() != PAGE {
         println!("skipped: the workload's memory is laid out for base pages of 4 KiB");
         return Ok(None);
@@ -59,7 +64,7 @@ pub fn scene(options: &[&str]) -> Result<Option<Scene>> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
         return Ok(None);
     };
-    let mut workload = Workload::start("pages", options)?;
+    let mut workload = Workload::start(scenario, options)?;
     lab.executor(workload.pid())?;
     let said = if options.contains(&FREED) {
         workload.go()?;
@@ -431,7 +436,7 @@ fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
 }
 
 /// Bytes by node of the mapping at an address, as `numa_maps` says.
-fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
+pub fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
     let text = fs::read_to_string(format!("/proc/{pid}/numa_maps"))
         .context("this kernel has no numa_maps")?;
     let line = text
@@ -452,7 +457,7 @@ fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
         .collect())
 }
 
-fn nodes(row: &PagesRow) -> BTreeMap<u32, u64> {
+pub fn nodes(row: &PagesRow) -> BTreeMap<u32, u64> {
     let nodes = row.nodes.iter().flatten();
     nodes.map(|node| (node.node, node.bytes)).collect()
 }

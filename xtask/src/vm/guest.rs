@@ -79,13 +79,19 @@ pub struct Guest {
     pub kernel: &'static str,
     /// Memory of each of the two nodes.
     pub node_mib: u32,
+    /// Whether it has two nodes more: one with a processor and no memory, one with [`BARE_MIB`] of memory that can be
+    /// taken away and no processor.
+    pub bare_nodes: bool,
     /// Whether it gets a disk with a JVM.
     pub jvm: bool,
-    /// Rungs of the fault ladder that its kernel must have, as the tests against the kernel want them.
+    /// Rungs of the fault ladder that its kernel must have, and what else the tests against the kernel may rely on.
     pub rungs: &'static str,
     /// Probes and tests that must be ok here. The others may be unsupported, but never broken.
     pub must: &'static [&'static str],
 }
+
+/// Memory of a node without a processor, in MiB: two blocks of what x86-64 can take away at a time.
+pub const BARE_MIB: u32 = 256;
 
 /// All there are, in the order in which they run.
 pub static ALL: [Guest; 3] = [
@@ -95,6 +101,7 @@ pub static ALL: [Guest; 3] = [
         suite: "bookworm",
         kernel: "linux-image-amd64",
         node_mib: 1024,
+        bare_nodes: false,
         jvm: false,
         rungs: "raw_tracepoint,fentry,kprobe,software",
         must: X86_MUST,
@@ -105,8 +112,9 @@ pub static ALL: [Guest; 3] = [
         suite: "bookworm-backports",
         kernel: "linux-image-amd64",
         node_mib: 1024,
+        bare_nodes: true,
         jvm: false,
-        rungs: "raw_tracepoint,fentry,kprobe,software",
+        rungs: "raw_tracepoint,fentry,kprobe,software,damon,bare_nodes",
         must: X86_MUST,
     },
     Guest {
@@ -115,6 +123,7 @@ pub static ALL: [Guest; 3] = [
         suite: "trixie",
         kernel: "linux-image-riscv64",
         node_mib: 2048,
+        bare_nodes: false,
         jvm: true,
         rungs: "fentry,kprobe,software",
         must: &[

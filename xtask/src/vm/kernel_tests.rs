@@ -26,7 +26,7 @@ const X86: &[Chosen] = &[
     (
         "kernel",
         "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
-         pages::bytes page_limits::of_a",
+         pages::bytes page_limits::of_a hotness:: nodes::",
         600,
     ),
 ];

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::archive::Archive;
-use super::guest::Guest;
+use super::guest::{BARE_MIB, Guest};
 use super::libraries;
 use super::modules::{self, MEMORY_DISK};
 use super::prepare::Prepared;
@@ -162,13 +162,18 @@ impl Machine<'_> {
         let mut command = self.prepared.emulator(self.guest.processor);
         command.args(self.guest.processor.machine());
         let memory = format!("{}M", self.guest.node_mib);
+        let (processors, memory_slots) = if self.guest.bare_nodes {
+            ("5", format!(",slots=1,maxmem={}M", 4 * self.guest.node_mib))
+        } else {
+            ("4", String::new())
+        };
         command.args([
             "-accel",
             "tcg",
             "-smp",
-            "4",
+            processors,
             "-m",
-            &format!("{}M", 2 * self.guest.node_mib),
+            &format!("{}M{memory_slots}", 2 * self.guest.node_mib),
         ]);
         for (node, processors) in ["0-1", "2-3"].iter().enumerate() {
             command.args([
@@ -179,6 +184,14 @@ impl Machine<'_> {
                 "-numa",
                 &format!("node,nodeid={node},memdev=memory{node},cpus={processors}"),
             ]);
+        }
+        if self.guest.bare_nodes {
+            command.args(["-numa", "node,nodeid=2,cpus=4", "-numa", "node,nodeid=3"]);
+            command.args([
+                "-object",
+                &format!("memory-backend-ram,size={BARE_MIB}M,id=memory3"),
+            ]);
+            command.args(["-device", "pc-dimm,id=dimm3,memdev=memory3,node=3"]);
         }
         command.args([
             "-nodefaults",
@@ -193,10 +206,11 @@ impl Machine<'_> {
             .arg(&self.prepared.kernel)
             .arg("-initrd")
             .arg(initial);
-        // `panic=-1`: a panic restarts at once, and the emulator ends instead of restarting.
+        // `panic=-1`: a panic restarts at once, and the emulator ends instead of restarting. Memory that is plugged in
+        // holds nothing that could not be moved away again.
         command.args([
             "-append",
-            "console=ttyS0 quiet loglevel=1 panic=-1 rdinit=/init",
+            "console=ttyS0 quiet loglevel=1 panic=-1 memhp_default_state=online_movable rdinit=/init",
         ]);
         if let Some(disk) = &self.disk {
             command.args(["-device", "virtio-blk-pci,drive=disk"]);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::aggregate::view::{PagesBy, PagesRow};
-use crate::aggregate::{Resolved, Seen, SizesBy, Targets};
+use crate::aggregate::{Resolved, Seen, SizesBy, Targets, Touched};
 use crate::decode::BlockRemoved;
 
 const MIB: u64 = 1 << 20;
@@ -64,6 +64,48 @@ fn figures_are_absent_until_it_was_looked_at() {
     assert_eq!(row.swapped_bytes, Some(0));
     assert_eq!(row.estimated, Some(false));
     assert_eq!(row.addresses.as_deref(), Some("fixed"));
+}
+
+#[test]
+fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
+    let mut state = state();
+    for partition in 0..2 {
+        let address = u64::from(partition + 1) * MIB;
+        tell(&mut state, 1, 1, stored(off_heap(7, partition, address)));
+    }
+    let row = |state: &State| pages(state, PagesBy::Rdd).remove(0);
+    let method = |state: &State| row(state).hotness_method;
+    assert_eq!(method(&state).as_deref(), Some("block reads"));
+    assert_eq!(
+        (row(&state).hot_bytes, row(&state).hotness),
+        (None, Some(0.0))
+    );
+
+    let targets = state.block_targets(key(1));
+    assert_eq!(targets.owners.len(), 2);
+    let touched = |share: f64, hot_bytes| Touched {
+        checked_bytes: MIB,
+        hot_bytes,
+        accessed: share * MIB as f64,
+    };
+    let found = [touched(1.0, MIB), touched(0.5, MIB / 2)];
+    let found = targets.owners.iter().copied().zip(found).collect();
+    state.touched(key(1), 2, found);
+    let both = row(&state);
+    assert_eq!(both.hotness_method.as_deref(), Some("damon"));
+    assert_eq!(
+        (both.hotness, both.hot_bytes, both.checked_bytes),
+        (Some(0.75), Some(MIB + MIB / 2), Some(2 * MIB))
+    );
+    assert_eq!(both.reads_per_minute, Some(0.0), "Spark's reads go on");
+
+    // Both move: what was found was somewhere else.
+    for partition in 0..2 {
+        let address = u64::from(partition + 10) * MIB;
+        tell(&mut state, 1, 3, stored(off_heap(7, partition, address)));
+    }
+    assert_eq!(row(&state).hot_bytes, None);
+    assert_eq!(method(&state).as_deref(), Some("block reads"));
 }
 
 #[test]

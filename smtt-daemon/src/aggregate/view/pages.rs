@@ -178,10 +178,19 @@ impl Figures {
         self.touched.add(&more.touched);
     }
 
-    fn add_reads(&mut self, block: &Block, touched: Option<&Touched>, now_ns: u64) {
+    fn add_touched(&mut self, touched: Option<&Touched>) {
         if let Some(touched) = touched {
             self.touched.add(touched);
         }
+    }
+
+    /// How often its blocks are accessed; nothing is checked without DAMON.
+    #[must_use]
+    pub const fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
+    fn add_reads(&mut self, block: &Block, now_ns: u64) {
         self.blocks += 1;
         self.reads += block.reads;
         self.reads_per_minute += block.heat.per_minute(now_ns);
@@ -415,13 +424,14 @@ pub fn reads_by_rdd(executor: &Executor) -> BTreeMap<RddKey, NodeReads> {
 
 /// Figures of each RDD of an executor that holds memory.
 #[must_use]
-pub fn by_rdd(executor: &Executor) -> BTreeMap<RddKey, Figures> {
+pub fn by_rdd(executor: &Executor, now_ns: u64) -> BTreeMap<RddKey, Figures> {
     let mut figures: BTreeMap<RddKey, Figures> = BTreeMap::new();
     each(executor, |owner, held, addressed, on_heap, seen| {
-        figures
-            .entry(executor.row_of(owner.rdd()))
-            .or_default()
-            .add(&owner, held, addressed, on_heap, seen);
+        let figures = figures.entry(executor.row_of(owner.rdd())).or_default();
+        figures.add(&owner, held, addressed, on_heap, seen);
+        if let Owner::Block(_, block) = owner {
+            figures.add_touched(executor.touched(block.mark(), block.on_heap, now_ns));
+        }
     });
     figures
 }
@@ -448,7 +458,8 @@ impl State {
                     figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
                         let touched = executor.touched(block.mark(), block.on_heap, now_ns);
-                        figures.add_reads(block, touched, now_ns);
+                        figures.add_touched(touched);
+                        figures.add_reads(block, now_ns);
                     }
                 }
             });

@@ -20,14 +20,14 @@ pub(super) struct Pages {
 impl Pages {
     /// Takes the snapshot.
     pub(super) fn of(state: &State) -> Self {
-        let looked = state
-            .executors()
-            .iter()
-            .filter(|(_, executor)| executor.memory.looked.time_ns > 0);
+        let looked = state.executors().iter().filter(|(_, executor)| {
+            executor.memory.looked.time_ns > 0 || !executor.memory.touched.is_empty()
+        });
         Self {
             executors: looked
                 .map(|(key, executor)| {
-                    (*key, (executor.memory.looked.page_bytes, by_rdd(executor)))
+                    let figures = by_rdd(executor, state.now_ns());
+                    (*key, (executor.memory.looked.page_bytes, figures))
                 })
                 .collect(),
             reads: state
@@ -128,6 +128,10 @@ fn samples(
         figures.huge_page_bytes(page_bytes),
     );
     families.maybe(table::RDD_SWAPPED, &labels, figures.swapped_bytes());
+    if let Some(ratio) = figures.touched().hotness() {
+        families.count(table::RDD_HOT, &labels, figures.touched().hot_bytes);
+        families.add(table::RDD_ACCESSED_RATIO, &labels, Value::Real(ratio));
+    }
     for row in figures.nodes().unwrap_or_default() {
         let node = row.node.to_string();
         families.count(

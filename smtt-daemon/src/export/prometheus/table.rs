@@ -98,6 +98,10 @@ metrics! {
         "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
     RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
         "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[resolve] hotness is not \"damon\", DAMON is not there or not free, or no address of it is known";
+    RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
+        "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "as above";
     RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
         "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "no read began where both nodes are known";
     RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,

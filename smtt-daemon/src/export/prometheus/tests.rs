@@ -351,7 +351,7 @@ fn the_table_keeps_the_rules_of_names() {
 
 #[test]
 fn where_bytes_are_has_series_once_it_was_looked_at() {
-    use crate::aggregate::{ResolveCounts, Resolved, Seen, SizesBy};
+    use crate::aggregate::{ResolveCounts, Resolved, Seen, SizesBy, Touched};
     let shared = shared(1);
     described(&shared, 1, "0");
     for (rdd, bytes) in [(7, 8192), (8, 4096)] {
@@ -391,6 +391,14 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
             owners: owners.into_iter().map(seen).collect(),
         },
     );
+    let found = Touched {
+        checked_bytes: 8192,
+        hot_bytes: 4096,
+        accessed: 2048.0,
+    };
+    let larger = shared.state().executors()[&1].memory.blocks["rdd_7_0"].mark();
+    let larger = larger.expect("it has an address");
+    shared.state().touched(1, 1, vec![(larger, found)]);
     shared.state().set_resolve_counts(ResolveCounts {
         pages: 3,
         ..ResolveCounts::default()
@@ -404,5 +412,10 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     assert_eq!(value(&text, &node("other")), Some("4096"), "{text}");
     let swapped = format!("smtt_rdd_memory_swapped_bytes{{{}}}", labels("7"));
     assert_eq!(value(&text, &swapped), Some("0"), "{text}");
+    let series = |name: &str| format!("{name}{{{}}}", labels("7"));
+    let hot = value(&text, &series("smtt_rdd_memory_hot_bytes"));
+    assert_eq!(hot, Some("4096"), "{text}");
+    let ratio = value(&text, &series("smtt_rdd_memory_accessed_ratio"));
+    assert_eq!(ratio, Some("0.25"), "{text}");
     assert_eq!(value(&text, "smtt_resolver_pages_total"), Some("3"));
 }

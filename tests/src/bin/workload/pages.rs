@@ -64,7 +64,7 @@ fn advise(start: usize, bytes: usize, advice: i32) -> std::io::Result<()> {
 }
 
 /// Writes one byte of each of those pages.
-fn write(start: usize, pages: impl Iterator<Item = usize>) {
+pub fn write(start: usize, pages: impl Iterator<Item = usize>) {
     for page in pages {
         // SAFETY: inside a mapping of this program.
         unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
@@ -72,7 +72,7 @@ fn write(start: usize, pages: impl Iterator<Item = usize>) {
 }
 
 /// Memory of single pages.
-fn small(bytes: usize) -> Result<usize> {
+pub fn small(bytes: usize) -> Result<usize> {
     let start = alone(bytes)?;
     // A kernel without large pages does not know the advice, and needs none.
     let _ = advise(start, bytes, libc::MADV_NOHUGEPAGE);
@@ -80,7 +80,7 @@ fn small(bytes: usize) -> Result<usize> {
 }
 
 /// Tells a block of serialised bytes, off the heap, with one range.
-fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
+pub fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     let name = format!("rdd_{rdd}_0");
     let words = [rdd, 0, bytes as u64, BLOCK_SERIALIZED, u64::MAX, 1, 0, 1];
     let range = (address as u64, bytes as u64);
