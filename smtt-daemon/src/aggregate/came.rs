@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn every_kind_of_fact_is_counted_under_its_entry_point() {
         for schema in MARKER_FACTS {
+            // Where there are ranges, the last word says how many: one.
             let words = vec![1; schema.words.len()];
-            // Those with ranges have their number as the last word.
             let strings = vec!["x"; schema.strings.len()];
             let ranges = if schema.ranges { &[(4096, 1)][..] } else { &[] };
             let text = payload(&words, ranges, &strings);
