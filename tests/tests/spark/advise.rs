@@ -168,7 +168,7 @@ fn with_heap_on(lab: &Lab, daemon: &xtask::daemon::Daemon, options: &str) -> Res
         let mut rows = run.rows(daemon, &["pages"])?;
         rows.retain(|row| row["name"] == READ);
         let looked = sum(&rows, &|row| row["present_bytes"].as_u64().unwrap_or(0));
-        Ok((looked >= LARGE_MIB * 15 << 16).then_some(rows))
+        Ok((looked >= (LARGE_MIB * 15) << 16).then_some(rows))
     })?;
     let on = |small: bool| {
         sum(&pages, &|row| {
