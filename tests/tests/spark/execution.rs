@@ -1,14 +1,19 @@
 //! Execution memory is what Spark says it is, and belongs to whom Spark gave it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use smtt_tests::lab::{Lab, Run};
 use xtask::daemon::{Daemon, Options};
+use xtask::process::wait_for;
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
+
+/// How long the two sides may take to agree.
+const SETTLE: Duration = Duration::from_secs(60);
 
 /// A stage as Spark's REST API has it: which job it is of, and its own RDD.
 struct Stage {
@@ -150,6 +155,31 @@ fn same_peaks(
     Ok(jobs)
 }
 
+type Settled = (
+    BTreeMap<u64, Stage>,
+    BTreeMap<u64, SparkTask>,
+    BTreeMap<String, Used>,
+);
+
+/// Asks both sides until they agree: on a busy machine the last tasks' ends come late on either.
+fn settled(run: &Run, daemon: &Daemon) -> Result<Settled> {
+    let mut last = None;
+    let found = wait_for("Spark and SMTT agree on every task", SETTLE, || {
+        let stages = stages(run)?;
+        let spark = spark_tasks(run, &stages)?;
+        let jobs = same_peaks(&run.rows(daemon, &["tasks"])?, &spark, &stages);
+        Ok(match jobs {
+            Ok(jobs) => Some((stages, spark, jobs)),
+            Err(problem) => {
+                last = Some(problem);
+                std::thread::sleep(Duration::from_secs(1));
+                None
+            }
+        })
+    });
+    found.map_err(|late| last.map_or(late, |last| last.context("for a minute")))
+}
+
 /// Every page and grant belongs to the RDD that its task's stage computes.
 fn pages_have_their_rdd(
     daemon: &Daemon,
@@ -237,10 +267,7 @@ fn execution_memory(version: &str, settings: &[(&str, &str)], spills: bool) -> R
     run.open("shuffled")?;
     run.reach("shuffled")?;
     run.reach("end")?;
-    let stages = stages(&run)?;
-    let spark = spark_tasks(&run, &stages)?;
-    let rows = run.rows(&daemon, &["tasks"])?;
-    let jobs = same_peaks(&rows, &spark, &stages)?;
+    let (stages, spark, jobs) = settled(&run, &daemon)?;
     println!("{} tasks", spark.len());
     for (job, used) in &jobs {
         let spilled: u64 = spark
