@@ -16,9 +16,10 @@ use smtt_common::walk::WalkCounters;
 use smtt_daemon::pmu::{Overrides, Role};
 use smtt_daemon::probes::{ProbeSettings, Probes};
 use smtt_daemon::source::{SourceCounters, next_batch};
-use smtt_tests::lab::{Lab, Run};
+use smtt_tests::lab::{LIMIT, Lab, Run};
 use smtt_tests::witness;
 use xtask::daemon::Options;
+use xtask::process::wait_for;
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
@@ -28,6 +29,8 @@ const PERIOD_NS: u64 = 500_009;
 /// CPU time of a task that Spark does not measure and the marker's context has, or the other way round: the end of
 /// its run, where its result is sent.
 const TASK_EDGE_NS: u64 = 4_000_000;
+/// The daemon reads the kernel's tables once per second.
+const TWO_TICKS: Duration = Duration::from_millis(2200);
 
 /// The probes, with the clock and page faults as events, and what was sampled.
 struct Sampling {
@@ -308,8 +311,15 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
-    // No task runs any more; two ticks of the daemon later all that they did is in.
-    thread::sleep(Duration::from_secs(3));
+    // No task runs any more; when two ticks of the daemon add nothing, all that they did is in.
+    let mut before = 0;
+    wait_for("the tasks' figures come to rest", LIMIT, || {
+        thread::sleep(TWO_TICKS);
+        let now = sum(&run.rows(&daemon, &["tasks"])?, "cycles");
+        let same = now > 0 && now == before;
+        before = now;
+        Ok(same.then_some(()))
+    })?;
     let executors = run.rows(&daemon, &["executors"])?;
     let rdds = run.rows(&daemon, &["rdds"])?;
     let stages = run.rows(&daemon, &["stages"])?;
