@@ -36,6 +36,9 @@ const NAP: Duration = Duration::from_millis(250);
 /// How long it waits before it asks for DAMON again.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// How much longer than three windows it waits for one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How often DAMON checks, and how long it adds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -96,6 +99,8 @@ struct Work {
     windows: Windows,
     plan: Plan,
     watched: Vec<Watched>,
+    /// When the last window ended, or the first began.
+    since: Instant,
 }
 
 /// See the module.
@@ -133,9 +138,18 @@ impl Hotness {
     pub fn step(&mut self, shared: &Shared) {
         if let Some(work) = &mut self.work {
             match work.windows.last() {
-                Ok(Some(window)) => self.take(shared, &window),
-                Ok(None) if self.damon.as_ref().is_some_and(Damon::is_on) => return,
-                // Every process that it looked at has ended.
+                Ok(Some(window)) => {
+                    work.since = Instant::now();
+                    self.take(shared, &window);
+                }
+                // A kernel may leave out processes that have ended: then no window is whole any more.
+                Ok(None)
+                    if work.since.elapsed() < self.pace.window * 3 + PATIENCE
+                        && self.damon.as_ref().is_some_and(Damon::is_on) =>
+                {
+                    return;
+                }
+                // It has ended with the last process that it looked at, or says nothing.
                 Ok(None) => self.work = None,
                 Err(why) => {
                     tracing::debug!("{why}");
@@ -227,6 +241,7 @@ impl Hotness {
             windows,
             plan,
             watched,
+            since: Instant::now(),
         });
         Ok(what)
     }

@@ -47,7 +47,13 @@ const STAGES: [Stage; 6] = [
         name: "unit",
         about: "tests that need neither root nor Spark",
         commands: &[
-            &["test", "--workspace", "--exclude", "smtt-tests"],
+            &[
+                "test",
+                "--no-fail-fast",
+                "--workspace",
+                "--exclude",
+                "smtt-tests",
+            ],
             &["test", "-p", "smtt-tests", "--lib", "--bins"],
         ],
         limit: Duration::from_secs(900),
@@ -59,6 +65,7 @@ const STAGES: [Stage; 6] = [
             &["build", "-p", "smtt-daemon", "-p", "smtt-tests", "--bins"],
             &[
                 "test",
+                "--no-fail-fast",
                 "-p",
                 "smtt-tests",
                 "--test",
@@ -78,6 +85,7 @@ const STAGES: [Stage; 6] = [
             &["build", "-p", "smtt-daemon", "--bins"],
             &[
                 "test",
+                "--no-fail-fast",
                 "-p",
                 "smtt-tests",
                 "--test",

@@ -187,7 +187,8 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 return None;
             }
             let cost = figure.ratio_of_executor.map_or(0.0, |ratio| ratio.value);
-            numbers.push(share(&format!("{name}, of its own cycles"), ratio.value));
+            let words = name.replace('_', " ");
+            numbers.push(share(&format!("{words}, of its own cycles"), ratio.value));
             numbers.push(share("lower end of the 95 % interval", ratio.low));
             numbers.push(count("samples", figure.samples));
             let of = Cost {

@@ -62,13 +62,14 @@ mod tests {
     #[test]
     fn every_kind_of_fact_is_counted_under_its_entry_point() {
         for schema in MARKER_FACTS {
+            // Where there are ranges, the last word says how many: one.
             let words = vec![1; schema.words.len()];
-            // Those with ranges have their number as the last word.
             let strings = vec!["x"; schema.strings.len()];
             let ranges = if schema.ranges { &[(4096, 1)][..] } else { &[] };
             let text = payload(&words, ranges, &strings);
             let header = smtt_common::event::RecordHeader {
                 kind: schema.kind.0,
+                payload_bytes: text.len() as u32,
                 executor: 1,
                 payload_bytes: text.len() as u32,
                 ..smtt_common::event::RecordHeader::default()

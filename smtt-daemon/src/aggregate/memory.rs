@@ -6,11 +6,11 @@
 use super::crowd::Crowd;
 use super::held::Held;
 use super::hot::LastTouched;
-use super::pages::{LastLook, Mark, Placed, Resolved};
+use super::pages::{LastLook, Mark, Placed};
 use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
-use crate::decode::{BlockFact, BlockRead, BlockRemoved, Contents, PageAllocated, PageFreed};
+use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
 use std::collections::HashMap;
 
 /// Most ranges that one block may have; the others are counted.
@@ -52,7 +52,7 @@ pub struct Block {
     /// What was read of it, by where it was.
     pub by_node: NodeReads,
     /// Reads from before it was looked at.
-    waiting: Waiting,
+    pub(super) waiting: Waiting,
     /// When it was stored, or first told of; nanoseconds since boot.
     pub stored_ns: u64,
     told_ns: u64,
@@ -411,55 +411,6 @@ impl Memory {
             self.release(*rdd, held);
         }
         left.is_some()
-    }
-
-    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
-    pub(super) fn block_read(
-        &mut self,
-        fact: &BlockRead,
-        heap_known: bool,
-        time_ns: u64,
-    ) -> Outcome {
-        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
-            return Outcome::Ignored("block_not_known");
-        };
-        block.reads += 1;
-        block.heat.read(time_ns);
-        let bytes = block.addressed_bytes();
-        // A few objects do not say how many bytes were read on which node.
-        let whole = block.contents != Contents::Objects;
-        let mark = block
-            .mark()
-            .filter(|_| whole && (heap_known || !block.on_heap));
-        let reads = match (fact.node, mark) {
-            (Some(node), Some(mark)) => match self.looked.of(mark) {
-                Some(seen) => NodeReads::of(seen, bytes, node, 1),
-                None => {
-                    block.waiting.add(node);
-                    return Outcome::Applied;
-                }
-            },
-            _ => NodeReads::unknown(block.size_bytes, 1),
-        };
-        block.by_node.add(&reads);
-        self.reads.add(block.rdd, &reads);
-        Outcome::Applied
-    }
-
-    /// The resolver has looked.
-    pub(super) fn looked(&mut self, resolved: Resolved) {
-        self.looked = LastLook::from(resolved);
-        for block in self.blocks.values_mut() {
-            if block.waiting.is_empty() {
-                continue;
-            }
-            let seen = block.mark().and_then(|mark| self.looked.of(mark));
-            if let Some(seen) = seen {
-                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
-                block.by_node.add(&reads);
-                self.reads.add(block.rdd, &reads);
-            }
-        }
     }
 
     /// A block left memory.

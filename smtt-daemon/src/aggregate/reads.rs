@@ -4,8 +4,11 @@
 //! it began on. Where the bytes were is what the resolver saw at the same addresses: before the read, or, of a block
 //! that nobody had looked at yet, at the first look after it. Bytes without a node on either side are in neither sum.
 
-use super::pages::Seen;
+use super::Outcome;
+use super::memory::Memory;
+use super::pages::{LastLook, Resolved, Seen};
 use crate::attribute::RddKey;
+use crate::decode::{BlockRead, Contents};
 use std::collections::BTreeMap;
 
 /// RDDs whose sums are kept apart; further ones share a row.
@@ -148,6 +151,57 @@ impl Heat {
     #[must_use]
     pub fn per_minute(&self, now_ns: u64) -> f64 {
         self.value * (-(now_ns.saturating_sub(self.at_ns) as f64) / COOLS_NS).exp()
+    }
+}
+
+impl Memory {
+    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap_known: bool,
+        time_ns: u64,
+    ) -> Outcome {
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+            return Outcome::Ignored("block_not_known");
+        };
+        block.reads += 1;
+        block.heat.read(time_ns);
+        let bytes = block.addressed_bytes();
+        // A few objects do not say how many bytes were read on which node.
+        let whole = block.contents != Contents::Objects;
+        let mark = block
+            .mark()
+            .filter(|_| whole && (heap_known || !block.on_heap));
+        let reads = match (fact.node, mark) {
+            (Some(node), Some(mark)) => match self.looked.of(mark) {
+                Some(seen) => NodeReads::of(seen, bytes, node, 1),
+                None => {
+                    block.waiting.add(node);
+                    return Outcome::Applied;
+                }
+            },
+            _ => NodeReads::unknown(block.size_bytes, 1),
+        };
+        block.by_node.add(&reads);
+        self.reads.add(block.rdd, &reads);
+        Outcome::Applied
+    }
+
+    /// The resolver has looked.
+    pub(super) fn looked(&mut self, resolved: Resolved) {
+        self.looked = LastLook::from(resolved);
+        for block in self.blocks.values_mut() {
+            if block.waiting.is_empty() {
+                continue;
+            }
+            let seen = block.mark().and_then(|mark| self.looked.of(mark));
+            if let Some(seen) = seen {
+                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                block.by_node.add(&reads);
+                self.reads.add(block.rdd, &reads);
+            }
+        }
     }
 }
 

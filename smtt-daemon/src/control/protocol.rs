@@ -108,8 +108,9 @@ pub fn degraded(ready: bool, probes: &[ProbeRow], ledger: &[Hop]) -> Vec<String>
         .filter(|probe| matches!(probe.verdict.as_str(), "broken" | "unsupported"))
     {
         // A rung of a ladder that is not there matters only when no other rung holds.
-        // That a machine has no counters is nothing that the daemon could do better.
-        if probe.name == crate::probes::walks::PROBE && probe.verdict == "unsupported" {
+        // That a machine has no counters, or lends its DAMON to somebody else, is nothing that the daemon could do better.
+        let lent = [crate::probes::walks::PROBE, crate::hotness::PROBE];
+        if lent.contains(&probe.name.as_str()) && probe.verdict == "unsupported" {
             continue;
         }
         if probe.verdict == "broken"

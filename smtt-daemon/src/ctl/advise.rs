@@ -60,7 +60,8 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
     }
     for (index, finding) in application.findings.iter().enumerate() {
         text.push('\n');
-        text.push_str(&finding_text(index + 1, finding, output, width));
+        let before = same_remedies(&application.findings, index);
+        text.push_str(&finding_text(index + 1, finding, before, output, width));
     }
     text.push('\n');
     if application.findings.is_empty() {
@@ -113,7 +114,23 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
     text
 }
 
-fn finding_text(number: usize, finding: &Finding, output: Output, width: usize) -> String {
+/// An earlier finding that is helped by the very same: several lines that are said once are read.
+pub(super) fn same_remedies(findings: &[Finding], index: usize) -> Option<usize> {
+    let finding = findings.get(index)?;
+    let same = |earlier: &Finding| earlier.id == finding.id && earlier.remedies == finding.remedies;
+    findings[..index]
+        .iter()
+        .position(same)
+        .filter(|_| !finding.remedies.is_empty())
+}
+
+fn finding_text(
+    number: usize,
+    finding: &Finding,
+    before: Option<usize>,
+    output: Output,
+    width: usize,
+) -> String {
     let mut text = String::new();
     let head = format!("{number}. [{}] {}", finding.severity.word(), finding.title);
     for line in wrapped(&head, width, 0) {
@@ -143,7 +160,11 @@ fn finding_text(number: usize, finding: &Finding, output: Output, width: usize) 
             5,
         );
     }
-    for remedy in &finding.remedies {
+    if let Some(before) = before {
+        let same = format!("what helps: the same as for {}", before + 1);
+        push(&mut text, &same, width, 3);
+    }
+    for remedy in finding.remedies.iter().filter(|_| before.is_none()) {
         push(&mut text, &remedy.why, width, 3);
         for line in &remedy.lines {
             // To be copied: never wrapped by us unless it does not fit at all.
@@ -297,6 +318,17 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part:?} is not in\n{said}");
         }
+        // A second one that is helped by the same does not repeat it.
+        application.findings.push(Finding {
+            title: "RDD 8 is cached".to_owned(),
+            ..application.findings[0].clone()
+        });
+        let twice = text(&advice(&application), OUTPUT, false);
+        assert!(
+            twice.matches("rdd.unpersist()").count() == 1
+                && twice.contains("what helps: the same as for 1"),
+            "{twice}"
+        );
         application.findings.clear();
         let said = text(&advice(&application), OUTPUT, false);
         assert!(

@@ -37,7 +37,7 @@ const COLUMNS: &[Column] = &[
     column("spanning_nodes", "SPANNING", Form::Count, 7),
     column("reads", "READS", Form::Count, 4),
     column("reads_per_minute", "PER MIN", Form::Real, 4),
-    column("accessed_share", "ACCESSED", Form::Share, 4),
+    column("hotness", "ACCESSED", Form::Share, 4),
     column("hot_bytes", "HOT", Form::Bytes, 4),
     column("remote_access_ratio", "REMOTE", Form::Share, 1),
     column("looked_share", "LOOKED", Form::Share, 5),
@@ -212,9 +212,10 @@ fn make_readable(row: &mut Map<String, Value>) {
     row.insert("looked_share".to_owned(), share.into());
     let sample = sample_text(row);
     row.insert("sample".to_owned(), sample.into());
-    let by_damon = row.get("hotness_method").and_then(Value::as_str) == Some("damon");
-    let accessed = row.get("hotness").filter(|_| by_damon).cloned();
-    row.insert("accessed_share".to_owned(), accessed.into());
+    // By reads it is in a column of its own.
+    if row.get("hotness_method").and_then(Value::as_str) != Some("damon") {
+        row.insert("hotness".to_owned(), Value::Null);
+    }
 }
 
 #[cfg(test)]
@@ -230,8 +231,7 @@ mod tests {
         };
         for column in COLUMNS {
             assert!(
-                row.contains_key(column.field)
-                    || matches!(column.field, "looked_share" | "accessed_share"),
+                row.contains_key(column.field) || column.field == "looked_share",
                 "{}",
                 column.field
             );

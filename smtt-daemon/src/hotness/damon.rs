@@ -288,9 +288,7 @@ impl Damon {
                 "DAMON is used by somebody else: it was taken from this daemon".into(),
             ));
         }
-        if self.is_on() {
-            self.write("0/state", "off")?;
-        }
+        self.off()?;
         let regions = ranges.iter().map(|(_, ranges)| ranges.len()).sum::<usize>();
         // As many as there are and no other: none is split at random, and none grows by merging.
         let regions = regions.max(3);
@@ -318,11 +316,19 @@ impl Damon {
         thread.ok_or_else(|| Refusal("DAMON has no thread: it ended at once".into()))
     }
 
+    /// Switches off what runs. It may end by itself at the same moment.
+    fn off(&self) -> Result<(), Refusal> {
+        let on = || self.text("0/state").is_some_and(|state| state == "on");
+        if !on() {
+            return Ok(());
+        }
+        let written = self.write("0/state", "off");
+        if on() { written } else { Ok(()) }
+    }
+
     /// Switches off and takes away what is there.
     fn remove(&self) -> Result<(), Refusal> {
-        if self.text("0/state").is_some_and(|state| state == "on") {
-            self.write("0/state", "off")?;
-        }
+        self.off()?;
         self.write("nr_kdamonds", 0)
     }
 }

@@ -174,6 +174,7 @@ fn every_column_comes_back_as_it_was_written() {
     let mut whole = record(&source, 3);
     whole.kind = Kind::Get;
     whole.activity = Some("evict");
+    whole.contents = Some("array");
     whole.consumer = Some("a, \"b\"".to_owned());
     whole.duration_ns = Some(5);
     whole.ranges = vec![(0x1ff8, 16), (0x3000, 4096), (0x5000, 1)];

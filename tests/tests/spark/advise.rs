@@ -14,6 +14,11 @@ use crate::LOCAL_CLUSTER;
 const UNREAD: &str = "unread </bdi><b>bold</b> & more";
 const READ: &str = "read";
 
+/// MiB of each of two RDDs: more than what a finding about page sizes begins at.
+const LARGE_MIB: u64 = 96;
+/// Most bytes of an RDD on small pages where its executors' heaps are on huge ones: below what a finding needs.
+const SMALL_SHARE: f64 = 0.5;
+
 /// Names of RDDs with a finding of that rule.
 fn named<'a>(advice: &'a Value, rule: &str) -> Vec<&'a str> {
     let findings = advice["applications"][0]["findings"].as_array();
@@ -131,5 +136,91 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
         );
     }
     run.finish(&["read"])?;
+    lab.passed()
+}
+
+/// How transparent huge pages are set on this machine.
+fn huge_pages() -> Result<String> {
+    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")?;
+    let set = text.split(['[', ']']).nth(1);
+    Ok(set.context("no mode of transparent huge pages")?.to_owned())
+}
+
+/// Runs the application with further options of the executors' JVMs until its RDDs are where they stay; returns the
+/// advice and the share of its bytes on small pages.
+fn with_heap_on(lab: &Lab, daemon: &xtask::daemon::Daemon, options: &str) -> Result<(Value, f64)> {
+    let size = LARGE_MIB.to_string();
+    let application = Application::java(
+        &lab.places,
+        LOCAL_CLUSTER,
+        "Unread",
+        &["4", &size, "0", "1"],
+    )?
+    .conf("spark.rdd.compress", "false")
+    .conf("spark.executor.extraJavaOptions", options)
+    .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.open("cached")?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    let sum = |rows: &[Value], of: &dyn Fn(&Value) -> u64| rows.iter().map(of).sum::<u64>();
+    let pages = wait_for("all its bytes are looked at", LIMIT, || {
+        let mut rows = run.rows(daemon, &["pages"])?;
+        rows.retain(|row| row["name"] == READ);
+        let looked = sum(&rows, &|row| row["present_bytes"].as_u64().unwrap_or(0));
+        Ok((looked >= (LARGE_MIB * 15) << 16).then_some(rows))
+    })?;
+    let on = |small: bool| {
+        sum(&pages, &|row| {
+            let sizes = row["page_sizes"].as_array().into_iter().flatten();
+            sizes
+                .filter(|size| (size["page_bytes"].as_u64() < Some(1 << 20)) == small)
+                .filter_map(|size| size["bytes"].as_u64())
+                .sum()
+        })
+    };
+    let share = on(true) as f64 / (on(true) + on(false)).max(1) as f64;
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    run.finish(&["read"])?;
+    Ok((advice, share))
+}
+
+#[test]
+fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones() -> Result<()> {
+    let mode = huge_pages()?;
+    if mode != "madvise" {
+        println!(
+            "skipped: transparent huge pages are set to {mode}, a JVM cannot choose (madvise)"
+        );
+        return Ok(());
+    }
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let (advice, small) = with_heap_on(&lab, &daemon, "-Dsmall.pages=yes")?;
+    println!("{:.1} % of it on small pages", 100.0 * small);
+    assert!(small > 0.99, "{small} of it is on small pages");
+    let found = named(&advice, "small_pages");
+    assert!(found.contains(&READ), "{advice:#}");
+    let findings = advice["applications"][0]["findings"].as_array();
+    let finding = findings
+        .into_iter()
+        .flatten()
+        .find(|finding| finding["id"] == "small_pages")
+        .context("a finding")?;
+    let text = finding.to_string();
+    assert!(
+        text.contains("-XX:+UseTransparentHugePages"),
+        "what helps under {mode}: {finding:#}"
+    );
+    assert!(
+        text.contains("page walks"),
+        "that walks were not measured belongs to it: {finding:#}"
+    );
+
+    let options = "-XX:+UseTransparentHugePages -XX:+AlwaysPreTouch -Xms1024m";
+    let (advice, small) = with_heap_on(&lab, &daemon, options)?;
+    println!("{:.1} % of it on small pages", 100.0 * small);
+    assert!(small < SMALL_SHARE, "{small} of it is on small pages");
+    assert_eq!(named(&advice, "small_pages"), [""; 0], "{advice:#}");
     lab.passed()
 }

@@ -188,8 +188,10 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
 
 fn findings(body: &mut Markup, facts: &Facts) {
     section(body, 0, |body| {
-        for finding in &facts.advice.findings {
-            card(body, finding);
+        let findings = &facts.advice.findings;
+        for (index, finding) in findings.iter().enumerate() {
+            let before = advise::same_remedies(findings, index);
+            card(body, index, finding, before);
         }
         if facts.advice.findings.is_empty() {
             body.line("p", &[], "Nothing was found.");
@@ -236,11 +238,13 @@ fn findings(body: &mut Markup, facts: &Facts) {
     });
 }
 
-fn card(body: &mut Markup, finding: &Finding) {
+fn card(body: &mut Markup, index: usize, finding: &Finding, before: Option<usize>) {
     let class = format!("finding {}", advise::class(finding.severity));
-    body.element("article", &[("class", &class)], |card| {
+    let id = format!("finding-{}", index + 1);
+    body.element("article", &[("class", &class), ("id", &id)], |card| {
         card.element("h3", &[], |h3| {
             h3.line("span", &[("class", "severity")], finding.severity.word());
+            h3.text(&format!("{}. ", index + 1));
             h3.claimed(&finding.title);
         });
         card.element("p", &[("class", "soft")], |line| {
@@ -274,7 +278,19 @@ fn card(body: &mut Markup, finding: &Finding) {
                 }
             });
             columns.element("div", &[], |right| {
-                for remedy in &finding.remedies {
+                if let Some(before) = before {
+                    right.element("p", &[], |line| {
+                        line.text("What helps is the same as for ");
+                        let target = format!("#finding-{}", before + 1);
+                        line.line(
+                            "a",
+                            &[("href", &target)],
+                            &format!("finding {}", before + 1),
+                        );
+                        line.text(".");
+                    });
+                }
+                for remedy in finding.remedies.iter().filter(|_| before.is_none()) {
                     right.line("p", &[], &remedy.why);
                     if !remedy.lines.is_empty() {
                         right.line("pre", &[], &remedy.lines.join("\n"));

@@ -368,7 +368,9 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         Rdd::name,
     )];
     for figure in figures {
-        let words = figure.replace('_', " ");
+        let words = figure
+            .replacen("page_walk", "Page walk", 1)
+            .replace('_', " ");
         columns.push(Column::new(&words, "events, from samples", rdds, |rdd| {
             Cell::maybe(
                 rdd.walk_sum(|figure| figure.events.value as u64, figure),
@@ -394,7 +396,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
             ));
         }
         columns.push(Column::new(
-            "samples",
+            "Samples",
             "samples that these are known from",
             rdds,
             |rdd| Cell::maybe(rdd.walk_sum(|figure| figure.samples, figure), human::count),

@@ -119,7 +119,10 @@ fn cell(row: &mut Markup, cell: &Cell) {
             });
             let words: Vec<String> = parts
                 .iter()
-                .map(|(_, size, name)| format!("{name} {}", percent(*size, all)))
+                // A share stays beside its name where the line is broken.
+                .map(|(_, size, name)| {
+                    format!("{name} {}", percent(*size, all)).replace(' ', "\u{a0}")
+                })
                 .collect();
             inside.line("span", &[("class", "said")], &words.join(", "));
         }),
