@@ -71,7 +71,6 @@ mod tests {
                 kind: schema.kind.0,
                 payload_bytes: text.len() as u32,
                 executor: 1,
-                payload_bytes: text.len() as u32,
                 ..smtt_common::event::RecordHeader::default()
             };
             let event = crate::decode::decode(&header, &text).expect("a fact");
