@@ -25,6 +25,8 @@ const READ_PAGES: usize = 1501;
 const WRITTEN_PAGES: usize = 701;
 const THREADS: u64 = 2;
 const PAD_CALLS: u64 = 5000;
+/// Faults of one RDD that may have entered the kernel's handler a second time.
+const ENTERED_AGAIN: u64 = 4;
 
 /// The forced rungs, with their names in the configuration.
 const RUNGS: [(&str, FaultHook); 4] = [
@@ -41,13 +43,6 @@ struct OwnSlot {
     task_attempt_id: u64,
     stage_id: u32,
     stage_attempt: u32,
-}
-
-/// What one rung counted.
-#[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    read_rdd: u64,
-    written_rdd: u64,
 }
 
 #[test]
@@ -98,17 +93,21 @@ fn every_rung_counts_the_same() {
             "{name}: RDD {READ_RDD} {read:?}, RDD {WRITTEN_RDD} {written:?}, {minflt} by the kernel's own count"
         );
         let all = |row: &FaultCounters| row.read + row.write + row.unknown;
-        assert_eq!(
-            Counted {
-                read_rdd: all(&read),
-                written_rdd: all(&written)
-            },
-            Counted {
-                read_rdd: THREADS * READ_PAGES as u64,
-                written_rdd: THREADS * WRITTEN_PAGES as u64
-            },
-            "{name}"
-        );
+        let exact = [THREADS * READ_PAGES as u64, THREADS * WRITTEN_PAGES as u64];
+        let counted = [all(&read), all(&written)];
+        // Where the handler's entry is what is counted, a fault that had to give up its mapping's lock to somebody
+        // else counts twice: it enters again, and does not say so.
+        let again = if matches!(name, "fentry" | "kprobe") {
+            ENTERED_AGAIN
+        } else {
+            0
+        };
+        for (counted, exact) in counted.into_iter().zip(exact) {
+            assert!(
+                (exact..=exact + again).contains(&counted),
+                "{name}: {counted} counted, {exact} pages were touched"
+            );
+        }
         if name == "software" {
             assert!(!readings.access_known);
             assert_eq!(
@@ -125,7 +124,7 @@ fn every_rung_counts_the_same() {
             );
         }
         assert!(
-            minflt >= all(&read) + all(&written),
+            minflt + 2 * again >= all(&read) + all(&written),
             "{name} counts more than there were: {minflt}"
         );
         tried += 1;
