@@ -356,7 +356,13 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
             let first = u64::from(
                 record["virtual_address"].is_string() || record["virtual_address"].is_u64(),
             );
-            assert_eq!(first + further, told, "not all ranges of {line}");
+            // Of a sample of objects the first one stands for all: they are in the record of the put.
+            let expected = if record["contents"] == "objects" {
+                told.min(1)
+            } else {
+                told
+            };
+            assert_eq!(first + further, expected, "not all ranges of {line}");
             *reads
                 .entry(record["partition"].as_u64().context("no partition")?)
                 .or_default() += 1;
