@@ -141,7 +141,8 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
 
 /// No fact was lost on any hop, and every hop adds up. The end of telling again is no loss where the executor was not
 /// known when it was asked: there is nothing that it could sweep away. Nor is a fact between the moment in which the
-/// library is probed and the one in which the executor is taken in: what is alive is told again after it.
+/// library is probed and the one in which the executor is taken in: what is alive is told again after it. (A span is not;
+/// it is lost, and counted by that name.)
 fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
     let status = daemon.json(&["status"])?;
     let hops = status["ledger"]
