@@ -133,16 +133,16 @@ fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
 pub fn rdds(body: &mut Markup, facts: &Facts) {
     let figures = walk_columns(facts);
     let mut holding: Vec<Rdd<'_>> = grouped(facts);
-    holding.retain(|rdd| {
-        rdd.sum(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes) > 0
-    });
-    holding.sort_by_key(|rdd| {
-        let now = rdd.sum(|row| row.storage_memory_bytes + row.execution_memory_bytes);
-        std::cmp::Reverse((
-            now,
-            rdd.sum(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes),
-        ))
-    });
+    let most = |row: &RddRow| {
+        let storage = row.storage_memory_peak_bytes;
+        storage.saturating_add(row.execution_memory_peak_bytes)
+    };
+    let now = |row: &RddRow| {
+        let storage = row.storage_memory_bytes;
+        storage.saturating_add(row.execution_memory_bytes)
+    };
+    holding.retain(|rdd| rdd.sum(most) > 0);
+    holding.sort_by_key(|rdd| std::cmp::Reverse((rdd.sum(now), rdd.sum(most))));
     body.line("h3", &[], "What they hold, and where");
     if holding.is_empty() {
         body.line(
