@@ -39,6 +39,7 @@ pub(super) async fn run(
         out: BufWriter::new(io::stdout().lock()),
         output,
         csv: query.csv,
+        printed: 0,
     };
     if query.follow && query.folder.is_none() {
         match live(client, &mut printer, query).await {
@@ -123,10 +124,16 @@ fn files(
     loop {
         let (finished, _) = look(folder).map_err(|error| unreadable(folder, error))?;
         if finished.is_empty() && seen.is_empty() && !query.follow {
-            say(&format!(
-                "no finished trace segments in {}: is [trace] enabled, and has a segment's time passed?",
-                folder.display()
-            ));
+            let shown = folder.display();
+            say(&if folder.is_dir() {
+                format!(
+                    "no finished trace segments in {shown}: is [trace] enabled, and has a segment's time passed?"
+                )
+            } else {
+                format!(
+                    "there is no folder {shown}: is [trace] enabled? --folder names another one, --config the daemon's configuration"
+                )
+            });
             return Ok(Exit::Degraded);
         }
         // Those that have been removed need not be remembered.
@@ -149,6 +156,12 @@ fn files(
         }
         printer.out.flush()?;
         if !query.follow {
+            if printer.printed == 0 {
+                say(&format!(
+                    "none of the records in {} is one that was asked for",
+                    folder.display()
+                ));
+            }
             return Ok(exit);
         }
         std::thread::sleep(LOOK);
@@ -160,6 +173,8 @@ struct Printer<Out> {
     out: Out,
     output: Output,
     csv: bool,
+    /// Records so far.
+    printed: u64,
 }
 
 impl<Out: Write> Printer<Out> {
@@ -178,6 +193,7 @@ impl<Out: Write> Printer<Out> {
     }
 
     fn print(&mut self, record: &Record) -> io::Result<()> {
+        self.printed += 1;
         if self.csv {
             writeln!(self.out, "{}", csv(record))
         } else if self.output.json {

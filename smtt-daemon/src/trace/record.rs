@@ -49,6 +49,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every name that a record's kind may have.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        use Kind::{Alive, Allocate, Drop, Free, Get, Move, Put};
+        let facts = [Put, Get, Drop, Move, Allocate, Free, Alive].map(Self::name);
+        let spans = (0..=u8::MAX).filter_map(|code| Activity(code).name());
+        let unknown = [Self::Span(Activity(u8::MAX)).name()];
+        facts.into_iter().chain(spans).chain(unknown).collect()
+    }
+
     /// Its name in the file.
     #[must_use]
     pub fn name(self) -> &'static str {

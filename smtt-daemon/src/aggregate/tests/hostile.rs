@@ -554,9 +554,9 @@ proptest! {
             state.record_history(now);
             let all = Filter::default();
             for by in [PagesBy::Rdd, PagesBy::Block, PagesBy::Task, PagesBy::Executor] {
-                state.list_pages(&all, by);
+                let _ = state.list_pages(&all, by);
             }
-            state.list_tasks(&all);
+            let _ = state.list_tasks(&all);
             for row in rdds(&state) {
                 prop_assert!(row.storage_memory_off_heap_bytes <= row.storage_memory_bytes);
                 prop_assert!(row.execution_memory_off_heap_bytes <= row.execution_memory_bytes);

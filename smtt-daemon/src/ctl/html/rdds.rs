@@ -42,6 +42,19 @@ impl Rdd<'_> {
             .reduce(u64::saturating_add)
     }
 
+    /// How many executors are to hold each of its partitions, by its storage level.
+    fn copies(&self) -> u64 {
+        let words = |level: &str| {
+            let copies = level.split(' ').find_map(|word| word.strip_suffix('x'));
+            copies.and_then(|copies| copies.parse().ok())
+        };
+        let levels = self
+            .rows
+            .iter()
+            .filter_map(|row| row.storage_level.as_deref());
+        levels.filter_map(words).max().unwrap_or(1)
+    }
+
     fn name(&self) -> Cell {
         let name = self
             .rows
@@ -231,15 +244,17 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
         ),
         Column::new(
             "Cached",
-            "partitions in the memory of this worker, of all of the RDD",
+            "partitions in the memory of this worker, of all of the RDD; blocks, where each partition has several",
             rdds,
             |rdd| {
                 let all = rdd.rows.iter().find_map(|row| row.partitions);
+                let copies = rdd.copies();
                 let cached = human::count(rdd.sum(|row| row.partitions_cached));
-                Cell::Value(all.map_or_else(
-                    || cached.clone(),
-                    |all| format!("{cached} of {}", human::count(all)),
-                ))
+                Cell::Value(match all.map(human::count) {
+                    None => cached,
+                    Some(all) if copies > 1 => format!("{cached} of {copies} × {all}"),
+                    Some(all) => format!("{cached} of {all}"),
+                })
             },
         ),
         Column::new(
