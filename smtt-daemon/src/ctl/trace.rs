@@ -21,7 +21,7 @@ use crate::config;
 use crate::control::client::{self, Client, ClientError};
 use crate::trace::folder::{Found, look};
 use crate::trace::follow::LOST;
-use crate::trace::read::Reader;
+use crate::trace::read::{Reader, utc};
 use crate::trace::record::COLUMNS;
 
 /// How often a folder is looked at for new segments.
@@ -249,9 +249,10 @@ fn segment(
     {
         return Ok(());
     }
+    let since = since_ns.map(|since| utc((since / 1000) as i64));
     for record in reader.records().map_err(wrong)? {
         let record = record.map_err(wrong)?;
-        if wanted(query, since_ns, &record) {
+        if wanted(query, since.as_deref(), &record) {
             printer.print(&record)?;
         }
     }
@@ -266,7 +267,8 @@ fn word<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     record.get(name)?.as_str()
 }
 
-fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
+/// Whether a record is asked for. Times are compared as texts, which all have the same form.
+fn wanted(query: &TraceQuery, since: Option<&str>, record: &Record) -> bool {
     let same = |asked: Option<u32>, name| {
         asked.is_none_or(|asked| number(record, name) == Some(u64::from(asked)))
     };
@@ -283,7 +285,7 @@ fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
         && same(query.rdd, "rdd_id")
         && same(stage, "stage_id")
         && same(attempt, "stage_attempt")
-        && since_ns.is_none_or(|since| number(record, "time_ns").unwrap_or(0) >= since)
+        && since.is_none_or(|since| word(record, "time").is_some_and(|time| time >= since))
 }
 
 #[cfg(test)]
@@ -301,7 +303,7 @@ mod tests {
     #[test]
     fn filters_hold_together() {
         let row = record(
-            json!({"time_ns": 100, "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
+            json!({"time": utc(100), "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
         );
         let query = |rdd, stage| TraceQuery {
             rdd,
@@ -309,9 +311,13 @@ mod tests {
             ..TraceQuery::default()
         };
         assert!(wanted(&query(Some(7), Some((3, None))), None, &row));
-        assert!(wanted(&query(None, Some((3, Some(1)))), Some(100), &row));
+        assert!(wanted(
+            &query(None, Some((3, Some(1)))),
+            Some(&utc(100)),
+            &row
+        ));
         assert!(!wanted(&query(None, Some((3, Some(0)))), None, &row));
         assert!(!wanted(&query(Some(8), None), None, &row));
-        assert!(!wanted(&query(None, None), Some(101), &row));
+        assert!(!wanted(&query(None, None), Some(&utc(101)), &row));
     }
 }
