@@ -212,6 +212,7 @@ fn blocks_that_come_back_are_found_by_their_share() {
     assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
     view.rdds[0].blocks_stored_again = 10;
     view.rdds[0].storage_level = Some("Memory Deserialized 1x Replicated".to_owned());
+    view.pages[0].sampled_objects = Some(64);
     let advice = advise(&view, &around());
     let finding = found(&advice, "evicted_and_stored_again").expect("found");
     assert_eq!(finding.cost.share, Some(0.25));
@@ -221,6 +222,21 @@ fn blocks_that_come_back_are_found_by_their_share() {
         "{said}"
     );
     assert!(said.contains("spark.memory.fraction"), "{said}");
+    // A cached DataFrame has no objects that could be serialised.
+    view.pages[0].sampled_objects = None;
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    assert!(!lines(finding).contains("MEMORY_ONLY_SER"), "{finding:?}");
+    // Python has no level of that name.
+    view.rdds[0].storage_level = Some("Memory Serialized 1x Replicated".to_owned());
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    let why: String = finding
+        .remedies
+        .iter()
+        .map(|one| one.why.as_str())
+        .collect();
+    assert!(why.contains("in Python MEMORY_AND_DISK"), "{why}");
     view.rdds[0].blocks_stored = 200;
     assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
 }
