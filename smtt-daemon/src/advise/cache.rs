@@ -77,7 +77,10 @@ pub(super) fn never_read(view: &View) -> Outcome {
         Some(Finding {
             id: ID.to_owned(),
             severity: Severity::of_share(cost),
-            title: format!("{} is cached ({}) and was never read", rdd.label(), human::bytes(peak)),
+            title: match (rdd.label(), human::bytes(peak)) {
+                (label, peak) if now > 0 => format!("{label} is cached ({peak}) and was never read"),
+                (label, peak) => format!("{label} was cached ({peak}) and never read"),
+            },
             subject: rdd.subject(view),
             window: "since its first block was stored".to_owned(),
             numbers,

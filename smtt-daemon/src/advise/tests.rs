@@ -184,7 +184,14 @@ fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
     assert_eq!(finding.cost.share, Some(0.5));
     assert_eq!(finding.severity, Severity::High);
     assert!(lines(finding).contains("unpersist"));
+    assert!(finding.title.contains("is cached"), "{}", finding.title);
     assert_eq!(advice.findings.len(), 1);
+    // It has been unpersisted meanwhile.
+    let mut gone = view.clone();
+    gone.rdds[1].storage_memory_bytes = 0;
+    let advice = advise(&gone, &around());
+    let finding = found(&advice, "never_read").expect("found");
+    assert!(finding.title.contains("was cached"), "{}", finding.title);
     // Read on another executor of this worker.
     let mut elsewhere = view.clone();
     elsewhere.rdds.push(RddRow {
