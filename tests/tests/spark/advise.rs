@@ -1,10 +1,11 @@
 //! Findings and the page of a real application: what it caches and never reads is found, what it reads is not, and the
 //! page says of storage memory what Spark says.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{LIMIT, Lab};
+use smtt_tests::lab::{LIMIT, Lab, Run};
 use smtt_tests::truth::same_storage;
+use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
@@ -148,7 +149,7 @@ fn huge_pages() -> Result<String> {
 
 /// Runs the application with further options of the executors' JVMs until its RDDs are where they stay; returns the
 /// advice and the share of its bytes on small pages.
-fn with_heap_on(lab: &Lab, daemon: &xtask::daemon::Daemon, options: &str) -> Result<(Value, f64)> {
+fn with_heap_on(lab: &Lab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
     let application = Application::java(
         &lab.places,
@@ -222,5 +223,128 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small < SMALL_SHARE, "{small} of it is on small pages");
     assert_eq!(named(&advice, "small_pages"), [""; 0], "{advice:#}");
+    lab.passed()
+}
+
+/// What Spark's REST API says of all tasks of an application.
+#[derive(Debug, Default)]
+struct SparkTasks {
+    /// Bytes in memory that were written to disk because there was no room.
+    spilled_bytes: u64,
+    /// The same on the disk.
+    spilled_disk_bytes: u64,
+    /// Time in which tasks ran, and from their launch to their end as the driver saw it, in milliseconds.
+    ran_ms: u64,
+    took_ms: u64,
+    tasks: u64,
+}
+
+fn spark_tasks(run: &Run) -> Result<SparkTasks> {
+    let mut sum = SparkTasks::default();
+    let stages = run.submitted.rest("stages")?;
+    for stage in stages.as_array().context("no stages")? {
+        let id = &stage["stageId"];
+        let of = |field: &str| {
+            stage[field]
+                .as_u64()
+                .with_context(|| format!("no {field} in {stage}"))
+        };
+        sum.spilled_bytes += of("memoryBytesSpilled")?;
+        sum.spilled_disk_bytes += of("diskBytesSpilled")?;
+        let tasks = run.submitted.rest(&format!("stages/{id}/0/taskList"))?;
+        for task in tasks.as_array().context("no tasks")? {
+            sum.tasks += 1;
+            sum.ran_ms += task["taskMetrics"]["executorRunTime"]
+                .as_u64()
+                .with_context(|| format!("no executorRunTime in {task}"))?;
+            sum.took_ms += task["duration"]
+                .as_u64()
+                .with_context(|| format!("no duration in {task}"))?;
+        }
+    }
+    Ok(sum)
+}
+
+/// The finding of that rule, and the check that looked for it.
+fn of_rule<'a>(advice: &'a Value, rule: &str) -> (Option<&'a Value>, Option<&'a Value>) {
+    let of = |list: &str| {
+        let list = advice["applications"][0][list].as_array();
+        list.into_iter().flatten().find(|row| row["id"] == rule)
+    };
+    (of("findings"), of("checks"))
+}
+
+/// A number of a finding.
+fn number(finding: &Value, what: &str) -> Result<u64> {
+    let numbers = finding["numbers"].as_array();
+    let mut numbers = numbers.into_iter().flatten();
+    numbers
+        .find(|number| number["what"] == what)
+        .and_then(|number| number["value"].as_u64())
+        .with_context(|| format!("no {what} in {finding:#}"))
+}
+
+/// Shuffles with so large a part of the heap for Spark's memory; returns what Spark and what the daemon say.
+fn shuffled(lab: &Lab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
+        .conf("spark.memory.fraction", fraction)
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.reach("shuffled")?;
+    let id = run.submitted.application_id()?;
+    wait_for("the ends of all tasks have come", LIMIT, || {
+        let tasks = run.rows(daemon, &["tasks"])?;
+        let ended = tasks.iter().filter(|task| task["state"] == "succeeded");
+        Ok((ended.count() as u64 == spark_tasks(&run)?.tasks).then_some(()))
+    })?;
+    let (spark, advice) = (spark_tasks(&run)?, daemon.json(&["advise", "--app", &id])?);
+    run.finish(&["shuffled"])?;
+    Ok((spark, advice))
+}
+
+#[test]
+fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    // A task has 21 MiB of execution memory for 48.
+    let (spark, advice) = shuffled(&lab, &daemon, "0.03")?;
+    let (finding, check) = of_rule(&advice, "spilling");
+    println!("{spark:?}, {check:?}, {finding:#?}");
+    ensure!(spark.spilled_disk_bytes > 96 << 20, "{spark:?}");
+    let finding = finding.with_context(|| format!("{spark:?}, {advice:#}"))?;
+    let (task_ns, spill_ns) = (
+        number(finding, "time of ended tasks")?,
+        number(finding, "time in them")?,
+    );
+    ensure!(
+        (spark.ran_ms * 1_000_000..=(spark.took_ms + spark.tasks) * 1_000_000).contains(&task_ns),
+        "{task_ns} ns of {spark:?}"
+    );
+    ensure!(spill_ns < task_ns, "{spill_ns} of {task_ns} ns");
+    // A task spills when it has no more, and then all that it has: each spill is counted, and counted once.
+    let spills = number(finding, "spills of 1 ms or more")?;
+    let numbers = finding["numbers"].as_array().into_iter().flatten();
+    let peak = numbers
+        .filter(|number| number["unit"] == "bytes")
+        .find_map(|number| number["value"].as_u64())
+        .with_context(|| format!("no bytes in {finding:#}"))?;
+    ensure!(
+        (spark.spilled_bytes..spark.spilled_bytes * 3 / 2).contains(&(spills * peak)),
+        "{spills} spills of {peak} bytes at most, Spark says {spark:?}"
+    );
+
+    let (spark, advice) = shuffled(&lab, &daemon, "0.6")?;
+    let (finding, check) = of_rule(&advice, "spilling");
+    println!("{spark:?}, {check:?}");
+    ensure!(
+        (spark.spilled_bytes, spark.spilled_disk_bytes) == (0, 0),
+        "there was room: {spark:?}"
+    );
+    ensure!(finding.is_none(), "Spark has not spilled: {finding:#?}");
+    let looked = check.context("the rule was not checked")?["why"].to_string();
+    ensure!(
+        looked.contains("0 spills"),
+        "Spark has not spilled, and {looked} were seen"
+    );
     lab.passed()
 }

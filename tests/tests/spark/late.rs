@@ -24,11 +24,13 @@ fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
 
 /// What was told again came whole: else nothing of it would show what is gone.
 fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
-    for executor in run.rows(daemon, &["executors"])? {
-        let kinds = &executor["facts_by_kind"];
-        assert_eq!(kinds["resyncDone"].as_u64(), Some(1), "{executor:#}");
-        assert_eq!(kinds["resyncTold"].as_u64(), Some(2), "{executor:#}");
-    }
+    wait_for("everything has been told again", FOUND_WITHIN, || {
+        let ended = run.rows(daemon, &["executors"])?.into_iter().all(|row| {
+            let kinds = &row["facts_by_kind"];
+            kinds["resyncDone"].as_u64() >= Some(1) && kinds["resyncTold"].as_u64() >= Some(2)
+        });
+        Ok(ended.then_some(()))
+    })?;
     let status = daemon.json(&["status"])?;
     let mut hops = status["ledger"].as_array().into_iter().flatten();
     assert!(
