@@ -1,6 +1,9 @@
 //! Findings and the page of a real application: what it caches and never reads is found, what it reads is not, and the
 //! page says of storage memory what Spark says.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_tests::lab::{LIMIT, Lab, Run};
@@ -346,5 +349,135 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
         looked.contains("0 spills"),
         "Spark has not spilled, and {looked} were seen"
     );
+    lab.passed()
+}
+
+/// What became of the blocks of an RDD in memory: stored, of them of blocks that had been there before, and left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Blocks {
+    stored: u64,
+    again: u64,
+    left: u64,
+}
+
+/// The blocks of each RDD by the updates in Spark's event log.
+fn logged(log: &Path) -> Result<BTreeMap<u64, Blocks>> {
+    let mut rdds: BTreeMap<u64, Blocks> = BTreeMap::new();
+    // Whether a block is in memory of an executor, for those that ever were.
+    let mut there: BTreeMap<(String, String), bool> = BTreeMap::new();
+    let text = std::fs::read_to_string(log)?;
+    // A line that is being written is not complete yet: it has no line's end.
+    let lines = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    for line in lines.filter(|line| line.contains("SparkListenerBlockUpdated")) {
+        let event: Value = serde_json::from_str(line)?;
+        let update = &event["Block Updated Info"];
+        let id = update["Block ID"].as_str().context("no block id")?;
+        let Some(rdd) = id.strip_prefix("rdd_").and_then(|id| id.split('_').next()) else {
+            continue;
+        };
+        let executor = update["Block Manager ID"]["Executor ID"].as_str();
+        let key = (executor.context("no executor")?.to_owned(), id.to_owned());
+        let now = update["Storage Level"]["Use Memory"] == true
+            && update["Memory Size"].as_u64() > Some(0);
+        let before = there.insert(key, now);
+        let blocks = rdds.entry(rdd.parse()?).or_default();
+        blocks.stored += u64::from(now && before != Some(true));
+        blocks.again += u64::from(now && before == Some(false));
+        blocks.left += u64::from(!now && before == Some(true));
+    }
+    Ok(rdds)
+}
+
+#[test]
+fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_them() -> Result<()>
+{
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let events = lab.folder().join("events");
+    std::fs::create_dir(&events)?;
+    // One executor: what comes back comes back to where it was. It has 289 MiB for blocks.
+    let job = ["8", "192", "3"];
+    let application = Application::java(&lab.places, "local-cluster[1,1,1024]", "Evicting", &job)?
+        .conf("spark.rdd.compress", "false")
+        .conf("spark.memory.fraction", "0.4")
+        .conf("spark.memory.offHeap.enabled", "true")
+        .conf("spark.memory.offHeap.size", "128m")
+        .conf("spark.eventLog.enabled", "true")
+        .conf(
+            "spark.eventLog.dir",
+            &format!("file://{}", events.display()),
+        )
+        .conf("spark.eventLog.rolling.enabled", "false")
+        .conf("spark.eventLog.compress", "false")
+        .conf("spark.eventLog.logBlockUpdates.enabled", "true")
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    let log = events.join(format!("{id}.inprogress"));
+    let mut last = String::new();
+    let agreed = wait_for("both sides know the same blocks", LIMIT, || {
+        let logged = logged(&log)?;
+        let rows = run.rows(&daemon, &["rdds"])?;
+        let mut seen = BTreeMap::new();
+        // Broadcasts are blocks of no RDD.
+        for row in rows.iter().filter(|row| row["rdd_id"].is_u64()) {
+            let of = |field: &str| row[field].as_u64().unwrap_or(0);
+            let blocks = Blocks {
+                stored: of("blocks_stored"),
+                again: of("blocks_stored_again"),
+                left: of("blocks_removed"),
+            };
+            if blocks.stored > 0 {
+                seen.insert(of("rdd_id"), blocks);
+            }
+        }
+        last = format!("Spark's event log {logged:?}, seen {seen:?}");
+        Ok((seen == logged && logged.len() == 3).then_some((logged, rows)))
+    });
+    let (logged, rows) = agreed.with_context(|| last.clone())?;
+    println!("{last}");
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    let findings = advice["applications"][0]["findings"].as_array();
+    let mut found = Vec::new();
+    for finding in findings.into_iter().flatten() {
+        if finding["id"] != "evicted_and_stored_again" {
+            continue;
+        }
+        let rdd = finding["subject"]["rdd_id"]
+            .as_u64()
+            .with_context(|| format!("no RDD in {finding:#}"))?;
+        let said = Blocks {
+            stored: number(finding, "blocks stored")?,
+            again: number(
+                finding,
+                "of them, of partitions that had left memory (at least)",
+            )?,
+            left: number(finding, "blocks that left memory")?,
+        };
+        ensure!(
+            logged.get(&rdd) == Some(&said),
+            "Spark's event log says {:?}: {finding:#}",
+            logged.get(&rdd)
+        );
+        let evicted = number(finding, "of them, evicted because others needed the room")?;
+        ensure!(evicted == said.left, "nobody unpersisted any: {finding:#}");
+        found.push(rdd);
+    }
+    // In three passes each of the two comes back twice, at least as far as it does not fit beside the other.
+    for row in &rows {
+        let (Some(rdd), Some(name)) = (row["rdd_id"].as_u64(), row["name"].as_str()) else {
+            continue;
+        };
+        let expected = matches!(name, "one" | "other");
+        ensure!(
+            found.contains(&rdd) == expected,
+            "{name}: {:?}, {advice:#}",
+            logged.get(&rdd)
+        );
+    }
+    run.finish(&["read"])?;
     lab.passed()
 }
