@@ -77,6 +77,8 @@ coded! {
         CONSUMER_USED = 17 "consumer_used",
         /// All addresses on the Java heap are known again after a collection.
         ADDRESSES_TOLD = 18 "addresses_told",
+        /// So many facts have been told again up to now.
+        RESYNC_TOLD = 19 "resync_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

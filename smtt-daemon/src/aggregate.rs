@@ -16,6 +16,7 @@ mod memory;
 mod pages;
 mod rdd;
 mod reads;
+mod resync;
 mod task;
 mod uses;
 pub mod view;
@@ -43,7 +44,7 @@ use crate::probes::{PageWalkReadings, Readings};
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
 use smtt_common::settings::executor_pid;
 use smtt_common::walk::WalkCounters;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 /// Executors without a row whose kernel totals are remembered.
 const STRANGERS_MAX: usize = 1024;
@@ -353,12 +354,22 @@ impl State {
         }
     }
 
-    /// The daemon asked an executor to tell everything again. When the marker says that it is done, what it has
-    /// not told since is gone.
+    /// The daemon asked an executor to tell everything again. When the marker says that it is done and all that it told
+    /// has come, what it has not told since is gone.
     pub fn resync_requested(&mut self, executor: u64, request: u64, now_ns: u64) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.resync_requested(request, now_ns);
         }
+    }
+
+    /// Executors whose last resync lost facts on the way: they are to be asked once more.
+    #[must_use]
+    pub fn resyncs_wanted(&self) -> BTreeSet<u64> {
+        let wanted = |executor: &Executor| executor.died_ns.is_none() && executor.resync_wanted();
+        let all = self.executors.iter();
+        all.filter(|(_, executor)| wanted(executor))
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     /// The executor's process is gone, seen in another way than by its own record.

@@ -71,6 +71,13 @@ pub enum Fact {
         /// Facts with new addresses that were told since the last of these facts, or since the last resync.
         moved_facts: u64,
     },
+    /// The thread that tells everything again has told so many facts up to now.
+    ResyncTold {
+        /// The request that is being served.
+        request: u64,
+        /// Facts since the first of these, which has 0.
+        facts: u64,
+    },
     /// Everything alive has been told again.
     ResyncDone {
         /// The request that was served.

@@ -385,7 +385,8 @@ impl Middle {
                 // Files are read before the state is locked.
                 let slots = self.executors.slots_say();
                 let collections: Vec<_> = self.executors.collections().collect();
-                let healed = self.executors.heal(&readings, now);
+                let wanted = self.shared.state().resyncs_wanted();
+                let healed = self.executors.heal(&readings, &wanted, now);
                 let dead = self.executors.dead();
                 let forgotten = {
                     let mut state = self.shared.state();

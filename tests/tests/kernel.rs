@@ -27,6 +27,8 @@ mod nodes;
 mod page_limits;
 #[path = "kernel/pages.rs"]
 mod pages;
+#[path = "kernel/resync.rs"]
+mod resync;
 #[path = "kernel/walk_verdicts.rs"]
 mod walk_verdicts;
 #[path = "kernel/walks.rs"]

@@ -30,6 +30,8 @@ mod matrix;
 mod pages;
 #[path = "spark/python.rs"]
 mod python;
+#[path = "spark/slow_disk.rs"]
+mod slow_disk;
 #[path = "spark/storage.rs"]
 mod storage;
 #[path = "spark/tasks.rs"]

@@ -20,6 +20,9 @@ pub struct Schema {
     pub strings: &'static [&'static str],
 }
 
+/// Entry points that libraries of earlier markers do not have: one without them is probed all the same.
+pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD];
+
 /// What the exported name of every entry point starts with.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
 /// File name of the native library.
@@ -283,6 +286,16 @@ pub const MARKER_FACTS: &[Schema] = &[
         // collection: how many had ended, and none begun since, when every address was looked up; moved_facts: facts
         // that told new addresses since the last of these, or since the last resync; heap_addresses: as in the header.
         words: &["collection", "moved_facts", "heap_addresses"],
+        ranges: false,
+        strings: &[],
+    },
+    Schema {
+        kind: Kind::RESYNC_TOLD,
+        entry: "resyncTold",
+        // Told by the thread that tells everything again, and by no other: first with 0, then, before RESYNC_DONE, with
+        // the number of facts of any kind that it has told in between. Who counts those of that thread that came knows
+        // whether any was lost.
+        words: &["request", "facts"],
         ranges: false,
         strings: &[],
     },

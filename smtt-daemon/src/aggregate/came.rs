@@ -24,6 +24,11 @@ impl Came {
     }
 }
 
+/// Whether the marker told it, not the kernel side by itself.
+pub(super) fn is_told(fact: &Fact) -> bool {
+    entry(fact).is_some()
+}
+
 /// The marker's entry point; `None` for what the kernel side says by itself.
 fn entry(fact: &Fact) -> Option<&'static str> {
     Some(match fact {
@@ -47,6 +52,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ConsumerUsed(_) => "consumerUsed",
         Fact::Span(_) => "span",
         Fact::PythonWorker(_) => "pythonWorker",
+        Fact::ResyncTold { .. } => "resyncTold",
         Fact::ResyncDone { .. } => "resyncDone",
         Fact::AddressesTold { .. } => "addressesTold",
     })

@@ -6,6 +6,7 @@ use super::history::History;
 use super::memory::Memory;
 use super::pages::{Mark, Seen};
 use super::rdd::{Peak, Rdd};
+use super::resync::{End, Resync};
 use super::task::{OverCap, TaskState, Tasks};
 use super::uses::Left;
 use super::walks::{LATE_NS, Meaning, Walks};
@@ -32,13 +33,6 @@ pub struct Spans {
     pub count: u64,
     /// Sum of their durations in nanoseconds.
     pub duration_ns: u64,
-}
-
-/// A resync that was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Resync {
-    request: u64,
-    since_ns: u64,
 }
 
 /// What a marker says in its slot file.
@@ -107,7 +101,7 @@ pub struct Executor {
     pub slots: Option<SlotsSay>,
     /// Ended tasks whose last samples may still come, the oldest first.
     finishing: VecDeque<(u64, u64)>,
-    resync: Option<Resync>,
+    resync: Resync,
 }
 
 impl Executor {
@@ -278,6 +272,7 @@ impl Executor {
     pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
         let now_ns = event.time_ns;
         self.came.count(&event.fact);
+        self.resync.see(&event);
         let outcome = self.apply_living(event, limits);
         if self.died_ns.is_some() {
             // Told before it died and arrived after: nothing of it is held or runs any more.
@@ -328,7 +323,7 @@ impl Executor {
             Fact::TaskStarted(fact) => {
                 return room(
                     self.tasks
-                        .started(&fact, self.resync.is_some(), now_ns, caps),
+                        .started(&fact, self.resync.is_under_way(), now_ns, caps),
                 );
             }
             Fact::TaskEnded(fact) => {
@@ -382,7 +377,7 @@ impl Executor {
                     self.heap.moved();
                 }
                 self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
-                let resync = self.resync.map(|resync| resync.request);
+                let resync = self.resync.id();
                 let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
                 self.tasks.memory_changed(fact.task_attempt_id, change);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
@@ -427,6 +422,8 @@ impl Executor {
                 collection,
                 moved_facts,
             } => self.heap.addresses_told(collection, moved_facts, now_ns),
+            // Counted before anything else.
+            Fact::ResyncTold { .. } => {}
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
@@ -508,22 +505,28 @@ impl Executor {
     }
 
     /// A resync was asked for.
-    pub(super) fn resync_requested(&mut self, request: u64, now_ns: u64) {
-        self.resync = Some(Resync {
-            request,
-            since_ns: now_ns,
-        });
+    pub(super) const fn resync_requested(&mut self, request: u64, now_ns: u64) {
+        self.resync.asked(request, now_ns);
+    }
+
+    /// Whether the last resync lost facts on the way, and none was asked for since.
+    #[must_use]
+    pub const fn resync_wanted(&self) -> bool {
+        self.resync.is_wanted_again()
     }
 
     fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
-        let Some(resync) = self.resync.filter(|resync| resync.request == request) else {
+        let end = self.resync.ended(request);
+        if end == End::NotAsked {
             return Outcome::Ignored("resync_not_requested");
+        }
+        self.heap.told_again(end != End::Incomplete);
+        let End::Complete(since_ns) = end else {
+            return Outcome::Ignored("resync_incomplete");
         };
-        self.resync = None;
-        self.heap.told_again();
-        self.memory.sweep(resync.since_ns);
+        self.memory.sweep(since_ns);
         self.tasks
-            .sweep(resync.since_ns, now_ns, limits.stages_per_executor);
+            .sweep(since_ns, now_ns, limits.stages_per_executor);
         Outcome::Applied
     }
 
@@ -543,7 +546,7 @@ impl Executor {
         self.threads.clear();
         self.python_workers.clear();
         self.children.clear();
-        self.resync = None;
+        self.resync = Resync::default();
     }
 
     /// Drops pages of tasks that ended a while ago: their freeing was lost on the way.

@@ -146,10 +146,10 @@ impl Heap {
         });
     }
 
-    /// Everything alive was told again.
-    pub(super) fn told_again(&mut self) {
+    /// Everything alive was told again. Where not all of it came, `complete` is false, an address may be out of date.
+    pub(super) fn told_again(&mut self, complete: bool) {
         self.moves = 0;
-        self.moves_lost = false;
+        self.moves_lost = !complete;
         // The marker says after it where it stands.
         self.told = None;
     }
@@ -217,7 +217,14 @@ mod tests {
         heap.moved();
         heap.addresses_told(2, 1, 200);
         assert_eq!(heap.trust(), Trust::Stale);
-        heap.told_again();
+        heap.told_again(false);
+        heap.addresses_told(2, 0, 250);
+        assert_eq!(
+            heap.trust(),
+            Trust::Stale,
+            "of what was told again some was lost"
+        );
+        heap.told_again(true);
         assert_eq!(heap.trust(), Trust::Stale);
         heap.addresses_told(2, 0, 300);
         assert_eq!(heap.trust(), Trust::Current);

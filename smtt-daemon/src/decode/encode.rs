@@ -265,6 +265,9 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             Kind::ADDRESSES_TOLD,
             payload(&[*collection, *moved_facts, 0], &[], &[]),
         ),
+        Fact::ResyncTold { request, facts } => {
+            (Kind::RESYNC_TOLD, payload(&[*request, *facts], &[], &[]))
+        }
         Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
         Fact::ProcessGone { exec, is_executor } => (

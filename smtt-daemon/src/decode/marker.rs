@@ -104,6 +104,10 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
         Kind::RESYNC_DONE => Fact::ResyncDone {
             request: fields.word("request"),
         },
+        Kind::RESYNC_TOLD => Fact::ResyncTold {
+            request: fields.word("request"),
+            facts: fields.word("facts"),
+        },
         Kind::ADDRESSES_TOLD => Fact::AddressesTold {
             collection: fields.word("collection"),
             moved_facts: fields.word("moved_facts"),

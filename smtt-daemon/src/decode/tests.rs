@@ -336,6 +336,8 @@ fn fact() -> impl Strategy<Value = Fact> {
                 })
             }),
         any::<u64>().prop_map(|request| Fact::ResyncDone { request }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(request, facts)| Fact::ResyncTold { request, facts }),
         (any::<u64>(), any::<u64>()).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
             collection,
             moved_facts

@@ -1,7 +1,7 @@
 //! The executors that are alive, seen from outside: their slot files, requests to tell everything again, and those
 //! that ended without a word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,9 +51,10 @@ impl Asking {
         }
     }
 
-    /// Whether it is to be asked now, with so many facts lost up to now.
-    const fn is_due(&self, lost: u64, now_ns: u64) -> bool {
-        lost > self.lost_then && now_ns.saturating_sub(self.asked_ns) >= self.pause_ns
+    /// Whether it is to be asked now, with so many facts lost up to now; `wanted` says that some of them were seen to be
+    /// missing when it told everything again.
+    const fn is_due(&self, lost: u64, wanted: bool, now_ns: u64) -> bool {
+        (wanted || lost > self.lost_then) && now_ns.saturating_sub(self.asked_ns) >= self.pause_ns
     }
 
     /// It was asked, with so many facts lost up to now. Losses that come as soon as it may be asked again are those of
@@ -170,14 +171,20 @@ impl Executors {
         })
     }
 
-    /// Asks executors that lost facts on the way to tell everything again.
-    pub fn heal(&mut self, readings: &Readings, now_ns: u64) -> Vec<(u64, u64)> {
+    /// Asks executors that lost facts on the way to tell everything again: by the kernel side's counts, and those that
+    /// are `wanted` because what they told again did not come whole.
+    pub fn heal(
+        &mut self,
+        readings: &Readings,
+        wanted: &BTreeSet<u64>,
+        now_ns: u64,
+    ) -> Vec<(u64, u64)> {
         let mut asked = Vec::new();
         for (key, counters) in &readings.executors {
             let lost =
                 counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
             let open = self.open.get(key);
-            if !open.is_some_and(|open| open.asking.is_due(lost, now_ns)) {
+            if !open.is_some_and(|open| open.asking.is_due(lost, wanted.contains(key), now_ns)) {
                 continue;
             }
             let request = self.next_request(now_ns);
@@ -186,7 +193,7 @@ impl Executors {
             {
                 tracing::info!(
                     pid = executor_pid(*key),
-                    lost = lost - open.asking.lost_then,
+                    lost = lost.saturating_sub(open.asking.lost_then),
                     "facts were lost: the executor is asked to tell everything again"
                 );
                 open.asking.asked(lost, now_ns);
@@ -280,7 +287,7 @@ mod tests {
         let (mut lost, mut pauses, mut before) = (0, Vec::new(), 0);
         for second in 1..=600 {
             lost += 1;
-            if asking.is_due(lost, second * S) {
+            if asking.is_due(lost, false, second * S) {
                 asking.asked(lost, second * S);
                 pauses.push(second - before);
                 before = second;
@@ -288,9 +295,12 @@ mod tests {
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 160]);
         // Without further losses nobody asks; after a long time without any the next loss is a new burst.
-        assert!(!asking.is_due(asking.lost_then, 2000 * S));
-        assert!(asking.is_due(lost + 1, 2000 * S));
+        assert!(!asking.is_due(asking.lost_then, false, 2000 * S));
+        assert!(asking.is_due(lost + 1, false, 2000 * S));
         asking.asked(lost + 1, 2000 * S);
-        assert!(asking.is_due(lost + 2, 2005 * S));
+        assert!(asking.is_due(lost + 2, false, 2005 * S));
+        // What did not come whole is asked for without a further loss, and no sooner.
+        assert!(!asking.is_due(lost + 1, true, 2004 * S));
+        assert!(asking.is_due(lost + 1, true, 2005 * S));
     }
 }

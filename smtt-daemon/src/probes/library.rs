@@ -10,7 +10,7 @@ use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use smtt_common::event::MARKER_FACTS;
-use smtt_common::event::marker::SYMBOL_PREFIX;
+use smtt_common::event::marker::{LATER_KINDS, SYMBOL_PREFIX};
 
 use super::{Verdict, VerdictState};
 
@@ -117,7 +117,7 @@ fn program(ebpf: &mut Ebpf) -> anyhow::Result<&mut UProbe> {
         .try_into()?)
 }
 
-/// Checks every entry point first, then attaches: a library is probed whole or not at all.
+/// Checks every entry point first, then attaches: a library is probed whole, as its version has it, or not at all.
 fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
     let bytes =
         std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -126,6 +126,9 @@ fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
     let mut entries = Vec::with_capacity(MARKER_FACTS.len());
     for fact in MARKER_FACTS {
         let name = format!("{SYMBOL_PREFIX}{}", fact.entry);
+        if LATER_KINDS.contains(&fact.kind) && symbol(&elf, &name).is_none() {
+            continue;
+        }
         let offset =
             pad_offset(&elf, &name).with_context(|| format!("{} is not probed", path.display()))?;
         entries.push((fact.kind, offset));
@@ -143,14 +146,19 @@ fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn symbol<'data, 'file>(
+    elf: &'file object::File<'data>,
+    name: &str,
+) -> Option<object::Symbol<'data, 'file>> {
+    elf.dynamic_symbols()
+        .find(|symbol| symbol.name() == Ok(name))
+}
+
 /// File offset of an entry point whose first instruction is the pad.
 fn pad_offset(elf: &object::File<'_>, name: &str) -> anyhow::Result<u64> {
-    let symbol = elf
-        .dynamic_symbols()
-        .find(|symbol| symbol.name() == Ok(name))
-        .with_context(|| {
-            format!("entry point {name} is missing: the library is of another version")
-        })?;
+    let symbol = symbol(elf, name).with_context(|| {
+        format!("entry point {name} is missing: the library is of another version")
+    })?;
     let section = elf.section_by_index(
         symbol
             .section_index()

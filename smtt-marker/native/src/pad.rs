@@ -61,6 +61,7 @@ pads! {
     Java_io_smtt_marker_Native_pythonWorker "pythonWorker",
     Java_io_smtt_marker_Native_resyncDone "resyncDone",
     Java_io_smtt_marker_Native_addressesTold "addressesTold",
+    Java_io_smtt_marker_Native_resyncTold "resyncTold",
 }
 
 /// Whether two names are the same; usable at compile time.

@@ -13,6 +13,8 @@ mod hot;
 mod marker;
 #[path = "workload/pages.rs"]
 mod pages;
+#[path = "workload/resync.rs"]
+mod resync;
 #[path = "workload/scenario.rs"]
 mod scenario;
 #[path = "workload/walks.rs"]
@@ -83,6 +85,7 @@ fn main() -> Result<()> {
         "leader" => scenario::leader,
         "exec" => scenario::exec,
         "late" => scenario::late,
+        "resync" => resync::resync,
         "pages" => pages::pages,
         "latency" => pages::latency,
         "hot" => hot::hot,

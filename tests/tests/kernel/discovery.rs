@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::event::Kind;
-use smtt_common::event::marker::LIBRARY_NAME;
+use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_daemon::discover::Discoverer;
 use smtt_daemon::probes::FaultHook;
 
@@ -132,6 +132,24 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
         .err()
         .context("a library with a wrong pad is probed")?;
     ensure!(format!("{refused:#}").contains("pad"), "{refused:#}");
+    // A marker of before has fewer entry points; those that always were must be there.
+    let library = std::fs::read(&copy)?;
+    for (entry, needed) in [("resyncTold", false), ("resyncDone", true)] {
+        let name = format!("{SYMBOL_PREFIX}{entry}");
+        let at = library
+            .windows(name.len())
+            .position(|window| window == name.as_bytes())
+            .with_context(|| format!("no {name}"))?;
+        let mut without = library.clone();
+        without[at + SYMBOL_PREFIX.len()] = b'R';
+        let path = folder.path().join(format!("without-{entry}.so"));
+        std::fs::write(&path, &without)?;
+        let refused = lab.probes.attach_library(&path).err();
+        ensure!(
+            refused.is_some() == needed,
+            "a library without {entry}: {refused:?}"
+        );
+    }
     let text = folder.path().join("text.so");
     std::fs::write(&text, "not a library")?;
     let refused = lab

@@ -1,10 +1,14 @@
 //! Findings and the page of a real application: what it caches and never reads is found, what it reads is not, and the
 //! page says of storage memory what Spark says.
 
-use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{LIMIT, Lab};
+use smtt_tests::lab::{LIMIT, Lab, Run};
 use smtt_tests::truth::same_storage;
+use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
@@ -148,7 +152,7 @@ fn huge_pages() -> Result<String> {
 
 /// Runs the application with further options of the executors' JVMs until its RDDs are where they stay; returns the
 /// advice and the share of its bytes on small pages.
-fn with_heap_on(lab: &Lab, daemon: &xtask::daemon::Daemon, options: &str) -> Result<(Value, f64)> {
+fn with_heap_on(lab: &Lab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
     let application = Application::java(
         &lab.places,
@@ -222,5 +226,258 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small < SMALL_SHARE, "{small} of it is on small pages");
     assert_eq!(named(&advice, "small_pages"), [""; 0], "{advice:#}");
+    lab.passed()
+}
+
+/// What Spark's REST API says of all tasks of an application.
+#[derive(Debug, Default)]
+struct SparkTasks {
+    /// Bytes in memory that were written to disk because there was no room.
+    spilled_bytes: u64,
+    /// The same on the disk.
+    spilled_disk_bytes: u64,
+    /// Time in which tasks ran, and from their launch to their end as the driver saw it, in milliseconds.
+    ran_ms: u64,
+    took_ms: u64,
+    tasks: u64,
+}
+
+fn spark_tasks(run: &Run) -> Result<SparkTasks> {
+    let mut sum = SparkTasks::default();
+    let stages = run.submitted.rest("stages")?;
+    for stage in stages.as_array().context("no stages")? {
+        let id = &stage["stageId"];
+        let of = |field: &str| {
+            stage[field]
+                .as_u64()
+                .with_context(|| format!("no {field} in {stage}"))
+        };
+        sum.spilled_bytes += of("memoryBytesSpilled")?;
+        sum.spilled_disk_bytes += of("diskBytesSpilled")?;
+        let tasks = run.submitted.rest(&format!("stages/{id}/0/taskList"))?;
+        for task in tasks.as_array().context("no tasks")? {
+            sum.tasks += 1;
+            sum.ran_ms += task["taskMetrics"]["executorRunTime"]
+                .as_u64()
+                .with_context(|| format!("no executorRunTime in {task}"))?;
+            sum.took_ms += task["duration"]
+                .as_u64()
+                .with_context(|| format!("no duration in {task}"))?;
+        }
+    }
+    Ok(sum)
+}
+
+/// The finding of that rule, and the check that looked for it.
+fn of_rule<'a>(advice: &'a Value, rule: &str) -> (Option<&'a Value>, Option<&'a Value>) {
+    let of = |list: &str| {
+        let list = advice["applications"][0][list].as_array();
+        list.into_iter().flatten().find(|row| row["id"] == rule)
+    };
+    (of("findings"), of("checks"))
+}
+
+/// A number of a finding.
+fn number(finding: &Value, what: &str) -> Result<u64> {
+    let numbers = finding["numbers"].as_array();
+    let mut numbers = numbers.into_iter().flatten();
+    numbers
+        .find(|number| number["what"] == what)
+        .and_then(|number| number["value"].as_u64())
+        .with_context(|| format!("no {what} in {finding:#}"))
+}
+
+/// Shuffles with so large a part of the heap for Spark's memory; returns what Spark and what the daemon say.
+fn shuffled(lab: &Lab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
+        .conf("spark.memory.fraction", fraction)
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.reach("shuffled")?;
+    let id = run.submitted.application_id()?;
+    wait_for("the ends of all tasks have come", LIMIT, || {
+        let tasks = run.rows(daemon, &["tasks"])?;
+        let ended = tasks.iter().filter(|task| task["state"] == "succeeded");
+        Ok((ended.count() as u64 == spark_tasks(&run)?.tasks).then_some(()))
+    })?;
+    let (spark, advice) = (spark_tasks(&run)?, daemon.json(&["advise", "--app", &id])?);
+    run.finish(&["shuffled"])?;
+    Ok((spark, advice))
+}
+
+#[test]
+fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    // A task has 21 MiB of execution memory for 48.
+    let (spark, advice) = shuffled(&lab, &daemon, "0.03")?;
+    let (finding, check) = of_rule(&advice, "spilling");
+    println!("{spark:?}, {check:?}, {finding:#?}");
+    ensure!(spark.spilled_disk_bytes > 96 << 20, "{spark:?}");
+    let finding = finding.with_context(|| format!("{spark:?}, {advice:#}"))?;
+    let (task_ns, spill_ns) = (
+        number(finding, "time of ended tasks")?,
+        number(finding, "time in them")?,
+    );
+    ensure!(
+        (spark.ran_ms * 1_000_000..=(spark.took_ms + spark.tasks) * 1_000_000).contains(&task_ns),
+        "{task_ns} ns of {spark:?}"
+    );
+    ensure!(spill_ns < task_ns, "{spill_ns} of {task_ns} ns");
+    // A task spills when it has no more, and then all that it has: each spill is counted, and counted once.
+    let spills = number(finding, "spills of 1 ms or more")?;
+    let numbers = finding["numbers"].as_array().into_iter().flatten();
+    let peak = numbers
+        .filter(|number| number["unit"] == "bytes")
+        .find_map(|number| number["value"].as_u64())
+        .with_context(|| format!("no bytes in {finding:#}"))?;
+    ensure!(
+        (spark.spilled_bytes..spark.spilled_bytes * 3 / 2).contains(&(spills * peak)),
+        "{spills} spills of {peak} bytes at most, Spark says {spark:?}"
+    );
+
+    let (spark, advice) = shuffled(&lab, &daemon, "0.6")?;
+    let (finding, check) = of_rule(&advice, "spilling");
+    println!("{spark:?}, {check:?}");
+    ensure!(
+        (spark.spilled_bytes, spark.spilled_disk_bytes) == (0, 0),
+        "there was room: {spark:?}"
+    );
+    ensure!(finding.is_none(), "Spark has not spilled: {finding:#?}");
+    let looked = check.context("the rule was not checked")?["why"].to_string();
+    ensure!(
+        looked.contains("0 spills"),
+        "Spark has not spilled, and {looked} were seen"
+    );
+    lab.passed()
+}
+
+/// What became of the blocks of an RDD in memory: stored, of them of blocks that had been there before, and left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Blocks {
+    stored: u64,
+    again: u64,
+    left: u64,
+}
+
+/// The blocks of each RDD by the updates in Spark's event log.
+fn logged(log: &Path) -> Result<BTreeMap<u64, Blocks>> {
+    let mut rdds: BTreeMap<u64, Blocks> = BTreeMap::new();
+    // Whether a block is in memory of an executor, for those that ever were.
+    let mut there: BTreeMap<(String, String), bool> = BTreeMap::new();
+    let text = std::fs::read_to_string(log)?;
+    // A line that is being written is not complete yet: it has no line's end.
+    let lines = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    for line in lines.filter(|line| line.contains("SparkListenerBlockUpdated")) {
+        let event: Value = serde_json::from_str(line)?;
+        let update = &event["Block Updated Info"];
+        let id = update["Block ID"].as_str().context("no block id")?;
+        let Some(rdd) = id.strip_prefix("rdd_").and_then(|id| id.split('_').next()) else {
+            continue;
+        };
+        let executor = update["Block Manager ID"]["Executor ID"].as_str();
+        let key = (executor.context("no executor")?.to_owned(), id.to_owned());
+        let now = update["Storage Level"]["Use Memory"] == true
+            && update["Memory Size"].as_u64() > Some(0);
+        let before = there.insert(key, now);
+        let blocks = rdds.entry(rdd.parse()?).or_default();
+        blocks.stored += u64::from(now && before != Some(true));
+        blocks.again += u64::from(now && before == Some(false));
+        blocks.left += u64::from(!now && before == Some(true));
+    }
+    Ok(rdds)
+}
+
+#[test]
+fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_them() -> Result<()>
+{
+    let lab = Lab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let events = lab.folder().join("events");
+    std::fs::create_dir(&events)?;
+    // One executor: what comes back comes back to where it was. It has 289 MiB for blocks.
+    let job = ["8", "192", "3"];
+    let application = Application::java(&lab.places, "local-cluster[1,1,1024]", "Evicting", &job)?
+        .conf("spark.rdd.compress", "false")
+        .conf("spark.memory.fraction", "0.4")
+        .conf("spark.memory.offHeap.enabled", "true")
+        .conf("spark.memory.offHeap.size", "128m")
+        .conf("spark.eventLog.enabled", "true")
+        .conf(
+            "spark.eventLog.dir",
+            &format!("file://{}", events.display()),
+        )
+        .conf("spark.eventLog.rolling.enabled", "false")
+        .conf("spark.eventLog.compress", "false")
+        .conf("spark.eventLog.logBlockUpdates.enabled", "true")
+        .with_marker(&lab.places);
+    let mut run = lab.run(application)?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    let log = events.join(format!("{id}.inprogress"));
+    let mut last = String::new();
+    let agreed = wait_for("both sides know the same blocks", LIMIT, || {
+        let logged = logged(&log)?;
+        let rows = run.rows(&daemon, &["rdds"])?;
+        let mut seen = BTreeMap::new();
+        // Broadcasts are blocks of no RDD.
+        for row in rows.iter().filter(|row| row["rdd_id"].is_u64()) {
+            let of = |field: &str| row[field].as_u64().unwrap_or(0);
+            let blocks = Blocks {
+                stored: of("blocks_stored"),
+                again: of("blocks_stored_again"),
+                left: of("blocks_removed"),
+            };
+            if blocks.stored > 0 {
+                seen.insert(of("rdd_id"), blocks);
+            }
+        }
+        last = format!("Spark's event log {logged:?}, seen {seen:?}");
+        Ok((seen == logged && logged.len() == 3).then_some((logged, rows)))
+    });
+    let (logged, rows) = agreed.with_context(|| last.clone())?;
+    println!("{last}");
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    let findings = advice["applications"][0]["findings"].as_array();
+    let mut found = Vec::new();
+    for finding in findings.into_iter().flatten() {
+        if finding["id"] != "evicted_and_stored_again" {
+            continue;
+        }
+        let rdd = finding["subject"]["rdd_id"]
+            .as_u64()
+            .with_context(|| format!("no RDD in {finding:#}"))?;
+        let said = Blocks {
+            stored: number(finding, "blocks stored")?,
+            again: number(
+                finding,
+                "of them, of partitions that had left memory (at least)",
+            )?,
+            left: number(finding, "blocks that left memory")?,
+        };
+        ensure!(
+            logged.get(&rdd) == Some(&said),
+            "Spark's event log says {:?}: {finding:#}",
+            logged.get(&rdd)
+        );
+        let evicted = number(finding, "of them, evicted because others needed the room")?;
+        ensure!(evicted == said.left, "nobody unpersisted any: {finding:#}");
+        found.push(rdd);
+    }
+    // In three passes each of the two comes back twice, at least as far as it does not fit beside the other.
+    for row in &rows {
+        let (Some(rdd), Some(name)) = (row["rdd_id"].as_u64(), row["name"].as_str()) else {
+            continue;
+        };
+        let expected = matches!(name, "one" | "other");
+        ensure!(
+            found.contains(&rdd) == expected,
+            "{name}: {:?}, {advice:#}",
+            logged.get(&rdd)
+        );
+    }
+    run.finish(&["read"])?;
     lab.passed()
 }

@@ -22,6 +22,24 @@ fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     })
 }
 
+/// What was told again came whole: else nothing of it would show what is gone.
+fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
+    wait_for("everything has been told again", FOUND_WITHIN, || {
+        let ended = run.rows(daemon, &["executors"])?.into_iter().all(|row| {
+            let kinds = &row["facts_by_kind"];
+            kinds["resyncDone"].as_u64() >= Some(1) && kinds["resyncTold"].as_u64() >= Some(2)
+        });
+        Ok(ended.then_some(()))
+    })?;
+    let status = daemon.json(&["status"])?;
+    let mut hops = status["ledger"].as_array().into_iter().flatten();
+    assert!(
+        hops.all(|hop| hop["lost"]["resync_incomplete"].is_null()),
+        "{status:#}"
+    );
+    Ok(())
+}
+
 fn found(options: &Options) -> Result<()> {
     let lab = Lab::new("4.0.5")?;
     let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
@@ -85,6 +103,7 @@ fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     daemon.start_again()?;
     executors(&daemon, &run)?;
     assert_eq!(same_storage(&daemon, &run.submitted)?, before);
+    told_whole(&daemon, &run)?;
     assert_eq!(run.finish(&["cached", "end"])?, PAGE_RANK_RESULT);
     lab.passed()
 }

@@ -27,10 +27,11 @@ const ACCESSES: [&str; 7] = [
     "span",
 ];
 
-type Kinds = BTreeMap<String, u64>;
+/// Facts by kind.
+pub type Kinds = BTreeMap<String, u64>;
 
 /// Facts of one process by kind, from the log that its marker keeps itself.
-fn told(log: &Path) -> Result<Kinds> {
+pub fn told(log: &Path) -> Result<Kinds> {
     let mut kinds = Kinds::new();
     let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
     for line in text.lines() {
@@ -55,7 +56,11 @@ fn fact_of(kind: &str, on_page: bool) -> &'static str {
 }
 
 /// Records in finished segments, by executor and fact.
-fn written(daemon: &Daemon, folder: &Path, application: &str) -> Result<BTreeMap<String, Kinds>> {
+pub fn written(
+    daemon: &Daemon,
+    folder: &Path,
+    application: &str,
+) -> Result<BTreeMap<String, Kinds>> {
     let folder = folder.display().to_string();
     let lines = daemon.ask(&["trace", "--folder", &folder, "--app", application, "--json"])?;
     let mut all: BTreeMap<String, Kinds> = BTreeMap::new();
@@ -74,7 +79,8 @@ fn written(daemon: &Daemon, folder: &Path, application: &str) -> Result<BTreeMap
     Ok(all)
 }
 
-fn sum(kinds: &Kinds, accesses: bool) -> u64 {
+/// Facts that are accesses, or that are none.
+pub fn sum(kinds: &Kinds, accesses: bool) -> u64 {
     let wanted = kinds
         .iter()
         .filter(|(kind, _)| ACCESSES.contains(&kind.as_str()) == accesses);

@@ -22,7 +22,7 @@ use crate::LOCAL_CLUSTER;
 const SETTLE: Duration = Duration::from_secs(90);
 
 /// Records by kind, as an independent reader counts them. It fails at a file that does not open.
-const COUNT: &str = "
+pub const COUNT: &str = "
 import collections, sys
 import pyarrow.dataset
 traces = pyarrow.dataset.dataset(sys.argv[1], format='parquet', partitioning='hive')
@@ -77,7 +77,8 @@ fn told(folder: &Path) -> Result<Kinds> {
     Ok(kinds)
 }
 
-fn parse(words: &str) -> Result<Kinds> {
+/// Counts by kind, as that reader prints them.
+pub fn parse(words: &str) -> Result<Kinds> {
     words
         .split_whitespace()
         .map(|word| {

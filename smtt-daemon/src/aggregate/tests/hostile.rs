@@ -251,9 +251,12 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
     assert_eq!(listed, Limits::default().blocks_per_executor);
     // A resync tells everything again, but for what is gone meanwhile.
     state.resync_requested(key(1), 1, 2 * S);
+    let facts = |facts| Fact::ResyncTold { request: 1, facts };
+    tell(&mut state, 1, 2 * S, facts(0));
     for partition in (0..partitions).filter(|partition| partition % 10 != 0) {
         tell(&mut state, 1, 3 * S, told(true)(partition));
     }
+    tell(&mut state, 1, 4 * S, facts(90_000));
     tell(&mut state, 1, 4 * S, Fact::ResyncDone { request: 1 });
     assert_eq!(sums(&state), (90_000, 18_000_000));
     for partition in 0..partitions {
@@ -475,6 +478,7 @@ fn any_fact() -> impl Strategy<Value = Fact> {
         })),
         small.clone().prop_map(|id| rdd(id, "x", "")),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
+        (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncTold { request, facts }),
         (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
             collection,
             moved_facts

@@ -3,6 +3,14 @@
 use super::replay::job;
 use super::*;
 
+/// Facts of [`tell_all_again`].
+const TOLD: u64 = 8;
+
+/// So many facts were told of a resync up to now.
+const fn told(request: u64, facts: u64) -> Fact {
+    Fact::ResyncTold { request, facts }
+}
+
 /// Everything of [`job`]'s executor 1, as a resync tells it.
 fn tell_all_again(state: &mut State, time_ns: u64) {
     tell(state, 1, time_ns, described("app-1", "0"));
@@ -78,7 +86,9 @@ fn a_resync_told_twice_changes_nothing() {
     for request in 1..3 {
         let time_ns = (2 + request) * S;
         state.resync_requested(key(1), request, time_ns);
+        tell(&mut state, 1, time_ns, told(request, 0));
         tell_all_again(&mut state, time_ns + 1);
+        tell(&mut state, 1, time_ns + 2, told(request, TOLD));
         assert_eq!(
             tell(&mut state, 1, time_ns + 2, Fact::ResyncDone { request }),
             Outcome::Applied
@@ -100,7 +110,9 @@ fn what_a_resync_does_not_tell_is_gone() {
         Fact::PageAllocated(page(9, Some(4), 50)),
     );
     state.resync_requested(key(1), 77, 3 * S);
+    tell(&mut state, 1, 3 * S, told(77, 0));
     tell_all_again(&mut state, 3 * S + 1);
+    tell(&mut state, 1, 3 * S + 2, told(77, TOLD));
     assert_eq!(the_rdd(&state, 1, 7).partitions_cached, 3);
     assert_eq!(
         tell(&mut state, 1, 3 * S + 2, Fact::ResyncDone { request: 76 }),
@@ -116,6 +128,95 @@ fn what_a_resync_does_not_tell_is_gone() {
     assert_eq!(
         (the_task(&state, 9).state, the_task(&state, 1).state),
         (TaskState::Lost, TaskState::Running)
+    );
+}
+
+/// Tells three blocks again, and of the telling only what is named comes: the beginning, blocks, the number of facts.
+/// Returns what became of its end, and how many blocks of RDD 7 there are after it.
+fn lossy(beginning: bool, blocks: &[u32], end: bool) -> (State, Outcome, u64) {
+    let mut state = job();
+    tell(&mut state, 1, 2 * S, stored(block(7, 5, 77, &[])));
+    state.resync_requested(key(1), 5, 3 * S);
+    if beginning {
+        tell(&mut state, 1, 3 * S, told(5, 0));
+    }
+    for partition in blocks {
+        let again = BlockFact {
+            told_again: true,
+            ..block(7, *partition, 500, &[])
+        };
+        tell(&mut state, 1, 3 * S + 1, stored(again));
+    }
+    // What other threads tell, or the kernel side, is not of the telling.
+    for (tid, fact) in [
+        (7, stored(block(7, 6, 1, &[]))),
+        (101, Fact::ProcessForked { child_pid: 3 }),
+    ] {
+        state.apply(Event {
+            time_ns: 3 * S + 1,
+            executor: key(1),
+            pid: 101,
+            tid,
+            fact,
+        });
+    }
+    if end {
+        tell(&mut state, 1, 3 * S + 2, told(5, 3));
+    }
+    let outcome = tell(&mut state, 1, 3 * S + 2, Fact::ResyncDone { request: 5 });
+    let blocks = the_rdd(&state, 1, 7).partitions_cached;
+    (state, outcome, blocks)
+}
+
+#[test]
+fn what_was_lost_while_it_was_told_again_is_not_gone() {
+    let lost = Outcome::Ignored("resync_incomplete");
+    let (_, outcome, blocks) = lossy(true, &[0, 1, 5], true);
+    assert_eq!((outcome, blocks), (Outcome::Applied, 4), "nothing was lost");
+    // The third block lives, and its fact was lost.
+    let (mut state, outcome, blocks) = lossy(true, &[0, 1], true);
+    assert_eq!((outcome, blocks), (lost, 4));
+    assert_eq!(state.resyncs_wanted(), [key(1)].into());
+    assert_eq!(state.counts().ignored["resync_incomplete"], 1);
+    // It is asked once more; now it is gone indeed, and everything comes.
+    state.resync_requested(key(1), 6, 9 * S);
+    assert!(state.resyncs_wanted().is_empty());
+    tell(&mut state, 1, 9 * S, told(6, 0));
+    tell_all_again(&mut state, 9 * S + 1);
+    tell(&mut state, 1, 9 * S + 2, told(6, TOLD));
+    let end = Fact::ResyncDone { request: 6 };
+    assert_eq!(tell(&mut state, 1, 9 * S + 2, end), Outcome::Applied);
+    assert_eq!(the_rdd(&state, 1, 7).partitions_cached, 2);
+    assert!(state.resyncs_wanted().is_empty());
+
+    // Who does not know where it began, or how much there was, knows nothing.
+    for (beginning, end) in [(false, true), (true, false), (false, false)] {
+        let (state, outcome, blocks) = lossy(beginning, &[0, 1, 5], end);
+        assert_eq!((outcome, blocks), (lost, 4), "{beginning} {end}");
+        assert_eq!(state.resyncs_wanted().len(), usize::from(beginning));
+    }
+}
+
+#[test]
+fn a_resync_that_another_one_overtakes_says_nothing() {
+    let mut state = job();
+    state.resync_requested(key(1), 1, 2 * S);
+    tell(&mut state, 1, 2 * S, told(1, 0));
+    state.resync_requested(key(1), 2, 3 * S);
+    // The first telling goes on; its grants are not those of the second.
+    tell_all_again(&mut state, 4 * S);
+    tell(&mut state, 1, 4 * S, told(1, TOLD));
+    let first = tell(&mut state, 1, 4 * S, Fact::ResyncDone { request: 1 });
+    assert_eq!(first, Outcome::Ignored("resync_not_requested"));
+    tell(&mut state, 1, 5 * S, told(2, 0));
+    tell_all_again(&mut state, 5 * S);
+    tell(&mut state, 1, 5 * S, told(2, TOLD));
+    let second = tell(&mut state, 1, 5 * S, Fact::ResyncDone { request: 2 });
+    assert_eq!(second, Outcome::Applied);
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(
+        (row.partitions_cached, row.execution_memory_bytes),
+        (2, 4296)
     );
 }
 

@@ -87,6 +87,8 @@ final class Background implements Runnable {
             return;
         }
         ThreadState teller = ThreadState.current();
+        told(teller, request, 0);
+        long before = teller.factsTold();
         ExecutorIdentity.again();
         Pace pace = new Pace(teller);
         Descriptions.tellAgain(pace);
@@ -97,8 +99,14 @@ final class Background implements Runnable {
         }
         Blocks.tellAgain(pace);
         Pages.tellAgain(pace);
+        told(teller, request, teller.factsTold() - before);
         teller.facts.begin(FactForm.RESYNC_DONE).word(request).tell();
         SlotFile.resyncDone(request);
         Addresses.toldAgain();
+    }
+
+    /** How many facts of a resync were told up to now: the daemon counts those that come, and believes only all of them. */
+    private static void told(ThreadState teller, long request, long facts) {
+        teller.facts.begin(FactForm.RESYNC_TOLD).word(request).word(facts).tell();
     }
 }

@@ -25,7 +25,8 @@ public enum FactForm {
     SPAN("span", "task_attempt_id activity start_monotonic_ns duration_ns rdd_id", false, "name"),
     PYTHON_WORKER("pythonWorker", "pid task_attempt_id hot stage_id stage_attempt", false, ""),
     RESYNC_DONE("resyncDone", "request", false, ""),
-    ADDRESSES_TOLD("addressesTold", "collection moved_facts heap_addresses", false, "");
+    ADDRESSES_TOLD("addressesTold", "collection moved_facts heap_addresses", false, ""),
+    RESYNC_TOLD("resyncTold", "request facts", false, "");
 
     final String entry;
     final String[] words;

@@ -80,6 +80,7 @@ final class FactWriter {
             case PYTHON_WORKER: Native.pythonWorker(buffer, at); break;
             case RESYNC_DONE: Native.resyncDone(buffer, at); break;
             case ADDRESSES_TOLD: Native.addressesTold(buffer, at); break;
+            case RESYNC_TOLD: Native.resyncTold(buffer, at); break;
         }
     }
 }

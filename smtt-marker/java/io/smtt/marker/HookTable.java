@@ -150,7 +150,6 @@ final class HookTable {
         sort("util/collection/ExternalSorter", "partitionedIterator", "()*");
         sort("sql/execution/UnsafeExternalRowSorter", "sort", "()*");
         spill("shuffle/sort/ShuffleExternalSorter", "spill", SPILL);
-        spill("shuffle/sort/ShuffleExternalSorter", "writeSortedFile", "(Z)V");
         spill("util/collection/unsafe/sort/UnsafeExternalSorter", "spill", SPILL);
         spill("unsafe/map/BytesToBytesMap", "spill", SPILL);
         spill("unsafe/map/BytesToBytesMap$MapIterator", "spill", "(J)J");

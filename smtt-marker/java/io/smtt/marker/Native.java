@@ -61,6 +61,8 @@ public final class Native {
 
     static native void addressesTold(long address, int length);
 
+    static native void resyncTold(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 

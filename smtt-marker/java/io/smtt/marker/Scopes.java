@@ -87,9 +87,11 @@ public final class Scopes {
     }
 
     static void span(Frame frame) {
-        if (frame.hook.span != null) {
+        int activity = Words.activity(frame.hook.tag);
+        // A function of the same activity that called this one has a span, and this one's time is in it.
+        if (frame.hook.span != null && Words.activity(frame.before) != activity) {
             Task task = frame.thread.task;
-            span(frame.thread, task == null ? -1 : task.attemptId, Words.activity(frame.hook.tag), frame.startNs, Words.rddId(frame.rdd),
+            span(frame.thread, task == null ? -1 : task.attemptId, activity, frame.startNs, Words.rddId(frame.rdd),
                     frame.hook.span);
         }
     }

@@ -30,6 +30,7 @@ public final class ThreadState {
     private final long memory;
     private boolean registered;
     private boolean refused;
+    private long told;
 
     private ThreadState() {
         memory = U.allocateMemory(FactWriter.PAYLOAD_MAX + SlotFile.SLOT_BYTES);
@@ -100,6 +101,7 @@ public final class ThreadState {
     }
 
     void countFact() {
+        told++;
         if (registered) {
             U.putOrderedLong(null, slot + SlotFile.FACTS, U.getLong(slot + SlotFile.FACTS) + 1);
         } else {
@@ -107,9 +109,9 @@ public final class ThreadState {
         }
     }
 
-    /** Facts that this thread has told; 0 where it has no slot to count them in. */
+    /** Facts that this thread has told. */
     long factsTold() {
-        return registered ? U.getLong(slot + SlotFile.FACTS) : 0;
+        return told;
     }
 
     private FactWriter tellThread(FactForm form, ThreadState of) {

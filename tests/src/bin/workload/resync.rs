@@ -1,0 +1,66 @@
+//! Tells its blocks again when it is asked to, once too fast for whoever listens and once in steps.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use smtt_common::event::Kind;
+use smtt_common::event::marker::{BLOCK_SERIALIZED, TOLD_AGAIN};
+use smtt_daemon::decode::encode::payload;
+
+use crate::Options;
+use crate::marker::Marker;
+
+/// RDD of the blocks.
+const RDD: u64 = 22;
+/// Bytes of a block.
+const BYTES: u64 = 100;
+
+/// Tells `blocks` blocks, in steps of `step`, each after the word of whoever listens. Asked to tell everything again, it
+/// first tells all of them at once; asked once more it has dropped the first block without a word, and tells the others
+/// in steps.
+pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
+    let blocks = options.number("blocks", 200)?;
+    let step = options.number("step", 40)?;
+    let tell = |block: u64, again: u64| {
+        let words = [
+            RDD,
+            block,
+            BYTES,
+            BLOCK_SERIALIZED | again,
+            u64::MAX,
+            0,
+            0,
+            0,
+        ];
+        let name = format!("rdd_{RDD}_{block}");
+        marker.tell(Kind::BLOCK_STORED, &payload(&words, &[], &[&name]));
+    };
+    let in_steps = |from: u64, again: u64| -> Result<()> {
+        for block in from..blocks {
+            tell(block, again);
+            if (block + 1) % step == 0 {
+                crate::say("STEP")?;
+                crate::wait()?;
+            }
+        }
+        crate::say("TOLD")?;
+        crate::wait()
+    };
+    in_steps(0, 0)?;
+
+    let request = marker.resync_request().context("nobody asks")?;
+    marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
+    (0..blocks).for_each(|block| tell(block, TOLD_AGAIN));
+    crate::say("TOLD")?;
+    crate::wait()?;
+    marker.tell_words(Kind::RESYNC_TOLD, &[request, blocks]);
+    marker.resync_done(request);
+    crate::say("DONE_ONCE")?;
+    crate::wait()?;
+
+    let request = marker.resync_request().context("nobody asks once more")?;
+    marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
+    in_steps(1, TOLD_AGAIN)?;
+    marker.tell_words(Kind::RESYNC_TOLD, &[request, blocks - 1]);
+    marker.resync_done(request);
+    Ok(json!({ "blocks": blocks }))
+}

@@ -1,0 +1,323 @@
+//! A disk that stands still while accesses come: what finds no room on the way to it is lost by name, and by that
+//! name only; the job, the daemon and its memory do not notice; afterwards records are written again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use smtt_daemon::trace::QUEUE;
+use smtt_daemon::trace::folder::look;
+use smtt_tests::lab::{LIMIT, Lab, Run};
+use xtask::daemon::{Daemon, Options};
+use xtask::places::DEMO_SPARK;
+use xtask::process::{output, wait_for};
+use xtask::spark::Application;
+
+use crate::LOCAL_CLUSTER;
+use crate::losses::{Kinds, sum, told, written};
+use crate::trace::{COUNT, parse};
+
+/// Pages that each of two tasks allocates and frees while the disk is there, and while it stands still: more accesses
+/// than what may wait on the way to the disk, in the queue and in the writer.
+const FEW: u64 = 1_000;
+const MANY: u64 = 25_000;
+/// Records that the writer may hold beside the queue, as docs/TRACE.md says.
+const HELD: u64 = 32_768;
+/// Most that the daemon may ever have in memory.
+const RESIDENT_MAX_KIB: u64 = 96 << 10;
+/// A disk that stands still is let go by itself after so long, whatever becomes of the test: earlier than the kernel
+/// begins to complain of threads that wait.
+const STILL_MAX_SECONDS: &str = "100";
+
+/// A disk of its own: a file system in a file.
+struct Disk {
+    folder: PathBuf,
+    guard: Option<Child>,
+}
+
+impl Disk {
+    /// `None`, with a line that says why, where this machine has no such disks.
+    fn mount(scratch: &Path) -> Result<Option<Self>> {
+        let (image, folder) = (scratch.join("disk.img"), scratch.join("disk"));
+        std::fs::create_dir(&folder)?;
+        std::fs::File::create(&image)?.set_len(64 << 20)?;
+        let made =
+            output(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)).and_then(|_| {
+                output(
+                    Command::new("mount")
+                        .args(["-o", "loop"])
+                        .args([&image, &folder]),
+                )
+            });
+        if let Err(error) = made {
+            println!("skipped: no ext4 on a loop device here (/dev/loop-control): {error:#}");
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            folder,
+            guard: None,
+        }))
+    }
+
+    /// From now on whoever writes to it waits. A shell lets it go when this test says so, ends or is killed, or the
+    /// time is up.
+    fn stop(&mut self) -> Result<()> {
+        let mut guard = Command::new("sh")
+            .args([
+                "-c",
+                "timeout \"$2\" cat; fsfreeze --unfreeze \"$1\"",
+                "guard",
+            ])
+            .arg(&self.folder)
+            .arg(STILL_MAX_SECONDS)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("no shell")?;
+        let frozen = output(Command::new("fsfreeze").arg("--freeze").arg(&self.folder));
+        if let Err(error) = frozen {
+            drop(guard.stdin.take());
+            guard.wait()?;
+            return Err(error);
+        }
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    /// Whether it still stands still.
+    fn stands_still(&mut self) -> Result<bool> {
+        let guard = self.guard.as_mut().context("it was never stopped")?;
+        Ok(guard.try_wait()?.is_none())
+    }
+
+    /// Lets it go.
+    fn go(&mut self) -> Result<()> {
+        if let Some(mut guard) = self.guard.take() {
+            drop(guard.stdin.take());
+            let status = guard.wait()?;
+            ensure!(status.success(), "the disk was not let go: {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = self.go() {
+            println!("{error:#}");
+        }
+        // Lazily: whoever still has a file open on it is about to end.
+        let unmounted = output(Command::new("umount").arg("--lazy").arg(&self.folder));
+        if let Err(error) = unmounted {
+            println!("{error:#}");
+        }
+    }
+}
+
+/// The hop of trace records; attempted = delivered + lost + in flight.
+#[derive(Debug)]
+struct Hop {
+    attempted: u64,
+    delivered: u64,
+    queue_full: u64,
+    in_flight: u64,
+}
+
+fn hop(daemon: &Daemon) -> Result<Hop> {
+    let status = daemon.json(&["status"])?;
+    let hops = status["ledger"].as_array().context("no ledger")?;
+    let hop = hops
+        .iter()
+        .find(|hop| hop["hop"] == "trace")
+        .context("no hop trace")?;
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let lost = hop["lost"].as_object().context("no losses")?;
+    let seen = Hop {
+        attempted: number(&hop["attempted"]),
+        delivered: number(&hop["delivered"]),
+        queue_full: lost.get("queue_full").map_or(0, number),
+        in_flight: number(&hop["in_flight"]),
+    };
+    ensure!(
+        lost.keys().all(|cause| cause == "queue_full"),
+        "lost for another reason: {hop}"
+    );
+    ensure!(
+        seen.attempted == seen.delivered + seen.queue_full + seen.in_flight,
+        "the hop does not add up: {hop}"
+    );
+    ensure!(seen.in_flight <= QUEUE + HELD, "more waits than may: {hop}");
+    Ok(seen)
+}
+
+/// Accesses that came of this application, and of all that the daemon knows.
+fn came(daemon: &Daemon, run: &Run) -> Result<(u64, u64)> {
+    let of = |rows: Vec<Value>| -> Result<u64> {
+        let mut all = 0;
+        for row in rows {
+            let kinds: Kinds = serde_json::from_value(row["facts_by_kind"].clone())?;
+            all += sum(&kinds, true);
+        }
+        Ok(all)
+    };
+    Ok((
+        of(run.rows(daemon, &["executors"])?)?,
+        of(daemon.rows(&["executors"])?)?,
+    ))
+}
+
+/// Waits until every access that came is on the disk or has the name of its loss. Returns how many of the application
+/// are on the disk.
+fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<u64> {
+    let id = run.submitted.application_id()?;
+    let mut seen = String::new();
+    let on_disk = wait_for("every access is on the disk or has a name", LIMIT, || {
+        let (hop, (own, all)) = (hop(daemon)?, came(daemon, run)?);
+        seen = format!("{own} accesses came, {all} with others, {hop:?}");
+        // Others may run on this machine, whose records come all the time.
+        if own == all && hop.in_flight > 0 {
+            return Ok(None);
+        }
+        let by_executor = written(daemon, folder, &id)?;
+        let on_disk = by_executor.values().map(|kinds| sum(kinds, true)).sum();
+        seen = format!("{seen}, {on_disk} are on the disk");
+        let named = if own == all {
+            hop.attempted == own && hop.delivered == on_disk && own == on_disk + hop.queue_full
+        } else {
+            on_disk <= own && own <= on_disk + hop.queue_full
+        };
+        Ok(named.then_some(on_disk))
+    });
+    println!("{seen}");
+    on_disk.context(seen)
+}
+
+/// Waits until all so many accesses of the application came, or are lost before the daemon by name.
+fn arrived(daemon: &Daemon, run: &Run, logs: &Path) -> Result<u64> {
+    wait_for("everything told has come, or has a name", LIMIT, || {
+        let (mut missing, mut accesses) = (false, 0);
+        for row in run.rows(daemon, &["executors"])? {
+            let pid = row["pid"].as_u64().context("no pid")?;
+            let told = told(&logs.join(pid.to_string()))?;
+            let kinds =
+                |field: &str| -> Result<Kinds> { Ok(serde_json::from_value(row[field].clone())?) };
+            let (came, lost) = (kinds("facts_by_kind")?, kinds("facts_dropped_by_cause")?);
+            let all = |kinds: &Kinds| kinds.values().sum::<u64>();
+            missing |= all(&told) != all(&came) + all(&lost);
+            accesses += sum(&came, true);
+        }
+        Ok((!missing).then_some(accesses))
+    })
+}
+
+/// Most that a process ever had in memory, as the kernel says.
+fn peak_kib(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .context("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+#[test]
+fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Result<()> {
+    let lab = Lab::new(DEMO_SPARK)?;
+    let Some(mut disk) = Disk::mount(lab.folder())? else {
+        return lab.passed();
+    };
+    let folder = disk.folder.join("trace");
+    let logs = lab.folder().join("told");
+    std::fs::create_dir(&logs)?;
+    let daemon = lab.daemon_with(&Options {
+        toml: format!(
+            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n\n[probe.marker]\nfacts_per_second = 10000000\n",
+            folder.display().to_string()
+        ),
+        ..Options::default()
+    })?;
+    let jar = lab.places.marker().join("smtt-marker.jar");
+    let job = [FEW.to_string(), MANY.to_string()];
+    let job: Vec<&str> = job.iter().map(String::as_str).collect();
+    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Accesses", &job)?
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
+    let mut run = lab.run(application)?;
+    run.reach("few")?;
+    let id = run.submitted.application_id()?;
+    let first = arrived(&daemon, &run, &logs)?;
+    ensure!(first >= 4 * FEW, "{first} accesses came of {}", 4 * FEW);
+    let before = settled(&daemon, &run, &folder)?;
+    ensure!(
+        before == first,
+        "{before} of {first} accesses are on the disk"
+    );
+
+    disk.stop()?;
+    let files = look(&folder)?.0.len();
+    run.open("few")?;
+    run.reach("many")?;
+    let second = arrived(&daemon, &run, &logs)?;
+    // The daemon has answered all the time: each of these is an answer.
+    let still = wait_for("the queue is full", LIMIT, || {
+        let hop = hop(&daemon)?;
+        Ok((hop.queue_full > 0).then_some(hop))
+    })?;
+    ensure!(
+        disk.stands_still()?,
+        "the job took longer than {STILL_MAX_SECONDS} s, for which the disk may stand still"
+    );
+    println!("{second} accesses came; while the disk stands still: {still:?}");
+    ensure!(
+        look(&folder)?.0.len() == files,
+        "something was written to a disk that stands still"
+    );
+    let status = daemon.ask(&["status"])?;
+    ensure!(
+        status.contains("queue_full"),
+        "what is lost is not said: {status}"
+    );
+
+    disk.go()?;
+    let caught_up = settled(&daemon, &run, &folder)?;
+    ensure!(
+        (before..second).contains(&caught_up),
+        "{second} accesses came, {caught_up} are on the disk, {before} before"
+    );
+    run.open("many")?;
+    run.reach("end")?;
+    let last = arrived(&daemon, &run, &logs)?;
+    ensure!(
+        last >= second + 4 * FEW,
+        "{last} accesses came, {second} before"
+    );
+    let on_disk = settled(&daemon, &run, &folder)?;
+    let peak = peak_kib(daemon.pid())?;
+    println!("the daemon had at most {peak} KiB");
+    ensure!(
+        on_disk - caught_up == last - second,
+        "the disk is back: {} accesses came, {} were written",
+        last - second,
+        on_disk - caught_up
+    );
+    let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
+    let counted = output(
+        Command::new(python)
+            .args(["-c", COUNT])
+            .arg(&folder)
+            .arg(&id),
+    )?;
+    let opened: u64 = parse(&counted)?.values().sum();
+    ensure!(
+        opened == on_disk,
+        "PyArrow reads {opened} records in files that open, of {on_disk}"
+    );
+    ensure!(peak <= RESIDENT_MAX_KIB, "the daemon had {peak} KiB");
+    let result = run.finish(&["end"])?;
+    if result != format!("RESULT accesses {} pages", 4 * FEW + 2 * MANY) {
+        bail!("losses have changed the job: {result}");
+    }
+    drop(daemon);
+    drop(disk);
+    lab.passed()
+}
