@@ -125,17 +125,17 @@ pub fn allowed(pid: u32, thread: u32) -> Option<Vec<u32>> {
         .map(numbers)
 }
 
-/// Lets all threads of a process run on these CPUs alone, those that start meanwhile as well, but for those of `not`.
+/// Lets all threads of a process run on these CPUs alone, those that start meanwhile as well.
 ///
 /// # Errors
 /// When the process has ended or the kernel refuses.
-pub fn move_threads(pid: u32, cpus: &[u32], not: &[u32]) -> Result<()> {
+pub fn move_threads(pid: u32, cpus: &[u32]) -> Result<()> {
     loop {
         let others = || -> Result<Vec<u32>> {
             let mut others = threads(pid)?;
             others.retain(|thread| {
                 let elsewhere = |allowed: Vec<u32>| allowed != cpus;
-                !not.contains(thread) && allowed(pid, *thread).is_some_and(elsewhere)
+                allowed(pid, *thread).is_some_and(elsewhere)
             });
             Ok(others)
         };

@@ -1,8 +1,9 @@
 //! Where the cached blocks of a real Spark application lie, and what is advised: on a machine with two NUMA nodes and swap,
 //! as emulated ones have (`cargo xtask vm x86-6.12`).
 //!
-//! The application's JVM begins bound to one node, CPUs and memory. Later its CPUs are those of the other node, and in
-//! the end one RDD is put into swap. What is true is asked of the kernel (`move_pages`, `pagemap`, `/proc/PID/status`) at
+//! The application's JVM begins bound to one node, CPUs and memory. Later its CPUs are those of the other node, then all
+//! of them; it reads one RDD all the time and another never; and in the end what it does not read is put into swap. What
+//! is true is asked of the kernel (`move_pages`, `pagemap`, `/proc/PID/status`) at
 //! the addresses at which `/proc/PID/mem` has what the application wrote. Where the JVM is says [`smtt_tests::jvm`].
 
 use std::fs::File;
@@ -24,6 +25,8 @@ const MIB: u64 = 1 << 20;
 /// What the RDDs hold.
 const READ_BYTES: u64 = 32 * MIB;
 const UNREAD_BYTES: u64 = 16 * MIB;
+/// Bytes of each object of the RDD of objects, without its header.
+const OBJECT_BYTES: usize = 16 << 10;
 /// The node that the application begins on, and the one that its threads are moved to.
 const HOME: u32 = 1;
 const AWAY: u32 = 0;
@@ -161,6 +164,12 @@ fn nodes(row: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Whether whoever started the test says that the machine has it.
+fn must_have(feature: &str) -> bool {
+    let must = variable("SMTT_MUST_HAVE").unwrap_or_default();
+    must.split(',').any(|name| name == feature)
+}
+
 /// Two nodes and swap; `false` (and a line that says why) where this machine has not both.
 fn has_places() -> Result<bool> {
     let swap = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -172,11 +181,7 @@ fn has_places() -> Result<bool> {
     } else {
         return Ok(true);
     };
-    let must = variable("SMTT_MUST_HAVE").unwrap_or_default();
-    ensure!(
-        !must.split(',').any(|name| name == "swap"),
-        "this machine must have {missing}"
-    );
+    ensure!(!must_have("swap"), "this machine must have {missing}");
     println!("skipped: this machine does not have {missing}");
     Ok(false)
 }
@@ -189,6 +194,7 @@ fn remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not() -> Resu
     let scene = start()?;
     let scene = local(scene)?;
     let scene = remote(scene)?;
+    let scene = hot(scene)?;
     let scene = swapped(scene)?;
     scene.application.finish()
 }
@@ -196,8 +202,12 @@ fn remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not() -> Resu
 /// The application, bound to a node, when it has cached everything.
 fn start() -> Result<Scene> {
     let prepared = Prepared::new()?;
+    // There is one DAMON for the whole machine: nobody but an emulated one lends it to a test.
+    let hotness = if must_have("damon") { "damon" } else { "reads" };
     let options = Options {
-        toml: "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\n".to_owned(),
+        toml: format!(
+            "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\nhotness = {hotness:?}\n"
+        ),
         // It is found in the running executor, and what was told before is told again.
         without_library: true,
         ..Options::default()
@@ -256,6 +266,21 @@ fn local(mut scene: Scene) -> Result<Scene> {
         row["sampled_objects"].as_u64() > Some(0) && !row["sample"]["nodes"].is_null()
     })?;
     println!("objects: {objects}");
+    // Each is an array of its partition's number behind a header of at most 24 bytes.
+    let seen = scene.nodes_of(&objects, |partition, bytes| {
+        let own = bytes
+            .iter()
+            .filter(|byte| u64::from(**byte) == partition + 1);
+        bytes.len() >= OBJECT_BYTES && bytes.len() - own.count() <= 24
+    })?;
+    let shares = objects["sample"]["nodes"].as_array().context("no shares")?;
+    ensure!(
+        seen.iter().all(|node| *node == HOME as i32)
+            && shares.len() == 1
+            && shares[0]["node"] == HOME
+            && shares[0]["share"] == 1.0,
+        "all sampled objects are on node {HOME}: {objects:#}"
+    );
     for rule in ["remote_memory", "swapped"] {
         let found = scene.found(rule)?;
         ensure!(found.is_empty(), "nothing is {rule} yet: {found:#?}");
@@ -263,17 +288,30 @@ fn local(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// Three passes from the other node, by an application that may run on both.
+/// The RDD that is read is found, and so many executors that may run on several nodes.
+fn is_remote(scene: &Scene, free: u64) -> Result<()> {
+    let found = scene.found("remote_memory")?;
+    let [(name, finding)] = &found[..] else {
+        anyhow::bail!("one RDD is read from another node: {found:#?}");
+    };
+    println!("{finding}");
+    let numbers = finding["numbers"].as_array().context("no numbers")?;
+    let told = numbers
+        .iter()
+        .find(|number| number["what"] == "executors here that may run on CPUs of several nodes");
+    ensure!(
+        name == "read"
+            && finding["cost"]["share"] == 0.75
+            && told.is_some_and(|number| number["value"] == free),
+        "three reads of four, {free} executors on several nodes: {finding:#}"
+    );
+    Ok(())
+}
+
+/// Three passes from the other node.
 fn remote(mut scene: Scene) -> Result<Scene> {
     let pid = scene.application.pid();
-    let everywhere: Vec<u32> = {
-        let mut cpus: Vec<u32> = node::whole().into_iter().flat_map(node::cpus).collect();
-        cpus.sort_unstable();
-        cpus
-    };
-    // Its first thread, which runs nothing, stands for what the process may use.
-    node::move_thread(pid, &everywhere)?;
-    node::move_threads(pid, &node::cpus(AWAY), &[pid])?;
+    node::move_threads(pid, &node::cpus(AWAY))?;
     for pass in 1..4 {
         scene.application.open(&format!("pass{pass}"))?;
         scene.application.reach(&format!("pass{}", pass + 1))?;
@@ -281,11 +319,10 @@ fn remote(mut scene: Scene) -> Result<Scene> {
     for thread in node::threads(pid)? {
         let allowed = node::allowed(pid, thread);
         ensure!(
-            thread == pid || allowed.is_none_or(|cpus| cpus == node::cpus(AWAY)),
+            allowed.is_none_or(|cpus| cpus == node::cpus(AWAY)),
             "thread {thread} may have read on another node than {AWAY}"
         );
     }
-    node::move_threads(pid, &everywhere, &[])?;
     let row = scene.row("read", "all passes are placed", |row| {
         row["read_remote_bytes"].as_u64() >= Some(3 * READ_BYTES)
     })?;
@@ -298,15 +335,12 @@ fn remote(mut scene: Scene) -> Result<Scene> {
             && row["remote_access_ratio"] == 0.75,
         "{held} bytes on node {HOME}, read once from there and three times from node {AWAY}: {row:#}"
     );
-    let found = scene.found("remote_memory")?;
-    let [(name, finding)] = &found[..] else {
-        anyhow::bail!("one RDD is read from another node: {found:#?}");
-    };
-    println!("{finding:#}");
-    ensure!(
-        name == "read" && finding["cost"]["share"] == 0.75,
-        "three reads of four: {finding:#}"
-    );
+    // Bound to CPUs of a node that has none of its bytes, then free to run on all.
+    is_remote(&scene, 0)?;
+    let mut everywhere: Vec<u32> = node::whole().into_iter().flat_map(node::cpus).collect();
+    everywhere.sort_unstable();
+    node::move_threads(pid, &everywhere)?;
+    is_remote(&scene, 1)?;
     let text = scene.daemon.ask(&["advise"])?;
     ensure!(
         text.contains("numactl --cpunodebind=N --membind=N")
@@ -316,8 +350,37 @@ fn remote(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// The RDD that nobody reads is put into swap.
-fn swapped(mut scene: Scene) -> Result<Scene> {
+/// What is read all the time is hotter than what is never read, by DAMON.
+fn hot(mut scene: Scene) -> Result<Scene> {
+    scene.application.open("pass4")?;
+    let heat = |row: &Value| Some((row["hotness"].as_f64()?, row["hot_bytes"].as_u64()?));
+    let hot = |row: &Value| {
+        row["hotness_method"] == "damon" && row["hot_bytes"].as_u64() >= Some(READ_BYTES / 4)
+    };
+    let hotter = || {
+        let row = scene.row("read", "DAMON has seen reads of it", hot)?;
+        let unread = scene.row("unread", "DAMON has looked at it", |row| {
+            row["hotness_method"] == "damon"
+        })?;
+        println!("read {:?}, unread {:?}", heat(&row), heat(&unread));
+        let told = heat(&row).zip(heat(&unread));
+        let hotter = told.is_some_and(|(read, unread)| {
+            read.0 > 0.0 && unread.0 < read.0 / 4.0 && unread.1 < UNREAD_BYTES / 8
+        });
+        Ok(hotter.then_some(()))
+    };
+    if must_have("damon") {
+        wait_for("what is read is hotter than what is not", LIMIT, hotter)?;
+    } else {
+        println!("not tried: DAMON, which only an emulated machine lends to a test");
+    }
+    scene.application.open("reading")?;
+    scene.application.reach("end")?;
+    Ok(scene)
+}
+
+/// What nobody reads is put into swap: an RDD of serialised bytes, and one of objects.
+fn swapped(scene: Scene) -> Result<Scene> {
     let pid = scene.application.pid();
     let row = scene.row("unread", "it was looked at", |row| {
         row["resolved_bytes"] == row["held_bytes"]
@@ -349,21 +412,55 @@ fn swapped(mut scene: Scene) -> Result<Scene> {
         row["swapped_bytes"].as_u64() == Some(out)
     })?;
     println!("swapped: {row}");
+    // Of objects the sample stands for all; so all that lies between the sampled ones is put into swap too.
+    let row = scene.row("objects", "it was looked at", |row| {
+        row["sample"]["swapped_share"] == 0.0
+    })?;
+    let ranges: Vec<_> = scene
+        .blocks(&row)?
+        .into_iter()
+        .flat_map(|block| block.ranges)
+        .collect();
+    let first = ranges.iter().map(|(address, _)| *address).min();
+    let end = ranges
+        .iter()
+        .map(|(address, length)| address + length)
+        .max();
+    let (first, end) = first.zip(end).context("no sampled object has an address")?;
+    node::page_out(pid, first, end - first)?;
+    let (mut out, mut all) = (0, 0);
+    for (address, length) in &ranges {
+        out += node::swapped_bytes(pid, *address, *length)?;
+        all += length;
+    }
+    let share = out as f64 / all as f64;
+    println!("of {all} bytes of sampled objects {out} are swapped out by pagemap");
+    ensure!(share > 0.5, "the kernel has swapped {out} of {all} bytes");
+    let row = scene.row("objects", "it is swapped", |row| {
+        let said = row["sample"]["swapped_share"].as_f64();
+        said.is_some_and(|said| (said - share).abs() < 0.05)
+    })?;
+    println!("swapped: {row}");
     let found = scene.found("swapped")?;
-    let [(name, finding)] = &found[..] else {
-        anyhow::bail!("one RDD is swapped: {found:#?}");
-    };
-    println!("{finding:#}");
-    ensure!(name == "unread", "{finding:#}");
+    let mut names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    ensure!(
+        names == ["objects", "unread"],
+        "both are swapped: {found:#?}"
+    );
+    for (name, finding) in &found {
+        println!("{finding}");
+        ensure!(
+            finding["cost"]["estimated"] == (name == "objects"),
+            "only a sample is an estimate: {finding:#}"
+        );
+    }
     let text = scene.daemon.ask(&["advise"])?;
     ensure!(
         text.contains("spark.executor.memory          LESS")
             && text.contains("sysctl vm.swappiness=1"),
         "the remedy says what to lower: {text}"
     );
-    scene.application.open("reading")?;
-    scene.application.open("pass4")?;
-    scene.application.reach("end")?;
     Ok(scene)
 }
 

@@ -46,7 +46,7 @@ const FOREIGN: &[Chosen] = &[
 /// Those that are run once more, after all others, when the guest has swap: what is swapped out must be reported.
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 200);
 /// What runs with a JVM after those, on the processor whose kernel has two nodes, swap and DAMON.
-const SWAPPED_JVM: Chosen = ("places", "", 500);
+const SWAPPED_JVM: Chosen = ("places", "", 700);
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
