@@ -23,21 +23,24 @@ def main(folder, application_id=None):
     if application_id is not None:
         # Only the folders of this application are read.
         records = records.where(f.col("application_id") == application_id)
+    # A block of many ranges, as a cached DataFrame has, takes several records; only the first of them counts.
+    further = f.coalesce(f.col("range_first"), f.lit(0)) > 0
+    accesses = records.where(~(f.col("kind").isin("put", "get", "drop") & further))
 
-    print("Records by application, host and kind")
-    kinds = records.groupBy("application_id", "host", "kind").count()
+    print("Accesses by application, host and kind")
+    kinds = accesses.groupBy("application_id", "host", "kind").count()
     kinds.orderBy("application_id", "host", "kind").show(100, truncate=False)
 
     print("Reads and writes per RDD: how often each partition was put and read")
-    storage = records.where(f.col("rdd_id").isNotNull() & (f.col("region") == "storage"))
-    accesses = storage.groupBy("application_id", "rdd_id").agg(
+    storage = accesses.where(f.col("rdd_id").isNotNull() & (f.col("region") == "storage"))
+    of_rdds = storage.groupBy("application_id", "rdd_id").agg(
         f.count_distinct("partition").alias("partitions"),
         f.sum((f.col("kind") == "put").cast("int")).alias("puts"),
         f.sum((f.col("kind") == "get").cast("int")).alias("gets"),
         f.sum((f.col("kind") == "drop").cast("int")).alias("drops"),
         f.max("size_bytes").alias("largest_block_bytes"),
     )
-    accesses.orderBy(f.desc("gets"), "rdd_id").show(20, truncate=False)
+    of_rdds.orderBy(f.desc("gets"), "rdd_id").show(20, truncate=False)
 
     print("Execution memory per stage and consumer, as it was allocated")
     allocated = records.where(f.col("kind") == "allocate").groupBy("application_id", "stage_id", "consumer")
@@ -45,15 +48,15 @@ def main(folder, application_id=None):
         f.desc("bytes")
     ).show(20, truncate=False)
 
-    print("Pages of 4 KiB that one access touches, where the bytes have an address")
+    print("Pages of 4 KiB that one record's addresses touch, where the bytes have an address")
     addressed = records.where(f.col("virtual_address").isNotNull() & f.col("access").isNotNull())
     addressed.groupBy("region", "access").agg(
-        f.count("*").alias("accesses"),
+        f.count("*").alias("records"),
         f.expr("percentile_approx(pages, 0.5)").alias("median_pages"),
         f.max("pages").alias("most_pages"),
     ).orderBy("region", "access").show(truncate=False)
 
-    counts = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
+    counts = {row["kind"]: row["count"] for row in accesses.groupBy("kind").count().collect()}
     # Flushed while Spark still runs: it passes on what a program prints, and what comes as it ends may get lost.
     sys.stdout.flush()
     kinds = " ".join(f"{kind}={counts[kind]}" for kind in sorted(counts))

@@ -17,20 +17,21 @@ const KILLS: u64 = 50;
 
 /// Opens every file that has a final name and looks at every record. Prints files and records.
 const CHECK: &str = "
-import pathlib, sys
+import datetime, pathlib, sys
 import pyarrow.parquet
 files = records = 0
-COLUMNS = 'time_ns access kind executor_id rdd_id partition block_id task_attempt_id size_bytes virtual_address'.split()
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+COLUMNS = 'time access kind executor_id rdd_id partition block_id task_attempt_id size_bytes virtual_address'.split()
 COLUMNS += 'length_bytes further_addresses further_lengths first_page'.split()
 for path in sorted(pathlib.Path(sys.argv[1]).rglob('*.parquet')):
     if path.name.startswith('.'):
         continue
     table = pyarrow.parquet.ParquetFile(path).read(columns=COLUMNS)
     for row in table.to_pylist():
-        n = row['time_ns']
+        n = row['task_attempt_id']
         rdd, partition = n % 1000, n // 7 % 1000
         expected = dict(
-            access='write', kind='put', executor_id='0', rdd_id=rdd, partition=partition,
+            time=EPOCH + n // 1000 * datetime.timedelta(microseconds=1), access='write', kind='put', executor_id='0', rdd_id=rdd, partition=partition,
             block_id=f'rdd_{rdd}_{partition}', task_attempt_id=n, size_bytes=3 * n, virtual_address=4096 * n + 8,
             length_bytes=n + 1, further_addresses=[n], further_lengths=[1], first_page=n,
         )

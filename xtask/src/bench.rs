@@ -7,6 +7,7 @@ mod access;
 mod fault;
 mod job;
 mod pages;
+mod pairs;
 mod sample;
 mod trace;
 
@@ -24,7 +25,7 @@ use crate::process::{run, wait_for};
 use crate::setup::setup;
 use crate::spark::Spark;
 use crate::step::Steps;
-use crate::{demo, witness};
+use crate::{demo, experiment, witness};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
@@ -48,7 +49,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
         bail!("loading eBPF programs needs root: run it as root");
     }
     setup(places, &[DEMO_SPARK])?;
-    Steps::new(1).always("release build", places.logs().join("build.log"), |step| {
+    let mut steps = Steps::new(2);
+    experiment::fixture_step(places, &mut steps)?;
+    steps.always("release build", places.logs().join("build.log"), |step| {
         let mut cargo = Command::new("cargo");
         cargo.args([
             "build",
@@ -99,12 +102,15 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     if wanted("walks") {
         job::sampled(places, &folder.join("walks"))?;
     }
+    if wanted("workloads") {
+        job::workloads(places, &folder.join("workloads"))?;
+    }
     Ok(())
 }
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 10] {
+pub fn names() -> [&'static str; 11] {
     [
         "switch",
         "fault",
@@ -116,6 +122,7 @@ pub fn names() -> [&'static str; 10] {
         "everything",
         "sample",
         "walks",
+        "workloads",
     ]
 }
 

@@ -356,12 +356,18 @@ impl Executor {
                 return self.memory.block_moved(&fact, now_ns, limits);
             }
             Fact::BlockRead(fact) => {
-                // Also of a block that is not (or no longer) here: the RDD is of use.
-                if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                // Also of a block that is not (or no longer) in memory, or has no row: the RDD is of use.
+                let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
+                let counted = rdd.is_some();
+                if let Some(rdd) = rdd {
                     rdd.uses.reads += 1;
                 }
                 let heap_known = self.heap.trust().can_be_looked_at();
-                return self.memory.block_read(&fact, heap_known, now_ns);
+                return match self.memory.block_read(&fact, heap_known, now_ns) {
+                    // Read from a disk, as Spark does with what it evicted: nothing is lost.
+                    Outcome::Ignored(_) if counted => Outcome::Applied,
+                    outcome => outcome,
+                };
             }
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);

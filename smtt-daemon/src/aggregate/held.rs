@@ -1,6 +1,6 @@
 //! Sums of memory: what one RDD holds, or all of them.
 
-/// What one RDD holds.
+/// What one RDD holds. The bytes off the heap are never more than all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes of its blocks in memory.
@@ -54,5 +54,8 @@ impl Held {
         self.execution_off_heap_bytes = self
             .execution_off_heap_bytes
             .saturating_sub(less.execution_off_heap_bytes);
+        // A sum that had stopped at the largest number leaves less than there is, but never less than a part of it.
+        self.storage_bytes = self.storage_bytes.max(self.storage_off_heap_bytes);
+        self.execution_bytes = self.execution_bytes.max(self.execution_off_heap_bytes);
     }
 }

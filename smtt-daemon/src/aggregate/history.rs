@@ -265,10 +265,17 @@ fn stage_points(executor: &Executor) -> Vec<StagePoint> {
 fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
     let mut rdds = rdd_points(executor);
     let rdds_folded = fold(&mut rdds, RDDS_MAX, RddPoint::held_bytes, |sum, more| {
-        sum.storage_heap_bytes += more.storage_heap_bytes;
-        sum.storage_off_heap_bytes += more.storage_off_heap_bytes;
-        sum.execution_heap_bytes += more.execution_heap_bytes;
-        sum.execution_off_heap_bytes += more.execution_off_heap_bytes;
+        for (sum, more) in [
+            (&mut sum.storage_heap_bytes, more.storage_heap_bytes),
+            (&mut sum.storage_off_heap_bytes, more.storage_off_heap_bytes),
+            (&mut sum.execution_heap_bytes, more.execution_heap_bytes),
+            (
+                &mut sum.execution_off_heap_bytes,
+                more.execution_off_heap_bytes,
+            ),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
     });
     let mut stages = stage_points(executor);
     fold(
@@ -276,8 +283,8 @@ fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
         STAGES_MAX,
         |stage| stage.execution_bytes,
         |sum, more| {
-            sum.execution_bytes += more.execution_bytes;
-            sum.tasks += more.tasks;
+            sum.execution_bytes = sum.execution_bytes.saturating_add(more.execution_bytes);
+            sum.tasks = sum.tasks.saturating_add(more.tasks);
             sum.largest_task_bytes = sum.largest_task_bytes.max(more.largest_task_bytes);
         },
     );

@@ -1,5 +1,6 @@
 //! `smtt-ctl advise`: findings as text.
 
+use super::report::no_application;
 use super::{Exit, Failure, Output, human};
 use crate::advise::{Advice, ApplicationAdvice, Check, Evidence, Finding, Severity, Went};
 use crate::aggregate::view::Number;
@@ -22,7 +23,10 @@ pub(super) async fn run(
     if output.json {
         output.json(&advice)?;
     } else {
-        output.text(&text(&advice, output, all))?;
+        output.text(&match app {
+            Some(app) if advice.applications.is_empty() => no_application(&format!("--app {app}")),
+            _ => text(&advice, output, all),
+        })?;
     }
     Ok(Exit::Fine)
 }
@@ -30,7 +34,7 @@ pub(super) async fn run(
 /// Advice as text.
 fn text(advice: &Advice, output: Output, all: bool) -> String {
     if advice.applications.is_empty() {
-        return "no application has been seen on this worker\n".to_owned();
+        return no_application("");
     }
     let applications = advice.applications.iter();
     let texts: Vec<String> = applications

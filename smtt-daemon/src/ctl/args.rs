@@ -1,6 +1,7 @@
 //! Arguments of `smtt-ctl`.
 
 use crate::control::client::query;
+use crate::trace::record::Kind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -151,14 +152,14 @@ pub struct TraceQuery {
     /// Only this executor.
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,
-    /// Only this RDD.
-    #[arg(long, value_name = "ID")]
+    /// Only this RDD (id).
+    #[arg(long, value_name = "ID", value_parser = rdd)]
     pub rdd: Option<u32>,
     /// Only this stage (3, or 3.1 for its attempt 1).
     #[arg(long, value_name = "ID", value_parser = stage)]
     pub stage: Option<(u32, Option<u32>)>,
     /// Only this kind: put, get, drop, move, allocate, free, alive, or a span's activity as spill.
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = kind)]
     pub kind: Option<String>,
     /// Only the last so many: 30s, 10m, 2h, 1d.
     #[arg(long, value_name = "TIME", value_parser = age)]
@@ -168,8 +169,24 @@ pub struct TraceQuery {
     #[arg(long)]
     pub follow: bool,
     /// All columns of docs/TRACE.md as comma-separated values, with a heading. --json prints one object per line.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+}
+
+fn rdd(text: &str) -> Result<u32, String> {
+    let wrong = |_| {
+        format!("{text:?} is no id of an RDD, and records have no names: smtt-ctl rdds lists both")
+    };
+    text.parse().map_err(wrong)
+}
+
+fn kind(text: &str) -> Result<String, String> {
+    let known = Kind::names();
+    if known.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there are {}", known.join(", ")))
+    }
 }
 
 fn stage(text: &str) -> Result<(u32, Option<u32>), String> {
@@ -222,6 +239,21 @@ pub struct Query {
 }
 
 impl Filters {
+    /// What was asked for, as it was asked; empty where everything was.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let conditions = [
+            ("--app", &self.app),
+            ("--executor", &self.executor),
+            ("--rdd", &self.rdd),
+            ("--stage", &self.stage),
+        ];
+        let words = conditions
+            .into_iter()
+            .filter_map(|(name, wanted)| Some(format!("{name} {}", wanted.as_deref()?)));
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     /// The query string that asks for these rows.
     #[must_use]
     pub fn query(&self) -> String {

@@ -12,6 +12,7 @@ mod tests;
 mod timeline;
 
 use super::args::Filters;
+use super::report::no_application;
 use super::{Exit, Failure, say};
 use crate::advise::surroundings::Surroundings;
 use crate::advise::{Advice, ApplicationAdvice};
@@ -51,8 +52,7 @@ pub(super) async fn run(
         .collect();
     if ids.is_empty() {
         return Err(Failure::Question(
-            "no such application has been seen on this worker: smtt-ctl executors lists what has"
-                .to_owned(),
+            no_application(&filter.words()).trim_end().to_owned(),
         ));
     }
     if ids.len() > 1 && folder.is_none() {

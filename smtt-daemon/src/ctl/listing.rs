@@ -35,7 +35,7 @@ pub(super) async fn run(
             listing.rows.retain(|row| !is_idle(row));
         }
         let idle = before - listing.rows.len();
-        let mut text = text(kind, &listing, output);
+        let mut text = text(kind, &listing, &query.filter.words(), output);
         if idle > 0 {
             text.push_str(&format!(
                 "not listed: {idle} idle {} (--all lists them)\n",
@@ -99,10 +99,23 @@ fn is_idle(row: &Map<String, Value>) -> bool {
     .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
 }
 
-/// A listing as text.
-pub(super) fn text(kind: &ListingKind, listing: &Rows, output: Output) -> String {
+/// Instead of an empty table: `wanted` is what was asked for, and may be a slip of the pen.
+fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
+    let what = kind.what;
+    match (wanted, summary.executors) {
+        ("", _) => format!("no {what}\n"),
+        (_, 0) => {
+            format!("no executor on this worker matches {wanted}: smtt-ctl executors lists them\n")
+        }
+        _ => format!("no {what} match {wanted}\n"),
+    }
+}
+
+/// A listing as text; `wanted` says which rows were asked for.
+pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Output) -> String {
     if listing.rows.is_empty() {
-        return format!("no {}\n{}", kind.what, footer(kind, &listing.summary));
+        let nothing = nothing(kind, &listing.summary, wanted);
+        return format!("{nothing}{}", footer(kind, &listing.summary));
     }
     // One application for all rows is said once, above the table.
     let mut applications: Vec<&Value> = listing
@@ -160,4 +173,28 @@ pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ctl::columns::RDDS;
+
+    #[test]
+    fn an_empty_listing_says_what_was_asked_for() {
+        let of = |executors| Summary {
+            executors,
+            ..Summary::default()
+        };
+        assert_eq!(nothing(&RDDS, &of(0), ""), "no RDDs\n");
+        assert_eq!(nothing(&RDDS, &of(2), ""), "no RDDs\n");
+        assert_eq!(
+            nothing(&RDDS, &of(2), "--rdd nope"),
+            "no RDDs match --rdd nope\n"
+        );
+        assert_eq!(
+            nothing(&RDDS, &of(0), "--app nope"),
+            "no executor on this worker matches --app nope: smtt-ctl executors lists them\n"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! `smtt-ctl pages`: where bytes are.
 
+use super::advise::wrapped;
 use super::args::{PagesBy, Query};
 use super::columns::ListingKind;
 use super::listing::{Rows, heap_notes, text};
@@ -26,7 +27,7 @@ const COLUMNS: &[Column] = &[
     column("block_id", "BLOCK", Form::Text, 1),
     column("task_attempt_id", "TASK", Form::Word, 1),
     column("held_bytes", "HELD", Form::Bytes, 0),
-    column("sample", "OF SAMPLED OBJECTS", Form::Text, 1),
+    column("sample", "OF SAMPLED OBJECTS", Form::Text, 3),
     column("resolved_bytes", "RESOLVED", Form::Bytes, 6),
     column("present_bytes", "PRESENT", Form::Bytes, 0),
     column("swapped_bytes", "SWAPPED", Form::Bytes, 2),
@@ -86,6 +87,12 @@ pub(super) async fn run(
         ("block", by.block.as_deref()),
         ("spanning", spanning.then_some("true")),
     ];
+    let mut wanted = query.filter.words();
+    for (name, value) in &one[..2] {
+        if let Some(value) = value {
+            wanted.push_str(&format!(" --{name} {value}"));
+        }
+    }
     let one = crate::control::client::query(&one);
     question.push_str(&if question.contains('?') {
         one.replacen('?', "&", 1)
@@ -97,21 +104,23 @@ pub(super) async fn run(
         output.json(&listing.rows)?;
     } else {
         listing.rows.iter_mut().for_each(make_readable);
-        let mut said = text(&kind, &listing, output);
+        let mut said = text(&kind, &listing, wanted.trim_start(), output);
         if listing
             .rows
             .iter()
             .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
         {
-            said.push_str(
-                "LOOKED below 100 %: estimated from so many of the pages, evenly spread\n",
-            );
+            said.push_str(&note(
+                "LOOKED below 100 %: estimated from so many of the pages, evenly spread",
+                output,
+            ));
         }
         if listing.rows.iter().any(is_sampled) {
-            said.push_str(
-                "OF SAMPLED OBJECTS: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); so many \
-                 of their objects were looked at, and shares of the rest are estimated from them\n",
-            );
+            said.push_str(&note(
+                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); so \
+                 many of their objects were looked at, and shares of the rest are estimated from them",
+                output,
+            ));
         }
         said.push_str(&heap_notes(&listing.rows, "addresses", output));
         output.text(&said)?;
@@ -132,6 +141,12 @@ pub(super) async fn run(
     Ok(Exit::Fine)
 }
 
+/// A sentence below the table.
+fn note(text: &str, output: Output) -> String {
+    let lines = wrapped(text, output.width.unwrap_or(usize::MAX), 0);
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
 /// Whether it rests on a sample of objects, in part at least.
 fn is_sampled(row: &Map<String, Value>) -> bool {
     row.get("sampled_objects").is_some_and(Value::is_u64)
@@ -141,20 +156,15 @@ fn is_sampled(row: &Map<String, Value>) -> bool {
 fn sample_text(row: &Map<String, Value>) -> Option<String> {
     let (objects, sample) = (row.get("sampled_objects")?.as_u64()?, row.get("sample")?);
     let parts = |field: &str, key: &str, name: &dyn Fn(u64) -> String| {
-        let parts = sample[field].as_array().map_or(&[][..], Vec::as_slice);
-        let known = parts
-            .iter()
-            .filter_map(|part| Some((part[key].as_u64()?, part["share"].as_f64()?)));
+        let known = sampled_parts(sample, field, key).into_iter();
         known
             .map(|(key, share)| format!("{} {}", name(key), percent(share)))
             .collect::<Vec<_>>()
             .join(", ")
     };
     let mut said = vec![
-        parts("nodes", "node", &|node| format!("node {node}")),
-        parts("page_sizes", "page_bytes", &|bytes| {
-            human::bytes(bytes).replace(".0 ", " ")
-        }),
+        parts("nodes", "node", &node_name),
+        parts("page_sizes", "page_bytes", &size_name),
     ];
     for (field, word) in [("swapped_share", "swapped"), ("unmapped_share", "unmapped")] {
         let share = sample[field].as_f64().unwrap_or(0.0);
@@ -164,6 +174,33 @@ fn sample_text(row: &Map<String, Value>) -> Option<String> {
     }
     said.retain(|part| !part.is_empty());
     Some(format!("{objects}: {}", said.join("; ")))
+}
+
+fn node_name(node: u64) -> String {
+    format!("node {node}")
+}
+
+fn size_name(bytes: u64) -> String {
+    human::bytes(bytes).replace(".0 ", " ")
+}
+
+/// Parts of a sample with their shares.
+fn sampled_parts(sample: &Value, field: &str, key: &str) -> Vec<(u64, f64)> {
+    let parts = sample[field].as_array().map_or(&[][..], Vec::as_slice);
+    let part = |part: &Value| Some((part[key].as_u64()?, part["share"].as_f64()?));
+    parts.iter().filter_map(part).collect()
+}
+
+/// Parts as text: each with its share, and one that is all by its name alone.
+fn shares(parts: &[(u64, f64)], name: &dyn Fn(u64) -> String) -> String {
+    match parts {
+        [] => String::new(),
+        [(only, _)] => name(*only),
+        _ => {
+            let part = |(key, share): &(u64, f64)| format!("{} {}", name(*key), percent(*share));
+            parts.iter().map(part).collect::<Vec<_>>().join(", ")
+        }
+    }
 }
 
 /// A share from 0 to 1 in whole percents, in which neither a little looks like nothing nor a lot like all.
@@ -178,31 +215,26 @@ fn percent(share: f64) -> String {
 /// Lists as text, and the part that was looked at as a share.
 fn make_readable(row: &mut Map<String, Value>) {
     let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_u64);
-    let list = |row: &Map<String, Value>, field: &str, key: &str| -> Option<Vec<(u64, u64)>> {
-        let list = row.get(field)?.as_array()?.iter();
-        Some(
-            list.filter_map(|part| Some((number(part, key)?, number(part, "bytes")?)))
-                .collect(),
-        )
-    };
-    let shares = |parts: Vec<(u64, u64)>, name: &dyn Fn(u64) -> String| {
-        let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-        match parts.as_slice() {
-            [] => String::new(),
-            [(only, _)] => name(*only),
-            _ => {
-                let share = |(key, bytes): &(u64, u64)| {
-                    let share = *bytes as f64 / all.max(1) as f64;
-                    format!("{} {}", name(*key), percent(share))
-                };
-                parts.iter().map(share).collect::<Vec<_>>().join(", ")
-            }
+    let parts = |row: &Map<String, Value>, field: &str, key: &str, name: &dyn Fn(u64) -> String| {
+        let list = row.get(field).and_then(Value::as_array);
+        let list: Vec<(u64, u64)> = list
+            .map_or(&[][..], Vec::as_slice)
+            .iter()
+            .filter_map(|part| Some((number(part, key)?, number(part, "bytes")?)))
+            .collect();
+        let all: u64 = list.iter().map(|(_, bytes)| bytes).sum();
+        let of_all = |(key, bytes): &(u64, u64)| (*key, *bytes as f64 / all.max(1) as f64);
+        let said = shares(&list.iter().map(of_all).collect::<Vec<_>>(), name);
+        // Where there is nothing but a sample of objects it stands in, also where there is no room for its own column.
+        let sample = row.get("sample").filter(|_| said.is_empty());
+        let sampled = sample.map(|sample| shares(&sampled_parts(sample, field, key), name));
+        match sampled.filter(|sampled| !sampled.is_empty()) {
+            Some(sampled) => format!("~{sampled}"),
+            None => said,
         }
     };
-    let sizes = list(row, "page_sizes", "page_bytes")
-        .map(|parts| shares(parts, &|bytes| human::bytes(bytes).replace(".0 ", " ")));
-    let nodes =
-        list(row, "nodes", "node").map(|parts| shares(parts, &|node| format!("node {node}")));
+    let sizes = parts(row, "page_sizes", "page_bytes", &size_name);
+    let nodes = parts(row, "nodes", "node", &node_name);
     row.insert("page_sizes".to_owned(), sizes.into());
     row.insert("nodes".to_owned(), nodes.into());
     let pages = |field: &str| row.get(field).and_then(Value::as_u64);
@@ -239,6 +271,30 @@ mod tests {
     }
 
     #[test]
+    fn page_sizes_and_nodes_are_shown_at_eighty_columns() {
+        let rows: Vec<Map<String, Value>> = ["app-20260101120000-0001", "app-20260101120000-0002"]
+            .iter()
+            .filter_map(|app| {
+                let mut row = json!({
+                    "application_id": app, "executor_id": "driver", "rdd_id": 7, "name": "ranks of all the pages",
+                    "held_bytes": 123_456_789, "present_bytes": 123_456_789, "resolved_bytes": 123_456_789,
+                    "swapped_bytes": 0, "untouched_bytes": 0, "unmapped_bytes": 0, "spanning_nodes": 0,
+                    "page_sizes": [{"page_bytes": 4096, "bytes": 100}], "nodes": [{"node": 0, "bytes": 100}],
+                    "sampled_objects": 2, "sample": {"nodes": [{"node": 0, "share": 1.0}],
+                        "page_sizes": [{"page_bytes": 4096, "share": 1.0}]},
+                    "reads": 3, "pages": 2, "looked_pages": 1, "age_ns": 1_000_000_000, "addresses": "current",
+                });
+                make_readable(row.as_object_mut()?);
+                row.as_object().cloned()
+            })
+            .collect();
+        let text = super::super::table::render(COLUMNS, &rows, Some(80), false);
+        for heading in ["EXEC", "RDD", "HELD", "PRESENT", "PAGE SIZES", "NODES"] {
+            assert!(text.contains(heading), "no {heading} in\n{text}");
+        }
+    }
+
+    #[test]
     fn parts_are_shown_as_shares_and_a_whole_by_its_name() {
         let Value::Object(mut row) = json!({
             "page_sizes": [{"page_bytes": 4096, "bytes": 100}, {"page_bytes": 2_097_152, "bytes": 300}],
@@ -253,6 +309,16 @@ mod tests {
         assert_eq!(row["nodes"], "node 1");
         assert_eq!(row["looked_share"], 0.25);
         assert_eq!(row["sample"], Value::Null);
+        let Value::Object(mut objects) = json!({
+            "page_sizes": null, "nodes": null, "sampled_objects": 64,
+            "sample": {"nodes": [{"node": 0, "share": 0.62}, {"node": 1, "share": 0.38}],
+                "page_sizes": [{"page_bytes": 4096, "share": 1.0}], "swapped_share": 0.0},
+        }) else {
+            panic!("an object")
+        };
+        make_readable(&mut objects);
+        assert_eq!(objects["page_sizes"], "~4 KiB");
+        assert_eq!(objects["nodes"], "~node 0 62 %, node 1 38 %");
         row.insert("sampled_objects".to_owned(), json!(64));
         row.insert(
             "sample".to_owned(),

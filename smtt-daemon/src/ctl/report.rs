@@ -77,7 +77,7 @@ pub(super) async fn run(
     if output.json {
         output.json(&report)?;
     } else {
-        output.text(&text(&report, output))?;
+        output.text(&text(&report, &filter.words(), output))?;
     }
     Ok(if report.degraded.is_empty() {
         Exit::Fine
@@ -135,11 +135,20 @@ fn section_of<Row: Serialize>(
     section(title, kind.columns, rows, output)
 }
 
-/// The report as text.
-pub(super) fn text(report: &Report, output: Output) -> String {
+/// Instead of applications: `wanted` is what was asked for.
+pub(super) fn no_application(wanted: &str) -> String {
+    if wanted.is_empty() {
+        "no application has been seen on this worker\n".to_owned()
+    } else {
+        format!("no application on this worker matches {wanted}: smtt-ctl executors lists them\n")
+    }
+}
+
+/// The report as text; `wanted` says what was asked for.
+pub(super) fn text(report: &Report, wanted: &str, output: Output) -> String {
     let mut text = String::new();
     if report.applications.is_empty() {
-        text.push_str("no application has been seen on this worker\n");
+        text.push_str(&no_application(wanted));
     }
     for (index, application) in report.applications.iter().enumerate() {
         if index > 0 {
@@ -253,6 +262,7 @@ mod tests {
         };
         let text = text(
             &report,
+            "",
             Output {
                 width: Some(80),
                 styled: false,
@@ -275,14 +285,17 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_said() {
-        let text = text(
-            &Report::default(),
-            Output {
+        let said = |wanted| {
+            let output = Output {
                 width: Some(80),
                 styled: false,
                 json: false,
-            },
+            };
+            text(&Report::default(), wanted, output)
+        };
+        assert!(said("").starts_with("no application has been seen"));
+        assert!(
+            said("--app nope").starts_with("no application on this worker matches --app nope:")
         );
-        assert!(text.starts_with("no application has been seen"));
     }
 }

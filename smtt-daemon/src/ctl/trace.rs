@@ -21,7 +21,7 @@ use crate::config;
 use crate::control::client::{self, Client, ClientError};
 use crate::trace::folder::{Found, look};
 use crate::trace::follow::LOST;
-use crate::trace::read::Reader;
+use crate::trace::read::{Reader, utc};
 use crate::trace::record::COLUMNS;
 
 /// How often a folder is looked at for new segments.
@@ -39,6 +39,7 @@ pub(super) async fn run(
         out: BufWriter::new(io::stdout().lock()),
         output,
         csv: query.csv,
+        printed: 0,
     };
     if query.follow && query.folder.is_none() {
         match live(client, &mut printer, query).await {
@@ -123,10 +124,16 @@ fn files(
     loop {
         let (finished, _) = look(folder).map_err(|error| unreadable(folder, error))?;
         if finished.is_empty() && seen.is_empty() && !query.follow {
-            say(&format!(
-                "no finished trace segments in {}: is [trace] enabled, and has a segment's time passed?",
-                folder.display()
-            ));
+            let shown = folder.display();
+            say(&if folder.is_dir() {
+                format!(
+                    "no finished trace segments in {shown}: is [trace] enabled, and has a segment's time passed?"
+                )
+            } else {
+                format!(
+                    "there is no folder {shown}: is [trace] enabled? --folder names another one, --config the daemon's configuration"
+                )
+            });
             return Ok(Exit::Degraded);
         }
         // Those that have been removed need not be remembered.
@@ -149,6 +156,12 @@ fn files(
         }
         printer.out.flush()?;
         if !query.follow {
+            if printer.printed == 0 {
+                say(&format!(
+                    "none of the records in {} is one that was asked for",
+                    folder.display()
+                ));
+            }
             return Ok(exit);
         }
         std::thread::sleep(LOOK);
@@ -160,6 +173,8 @@ struct Printer<Out> {
     out: Out,
     output: Output,
     csv: bool,
+    /// Records so far.
+    printed: u64,
 }
 
 impl<Out: Write> Printer<Out> {
@@ -178,6 +193,7 @@ impl<Out: Write> Printer<Out> {
     }
 
     fn print(&mut self, record: &Record) -> io::Result<()> {
+        self.printed += 1;
         if self.csv {
             writeln!(self.out, "{}", csv(record))
         } else if self.output.json {
@@ -233,9 +249,10 @@ fn segment(
     {
         return Ok(());
     }
+    let since = since_ns.map(|since| utc((since / 1000) as i64));
     for record in reader.records().map_err(wrong)? {
         let record = record.map_err(wrong)?;
-        if wanted(query, since_ns, &record) {
+        if wanted(query, since.as_deref(), &record) {
             printer.print(&record)?;
         }
     }
@@ -250,7 +267,8 @@ fn word<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     record.get(name)?.as_str()
 }
 
-fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
+/// Whether a record is asked for. Times are compared as texts, which all have the same form.
+fn wanted(query: &TraceQuery, since: Option<&str>, record: &Record) -> bool {
     let same = |asked: Option<u32>, name| {
         asked.is_none_or(|asked| number(record, name) == Some(u64::from(asked)))
     };
@@ -267,7 +285,7 @@ fn wanted(query: &TraceQuery, since_ns: Option<u64>, record: &Record) -> bool {
         && same(query.rdd, "rdd_id")
         && same(stage, "stage_id")
         && same(attempt, "stage_attempt")
-        && since_ns.is_none_or(|since| number(record, "time_ns").unwrap_or(0) >= since)
+        && since.is_none_or(|since| word(record, "time").is_some_and(|time| time >= since))
 }
 
 #[cfg(test)]
@@ -285,7 +303,7 @@ mod tests {
     #[test]
     fn filters_hold_together() {
         let row = record(
-            json!({"time_ns": 100, "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
+            json!({"time": utc(100), "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
         );
         let query = |rdd, stage| TraceQuery {
             rdd,
@@ -293,9 +311,13 @@ mod tests {
             ..TraceQuery::default()
         };
         assert!(wanted(&query(Some(7), Some((3, None))), None, &row));
-        assert!(wanted(&query(None, Some((3, Some(1)))), Some(100), &row));
+        assert!(wanted(
+            &query(None, Some((3, Some(1)))),
+            Some(&utc(100)),
+            &row
+        ));
         assert!(!wanted(&query(None, Some((3, Some(0)))), None, &row));
         assert!(!wanted(&query(Some(8), None), None, &row));
-        assert!(!wanted(&query(None, None), Some(101), &row));
+        assert!(!wanted(&query(None, None), Some(&utc(101)), &row));
     }
 }

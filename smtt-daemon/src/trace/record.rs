@@ -49,6 +49,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every name that a record's kind may have.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        use Kind::{Alive, Allocate, Drop, Free, Get, Move, Put};
+        let facts = [Put, Get, Drop, Move, Allocate, Free, Alive].map(Self::name);
+        let spans = (0..=u8::MAX).filter_map(|code| Activity(code).name());
+        let unknown = [Self::Span(Activity(u8::MAX)).name()];
+        facts.into_iter().chain(spans).chain(unknown).collect()
+    }
+
     /// Its name in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -195,7 +205,7 @@ impl Record {
                 Value::Flag(of) => of(self).map(Json::from),
                 Value::Real(of) => of(self).map(Json::from),
                 Value::Text(of) => of(self).map(Json::from),
-                Value::Longs(of) => of(self).map(Json::from),
+                Value::Longs(of, _) => of(self).map(Json::from),
             };
             if let Some(value) = value {
                 object.insert(column.name.to_owned(), value);
@@ -245,7 +255,7 @@ fn int(value: u32) -> Option<i32> {
 pub enum Value {
     /// Microseconds since 1970, UTC; never absent.
     Time(fn(&Record) -> i64),
-    /// Integer of 64 bits. `true`: neighbours are near each other, so differences are stored.
+    /// Integer of 64 bits. `true`: neighbours are near each other or hardly ever the same, so differences are stored.
     Long(fn(&Record) -> Option<i64>, bool),
     /// Integer of 32 bits.
     Int(fn(&Record) -> Option<i32>),
@@ -255,8 +265,8 @@ pub enum Value {
     Real(fn(&Record) -> Option<f64>),
     /// Text.
     Text(for<'a> fn(&'a Record) -> Option<&'a str>),
-    /// List of integers of 64 bits.
-    Longs(fn(&Record) -> Option<Vec<i64>>),
+    /// List of integers of 64 bits; `true` as above.
+    Longs(fn(&Record) -> Option<Vec<i64>>, bool),
 }
 
 impl Value {
@@ -270,7 +280,7 @@ impl Value {
             Self::Flag(_) => "boolean",
             Self::Real(_) => "double",
             Self::Text(_) => "string",
-            Self::Longs(_) => "array<bigint>",
+            Self::Longs(..) => "array<bigint>",
         }
     }
 }
@@ -295,11 +305,6 @@ pub const COLUMNS: &[Column] = &[
         "time",
         Value::Time(|r| (r.time_ns / 1000) as i64),
         "when, UTC; of a span its end",
-    ),
-    column(
-        "time_ns",
-        Value::Long(|r| long(r.time_ns), true),
-        "the same in nanoseconds since 1970",
     ),
     column(
         "access",
@@ -368,7 +373,7 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "duration_ns",
-        Value::Long(|r| r.duration_ns.and_then(long), false),
+        Value::Long(|r| r.duration_ns.and_then(long), true),
         "duration of a span",
     ),
     column(
@@ -403,12 +408,12 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "further_addresses",
-        Value::Longs(|r| r.further(|range| range.0)),
+        Value::Longs(|r| r.further(|range| range.0), true),
         "addresses of further ranges that were told with this record",
     ),
     column(
         "further_lengths",
-        Value::Longs(|r| r.further(|range| range.1)),
+        Value::Longs(|r| r.further(|range| range.1), false),
         "their lengths in bytes",
     ),
     column(
@@ -437,9 +442,12 @@ pub const COLUMNS: &[Column] = &[
         "whether a range crosses a page's end",
     ),
     column(
-        "looked_ns",
-        Value::Long(|r| r.physical(|p| long(p.time_ns)), false),
-        "when its pages were last looked at, nanoseconds since 1970; what follows stands for that time and for all ranges together",
+        "looked_age_ms",
+        Value::Long(
+            |r| r.physical(|p| long(r.time_ns.saturating_sub(p.time_ns) / 1_000_000)),
+            true,
+        ),
+        "how many milliseconds before the access its pages were last looked at; what follows stands for that moment and for all ranges together",
     ),
     column(
         "looked_bytes",
@@ -458,16 +466,19 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "frames",
-        Value::Longs(|r| {
-            r.physical(|p| {
-                let frames = p.frames.as_ref()?.iter();
-                Some(
-                    frames
-                        .map(|frame| frame.and_then(long).unwrap_or(-1))
-                        .collect(),
-                )
-            })
-        }),
+        Value::Longs(
+            |r| {
+                r.physical(|p| {
+                    let frames = p.frames.as_ref()?.iter();
+                    Some(
+                        frames
+                            .map(|frame| frame.and_then(long).unwrap_or(-1))
+                            .collect(),
+                    )
+                })
+            },
+            false,
+        ),
         "page frame numbers of the first pages, at most 16, -1 for one that is not in memory; the physical address is the frame times 4096",
     ),
     column(
@@ -482,9 +493,10 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "nodes",
-        Value::Longs(|r| {
-            r.physical(|p| Some(p.nodes.as_ref()?.iter().map(|n| i64::from(*n)).collect()))
-        }),
+        Value::Longs(
+            |r| r.physical(|p| Some(p.nodes.as_ref()?.iter().map(|n| i64::from(*n)).collect())),
+            false,
+        ),
         "NUMA nodes that hold bytes",
     ),
     column(
@@ -494,8 +506,9 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "hotness",
-        Value::Real(|r| r.hotness),
-        "how hot the block was before the access: reads per minute, a running value",
+        // More digits would say nothing and take room.
+        Value::Real(|r| r.hotness.map(|heat| (heat * 10.0).round() / 10.0)),
+        "how hot the block was before the access: reads per minute, a running value, to a tenth",
     ),
     column(
         "hotness_method",

@@ -1,168 +1,151 @@
-//! What tracing, and sampling beside it, add to a whole job: the demo's, run in pairs.
-//!
-//! Two figures: how much longer it takes, which is what its user waits for, and how much more CPU time all its processes
-//! and the daemon take together, which scatters less where something else runs on the machine.
+//! What tracing, and sampling beside it, add to whole jobs: the demo's PageRank, and the eight workloads of the paper.
 
-use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::process::Stdio;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
+use super::pairs::{Pairs, Ratios, Setting};
+use super::report;
 use super::sample::CLOCK;
-use super::{RUN_LIMIT, gates, least, median, most, reach, report};
-use crate::daemon::{Daemon, Options};
-use crate::demo;
-use crate::places::{DEMO_SPARK, Jdk, Places};
-use crate::spark::Spark;
-use crate::witness;
+use super::trace::RECORD_BYTES;
+use crate::daemon::Options;
+use crate::places::Places;
+use crate::spark::Application;
+use crate::{demo, experiment};
 
-/// Pairs of the whole job.
+/// Pairs of the demo's job.
 const PAIRS: usize = 7;
+/// Pairs of each of the eight workloads.
+const PAIRS_OF_EACH: usize = 3;
+/// Size of their inputs: runs of several seconds each.
+const SCALE: u32 = 100;
+/// One executor with all cores, as the paper's one node.
+const MASTER: &str = "local-cluster[1,2,1024]";
 /// Longest job with tracing, as a multiple of the job without.
 const TRACED_RATIO: f64 = 1.02;
 /// Longest job with sampling at the default rate, as a multiple of the traced job without.
 const SAMPLED_RATIO: f64 = 1.01;
 
-/// How a job runs: with a daemon of these settings and the marker, or without both.
-type Setting = Option<Options>;
-
 /// With and without marker and daemon.
-pub fn traced(places: &Places, folder: &Path) -> Result<()> {
-    pairs(
-        places,
-        folder,
-        "PageRank, traced / untraced",
-        TRACED_RATIO,
-        &Some(Options::default()),
-        &None,
-    )
+pub(super) fn traced(places: &Places, folder: &Path) -> Result<()> {
+    page_rank(places, folder, &Some(Options::default()), &None)?
+        .report("PageRank, traced / untraced", TRACED_RATIO);
+    Ok(())
 }
 
-/// With everything that can be switched on, trace records and sampling by the clock among it, against nothing at all.
-pub fn everything(places: &Places, folder: &Path) -> Result<()> {
-    let options = Options {
-        toml: format!("{}\n[pmu]\n{CLOCK}\n", super::tracing(folder)),
-        ..Options::default()
-    };
-    pairs(
-        places,
-        folder,
-        "PageRank, everything on / off",
-        TRACED_RATIO,
-        &Some(options),
-        &None,
-    )
+/// With everything that can be switched on, against nothing at all.
+pub(super) fn everything(places: &Places, folder: &Path) -> Result<()> {
+    page_rank(places, folder, &all(folder), &None)?
+        .report("PageRank, everything on / off", TRACED_RATIO);
+    Ok(())
 }
 
 /// Both traced, one of them sampled by the clock: no other event comes as regularly, and every machine has it.
-pub fn sampled(places: &Places, folder: &Path) -> Result<()> {
+pub(super) fn sampled(places: &Places, folder: &Path) -> Result<()> {
     let with = |pmu: &str| {
         Some(Options {
             toml: format!("[pmu]\n{pmu}\n"),
             ..Options::default()
         })
     };
-    pairs(
-        places,
-        folder,
-        "PageRank, sampled / traced",
-        SAMPLED_RATIO,
-        &with(CLOCK),
-        &with("enabled = false"),
-    )
-}
-
-/// Runs the job in both settings in turns, and prints the median of the ratios of neighbours.
-fn pairs(
-    places: &Places,
-    folder: &Path,
-    what: &str,
-    target: f64,
-    with: &Setting,
-    without: &Setting,
-) -> Result<()> {
-    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
-    let mut number = 0;
-    let mut run = |setting: &Setting| -> Result<Run> {
-        number += 1;
-        let daemon = setting
-            .as_ref()
-            .map(|options| {
-                Daemon::start(
-                    places,
-                    &places.target.join("release"),
-                    &folder.join(format!("daemon-{number}")),
-                    options,
-                )
-            })
-            .transpose()?;
-        let gates = gates(folder, &format!("gates-{number}"), &["cached", "end"])?;
-        let mut application = demo::application(places, false)?
-            .conf("spark.smtt.fixture.barrier", &gates.display().to_string());
-        if setting.is_some() {
-            application = application.with_marker(places);
-        }
-        let mut submitted = application.submit(&spark, &format!("spark-{number}"))?;
-        reach(&mut submitted.running, &gates.join("begin.reached"))?;
-        let driver = submitted.running.pid();
-        let daemon_pid = daemon.as_ref().map(Daemon::pid);
-        let spent = || -> Result<f64> {
-            let mut pids = witness::descendants(driver)?;
-            pids.push(driver);
-            pids.extend(daemon_pid);
-            pids.into_iter().map(witness::cpu_seconds).sum()
-        };
-        let (start, before) = (Instant::now(), spent()?);
-        fs::write(gates.join("begin.go"), "")?;
-        reach(&mut submitted.running, &gates.join("end.reached"))?;
-        let run = Run {
-            elapsed: start.elapsed().as_secs_f64(),
-            cpu: spent()? - before,
-        };
-        submitted.result(RUN_LIMIT)?;
-        drop(daemon);
-        Ok(run)
-    };
-    // The first run warms the page cache and counts for nothing.
-    run(without)?;
-    let (mut elapsed, mut cpu) = (Vec::new(), Vec::new());
-    for pair in 1..=PAIRS {
-        // Which one comes first alternates too: the second of two runs may profit from the first.
-        let (with, without) = if pair % 2 == 0 {
-            let with = run(with)?;
-            (with, run(without)?)
-        } else {
-            let without = run(without)?;
-            (run(with)?, without)
-        };
-        let ratios = (with.elapsed / without.elapsed, with.cpu / without.cpu);
-        println!(
-            "    pair {pair}: {:.2} s with, {:.2} s without, ratio {:.3}; {:.2} s of CPU time with, {:.2} s without, ratio {:.3}",
-            with.elapsed, without.elapsed, ratios.0, with.cpu, without.cpu, ratios.1
-        );
-        elapsed.push(ratios.0);
-        cpu.push(ratios.1);
-    }
-    for (ratios, figure) in [(&mut elapsed, "time"), (&mut cpu, "CPU time")] {
-        let detail = format!(
-            "median of {PAIRS} pairs, from {:.3} to {:.3}",
-            least(ratios),
-            most(ratios)
-        );
-        report(
-            &format!("{what}, {figure}"),
-            median(ratios),
-            "x",
-            target,
-            &detail,
-        );
-    }
+    page_rank(places, folder, &with(CLOCK), &with("enabled = false"))?
+        .report("PageRank, sampled / traced", SAMPLED_RATIO);
     Ok(())
 }
 
-/// Seconds that the job took, and seconds of CPU time that its processes and the daemon took for it.
-struct Run {
-    elapsed: f64,
-    cpu: f64,
+/// Everything on against off in the eight workloads of the paper, and what their trace records take on the disk.
+pub(super) fn workloads(places: &Places, folder: &Path) -> Result<()> {
+    let mut pairs = Pairs::new(places, folder)?;
+    let mut together = Ratios::default();
+    let (mut records, mut bytes) = (0, 0);
+    for workload in experiment::names() {
+        println!("  {workload}");
+        let with = all(&folder.join(workload));
+        let job = || {
+            let arguments = [workload, &SCALE.to_string(), "4"];
+            Ok(
+                Application::scala(places, MASTER, "Experiment", &arguments)?
+                    .conf("spark.sql.shuffle.partitions", "4"),
+            )
+        };
+        let mut ratios = pairs.of(&job, PAIRS_OF_EACH, &with, &None)?;
+        ratios.report(&format!("{workload}, everything on / off"), TRACED_RATIO);
+        together.add(ratios);
+        let written = written(places, &folder.join(workload).join("trace"))?;
+        println!(
+            "    trace: {} records in {} files of {:.1} bytes per record",
+            written.records,
+            written.files,
+            written.bytes as f64 / written.records.max(1) as f64
+        );
+        records += written.records;
+        bytes += written.bytes;
+    }
+    together.report_means("eight workloads, everything on / off", TRACED_RATIO);
+    report(
+        "trace record of the eight workloads",
+        bytes as f64 / records as f64,
+        "bytes",
+        RECORD_BYTES,
+        &format!("{records} records, {bytes} bytes of files, their ends included"),
+    );
+    Ok(())
+}
+
+fn page_rank(places: &Places, folder: &Path, with: &Setting, without: &Setting) -> Result<Ratios> {
+    let job = || demo::application(places, false);
+    Pairs::new(places, folder)?.of(&job, PAIRS, with, without)
+}
+
+/// Trace records below that folder, sampling by the clock, and the resolver, which is on by itself.
+fn all(folder: &Path) -> Setting {
+    Some(Options {
+        toml: format!("{}\n[pmu]\n{CLOCK}\n", super::tracing(folder)),
+        ..Options::default()
+    })
+}
+
+/// What trace files take.
+struct Written {
+    records: u64,
+    files: u64,
+    bytes: u64,
+}
+
+/// Adds up the finished files below the folder; their records are counted by reading them.
+fn written(places: &Places, folder: &Path) -> Result<Written> {
+    let mut written = Written {
+        records: 0,
+        files: 0,
+        bytes: 0,
+    };
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder)
+            .with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let (path, about) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+            if about.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "parquet") {
+                written.files += 1;
+                written.bytes += about.len();
+            }
+        }
+    }
+    let output = std::process::Command::new(places.target.join("release/smtt-ctl"))
+        .args(["trace", "--json", "--folder"])
+        .arg(folder)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start smtt-ctl")?;
+    if !output.status.success() {
+        bail!(
+            "smtt-ctl trace failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    written.records = output.stdout.iter().filter(|byte| **byte == b'\n').count() as u64;
+    Ok(written)
 }

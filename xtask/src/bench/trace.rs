@@ -13,7 +13,7 @@ use crate::spark::result_line;
 /// Records that are written.
 const RECORDS: u64 = 1_000_000;
 /// Most bytes of one record.
-const RECORD_BYTES: f64 = 20.0;
+pub(super) const RECORD_BYTES: f64 = 20.0;
 /// Most microseconds that one record takes: 20,000 facts per second, the most that one executor may send, then take
 /// a tenth of a CPU.
 const RECORD_US: f64 = 5.0;

@@ -1,5 +1,6 @@
 //! What dishonest executors tell, and more than there is room for.
 
+use super::super::view::PagesBy;
 use super::*;
 use crate::decode::{BlockRead, BlockRemoved, StageDescribed};
 use proptest::prelude::*;
@@ -512,6 +513,62 @@ proptest! {
             prop_assert_eq!(running, tasks.iter().filter(|row| row.state == TaskState::Running).count() as u64);
             // No address has an owner that is gone.
             prop_assert!(memory.addresses.len() <= small().ranges_per_executor + 1);
+        }
+    }
+}
+
+/// Sizes at the ends of what can be said.
+fn any_size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(10),
+        Just(1 << 63),
+        Just(u64::MAX - 1),
+        Just(u64::MAX)
+    ]
+}
+
+proptest! {
+    /// Sums stop at the largest number, so that what is taken from them again leaves less than there is: no figure
+    /// may become absurd by it, and no listing may end in a panic.
+    #[test]
+    fn absurd_sizes_make_no_absurd_figures(
+        facts in proptest::collection::vec((0..3_u8, 0..4_u32, any_size(), any::<bool>()), 1..40)
+    ) {
+        let mut state = state();
+        tell(&mut state, 1, S, described("app-1", "0"));
+        let mut now = S;
+        for (what, id, size, on_heap) in facts {
+            now += super::super::history::INTERVAL_NS;
+            let told = BlockFact { on_heap, ..block(id % 2, id, size, &[]) };
+            tell(&mut state, 1, now, match what {
+                0 => stored(told),
+                1 => Fact::PageAllocated(PageAllocated { on_heap, ..page(u64::from(id), Some(0), size) }),
+                _ => Fact::BlockRemoved(BlockRemoved {
+                    block_id: told.block_id,
+                    rdd_id: told.rdd_id,
+                    partition: told.partition,
+                    activity: None,
+                }),
+            });
+            state.record_history(now);
+            let all = Filter::default();
+            for by in [PagesBy::Rdd, PagesBy::Block, PagesBy::Task, PagesBy::Executor] {
+                let _ = state.list_pages(&all, by);
+            }
+            let _ = state.list_tasks(&all);
+            for row in rdds(&state) {
+                prop_assert!(row.storage_memory_off_heap_bytes <= row.storage_memory_bytes);
+                prop_assert!(row.execution_memory_off_heap_bytes <= row.execution_memory_bytes);
+            }
+            let memory = &state.executors()[&key(1)].memory;
+            let some = |on_heap: bool| memory.blocks.values().any(|block| block.on_heap == on_heap && block.size_bytes > 0);
+            let history = state.list_history(&all).rows;
+            let last = history[0].points.last().expect("a point");
+            let heap = last.rdds.iter().map(|rdd| rdd.storage_heap_bytes).max().unwrap_or(0);
+            let off_heap = last.rdds.iter().map(|rdd| rdd.storage_off_heap_bytes).max().unwrap_or(0);
+            prop_assert!(heap == 0 || some(true), "{heap} bytes on the heap, where no block is");
+            prop_assert!(off_heap == 0 || some(false), "{off_heap} bytes off the heap, where no block is");
         }
     }
 }

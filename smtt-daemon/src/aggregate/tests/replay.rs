@@ -278,6 +278,27 @@ fn blocks_show_where_their_bytes_are_until_they_leave() {
 }
 
 #[test]
+fn a_read_from_a_disk_counts_for_its_rdd_and_is_no_loss() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "0"));
+    tell(&mut state, 1, S, rdd(7, "links", "Disk"));
+    let read = |rdd: u32| {
+        Fact::BlockRead(BlockRead {
+            block_id: format!("rdd_{rdd}_0"),
+            rdd_id: Some(rdd),
+            partition: Some(0),
+            ..BlockRead::default()
+        })
+    };
+    assert_eq!(tell(&mut state, 1, 2 * S, read(7)), Outcome::Applied);
+    assert_eq!(the_rdd(&state, 1, 7).block_reads, Some(1));
+    assert_eq!(
+        tell(&mut state, 1, 2 * S, read(8)),
+        Outcome::Ignored("block_not_known")
+    );
+}
+
+#[test]
 fn a_block_of_many_ranges_comes_in_several_facts() {
     let mut state = state();
     let all: Vec<(u64, u64)> = (0..250)

@@ -2,7 +2,7 @@
 
 use crate::advise::surroundings::Surroundings;
 use crate::advise::{Advice, advise, views};
-use crate::aggregate::view::{Filter, Listing, PagesBy};
+use crate::aggregate::view::{Filter, Listing, PagesBy, RddRow};
 use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::control::Shared;
 use crate::control::protocol::{ApplicationReport, Histories, ListQuery, REPORT_ROWS, Report};
@@ -301,11 +301,12 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
             by_faults.retain(|row| row.faults.page_faults > Some(0));
             by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
             by_faults.truncate(REPORT_ROWS);
-            by_memory
-                .retain(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes > 0);
-            by_memory.sort_by_key(|row| {
-                std::cmp::Reverse(row.storage_memory_peak_bytes + row.execution_memory_peak_bytes)
-            });
+            let most = |row: &RddRow| {
+                let storage = row.storage_memory_peak_bytes;
+                storage.saturating_add(row.execution_memory_peak_bytes)
+            };
+            by_memory.retain(|row| most(row) > 0);
+            by_memory.sort_by_key(|row| std::cmp::Reverse(most(row)));
             by_memory.truncate(REPORT_ROWS);
             let mut stages = shared.state().list_stages(&filter);
             stages

@@ -42,6 +42,19 @@ impl Rdd<'_> {
             .reduce(u64::saturating_add)
     }
 
+    /// How many executors are to hold each of its partitions, by its storage level.
+    fn copies(&self) -> u64 {
+        let words = |level: &str| {
+            let copies = level.split(' ').find_map(|word| word.strip_suffix('x'));
+            copies.and_then(|copies| copies.parse().ok())
+        };
+        let levels = self
+            .rows
+            .iter()
+            .filter_map(|row| row.storage_level.as_deref());
+        levels.filter_map(words).max().unwrap_or(1)
+    }
+
     fn name(&self) -> Cell {
         let name = self
             .rows
@@ -133,16 +146,16 @@ fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
 pub fn rdds(body: &mut Markup, facts: &Facts) {
     let figures = walk_columns(facts);
     let mut holding: Vec<Rdd<'_>> = grouped(facts);
-    holding.retain(|rdd| {
-        rdd.sum(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes) > 0
-    });
-    holding.sort_by_key(|rdd| {
-        let now = rdd.sum(|row| row.storage_memory_bytes + row.execution_memory_bytes);
-        std::cmp::Reverse((
-            now,
-            rdd.sum(|row| row.storage_memory_peak_bytes + row.execution_memory_peak_bytes),
-        ))
-    });
+    let most = |row: &RddRow| {
+        let storage = row.storage_memory_peak_bytes;
+        storage.saturating_add(row.execution_memory_peak_bytes)
+    };
+    let now = |row: &RddRow| {
+        let storage = row.storage_memory_bytes;
+        storage.saturating_add(row.execution_memory_bytes)
+    };
+    holding.retain(|rdd| rdd.sum(most) > 0);
+    holding.sort_by_key(|rdd| std::cmp::Reverse((rdd.sum(now), rdd.sum(most))));
     body.line("h3", &[], "What they hold, and where");
     if holding.is_empty() {
         body.line(
@@ -231,15 +244,17 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
         ),
         Column::new(
             "Cached",
-            "partitions in the memory of this worker, of all of the RDD",
+            "partitions in the memory of this worker, of all of the RDD; blocks, where each partition has several",
             rdds,
             |rdd| {
                 let all = rdd.rows.iter().find_map(|row| row.partitions);
+                let copies = rdd.copies();
                 let cached = human::count(rdd.sum(|row| row.partitions_cached));
-                Cell::Value(all.map_or_else(
-                    || cached.clone(),
-                    |all| format!("{cached} of {}", human::count(all)),
-                ))
+                Cell::Value(match all.map(human::count) {
+                    None => cached,
+                    Some(all) if copies > 1 => format!("{cached} of {copies} × {all}"),
+                    Some(all) => format!("{cached} of {all}"),
+                })
             },
         ),
         Column::new(

@@ -237,3 +237,23 @@ fn file_names_stay_in_their_folder() {
     assert_eq!(file_name("app-20260101-0001"), "app-20260101-0001.html");
     assert_eq!(file_name("../../etc/passwd\u{0}"), "______etc_passwd_.html");
 }
+
+#[test]
+fn replicas_are_no_further_partitions() {
+    let mut facts = facts("app", 2);
+    for row in &mut facts.rdds {
+        row.partitions = Some(4);
+        row.partitions_cached = 4;
+    }
+    facts.rdds[0].storage_level = Some("Memory Serialized 2x Replicated".to_owned());
+    facts.rdds[1].storage_level = Some("Memory Serialized 1x Replicated".to_owned());
+    let replica = RddRow {
+        who: who("other"),
+        ..facts.rdds[0].clone()
+    };
+    facts.rdds.push(replica);
+    let page = page::page(&facts);
+    for cell in [">8 of 2 × 4<", ">4 of 4<"] {
+        assert!(page.contains(cell), "no {cell} in {page}");
+    }
+}

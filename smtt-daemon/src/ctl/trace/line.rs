@@ -141,9 +141,7 @@ fn virtual_pages(record: &Record) -> String {
         }
     }
     if let Some(looked) = number(record, "looked_bytes") {
-        let looked_ns = number(record, "looked_ns").unwrap_or(0);
-        let age = number(record, "time_ns").map_or(0, |now| now.saturating_sub(looked_ns));
-        let age = human::duration(age);
+        let age = human::duration(number(record, "looked_age_ms").unwrap_or(0) * 1_000_000);
         parts.push(format!(
             "of {} looked at {age} before",
             human::bytes(looked)
@@ -198,7 +196,7 @@ mod tests {
     #[test]
     fn a_line_has_the_papers_columns_and_dashes_where_nothing_is_known() {
         let line = text(&record(json!({
-            "time": "2026-01-31T12:00:00.000000Z", "time_ns": 1, "access": "write", "kind": "put",
+            "time": "2026-01-31T12:00:00.000000Z", "access": "write", "kind": "put",
             "application_id": "app-1", "executor_id": "0", "rdd_id": 7, "partition": 3, "block_id": "rdd_7_3",
             "region": "storage", "size_bytes": 8192, "virtual_address": 4096, "length_bytes": 8192,
             "range_first": 0, "range_total": 2, "first_page": 1, "pages": 2, "crosses_pages": true,

@@ -1,0 +1,197 @@
+//! Whole jobs in pairs: one run with a setting and one without, in turns, because the machine's speed changes.
+//!
+//! Two figures: how much longer a job takes, which is what its user waits for, and how much more CPU time all its
+//! processes and the daemon take together, which scatters less where something else runs on the machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{RUN_LIMIT, gates, least, median, most, reach, report};
+use crate::daemon::{Daemon, Options};
+use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::spark::{Application, Spark};
+use crate::witness;
+
+/// How a job runs: with a daemon of these settings and the marker, or without both.
+pub(super) type Setting = Option<Options>;
+
+/// Seconds that a job took from its gate `begin` to `end`, and seconds of CPU time that its processes and the daemon
+/// took for it.
+struct Run {
+    elapsed: f64,
+    cpu: f64,
+}
+
+/// Of each pair the figure with, as a multiple of the one without.
+#[derive(Debug, Default)]
+pub(super) struct Ratios {
+    elapsed: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+impl Ratios {
+    /// Takes in the pairs of another job.
+    pub(super) fn add(&mut self, other: Self) {
+        self.elapsed.extend(other.elapsed);
+        self.cpu.extend(other.cpu);
+    }
+
+    /// Prints the medians against the most that they may be.
+    pub(super) fn report(&mut self, what: &str, target: f64) {
+        for (ratios, figure) in [(&mut self.elapsed, "time"), (&mut self.cpu, "CPU time")] {
+            let detail = format!(
+                "median of {} pairs, from {:.3} to {:.3}",
+                ratios.len(),
+                least(ratios),
+                most(ratios)
+            );
+            let what = format!("{what}, {figure}");
+            report(&what, median(ratios), "x", target, &detail);
+        }
+    }
+
+    /// Prints the geometric means with the interval in which the true one lies in 95 of 100 such runs, as far as pairs
+    /// scatter by themselves.
+    pub(super) fn report_means(&self, what: &str, target: f64) {
+        for (ratios, figure) in [(&self.elapsed, "time"), (&self.cpu, "CPU time")] {
+            let (mean, low, high) = geometric_mean(ratios);
+            let detail = format!(
+                "geometric mean of {} pairs, 95 % interval {low:.3} to {high:.3}",
+                ratios.len()
+            );
+            report(&format!("{what}, {figure}"), mean, "x", target, &detail);
+        }
+    }
+}
+
+/// Runs jobs in pairs.
+pub(super) struct Pairs<'a> {
+    places: &'a Places,
+    folder: PathBuf,
+    spark: Spark,
+    runs: usize,
+}
+
+impl<'a> Pairs<'a> {
+    /// Everything that is written goes below the folder.
+    ///
+    /// # Errors
+    /// When Spark is not set up.
+    pub(super) fn new(places: &'a Places, folder: &Path) -> Result<Self> {
+        Ok(Self {
+            places,
+            folder: folder.to_owned(),
+            spark: Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?,
+            runs: 0,
+        })
+    }
+
+    /// Runs the job so many times in both settings, and prints each pair.
+    ///
+    /// # Errors
+    /// When it or the daemon does not run.
+    pub(super) fn of(
+        &mut self,
+        job: &dyn Fn() -> Result<Application>,
+        pairs: usize,
+        with: &Setting,
+        without: &Setting,
+    ) -> Result<Ratios> {
+        let mut ratios = Ratios::default();
+        // The first run warms the page cache and counts for nothing.
+        if self.runs == 0 {
+            self.run(job, without)?;
+        }
+        for pair in 1..=pairs {
+            // Which one comes first alternates too: the second of two runs may profit from the first.
+            let (with, without) = if pair % 2 == 0 {
+                let with = self.run(job, with)?;
+                (with, self.run(job, without)?)
+            } else {
+                let without = self.run(job, without)?;
+                (self.run(job, with)?, without)
+            };
+            let (elapsed, cpu) = (with.elapsed / without.elapsed, with.cpu / without.cpu);
+            println!(
+                "    pair {pair}: {:.2} s with, {:.2} s without, ratio {elapsed:.3}; {:.2} s of CPU time with, {:.2} s without, ratio {cpu:.3}",
+                with.elapsed, without.elapsed, with.cpu, without.cpu
+            );
+            ratios.elapsed.push(elapsed);
+            ratios.cpu.push(cpu);
+        }
+        Ok(ratios)
+    }
+
+    fn run(&mut self, job: &dyn Fn() -> Result<Application>, setting: &Setting) -> Result<Run> {
+        self.runs += 1;
+        let number = self.runs;
+        let daemon = setting
+            .as_ref()
+            .map(|options| {
+                Daemon::start(
+                    self.places,
+                    &self.places.target.join("release"),
+                    &self.folder.join(format!("daemon-{number}")),
+                    options,
+                )
+            })
+            .transpose()?;
+        let gates = gates(&self.folder, &format!("gates-{number}"), &["cached", "end"])?;
+        let mut application =
+            job()?.conf("spark.smtt.fixture.barrier", &gates.display().to_string());
+        if setting.is_some() {
+            application = application.with_marker(self.places);
+        }
+        let mut submitted = application.submit(&self.spark, &format!("spark-{number}"))?;
+        reach(&mut submitted.running, &gates.join("begin.reached"))?;
+        let driver = submitted.running.pid();
+        let daemon_pid = daemon.as_ref().map(Daemon::pid);
+        let spent = || -> Result<f64> {
+            let mut pids = witness::descendants(driver)?;
+            pids.push(driver);
+            pids.extend(daemon_pid);
+            pids.into_iter().map(witness::cpu_seconds).sum()
+        };
+        let (start, before) = (Instant::now(), spent()?);
+        fs::write(gates.join("begin.go"), "")?;
+        reach(&mut submitted.running, &gates.join("end.reached"))?;
+        let run = Run {
+            elapsed: start.elapsed().as_secs_f64(),
+            cpu: spent()? - before,
+        };
+        submitted.result(RUN_LIMIT)?;
+        drop(daemon);
+        Ok(run)
+    }
+}
+
+/// The geometric mean, and twice its standard error to both sides.
+fn geometric_mean(ratios: &[f64]) -> (f64, f64, f64) {
+    let count = ratios.len() as f64;
+    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    let mean = logs.iter().sum::<f64>() / count;
+    let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+    let error = (squares / (count - 1.0) / count).sqrt();
+    (
+        mean.exp(),
+        (mean - 1.96 * error).exp(),
+        (mean + 1.96 * error).exp(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_of_ratios() {
+        let (mean, low, high) = geometric_mean(&[0.5, 2.0]);
+        assert!((mean - 1.0).abs() < 1e-9, "{mean}");
+        // The deviation of two logarithms of 2 apart from their mean, by the root of two of them, is ln 2.
+        assert!((high - (1.96 * 2f64.ln()).exp()).abs() < 1e-9, "{high}");
+        assert!((low * high - 1.0).abs() < 1e-9, "{low}");
+    }
+}
