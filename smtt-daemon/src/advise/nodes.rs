@@ -105,13 +105,24 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
             )
         }
         None => {
-            // Executors on different nodes are as it should be: each is compared with its own fullest node.
-            let rows = rdd.pages.iter().filter_map(|row| on_nodes(row));
+            // Executors on different nodes are as it should be: each is compared with its own node, which is that of
+            // its CPUs, or where those are of several the fullest.
+            let rows = rdd.pages.iter().filter_map(|row| {
+                let process = around.processes.get(&row.who.pid);
+                let home = match process.and_then(|process| process.cpu_nodes.as_deref()) {
+                    Some([home]) => Some(*home),
+                    _ => None,
+                };
+                Some((on_nodes(row)?, home))
+            });
             let (outside, all, sampled) = rows
-                .map(|(nodes, sampled)| {
+                .map(|((nodes, sampled), home)| {
                     let all = nodes.values().copied().fold(0, u64::saturating_add);
-                    let fullest = nodes.values().copied().max().unwrap_or(0);
-                    (all - fullest, all, sampled)
+                    let own = match home {
+                        Some(home) => nodes.get(&home).copied(),
+                        None => nodes.values().copied().max(),
+                    };
+                    (all - own.unwrap_or(0), all, sampled)
                 })
                 .reduce(|sum, more| {
                     (
@@ -127,7 +138,10 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
             not_measured = caveats(rdd, sampled);
             numbers = vec![
                 bytes("in memory, on known nodes", all),
-                bytes("outside of each executor's fullest node", outside),
+                bytes(
+                    "outside of each executor's node (that of its CPUs, or the fullest)",
+                    outside,
+                ),
                 share("outside of it", ratio),
             ];
             if sampled > 0 {
@@ -138,11 +152,11 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
                 "from which node it is read: no read of its blocks was placed".to_owned(),
             );
             let title = format!(
-                "{} of {} lie outside of its executor's fullest node",
+                "{} of {} lie on other nodes than its executor's",
                 human::share(ratio),
                 rdd.label()
             );
-            let of = "its bytes, of which so many are on other nodes than most";
+            let of = "its bytes, of which so many are on another node than the executor's CPUs, or than most of them";
             (
                 Severity::Low,
                 Cost {

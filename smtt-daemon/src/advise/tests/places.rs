@@ -217,6 +217,18 @@ fn objects_on_several_nodes_are_found_by_their_sample() {
     let advice = advise(&view, &around());
     assert!(found(&advice, "remote_memory").is_none());
     assert_eq!(went(&advice, "remote_memory"), Went::Nothing);
+    // Most of it is on one node, but not on that of the CPUs.
+    let mut elsewhere = around();
+    elsewhere.processes.get_mut(&7).expect("there").cpu_nodes = Some(vec![1]);
+    let advice = advise(&view, &elsewhere);
+    let finding = found(&advice, "remote_memory").expect("found");
+    assert!(
+        finding
+            .cost
+            .share
+            .is_some_and(|share| (share - 0.9).abs() < 0.01),
+        "{finding:?}"
+    );
 }
 
 #[test]
