@@ -103,7 +103,7 @@ pub static ALL: [Guest; 3] = [
         node_mib: 1024,
         bare_nodes: false,
         jvm: false,
-        rungs: "raw_tracepoint,fentry,kprobe,software",
+        rungs: "raw_tracepoint,fexit,kprobe,software",
         must: X86_MUST,
     },
     Guest {
@@ -114,7 +114,7 @@ pub static ALL: [Guest; 3] = [
         node_mib: 1024,
         bare_nodes: true,
         jvm: true,
-        rungs: "raw_tracepoint,fentry,kprobe,software,damon,bare_nodes",
+        rungs: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes",
         must: X86_JVM_MUST,
     },
     Guest {
@@ -125,7 +125,7 @@ pub static ALL: [Guest; 3] = [
         node_mib: 2048,
         bare_nodes: false,
         jvm: true,
-        rungs: "fentry,kprobe,software",
+        rungs: "fexit,kprobe,software",
         must: &[
             "release",
             "processors",
