@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use super::surroundings::{Process, Surroundings};
 use super::*;
 use crate::aggregate::FaultFigures;
-use crate::aggregate::view::{FigureRow, NodeRow, PageSizeRow, PageWalkRow, SpanRow, Spread, Who};
+use crate::aggregate::view::{
+    FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow, SpanRow, Spread,
+    Who,
+};
 
 const MIB: u64 = 1 << 20;
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -65,6 +68,31 @@ fn in_memory(id: u32) -> PagesRow {
             node: 0,
             bytes: 128 * MIB,
         }]),
+        ..PagesRow::default()
+    }
+}
+
+/// An RDD of objects of which a sample was looked at.
+fn of_objects(swapped: f64, nodes: &[(u32, f64)]) -> PagesRow {
+    PagesRow {
+        who: who(),
+        rdd_id: Some(7),
+        held_bytes: 128 * MIB,
+        sampled_objects: Some(32),
+        sample: Some(SampleRow {
+            estimated: true,
+            held_bytes: 128 * MIB,
+            present_share: 1.0 - swapped,
+            swapped_share: swapped,
+            nodes: nodes
+                .iter()
+                .map(|(node, share)| NodeShare {
+                    node: *node,
+                    share: *share,
+                })
+                .collect(),
+            ..SampleRow::default()
+        }),
         ..PagesRow::default()
     }
 }
@@ -274,6 +302,38 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
 }
 
 #[test]
+fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
+    let mut view = view();
+    view.pages[0] = of_objects(0.5, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(
+        (finding.cost.share, finding.cost.estimated),
+        (Some(0.5), true)
+    );
+    assert!(
+        finding.title.starts_with("64.0 MiB of"),
+        "{}",
+        finding.title
+    );
+    assert!(
+        finding.not_measured[0].contains("32 objects were looked at"),
+        "{finding:?}"
+    );
+    // Beside blocks whose bytes are known.
+    view.pages[0].held_bytes = 256 * MIB;
+    view.pages[0].resolved_bytes = Some(128 * MIB);
+    view.pages[0].swapped_bytes = Some(0);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(finding.cost.share, Some(0.25));
+    view.pages[0] = of_objects(0.0, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    assert!(found(&advice, "swapped").is_none());
+    assert_eq!(went(&advice, "swapped"), Went::Nothing, "it was looked at");
+}
+
+#[test]
 fn spilling_is_found_by_its_share_of_the_task_time() {
     let mut view = view();
     view.stages = vec![StageRow {
@@ -413,7 +473,7 @@ fn the_document_lists_every_rule() {
         ("small_pages", crate::ctl::human::count(pages::FAULTS)),
         (
             "remote_memory",
-            format!("{:.0} %", pages::REMOTE_SHARE * 100.0),
+            format!("{:.0} %", nodes::REMOTE_SHARE * 100.0),
         ),
         ("never_read", format!("{} MiB", cache::CACHED_BYTES / MIB)),
         (
