@@ -5,6 +5,7 @@
 //! Thresholds are constants beside their rules; docs/ADVICE.md lists them, and a test compares.
 
 mod cache;
+mod nodes;
 mod pages;
 pub mod surroundings;
 mod work;
@@ -409,7 +410,7 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     let outcomes = [
         pages::swapped(view, around),
         pages::small_pages(view, around),
-        pages::remote_memory(view, around),
+        nodes::remote_memory(view, around),
         cache::never_read(view),
         cache::evicted_and_stored_again(view),
         work::spilling(view),

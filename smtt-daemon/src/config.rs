@@ -251,7 +251,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
     let hook = match file.probe.fault.hook.as_str() {
         "auto" => FaultHook::Auto,
         "raw_tracepoint" => FaultHook::RawTracepoint,
-        "fentry" => FaultHook::Fentry,
+        "fexit" => FaultHook::Fexit,
         "kprobe" => FaultHook::Kprobe,
         "software" => FaultHook::Software,
         "off" => FaultHook::Off,
@@ -259,7 +259,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             return Err((
                 "probe.fault.hook",
                 format!(
-                    "{other:?} is none of \"auto\", \"raw_tracepoint\", \"fentry\", \"kprobe\", \"software\", \"off\""
+                    "{other:?} is none of \"auto\", \"raw_tracepoint\", \"fexit\", \"kprobe\", \"software\", \"off\""
                 ),
             ));
         }

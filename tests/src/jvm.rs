@@ -1,5 +1,5 @@
-//! A small Spark application in one JVM that caches arrays and scans them, with the marker: on this machine, or where
-//! variables say that the JVM is.
+//! A small Spark application in one JVM that caches arrays and reads them, with the marker: on this machine, or where
+//! variables say that the JVM is, and on one of its nodes.
 //!
 //! `SMTT_JAVA_ROOT` names a folder with a root file system of its own that has the JVM and, in `/opt/spark`, Spark, as in
 //! emulated machines (`cargo xtask vm`). Folders for temporary files are at the same place in both file systems.
@@ -17,12 +17,45 @@ use xtask::places::{DEMO_SPARK, Jdk, Places};
 use xtask::process::{Running, wait_for};
 use xtask::spark::{JAVA_OPTIONS, result_line};
 
+use crate::node;
+
 /// From one gate to the next, where every instruction is emulated.
 const GATE_LIMIT: Duration = Duration::from_secs(600);
-/// Partitions, MiB of all arrays, milliseconds of scanning.
-const ARGUMENTS: [&str; 3] = ["2", "96", "5000"];
-/// The arrays of both partitions; a partition's pages hold its number, counted from 1.
-const RESULT: &str = "RESULT scan of 2 arrays, sum 36864";
+
+/// An application and how its JVM is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    class: &'static str,
+    arguments: &'static [&'static str],
+    /// MiB of the young heap, of 640.
+    young_mib: u32,
+    /// The gate that it ends behind.
+    last_gate: &'static str,
+    /// What it says in the end.
+    result: &'static str,
+}
+
+/// Caches arrays and scans them; gates `begin`, `cached` and `scanned`. No collection before the end: it would move the
+/// arrays, or let them be made in pages that were touched before. The arguments are partitions, MiB of all arrays,
+/// milliseconds of scanning; both partitions' pages hold its number, counted from 1.
+pub const CACHED_SCAN: Program = Program {
+    class: "io.smtt.fixture.CachedScan",
+    arguments: &["2", "96", "5000"],
+    young_mib: 540,
+    last_gate: "scanned",
+    result: "RESULT scan of 2 arrays, sum 36864",
+};
+
+/// Caches arrays that it reads in passes, serialised bytes that it does not read before the end, and objects; gates
+/// `cached`, `pass1` to `pass4` and `end`. Between the last two it goes on reading until `reading` is opened. The
+/// arguments are partitions, MiB of arrays and of bytes, passes.
+pub const CACHED_PLACES: Program = Program {
+    class: "io.smtt.fixture.CachedPlaces",
+    arguments: &["2", "32", "16", "4"],
+    young_mib: 400,
+    last_gate: "end",
+    result: "RESULT places of 516 records, sums 49152 and 3",
+};
 
 /// Name of the RDD that is cached.
 pub const CACHED_RDD: &str = "cached arrays";
@@ -97,7 +130,7 @@ impl Java {
     }
 }
 
-/// The files of an application, not started yet.
+/// The files of the applications, none started yet.
 #[derive(Debug)]
 pub struct Prepared {
     java: Java,
@@ -105,7 +138,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A folder with the marker's jar and the application's.
+    /// A folder with the marker's jar and the applications'.
     ///
     /// # Errors
     /// When set-up has not been done.
@@ -150,19 +183,22 @@ impl Prepared {
         Ok(())
     }
 
-    /// Starts it.
+    /// Starts a program of it, with CPUs and memory of one node alone if one is given.
     ///
     /// # Errors
-    /// When the JVM cannot be started.
-    pub fn start(self) -> Result<CachedScan> {
+    /// When the JVM cannot be started, or that node has no CPUs.
+    pub fn start(self, program: &'static Program, node: Option<u32>) -> Result<Application> {
         let (jar, fixture) = (self.at("smtt-marker.jar"), self.at("smtt-fixture.jar"));
         let mut command = self.java.command();
+        if let Some(node) = node {
+            node::bind(&mut command, node)?;
+        }
         command
             .args(JAVA_OPTIONS)
             .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
-            // No collection before the end: it would move the arrays, or let them be made in pages that were touched
-            // before. A thread's own part of the young heap is a share of it, so more threads than cores fill any.
-            .args(["-Xms640m", "-Xmx640m", "-Xmn540m", "-XX:MetaspaceSize=256m"])
+            .args(["-Xms640m", "-Xmx640m", "-XX:MetaspaceSize=256m"])
+            .arg(format!("-Xmn{}m", program.young_mib))
+            // A thread's own part of the young heap is a share of it, so more threads than cores fill any.
             .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
             // A JVM that compiles for speed of start has a small room for code, and collects when some of it is taken.
             .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc"])
@@ -186,25 +222,26 @@ impl Prepared {
                 "-Dspark.driver.host=127.0.0.1",
                 "-Dspark.driver.bindAddress=127.0.0.1",
             ])
-            .arg("io.smtt.fixture.CachedScan")
-            .args(ARGUMENTS);
+            .arg(program.class)
+            .args(program.arguments);
         let running = Running::start("the application", &mut command, &self.at("application.log"))?;
-        Ok(CachedScan {
+        Ok(Application {
+            program,
             running,
             folder: Some(self.folder),
         })
     }
 }
 
-/// The running application, which waits at its gates `begin`, `cached` and `scanned`. Its folder is kept when the test
-/// fails.
+/// The running application, which waits at its gates. Its folder is kept when the test fails.
 #[derive(Debug)]
-pub struct CachedScan {
+pub struct Application {
+    program: &'static Program,
     running: Running,
     folder: Option<TempDir>,
 }
 
-impl CachedScan {
+impl Application {
     fn gate(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder.as_ref().context("the folder is gone")?;
         Ok(folder.path().join("gates").join(name))
@@ -260,7 +297,7 @@ impl CachedScan {
     /// # Errors
     /// When the application fails, or says something else.
     pub fn finish(mut self) -> Result<()> {
-        self.open("scanned")?;
+        self.open(self.program.last_gate)?;
         let status = self.running.wait(GATE_LIMIT, || Ok(()))?;
         ensure!(
             status.success(),
@@ -268,7 +305,8 @@ impl CachedScan {
             self.running.hint()
         );
         let said = result_line(self.running.log())?;
-        ensure!(said == RESULT, "it says {said:?}, not {RESULT:?}");
+        let expected = self.program.result;
+        ensure!(said == expected, "it says {said:?}, not {expected:?}");
         if let Some(folder) = self.folder.take() {
             folder.close().context("cannot remove the test's folder")?;
         }
@@ -276,7 +314,7 @@ impl CachedScan {
     }
 }
 
-impl Drop for CachedScan {
+impl Drop for Application {
     fn drop(&mut self) {
         if let Some(folder) = self.folder.take() {
             println!(

@@ -2,9 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`jvm`] | a small Spark application in one JVM, here or in an emulated machine |
+//! | [`jvm`] | small Spark applications in one JVM, here or in an emulated machine |
 //! | [`lab`] | one daemon and one Spark in a folder of their own, and the gates of an application |
 //! | [`memory`] | memory whose every first touch is one page fault, clocks, processors |
+//! | [`node`] | CPUs and memory of one NUMA node, and where another process's pages are |
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //!
@@ -13,6 +14,7 @@
 pub mod jvm;
 pub mod lab;
 pub mod memory;
+pub mod node;
 pub mod page_walk;
 pub mod truth;
 

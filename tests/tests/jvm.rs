@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, VerdictState};
-use smtt_tests::jvm::{CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, Prepared, variable};
+use smtt_tests::jvm::{
+    CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, CACHED_SCAN, Prepared, variable,
+};
 use xtask::daemon::{Daemon, Options};
 use xtask::places::Places;
 use xtask::process::{hint, wait_for};
@@ -81,7 +83,7 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
     };
     let (places, folder) = (Places::find()?, prepared.at("daemon"));
     let daemon = Daemon::start(&places, &programs()?, &folder, &options)?;
-    let mut application = prepared.start()?;
+    let mut application = prepared.start(&CACHED_SCAN, None)?;
     application.reach("begin")?;
     let begin = executor(&daemon, application.pid())?;
     println!("executor at the first gate: {begin}");

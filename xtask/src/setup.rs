@@ -75,7 +75,11 @@ pub fn compile_jars(places: &Places) -> Result<std::path::PathBuf> {
     Ok(home.join("jars"))
 }
 
-fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
+/// Step: the marker's jar and native library for this machine.
+///
+/// # Errors
+/// When Spark is not set up, or the compiler finds an error.
+pub fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
     let out = places.marker();
     let inputs = fingerprint(&[
         &places.root.join("smtt-marker"),

@@ -8,6 +8,7 @@
 //! | [`archive`] | the guest's first file system |
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
 //! | [`modules`] | the kernel modules that a guest's disk needs |
+//! | [`disk`] | a disk with a JVM and Spark |
 //! | [`machine`] | boots one, runs a script in it, brings output and exit status back |
 //! | [`jvm`] | what a JVM that is traced in a guest needs |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
@@ -15,6 +16,7 @@
 
 mod apt;
 mod archive;
+mod disk;
 mod guest;
 mod jvm;
 mod kernel_tests;
@@ -34,17 +36,19 @@ use crate::places::Places;
 use crate::setup;
 
 pub use apt::Apt;
+pub use disk::disk;
 pub use guest::{Guest, Processor};
 pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};
-pub use prepare::{Prepared, disk, prepare, unpacked};
+pub use prepare::{Prepared, prepare, unpacked};
 
 /// Probing and testing take three minutes in the slowest guest, some more when the machine has other work; beyond this
 /// something hangs.
 const PROBE_TIME_OUT: Duration = Duration::from_secs(1200);
 
 /// Whether a JVM starts: its own answer is the row's detail.
-const JVM_PROBE: &str = "answer=$(chroot /disk /usr/bin/env -i /usr/lib/jvm/java-21-openjdk-riscv64/bin/java -Xint -version 2>&1) \
+const JVM_PROBE: &str = "java=$(ls -d /disk/usr/lib/jvm/*/bin/java | head -n 1)\n\
+     answer=$(chroot /disk ${java#/disk} -Xint -version 2>&1) \
      && echo \"probe jvm ok $(echo \"$answer\" | head -n 1)\" || echo \"probe jvm broken $(echo \"$answer\" | tail -n 1)\"\n";
 
 /// Names of the emulated machines, in the order in which they run.

@@ -77,7 +77,10 @@ pub(super) fn never_read(view: &View) -> Outcome {
         Some(Finding {
             id: ID.to_owned(),
             severity: Severity::of_share(cost),
-            title: format!("{} is cached ({}) and was never read", rdd.label(), human::bytes(peak)),
+            title: match (rdd.label(), human::bytes(peak)) {
+                (label, peak) if now > 0 => format!("{label} is cached ({peak}) and was never read"),
+                (label, peak) => format!("{label} was cached ({peak}) and never read"),
+            },
             subject: rdd.subject(view),
             window: "since its first block was stored".to_owned(),
             numbers,
@@ -120,8 +123,10 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
         let evicted = rdd.sum(|row| row.blocks_evicted);
         let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref()).unwrap_or("unknown");
         let objects = rdd.rows.iter().any(|row| row.storage_memory_estimated) || level.contains("Deserialized");
+        // Columns of a cached DataFrame and arrays of numbers have addresses as a whole, objects only as a sample.
+        let compact = rdd.seen(|row| row.resolved_bytes) > Some(0) && rdd.seen(|row| row.sampled_objects).is_none();
         let mut remedies = Vec::new();
-        if objects {
+        if objects && !compact {
             remedies.push(remedy(
                 "Serialised blocks take a fraction of the room of objects (and let Kryo help); in the application:",
                 &["rdd.persist(StorageLevel.MEMORY_ONLY_SER)", "spark.serializer  org.apache.spark.serializer.KryoSerializer"],
@@ -129,7 +134,12 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
         }
         if !level.contains("Disk") {
             remedies.push(remedy(
-                "Keep what does not fit on disk instead of computing it again; in the application:",
+                if objects {
+                    "Keep what does not fit on disk instead of computing it again; in the application:"
+                } else {
+                    "Keep what does not fit on disk instead of computing it again; in the application (in Python MEMORY_AND_DISK, \
+                     which serialises there):"
+                },
                 &[if objects { "rdd.persist(StorageLevel.MEMORY_AND_DISK)" } else { "rdd.persist(StorageLevel.MEMORY_AND_DISK_SER)" }],
             ));
         }

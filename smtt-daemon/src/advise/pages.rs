@@ -1,11 +1,11 @@
-//! Rules about where bytes are: swapped, on small pages, on another node, without memory.
+//! Rules about the pages that bytes are on: swapped, small ones, none.
 
 use super::surroundings::{Process, Surroundings};
 use super::{
-    BYTES_WORTH, Cost, Evidence, FAULT_NS, Finding, Outcome, Rdd, Remedy, Severity, View, bytes,
-    count, part, remedy, share,
+    BYTES_WORTH, Cost, FAULT_NS, Finding, Outcome, Rdd, Remedy, Severity, View, bytes, count, part,
+    remedy, share,
 };
-use crate::aggregate::view::{ExecutorRow, FigureRow};
+use crate::aggregate::view::{FigureRow, SampleRow};
 use crate::ctl::human;
 
 /// Swapped bytes of an RDD from which it is a finding.
@@ -20,29 +20,61 @@ pub(super) const SMALL_SHARE: f64 = 0.8;
 pub(super) const WALK_SHARE: f64 = 0.05;
 /// Page faults that stand in for page walks where those are not measured: each page of 64 MiB once.
 pub(super) const FAULTS: u64 = 16_384;
-/// Share of reads from another node, or of bytes outside of the fullest node, from which it is a finding.
-pub(super) const REMOTE_SHARE: f64 = 0.25;
 /// Share of bytes without memory of their own from which it is a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [resolve] is switched off";
+pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [resolve] is switched off";
+
+/// What a sample stands for, among the numbers of a finding.
+pub(super) const OF_SAMPLES: &str = "of that, in blocks of objects, by a sample of them";
 
 /// Whether an RDD was looked at at all.
-fn looked(rdds: &[Rdd<'_>]) -> bool {
+pub(super) fn looked(rdds: &[Rdd<'_>]) -> bool {
     rdds.iter()
         .any(|rdd| rdd.seen(|row| row.resolved_bytes) > Some(0))
 }
 
-/// What a finding about pages cannot know.
-fn caveats(rdd: &Rdd<'_>) -> Vec<String> {
+/// The same, or objects of one as a sample.
+pub(super) fn looked_or_sampled(rdds: &[Rdd<'_>]) -> bool {
+    looked(rdds)
+        || rdds
+            .iter()
+            .any(|rdd| rdd.pages.iter().any(|row| row.sample.is_some()))
+}
+
+/// That share of what blocks of objects hold, by a sample of their objects, and what they hold; `None` without a sample.
+pub(super) fn estimated(rdd: &Rdd<'_>, share: impl Fn(&SampleRow) -> f64) -> Option<(u64, u64)> {
+    let samples = rdd.pages.iter().filter_map(|row| row.sample.as_ref());
+    let parts = samples.map(|sample| {
+        let part = sample.held_bytes as f64 * share(sample).clamp(0.0, 1.0);
+        (part.round() as u64, sample.held_bytes)
+    });
+    parts.reduce(|sum, more| (sum.0.saturating_add(more.0), sum.1.saturating_add(more.1)))
+}
+
+/// What a finding about pages cannot know that takes samples of objects to stand for so many bytes.
+pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let mut lines = Vec::new();
     let held = rdd.seen(|row| Some(row.held_bytes)).unwrap_or(0);
     let resolved = rdd.seen(|row| row.resolved_bytes).unwrap_or(0);
-    if resolved < held {
+    let known = resolved.saturating_add(sampled);
+    if known < held {
         lines.push(format!(
-            "{} of {} have no address that was looked at (objects are only sampled)",
-            human::bytes(held - resolved),
-            human::bytes(held)
+            "{} of {} have no address that was looked at{}",
+            human::bytes(held - known),
+            human::bytes(held),
+            if sampled == 0 {
+                " (objects are only sampled)"
+            } else {
+                ""
+            }
+        ));
+    }
+    let objects = rdd.seen(|row| row.sampled_objects);
+    if let Some(objects) = objects.filter(|_| sampled > 0) {
+        lines.push(format!(
+            "{objects} objects were looked at in blocks of objects that hold {}: the rest is taken to lie as they do",
+            human::bytes(sampled)
         ));
     }
     if rdd.pages.iter().any(|row| row.estimated == Some(true)) {
@@ -59,7 +91,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
     if around.swap_bytes == Some(0) {
         return Outcome::checked(ID, LOOKS_FOR, Vec::new(), "this machine has no swap");
     }
-    if !looked(&rdds) {
+    if !looked_or_sampled(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
     }
     let alive = || view.executors.iter().filter(|row| row.state == "alive");
@@ -67,7 +99,12 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         .filter_map(|row| row.heap_max_bytes)
         .fold(0, u64::saturating_add);
     let findings = rdds.iter().filter_map(|rdd| {
-        let (swapped, resolved) = (rdd.seen(|row| row.swapped_bytes)?, rdd.seen(|row| row.resolved_bytes)?);
+        let seen = rdd.seen(|row| row.swapped_bytes).zip(rdd.seen(|row| row.resolved_bytes));
+        let sampled = estimated(rdd, |sample| sample.swapped_share);
+        let (sampled_out, sampled_held) = sampled.unwrap_or((0, 0));
+        let (swapped, resolved) = seen.or(sampled.map(|_| (0, 0)))?;
+        let swapped = swapped.saturating_add(sampled_out);
+        let resolved = resolved.saturating_add(sampled_held);
         let cost = part(swapped, resolved);
         if swapped < SWAPPED_BYTES || cost < SWAPPED_SHARE {
             return None;
@@ -78,6 +115,9 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
             share("swapped", cost),
             bytes("largest heaps of this application's executors here, together", heaps),
         ];
+        if sampled_held > 0 {
+            numbers.insert(2, bytes(OF_SAMPLES, sampled_held));
+        }
         numbers.extend(around.memory_bytes.map(|memory| bytes("memory of the machine", memory)));
         numbers.extend(around.swap_used_bytes.map(|used| bytes("swap in use on the machine", used)));
         numbers.extend(around.swappiness.map(|value| count("vm.swappiness", u64::from(value))));
@@ -99,10 +139,10 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
             cost: Cost {
                 share: Some(cost),
                 of: "its bytes, each page read from disk when it is next used".to_owned(),
-                estimated: false,
+                estimated: sampled_out > 0,
             },
             remedies,
-            not_measured: caveats(rdd),
+            not_measured: caveats(rdd, sampled_held),
         })
     });
     Outcome::checked(
@@ -179,7 +219,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
         share("on small pages", small_share),
     ];
     numbers.extend(faults.map(|faults| count("page faults for it", faults)));
-    let mut not_measured = caveats(rdd);
+    let mut not_measured = caveats(rdd, 0);
     let (severity, cost, title) = match walks(rdd) {
         Some((name, figure)) => {
             let ratio = figure.ratio?;
@@ -303,195 +343,6 @@ fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> 
     remedies
 }
 
-/// RDDs that lie on another node than the CPUs that use them.
-pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
-    const ID: &str = "remote_memory";
-    const LOOKS_FOR: &str = "RDDs on another NUMA node than the CPUs that read them";
-    match around.nodes.as_deref() {
-        Some([_]) => {
-            return Outcome::checked(ID, LOOKS_FOR, Vec::new(), "this machine has one node");
-        }
-        None => return Outcome::not_checked(ID, LOOKS_FOR, "the machine's nodes cannot be read"),
-        Some(_) => {}
-    }
-    let rdds = view.rdds();
-    if !looked(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
-    }
-    let bound = |row: &ExecutorRow| {
-        around
-            .processes
-            .get(&row.who.pid)
-            .and_then(Process::bound_to_a_node)
-    };
-    let alive: Vec<&ExecutorRow> = view
-        .executors
-        .iter()
-        .filter(|row| row.state == "alive")
-        .collect();
-    let free: Vec<&ExecutorRow> = alive
-        .iter()
-        .copied()
-        .filter(|row| bound(row) == Some(false))
-        .collect();
-    if free.is_empty() && alive.iter().all(|row| bound(row) == Some(true)) {
-        return Outcome::checked(
-            ID,
-            LOOKS_FOR,
-            Vec::new(),
-            "every executor is bound to one node",
-        );
-    }
-    let findings = rdds
-        .iter()
-        .filter_map(|rdd| remote(rdd, view, around, free.len()));
-    Outcome::checked(
-        ID,
-        LOOKS_FOR,
-        findings.collect(),
-        "RDDs whose pages were looked at",
-    )
-}
-
-fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Option<Finding> {
-    let (local, away) = (
-        rdd.seen(|row| row.read_local_bytes),
-        rdd.seen(|row| row.read_remote_bytes),
-    );
-    let spanning = rdd.seen(|row| row.spanning_nodes);
-    let mut not_measured = caveats(rdd);
-    let mut numbers: Vec<Evidence>;
-    let (severity, cost, title) = match local
-        .zip(away)
-        .filter(|(local, away)| local.saturating_add(*away) > 0)
-    {
-        Some((local, away)) => {
-            let ratio = part(away, local.saturating_add(away));
-            if ratio < REMOTE_SHARE || away < BYTES_WORTH {
-                return None;
-            }
-            numbers = vec![
-                bytes("read by a CPU of another node", away),
-                bytes("read by a CPU of the same node", local),
-                share("remote", ratio),
-            ];
-            let title = format!(
-                "{} of the reads of {} come from another node",
-                human::share(ratio),
-                rdd.label()
-            );
-            let of = "the bytes of it that were read, each over the link between nodes; what that costs was not measured";
-            (
-                Severity::Medium,
-                Cost {
-                    share: Some(ratio),
-                    of: of.to_owned(),
-                    estimated: false,
-                },
-                title,
-            )
-        }
-        None => {
-            let nodes: Vec<u64> = rdd
-                .pages
-                .iter()
-                .filter_map(|row| {
-                    // Executors on different nodes are as it should be: each is compared with its own fullest node.
-                    let nodes = row.nodes.as_ref()?;
-                    let all = nodes
-                        .iter()
-                        .map(|node| node.bytes)
-                        .fold(0, u64::saturating_add);
-                    Some(all - nodes.iter().map(|node| node.bytes).max().unwrap_or(0))
-                })
-                .collect();
-            let outside = nodes.into_iter().reduce(u64::saturating_add)?;
-            let all = rdd.seen(|row| row.present_bytes)?;
-            let ratio = part(outside, all);
-            if ratio < REMOTE_SHARE || outside < BYTES_WORTH {
-                return None;
-            }
-            numbers = vec![
-                bytes("in memory", all),
-                bytes("outside of each executor's fullest node", outside),
-                share("outside of it", ratio),
-            ];
-            not_measured.insert(
-                0,
-                "from which node it is read: no read of its blocks was placed".to_owned(),
-            );
-            let title = format!(
-                "{} of {} lie outside of its executor's fullest node",
-                human::share(ratio),
-                rdd.label()
-            );
-            let of = "its bytes, of which so many are on the other nodes of an executor that may run on all";
-            (
-                Severity::Low,
-                Cost {
-                    share: Some(ratio),
-                    of: of.to_owned(),
-                    estimated: false,
-                },
-                title,
-            )
-        }
-    };
-    numbers.extend(spanning.map(|blocks| {
-        count(
-            "blocks and pages of execution memory on several nodes, at least",
-            blocks,
-        )
-    }));
-    numbers.push(count(
-        "executors here that are not bound to a node",
-        free as u64,
-    ));
-    let workers = around.nodes_with_cpus.as_deref().unwrap_or_default();
-    let count_of_nodes = workers.len().max(1);
-    let nodes: Vec<String> = workers.iter().map(u32::to_string).collect();
-    let nodes = nodes.join(", ");
-    Some(Finding {
-        id: "remote_memory".to_owned(),
-        severity,
-        title,
-        subject: rdd.subject(view),
-        window: "bytes: at the last look; reads: since the RDD was first seen".to_owned(),
-        numbers,
-        cost,
-        remedies: vec![
-            remedy(
-                &format!(
-                    "Standalone: one worker per node instead of one per machine, each with 1/{count_of_nodes} of cores and memory; for each node N of {nodes}:"
-                ),
-                &[
-                    "numactl --cpunodebind=N --membind=N bin/spark-class org.apache.spark.deploy.worker.Worker --cores C --memory M spark://MASTER:7077",
-                ],
-            ),
-            remedy(
-                "YARN, with the LinuxContainerExecutor, in yarn-site.xml:",
-                &[
-                    "yarn.nodemanager.numa-awareness.enabled=true",
-                    "yarn.nodemanager.numa-awareness.read-topology=true",
-                ],
-            ),
-            remedy(
-                "Kubernetes, in the kubelet's configuration, for executors that request as much as their limit:",
-                &[
-                    "topologyManagerPolicy: single-numa-node",
-                    "cpuManagerPolicy: static",
-                    "memoryManagerPolicy: Static",
-                ],
-            ),
-            remedy(
-                "Executors that must span nodes: let the collector (G1 from JDK 14 on, or Parallel) allocate on the node of the thread:",
-                &["spark.executor.extraJavaOptions  -XX:+UseNUMA"],
-            ),
-        ],
-        not_measured,
-    })
-}
-
 /// RDDs that take room in Spark's books but not in memory.
 pub(super) fn without_memory(view: &View) -> Outcome {
     const ID: &str = "without_memory";
@@ -512,7 +363,7 @@ pub(super) fn without_memory(view: &View) -> Outcome {
         }
         let mut numbers = vec![bytes("looked at", resolved), bytes("never touched, or given back", untouched)];
         numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's page of zeros)", zero)));
-        let mut not_measured = caveats(rdd);
+        let mut not_measured = caveats(rdd, 0);
         if zero.is_none() {
             not_measured.push("bytes that were read and never written".to_owned());
         }

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use super::surroundings::{Process, Surroundings};
 use super::*;
 use crate::aggregate::FaultFigures;
-use crate::aggregate::view::{FigureRow, NodeRow, PageSizeRow, PageWalkRow, SpanRow, Spread, Who};
+use crate::aggregate::view::{
+    FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow, SpanRow, Spread,
+    Who,
+};
 
 const MIB: u64 = 1 << 20;
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -65,6 +68,31 @@ fn in_memory(id: u32) -> PagesRow {
             node: 0,
             bytes: 128 * MIB,
         }]),
+        ..PagesRow::default()
+    }
+}
+
+/// An RDD of objects of which a sample was looked at.
+fn of_objects(swapped: f64, nodes: &[(u32, f64)]) -> PagesRow {
+    PagesRow {
+        who: who(),
+        rdd_id: Some(7),
+        held_bytes: 128 * MIB,
+        sampled_objects: Some(32),
+        sample: Some(SampleRow {
+            estimated: true,
+            held_bytes: 128 * MIB,
+            present_share: 1.0 - swapped,
+            swapped_share: swapped,
+            nodes: nodes
+                .iter()
+                .map(|(node, share)| NodeShare {
+                    node: *node,
+                    share: *share,
+                })
+                .collect(),
+            ..SampleRow::default()
+        }),
         ..PagesRow::default()
     }
 }
@@ -184,7 +212,14 @@ fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
     assert_eq!(finding.cost.share, Some(0.5));
     assert_eq!(finding.severity, Severity::High);
     assert!(lines(finding).contains("unpersist"));
+    assert!(finding.title.contains("is cached"), "{}", finding.title);
     assert_eq!(advice.findings.len(), 1);
+    // It has been unpersisted meanwhile.
+    let mut gone = view.clone();
+    gone.rdds[1].storage_memory_bytes = 0;
+    let advice = advise(&gone, &around());
+    let finding = found(&advice, "never_read").expect("found");
+    assert!(finding.title.contains("was cached"), "{}", finding.title);
     // Read on another executor of this worker.
     let mut elsewhere = view.clone();
     elsewhere.rdds.push(RddRow {
@@ -212,6 +247,7 @@ fn blocks_that_come_back_are_found_by_their_share() {
     assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
     view.rdds[0].blocks_stored_again = 10;
     view.rdds[0].storage_level = Some("Memory Deserialized 1x Replicated".to_owned());
+    view.pages[0].sampled_objects = Some(64);
     let advice = advise(&view, &around());
     let finding = found(&advice, "evicted_and_stored_again").expect("found");
     assert_eq!(finding.cost.share, Some(0.25));
@@ -221,6 +257,21 @@ fn blocks_that_come_back_are_found_by_their_share() {
         "{said}"
     );
     assert!(said.contains("spark.memory.fraction"), "{said}");
+    // A cached DataFrame has no objects that could be serialised.
+    view.pages[0].sampled_objects = None;
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    assert!(!lines(finding).contains("MEMORY_ONLY_SER"), "{finding:?}");
+    // Python has no level of that name.
+    view.rdds[0].storage_level = Some("Memory Serialized 1x Replicated".to_owned());
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    let why: String = finding
+        .remedies
+        .iter()
+        .map(|one| one.why.as_str())
+        .collect();
+    assert!(why.contains("in Python MEMORY_AND_DISK"), "{why}");
     view.rdds[0].blocks_stored = 200;
     assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
 }
@@ -248,6 +299,38 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
     // Below a hundredth.
     view.pages[0].swapped_bytes = Some(MIB);
     assert!(found(&advise(&view, &around()), "swapped").is_none());
+}
+
+#[test]
+fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
+    let mut view = view();
+    view.pages[0] = of_objects(0.5, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(
+        (finding.cost.share, finding.cost.estimated),
+        (Some(0.5), true)
+    );
+    assert!(
+        finding.title.starts_with("64.0 MiB of"),
+        "{}",
+        finding.title
+    );
+    assert!(
+        finding.not_measured[0].contains("32 objects were looked at"),
+        "{finding:?}"
+    );
+    // Beside blocks whose bytes are known.
+    view.pages[0].held_bytes = 256 * MIB;
+    view.pages[0].resolved_bytes = Some(128 * MIB);
+    view.pages[0].swapped_bytes = Some(0);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(finding.cost.share, Some(0.25));
+    view.pages[0] = of_objects(0.0, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    assert!(found(&advice, "swapped").is_none());
+    assert_eq!(went(&advice, "swapped"), Went::Nothing, "it was looked at");
 }
 
 #[test]
@@ -390,7 +473,7 @@ fn the_document_lists_every_rule() {
         ("small_pages", crate::ctl::human::count(pages::FAULTS)),
         (
             "remote_memory",
-            format!("{:.0} %", pages::REMOTE_SHARE * 100.0),
+            format!("{:.0} %", nodes::REMOTE_SHARE * 100.0),
         ),
         ("never_read", format!("{} MiB", cache::CACHED_BYTES / MIB)),
         (

@@ -353,10 +353,7 @@ impl Executor {
             Fact::BlockRead(fact) => {
                 // Also of a block that is not (or no longer) in memory, or has no row: the RDD is of use.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
-                let counted = rdd.is_some();
-                if let Some(rdd) = rdd {
-                    rdd.uses.reads += 1;
-                }
+                let counted = rdd.map(|rdd| rdd.uses.reads += 1).is_some();
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return match self.memory.block_read(&fact, heap_known, now_ns) {
                     // Read from a disk, as Spark does with what it evicted: nothing is lost.

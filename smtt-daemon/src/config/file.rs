@@ -61,7 +61,7 @@ section!(Marker, "marker", {
 });
 
 section!(Fault, "probe.fault", {
-    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fentry" and "kprobe" tell
+    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fexit" and "kprobe" tell
     /// reads from writes, "software" does not; "off" counts none.
     hook: String = "auto".into();
     /// Every this-manieth fault is sent with its address, per CPU; 0 sends none.

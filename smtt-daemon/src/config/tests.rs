@@ -116,7 +116,7 @@ fn every_rung_of_the_fault_ladder_can_be_forced() {
     for (name, hook) in [
         ("auto", FaultHook::Auto),
         ("raw_tracepoint", FaultHook::RawTracepoint),
-        ("fentry", FaultHook::Fentry),
+        ("fexit", FaultHook::Fexit),
         ("kprobe", FaultHook::Kprobe),
         ("software", FaultHook::Software),
         ("off", FaultHook::Off),

@@ -10,7 +10,7 @@ use aya::programs::{PerfEvent, RawTracePoint};
 use super::health::{Verdict, VerdictState, verdict};
 use super::settings::FaultHook;
 use super::table::{
-    self, Hook, RUNG_FENTRY, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
+    self, Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
 };
 use super::{Probes, kernel_function};
 
@@ -23,7 +23,7 @@ impl Probes {
                 let allowed = match fault_hook {
                     FaultHook::Auto => true,
                     FaultHook::RawTracepoint => row.rung == RUNG_RAW_TRACEPOINT,
-                    FaultHook::Fentry => row.rung == RUNG_FENTRY,
+                    FaultHook::Fexit => row.rung == RUNG_FEXIT,
                     FaultHook::Kprobe => row.rung == RUNG_KPROBE,
                     FaultHook::Software => row.rung == RUNG_SOFTWARE,
                     FaultHook::Off => false,
@@ -74,8 +74,8 @@ impl Probes {
     fn attach(&mut self, row: &Row) -> Verdict {
         let attached = match row.hook {
             Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
-            Hook::FunctionEntry(name) => {
-                kernel_function::attach_entry(&mut self.ebpf, row.program, name)
+            Hook::FunctionReturn(name) => {
+                kernel_function::attach_return(&mut self.ebpf, row.program, name)
             }
             Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
             Hook::Software(event) => self.attach_software(row, event),

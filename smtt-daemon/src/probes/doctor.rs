@@ -128,7 +128,7 @@ fn tracepoints() -> Check {
         }
         Some(root) => Err((
             format!("{root} has no exceptions:page_fault_user"),
-            "nothing to do: the entry of the kernel's fault handler takes their place (fentry or kprobe), or the software event, which does not tell reads from writes",
+            "nothing to do: the kernel's fault handler takes their place (fexit or kprobe), or the software event, which does not tell reads from writes",
         )),
         None => Ok(
             "tracefs is not mounted, and not needed: raw tracepoints are attached by name".into(),

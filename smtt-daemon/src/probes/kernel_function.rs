@@ -1,19 +1,19 @@
-//! Programs at the entry of a kernel function.
+//! Programs at the entry and at the return of a kernel function.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use aya::programs::{FEntry, KProbe, ProgramError};
+use aya::programs::{FExit, KProbe, ProgramError};
 use aya::{Btf, Ebpf};
 
 /// What the function tracer keeps free at a function's entry where kprobes cannot share it (riscv64).
 const TRACER_ENTRY_BYTES: u64 = 8;
 
-/// By the function's trampoline. Kernels without it refuse to load the program, each in its own way: that is taken as
+/// At its return, by the function's trampoline. Kernels without it refuse to load the program, each in its own way: that is taken as
 /// "this kernel does not have it", for the same object loads elsewhere.
-pub fn attach_entry(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
-    let program: &mut FEntry = ebpf
+pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
+    let program: &mut FExit = ebpf
         .program_mut(program)
         .context("the object lacks the program")?
         .try_into()?;
@@ -21,7 +21,7 @@ pub fn attach_entry(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::R
         .map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
     program.load(function, &types).map_err(|error| {
         unsupported(format!(
-            "this kernel does not load programs for the entry of {function}: {}",
+            "this kernel does not load programs for the return of {function}: {}",
             cause(&error)
         ))
     })?;

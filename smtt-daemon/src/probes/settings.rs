@@ -16,7 +16,7 @@ pub enum FaultHook {
     /// The raw tracepoints only.
     RawTracepoint,
     /// The trampoline at the kernel's fault handler only.
-    Fentry,
+    Fexit,
     /// The kprobe at the kernel's fault handler only.
     Kprobe,
     /// The software event only; it does not tell reads from writes.

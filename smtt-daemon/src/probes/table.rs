@@ -14,8 +14,8 @@ pub enum Need {
 pub enum Hook {
     /// A raw tracepoint by name.
     RawTracepoint(&'static str),
-    /// The entry of a kernel function, by its trampoline.
-    FunctionEntry(&'static str),
+    /// The return of a kernel function, by its trampoline.
+    FunctionReturn(&'static str),
     /// The entry of a kernel function, by a kprobe.
     Kprobe(&'static str),
     /// A software event of the kernel, once per occurrence, on every CPU.
@@ -56,7 +56,7 @@ impl Row {
     pub fn hook_name(&self) -> String {
         match self.hook {
             Hook::RawTracepoint(name) => format!("raw_tracepoint:{name}"),
-            Hook::FunctionEntry(name) => format!("fentry:{name}"),
+            Hook::FunctionReturn(name) => format!("fexit:{name}"),
             Hook::Kprobe(name) => format!("kprobe:{name}"),
             Hook::Software(SoftwareEvent::PageFaults) => "perf:software/page-faults/".into(),
             Hook::Software(SoftwareEvent::PageFaultsMajor) => "perf:software/major-faults/".into(),
@@ -68,7 +68,7 @@ impl Row {
 /// The rung of `fault` at the processor's exception.
 pub const RUNG_RAW_TRACEPOINT: &str = "raw_tracepoint";
 /// The rung of `fault` at the kernel's fault handler, the cheap way.
-pub const RUNG_FENTRY: &str = "fentry";
+pub const RUNG_FEXIT: &str = "fexit";
 /// The rung of `fault` at the kernel's fault handler, the old way.
 pub const RUNG_KPROBE: &str = "kprobe";
 /// The rung of `fault` that works everywhere, and alone does not tell reads from writes.
@@ -131,10 +131,10 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         probe: "fault",
-        hook: Hook::FunctionEntry(FAULT_HANDLER),
-        program: "fault_fentry",
+        hook: Hook::FunctionReturn(FAULT_HANDLER),
+        program: "fault_fexit",
         need: Need::Required,
-        rung: RUNG_FENTRY,
+        rung: RUNG_FEXIT,
         without: "page faults are not counted",
     },
     Row {

@@ -1,7 +1,7 @@
 //! Page faults: each is added to the context of the thread that it interrupted.
 //!
-//! Four rungs count them, one of which is attached: the raw tracepoints of the processor's exception; the entry of
-//! the kernel's fault handler by its trampoline, or by a kprobe; the kernel's software event. All but the last know
+//! Four rungs count them, one of which is attached: the raw tracepoints of the processor's exception; the return of
+//! the kernel's fault handler by its trampoline; its entry by a kprobe; the kernel's software event. All but the last know
 //! reads from writes. Major faults are a separate software event, because only the kernel knows, after it
 //! has handled a fault, that it had to wait for a disk.
 
@@ -10,8 +10,8 @@ use core::ptr;
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
     helpers::{bpf_probe_read_kernel, generated::bpf_get_current_task},
-    macros::{fentry, kprobe, perf_event, raw_tracepoint},
-    programs::{FEntryContext, PerfEventContext, ProbeContext, RawTracePointContext},
+    macros::{fexit, kprobe, perf_event, raw_tracepoint},
+    programs::{FExitContext, PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use smtt_common::{
     counter::{ContextKey, Counter, FaultCounters, Unattributed},
@@ -62,27 +62,40 @@ const FLAG_WRITE: u32 = 1;
 /// `FAULT_FLAG_TRIED`: the fault was begun before, and had to wait.
 const FLAG_TRIED: u32 = 1 << 5;
 
-/// `handle_mm_fault(vma, address, flags, registers)`, by its trampoline.
-#[fentry(function = "handle_mm_fault")]
-pub fn fault_fentry(ctx: FEntryContext) -> i32 {
-    handled(ctx.arg(1), ctx.arg(2), ctx.arg(3));
-    0
-}
+/// `VM_FAULT_RETRY` of the kernel's `enum vm_fault_reason`: the handler will be called again for the same fault.
+const RESULT_RETRY: u32 = 0x400;
+/// `VM_FAULT_ERROR`: the fault is not served, and the kernel does not count it.
+const RESULT_ERROR: u32 = 0x873;
 
-/// The same by a kprobe.
-#[kprobe]
-pub fn fault_kprobe(ctx: ProbeContext) -> i32 {
-    if let (Some(address), Some(flags), Some(registers)) = (ctx.arg(1), ctx.arg(2), ctx.arg(3)) {
-        handled(address, flags, registers);
+/// The return of `handle_mm_fault(vma, address, flags, registers)`, by its trampoline. What it returns says what the
+/// kernel itself counts by: a fault that is tried again counts when it is done.
+#[fexit(function = "handle_mm_fault")]
+pub fn fault_fexit(ctx: FExitContext) -> i32 {
+    // The result lies behind the arguments; the helper for it is newer than what is needed here.
+    let result: u32 = ctx.arg(4);
+    if result & (RESULT_RETRY | RESULT_ERROR) == 0 {
+        handled(ctx.arg(1), ctx.arg(2), ctx.arg(3));
     }
     0
 }
 
-/// Counts as the exception would have: neither memory that is touched without one (there are no registers then; a
-/// reader of `/proc/PID/mem` does that) nor the second try of a fault that was counted.
+/// Its entry by a kprobe. A fault that gives up its mapping's lock and enters again without saying so counts twice: the
+/// first one in a new mapping may.
+#[kprobe]
+pub fn fault_kprobe(ctx: ProbeContext) -> i32 {
+    if let (Some(address), Some(flags), Some(registers)) = (ctx.arg(1), ctx.arg(2), ctx.arg(3)) {
+        if flags & FLAG_TRIED == 0 {
+            handled(address, flags, registers);
+        }
+    }
+    0
+}
+
+/// Counts as the exception would have: no memory that is touched without one (there are no registers then; a reader of
+/// `/proc/PID/mem` does that).
 #[inline(always)]
 fn handled(address: u64, flags: u32, registers: u64) {
-    if registers == 0 || flags & FLAG_TRIED != 0 {
+    if registers == 0 {
         return;
     }
     fault(

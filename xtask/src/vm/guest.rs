@@ -103,7 +103,7 @@ pub static ALL: [Guest; 3] = [
         node_mib: 1024,
         bare_nodes: false,
         jvm: false,
-        rungs: "raw_tracepoint,fentry,kprobe,software",
+        rungs: "raw_tracepoint,fexit,kprobe,software",
         must: X86_MUST,
     },
     Guest {
@@ -113,9 +113,9 @@ pub static ALL: [Guest; 3] = [
         kernel: "linux-image-amd64",
         node_mib: 1024,
         bare_nodes: true,
-        jvm: false,
-        rungs: "raw_tracepoint,fentry,kprobe,software,damon,bare_nodes",
-        must: X86_MUST,
+        jvm: true,
+        rungs: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes",
+        must: X86_JVM_MUST,
     },
     Guest {
         name: "riscv64",
@@ -125,7 +125,7 @@ pub static ALL: [Guest; 3] = [
         node_mib: 2048,
         bare_nodes: false,
         jvm: true,
-        rungs: "fentry,kprobe,software",
+        rungs: "fexit,kprobe,software",
         must: &[
             "release",
             "processors",
@@ -152,6 +152,7 @@ pub static ALL: [Guest; 3] = [
     },
 ];
 
+/// What every x86-64 guest must have.
 const X86_MUST: &[&str] = &[
     "release",
     "processors",
@@ -165,6 +166,24 @@ const X86_MUST: &[&str] = &[
     "every_rung_counts_the_same",
     "pads_are_hit_as_often_as_they_are_called",
     "pages::pages_that_were_swapped_out_are_reported",
+];
+
+/// The same of one with a JVM.
+const X86_JVM_MUST: &[&str] = &[
+    "release",
+    "processors",
+    "nodes",
+    "btf",
+    "software_faults",
+    "raw_tracepoint",
+    "fentry",
+    "kprobe",
+    "uprobe",
+    "jvm",
+    "every_rung_counts_the_same",
+    "pads_are_hit_as_often_as_they_are_called",
+    "pages::pages_that_were_swapped_out_are_reported",
+    "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
 ];
 
 impl Guest {

@@ -1,10 +1,11 @@
 //! What a JVM that is traced in a guest needs besides the guest's disk: the daemon, the marker and the application.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::guest::Processor;
+use super::kernel_tests::small;
 use super::machine::{DISK, GuestFile};
 use crate::cross;
 use crate::marker::{self, JAR_NAME};
@@ -23,6 +24,54 @@ const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 /// # Errors
 /// When something does not build, or Spark is not set up.
 pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
+    let mut files = match processor {
+        Processor::X86 => own_programs(places)?,
+        Processor::Riscv => foreign_programs(places, processor)?,
+    };
+    let mut steps = Steps::new(2);
+    let jar = match processor {
+        // It has this machine's library.
+        Processor::X86 => {
+            setup::marker_step(places, &mut steps)?;
+            places.marker().join(JAR_NAME)
+        }
+        Processor::Riscv => jar_for(places, processor, library, &mut steps)?,
+    };
+    setup::fixture_step(places, &mut steps)?;
+    files.push(GuestFile {
+        here: jar,
+        there: places.marker().join(JAR_NAME).display().to_string(),
+    });
+    files.push(GuestFile {
+        here: places.fixture_jar(),
+        there: places.fixture_jar().display().to_string(),
+    });
+    Ok(files)
+}
+
+/// The programs as the tests of this machine have them, which are built already.
+fn own_programs(places: &Places) -> Result<Vec<GuestFile>> {
+    let (mut command, _) = cross::command(places, Processor::X86, "build")?;
+    command
+        .args(["--package", "smtt-daemon", "--bins"])
+        .current_dir(&places.root);
+    let log = places.target.join("log/build-smtt-daemon-amd64.log");
+    Steps::new(1).always("the daemon for amd64", log, |step| {
+        step.run(&mut command, cross::BUILD_LIMIT)
+    })?;
+    let programs = PROGRAMS.map(|program| places.target.join("debug").join(program));
+    programs
+        .iter()
+        .map(|built| {
+            Ok(GuestFile {
+                here: small(places, Processor::X86, built)?,
+                there: built.display().to_string(),
+            })
+        })
+        .collect()
+}
+
+fn foreign_programs(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
     let mut files = Vec::new();
     for program in PROGRAMS {
         let built = cross::build(places, processor, "smtt-daemon", program)?;
@@ -31,9 +80,18 @@ pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Ve
             here: built,
         });
     }
+    Ok(files)
+}
+
+/// The marker's jar with a library more.
+fn jar_for(
+    places: &Places,
+    processor: Processor,
+    library: &Path,
+    steps: &mut Steps,
+) -> Result<PathBuf> {
     let log = places.target.join("log/build-marker-jar.log");
     let mut jar = None;
-    let mut steps = Steps::new(2);
     steps.always("the marker's jar for several processors", log, |_| {
         let libraries = [
             (
@@ -52,20 +110,16 @@ pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Ve
         )?);
         Ok(())
     })?;
-    setup::fixture_step(places, &mut steps)?;
-    files.extend(jar.map(|here| GuestFile {
-        here,
-        there: places.marker().join(JAR_NAME).display().to_string(),
-    }));
-    files.push(GuestFile {
-        here: places.fixture_jar(),
-        there: places.fixture_jar().display().to_string(),
-    });
-    Ok(files)
+    jar.context("no jar was made")
 }
 
-/// The variables that tell the test where the JVM is, and how page faults are to be counted.
+/// The variables that tell the test where the JVM is, and where page walks are measured that they must be and how page
+/// faults are to be counted.
 #[must_use]
-pub fn variables() -> String {
-    format!("export SMTT_JAVA_ROOT={DISK} SMTT_FAULT_HOOK=kprobe SMTT_PAGE_WALKS=1\n")
+pub fn variables(processor: Processor) -> String {
+    let more = match processor {
+        Processor::X86 => "",
+        Processor::Riscv => " SMTT_FAULT_HOOK=kprobe SMTT_PAGE_WALKS=1",
+    };
+    format!("export SMTT_JAVA_ROOT={DISK}{more}\n")
 }

@@ -1,5 +1,6 @@
 //! The tests against the kernel, run in a guest as they are run on this machine.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,6 +45,8 @@ const FOREIGN: &[Chosen] = &[
 ];
 /// Those that are run once more, after all others, when the guest has swap: what is swapped out must be reported.
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 200);
+/// What runs with a JVM after those, on the processor whose kernel has two nodes, swap and DAMON.
+const SWAPPED_JVM: Chosen = ("places", "", 700);
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
@@ -74,16 +77,22 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
         Processor::X86 => X86,
         Processor::Riscv => {
             command.arg("--release");
-            files.extend(jvm::files(places, guest.processor, &library)?);
             FOREIGN
         }
     };
+    let mut last = vec![SWAPPED];
+    if guest.jvm {
+        files.extend(jvm::files(places, guest.processor, &library)?);
+        if guest.processor == Processor::X86 {
+            last.push(SWAPPED_JVM);
+        }
+    }
     // The tests look where `cargo xtask setup` puts it.
     files.push(GuestFile {
         there: places.marker().join(LIBRARY_NAME).display().to_string(),
         here: library,
     });
-    for (test, ..) in chosen {
+    for test in programs(chosen, &last) {
         command.args(["--test", test]);
     }
     command.current_dir(&places.root);
@@ -99,27 +108,32 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
 
     let mut script = format!("export SMTT_MUST_HAVE={} RUST_BACKTRACE=0\n", guest.rungs);
     if guest.jvm {
-        script += &jvm::variables();
+        script += &jvm::variables(guest.processor);
     }
-    let mut swapped = String::new();
-    for chosen in chosen {
-        let (name, built) = (chosen.0, executable(&messages, chosen.0));
+    let mut paths = BTreeMap::new();
+    for name in programs(chosen, &last) {
+        let built = executable(&messages, name);
         let built = built.with_context(|| format!("cargo built no {name}"))?;
         let there = built.display().to_string();
-        script += &run_tests(&there, chosen);
-        if name == SWAPPED.0 {
-            swapped = swap_on();
-            swapped += &format!("SMTT_MUST_HAVE=swap {}", run_tests(&there, &SWAPPED));
-        }
+        paths.insert(name, there.clone());
         files.push(GuestFile {
-            here: small(places, guest, &built)?,
+            here: small(places, guest.processor, &built)?,
             there,
         });
     }
-    script += &swapped;
+    let lines = |chosen: &[Chosen]| -> String {
+        chosen
+            .iter()
+            .map(|chosen| run_tests(&paths[chosen.0], chosen))
+            .collect()
+    };
+    script += &lines(chosen);
+    script += &swap_on();
+    script += &format!("export SMTT_MUST_HAVE={},swap\n", guest.rungs);
+    script += &lines(&last);
     if let Some(built) = executable(&messages, WORKLOAD) {
         files.push(GuestFile {
-            here: small(places, guest, &built)?,
+            here: small(places, guest.processor, &built)?,
             there: built.display().to_string(),
         });
     }
@@ -131,10 +145,18 @@ fn run_tests(program: &str, (_, filter, seconds): &Chosen) -> String {
     format!("timeout {seconds} {program} --test-threads=1 --show-output {filter} || failed=1\n")
 }
 
+/// Names of the test programs, each once.
+fn programs(chosen: &[Chosen], last: &[Chosen]) -> BTreeSet<&'static str> {
+    chosen.iter().chain(last).map(|(name, ..)| *name).collect()
+}
+
 /// A program without its information for debuggers, which is eight times its code: a guest's memory is small. A
 /// foreign one is a release build, which has little of it.
-fn small(places: &Places, guest: &Guest, built: &Path) -> Result<PathBuf> {
-    if guest.processor != Processor::X86 {
+///
+/// # Errors
+/// When it cannot be stripped.
+pub fn small(places: &Places, processor: Processor, built: &Path) -> Result<PathBuf> {
+    if processor != Processor::X86 {
         return Ok(built.to_owned());
     }
     let folder = places.target.join("vm");

@@ -2,17 +2,15 @@
 //! the cache; nothing is installed into the system.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::guest::{Guest, Processor};
 use crate::cross;
-use crate::places::{DEMO_SPARK, Places};
+use crate::places::Places;
 use crate::step::{Stamp, Step, Steps};
 
 /// The emulator's suite: older ones hang with two nodes on riscv64.
@@ -20,20 +18,6 @@ const EMULATOR_SUITE: &str = "bookworm-backports";
 
 const REMEDY: &str = "see that the Debian mirror in /etc/apt can be reached (`apt-get update`), then run it again; \
                       what was done is kept";
-
-/// What a JVM with Spark needs in a guest.
-const DISK_PACKAGES: [&str; 7] = [
-    "base-files",
-    "bash",
-    "coreutils",
-    "grep",
-    "sed",
-    "procps",
-    "openjdk-21-jre-headless",
-];
-/// Room for the packages, Spark and what a test writes.
-const DISK_SIZE: &str = "2500M";
-const DISK_LIMIT: Duration = Duration::from_secs(600);
 
 /// Paths in the cache.
 #[derive(Debug)]
@@ -131,68 +115,6 @@ pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
             .with_context(|| again("busybox", &shell))?,
         libraries: cross::library_folders(places, guest.processor)?,
     })
-}
-
-/// A disk for guests with that processor: Debian with a JVM, and Spark in `/opt/spark`. The packages' own set-up
-/// programs are not run; what a JVM misses of it is written here.
-///
-/// # Errors
-/// When a package cannot be fetched, Spark is not set up, or the image cannot be made.
-pub fn disk(places: &Places, processor: Processor) -> Result<PathBuf> {
-    let (architecture, suite) = (processor.debian(), processor.suite());
-    let name = format!("disk-{architecture}");
-    let title =
-        format!("disk with a JVM and Spark for {architecture} (100 MB to fetch, 1 GB on disk)");
-    let key = format!(
-        "{suite} {} Spark {DEMO_SPARK} {DISK_SIZE}",
-        DISK_PACKAGES.join(" ")
-    );
-    let mut steps = Steps::new(1);
-    let folder = unpacked(places, &mut steps, &name, &key, &title, |step, folder| {
-        let tree = folder.join("tree");
-        for part in [
-            "usr/bin", "usr/sbin", "usr/lib", "etc", "proc", "sys", "dev", "tmp", "run", "opt",
-        ] {
-            fs::create_dir_all(tree.join(part))
-                .with_context(|| format!("cannot fill {}", tree.display()))?;
-        }
-        for part in ["bin", "sbin", "lib"] {
-            symlink(format!("usr/{part}"), tree.join(part))
-                .context("cannot make a link on the disk")?;
-        }
-        let apt = Apt::open(places, step, architecture)?;
-        apt.unpack_with_dependencies(step, suite, &DISK_PACKAGES, &tree)?;
-        for (file, text) in [
-            ("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
-            ("group", "root:x:0:\n"),
-            ("hosts", "127.0.0.1 localhost guest\n"),
-            ("hostname", "guest\n"),
-            (
-                "nsswitch.conf",
-                "passwd: files\ngroup: files\nhosts: files\n",
-            ),
-        ] {
-            fs::write(tree.join("etc").join(file), text)
-                .with_context(|| format!("cannot write /etc/{file}"))?;
-        }
-        let spark = places.spark_home(DEMO_SPARK)?;
-        step.run(
-            Command::new("cp")
-                .arg("-a")
-                .arg(spark)
-                .arg(tree.join("opt/spark")),
-            DISK_LIMIT,
-        )?;
-        let image = folder.join("image");
-        let mut make = Command::new("mke2fs");
-        make.args(["-q", "-t", "ext4", "-m", "0", "-d"])
-            .arg(&tree)
-            .arg(&image)
-            .arg(DISK_SIZE);
-        step.run(&mut make, DISK_LIMIT)?;
-        fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))
-    })?;
-    Ok(folder.join("image"))
 }
 
 /// A step that fills the folder `name` of the emulated machines' cache, done once per `key` (what its content

@@ -176,6 +176,62 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
 }
 
 #[test]
+fn who_is_bound_by_numactl_is_judged_by_where_its_bytes_are() {
+    let free = |finding: &Finding| {
+        let number = finding
+            .numbers
+            .iter()
+            .find(|number| number.what.starts_with("executors here"));
+        number.map(|number| number.value)
+    };
+    let mut view = view();
+    view.pages[0].read_local_bytes = Some(100 * MIB);
+    view.pages[0].read_remote_bytes = Some(300 * MIB);
+    let advice = advise(&view, &around());
+    assert_eq!(
+        free(found(&advice, "remote_memory").expect("found")),
+        Some(Number::Whole(1))
+    );
+    // The nodes that it may take memory from do not show what its own policy allows.
+    let mut bound = around();
+    bound.processes.get_mut(&7).expect("there").cpu_nodes = Some(vec![0]);
+    let advice = advise(&view, &bound);
+    let finding = found(&advice, "remote_memory").expect("its memory is on another node");
+    assert_eq!(free(finding), Some(Number::Whole(0)));
+    view.pages[0].read_remote_bytes = Some(0);
+    let advice = advise(&view, &bound);
+    assert!(found(&advice, "remote_memory").is_none());
+}
+
+#[test]
+fn objects_on_several_nodes_are_found_by_their_sample() {
+    let mut view = view();
+    view.pages[0] = of_objects(0.0, &[(0, 0.5), (1, 0.5)]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "remote_memory").expect("found");
+    assert_eq!(
+        (finding.severity, finding.cost.share, finding.cost.estimated),
+        (Severity::Low, Some(0.5), true)
+    );
+    view.pages[0] = of_objects(0.0, &[(0, 0.9), (1, 0.1)]);
+    let advice = advise(&view, &around());
+    assert!(found(&advice, "remote_memory").is_none());
+    assert_eq!(went(&advice, "remote_memory"), Went::Nothing);
+    // Most of it is on one node, but not on that of the CPUs.
+    let mut elsewhere = around();
+    elsewhere.processes.get_mut(&7).expect("there").cpu_nodes = Some(vec![1]);
+    let advice = advise(&view, &elsewhere);
+    let finding = found(&advice, "remote_memory").expect("found");
+    assert!(
+        finding
+            .cost
+            .share
+            .is_some_and(|share| (share - 0.9).abs() < 0.01),
+        "{finding:?}"
+    );
+}
+
+#[test]
 fn memory_that_nobody_wrote_is_found() {
     let mut view = view();
     view.pages[0].zero_page_bytes = Some(40 * MIB);

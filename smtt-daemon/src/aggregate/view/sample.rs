@@ -130,11 +130,11 @@ impl Sample {
         let all = self.present + self.swapped + self.untouched + self.unmapped;
         let sized: f64 = self.by_page_size.values().sum();
         let placed: f64 = self.by_node.values().sum();
-        let huge: f64 = self
+        // From plus zero: a sum of no floats is minus zero, which is printed so.
+        let huge = self
             .by_page_size
             .range(base_page_bytes.saturating_add(1)..)
-            .map(|(_, weight)| weight)
-            .sum();
+            .fold(0.0, |sum, (_, weight)| sum + weight);
         let sizes = self.by_page_size.iter();
         Some(SampleRow {
             estimated: true,
@@ -199,6 +199,7 @@ mod tests {
         assert_eq!(nodes, [(0, 0.75), (1, 0.25)]);
         assert_eq!((row.present_share, row.swapped_share), (1.0, 0.0));
         assert_eq!(row.huge_page_share, Some(0.0));
+        assert!(row.huge_page_share.is_some_and(f64::is_sign_positive));
         assert!(row.estimated);
     }
 

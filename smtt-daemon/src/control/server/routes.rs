@@ -48,17 +48,23 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .route(
             "/v1/stages",
             get(|held, query| {
-                list(held, query, &["stage_id:asc", "executor_id:asc"], |s, f| {
-                    s.state().list_stages(f)
-                })
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "stage_id:asc", "executor_id:asc"],
+                    |s, f| s.state().list_stages(f),
+                )
             }),
         )
         .route(
             "/v1/tasks",
             get(|held, query| {
-                list(held, query, &["task_attempt_id:asc"], |s, f| {
-                    s.state().list_tasks(f)
-                })
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "task_attempt_id:asc"],
+                    |s, f| s.state().list_tasks(f),
+                )
             }),
         )
         .route(
@@ -78,7 +84,12 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                 list(
                     held,
                     query,
-                    &["rdd_id:asc", "partition:asc", "block_id:asc"],
+                    &[
+                        "application_id:asc",
+                        "rdd_id:asc",
+                        "partition:asc",
+                        "block_id:asc",
+                    ],
                     |s, f| s.state().list_blocks(f),
                 )
             }),

@@ -4,9 +4,11 @@ mod follow;
 
 use super::*;
 use crate::aggregate::Limits;
+use crate::aggregate::view::Listing;
 use crate::control::Identity;
 use crate::control::client::{Client, ClientError};
 use crate::control::protocol::{Check, Report, Status};
+use crate::control::sort::Row;
 use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
 use crate::probes::{Verdict, VerdictState};
 use serde_json::Value;
@@ -68,6 +70,52 @@ fn served<Answer>(shared: Arc<Shared>, ask: impl AsyncFnOnce(Client) -> Answer) 
         assert!(!path.exists(), "the socket's file goes with the server");
         answer
     })
+}
+
+#[test]
+fn rows_of_one_application_stand_together() {
+    let shared = shared();
+    for (executor, app) in [(1, "app-2"), (2, "app-1")] {
+        let described = ExecutorDescribed {
+            application_id: app.to_owned(),
+            ..ExecutorDescribed::default()
+        };
+        let stage = |id| {
+            Fact::StageDescribed(crate::decode::StageDescribed {
+                stage_id: id,
+                ..Default::default()
+            })
+        };
+        for fact in [
+            Fact::ExecutorDescribed(Box::new(described)),
+            stage(1),
+            stage(0),
+        ] {
+            shared.state().apply(Event {
+                time_ns: 1,
+                executor,
+                pid: executor as u32,
+                tid: 1,
+                fact,
+            });
+        }
+    }
+    let listing: Listing<Row> = served(shared, async |client| {
+        client.get("/v1/stages").await.expect("an answer")
+    });
+    let rows = listing.rows.iter();
+    let rows: Vec<_> = rows
+        .map(|row| (row["application_id"].as_str(), row["stage_id"].as_u64()))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            (Some("app-1"), Some(0)),
+            (Some("app-1"), Some(1)),
+            (Some("app-2"), Some(0)),
+            (Some("app-2"), Some(1)),
+        ]
+    );
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! Questions about what is not there.
+
+use super::Daemon;
+
+#[test]
+fn what_is_not_there_is_named() {
+    let daemon = Daemon::with_job();
+    let said = |arguments: &[&str]| {
+        let output = daemon.ctl(arguments);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr)
+    };
+    for (arguments, expected) in [
+        (
+            &["rdds", "--app", "nobody"][..],
+            "no executor on this worker matches --app nobody: smtt-ctl executors lists them",
+        ),
+        (
+            &["pages", "--rdd", "nothing"],
+            "no RDDs that hold memory match --rdd nothing",
+        ),
+        (
+            &["pages", "--block", "rdd_9_9"],
+            "no blocks match --block rdd_9_9",
+        ),
+        (
+            &["report", "--app", "nobody"],
+            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+        ),
+        (
+            &["report", "--html", "--app", "nobody"],
+            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+        ),
+        (
+            &["advise", "--app", "nobody"],
+            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+        ),
+        (
+            &["trace", "--kind", "putt"],
+            "there are put, get, drop, move, allocate, free, alive",
+        ),
+        (
+            &["trace", "--rdd", "links"],
+            "\"links\" is no id of an RDD, and records have no names: smtt-ctl rdds lists both",
+        ),
+        (
+            &["trace", "--folder", "/nonexistent/trace"],
+            "there is no folder /nonexistent/trace",
+        ),
+    ] {
+        let said = said(arguments);
+        assert!(said.contains(expected), "{arguments:?} says {said}");
+    }
+    let both = daemon.ctl(&["trace", "--csv", "--json"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}

@@ -1,0 +1,475 @@
+//! Where the cached blocks of a real Spark application lie, and what is advised: on a machine with two NUMA nodes and swap,
+//! as emulated ones have (`cargo xtask vm x86-6.12`).
+//!
+//! The application's JVM begins bound to one node, CPUs and memory. Later its CPUs are those of the other node, then all
+//! of them; it reads one RDD all the time and another never; and in the end what it does not read is put into swap. What
+//! is true is asked of the kernel (`move_pages`, `pagemap`, `/proc/PID/status`) at
+//! the addresses at which `/proc/PID/mem` has what the application wrote. Where the JVM is says [`smtt_tests::jvm`].
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smtt_tests::jvm::{Application, CACHED_PLACES, Prepared, variable};
+use smtt_tests::node;
+use xtask::daemon::{Daemon, Options};
+use xtask::places::Places;
+use xtask::process::{hint, wait_for};
+
+/// The daemon's figures come with its tick, where every instruction is emulated.
+const LIMIT: Duration = Duration::from_secs(120);
+const MIB: u64 = 1 << 20;
+/// What the RDDs hold.
+const READ_BYTES: u64 = 32 * MIB;
+const UNREAD_BYTES: u64 = 16 * MIB;
+/// Bytes of each object of the RDD of objects, without its header.
+const OBJECT_BYTES: usize = 16 << 10;
+/// The node that the application begins on, and the one that its threads are moved to.
+const HOME: u32 = 1;
+const AWAY: u32 = 0;
+
+/// Everything that is asked, of the daemon and of the kernel.
+struct Scene {
+    daemon: Daemon,
+    application: Application,
+}
+
+/// A block at the addresses that the daemon says.
+struct Block {
+    partition: u64,
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Scene {
+    /// A listing. The daemon may need longer than `smtt-ctl` waits for it, so it is asked again.
+    fn json(&self, listing: &[&str]) -> Result<Value> {
+        let mut last = None;
+        let asked = wait_for("the daemon answers", LIMIT, || {
+            Ok(self
+                .daemon
+                .json(listing)
+                .map_err(|error| last = Some(error))
+                .ok())
+        });
+        asked.with_context(|| format!("smtt-ctl {listing:?}: {last:?}"))
+    }
+
+    /// The row of an RDD in the listing of pages, once it is as wanted.
+    fn row(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        wait_for(&format!("{name}: {what}"), LIMIT, || {
+            let rows = self.json(&["pages"])?;
+            let rows = rows.as_array().into_iter().flatten();
+            let Some(row) = rows.into_iter().find(|row| row["name"] == name) else {
+                return Ok(None);
+            };
+            last = row.clone();
+            Ok(wanted(row).then(|| row.clone()))
+        })
+        .with_context(|| {
+            format!(
+                "it is {last:#}\nThe daemon says:{}",
+                hint(self.daemon.log())
+            )
+        })
+    }
+
+    /// The blocks of an RDD.
+    fn blocks(&self, row: &Value) -> Result<Vec<Block>> {
+        let rdd = number(row, "rdd_id")?.to_string();
+        let rows = self.json(&["blocks", "--rdd", &rdd])?;
+        let rows = rows.as_array().context("no listing of blocks")?;
+        rows.iter()
+            .map(|row| {
+                let ranges = row["ranges"].as_array().context("a block has ranges")?;
+                let ranges = ranges
+                    .iter()
+                    .map(|range| Ok((number(range, "address")?, number(range, "length")?)));
+                Ok(Block {
+                    partition: number(row, "partition")?,
+                    ranges: ranges.collect::<Result<_>>()?,
+                })
+            })
+            .collect()
+    }
+
+    /// What advice says: findings of a rule, by name of the RDD.
+    fn found(&self, rule: &str) -> Result<Vec<(String, Value)>> {
+        let advice = self.json(&["advise"])?;
+        let findings = advice["applications"][0]["findings"].as_array();
+        let findings = findings.context("advice has an application with findings")?;
+        println!(
+            "advice: {:?}",
+            findings
+                .iter()
+                .map(|finding| format!("{}: {}", finding["id"], finding["title"]))
+                .collect::<Vec<_>>()
+        );
+        Ok(findings
+            .iter()
+            .filter(|finding| finding["id"] == rule)
+            .map(|finding| {
+                let name = finding["subject"]["rdd_name"].as_str().unwrap_or_default();
+                (name.to_owned(), finding.clone())
+            })
+            .collect())
+    }
+
+    /// The node of every page of an RDD, as the kernel says, after its bytes were found to be the application's.
+    fn nodes_of(&self, row: &Value, is: impl Fn(u64, &[u8]) -> bool) -> Result<Vec<i32>> {
+        let pid = self.application.pid();
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let mut pages = Vec::new();
+        for block in self.blocks(row)? {
+            ensure!(!block.ranges.is_empty(), "a block without addresses: {row}");
+            for (address, length) in block.ranges {
+                let mut bytes = vec![0; usize::try_from(length)?];
+                memory.read_exact_at(&mut bytes, address)?;
+                ensure!(
+                    is(block.partition, &bytes),
+                    "partition {} is not at {address:#x}: {row}",
+                    block.partition
+                );
+                pages.extend(node::pages(address, length));
+            }
+        }
+        node::of_pages(pid, &pages)
+    }
+}
+
+fn number(row: &Value, key: &str) -> Result<u64> {
+    row[key]
+        .as_u64()
+        .with_context(|| format!("no number {key} in {row}"))
+}
+
+/// What an RDD holds: its arrays, and what Spark writes around them.
+fn held(row: &Value, arrays: u64) -> Result<u64> {
+    let held = number(row, "held_bytes")?;
+    ensure!(
+        (arrays..arrays + MIB / 16).contains(&held),
+        "arrays of {arrays} bytes and a little: {row:#}"
+    );
+    Ok(held)
+}
+
+/// Bytes of a row by node.
+fn nodes(row: &Value) -> Vec<(u64, u64)> {
+    let nodes = row["nodes"].as_array().into_iter().flatten();
+    nodes
+        .filter_map(|node| Some((node["node"].as_u64()?, node["bytes"].as_u64()?)))
+        .collect()
+}
+
+/// Whether whoever started the test says that the machine has it.
+fn must_have(feature: &str) -> bool {
+    let must = variable("SMTT_MUST_HAVE").unwrap_or_default();
+    must.split(',').any(|name| name == feature)
+}
+
+/// Two nodes and swap; `false` (and a line that says why) where this machine has not both.
+fn has_places() -> Result<bool> {
+    let swap = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let nodes = node::whole();
+    let missing = if !nodes.contains(&HOME) || !nodes.contains(&AWAY) {
+        "two NUMA nodes with memory and CPUs"
+    } else if swap.lines().count() < 2 {
+        "swap (/proc/swaps is empty)"
+    } else {
+        return Ok(true);
+    };
+    ensure!(!must_have("swap"), "this machine must have {missing}");
+    println!("skipped: this machine does not have {missing}");
+    Ok(false)
+}
+
+#[test]
+fn remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not() -> Result<()> {
+    if !has_places()? {
+        return Ok(());
+    }
+    let scene = start()?;
+    let scene = local(scene)?;
+    let scene = remote(scene)?;
+    let scene = hot(scene)?;
+    let scene = swapped(scene)?;
+    scene.application.finish()
+}
+
+/// The application, bound to a node, when it has cached everything.
+fn start() -> Result<Scene> {
+    let prepared = Prepared::new()?;
+    // There is one DAMON for the whole machine: nobody but an emulated one lends it to a test.
+    let hotness = if must_have("damon") { "damon" } else { "reads" };
+    let options = Options {
+        toml: format!(
+            "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\nhotness = {hotness:?}\n"
+        ),
+        // It is found in the running executor, and what was told before is told again.
+        without_library: true,
+        ..Options::default()
+    };
+    let (places, folder) = (Places::find()?, prepared.at("daemon"));
+    let daemon = Daemon::start(&places, &programs()?, &folder, &options)?;
+    let begin = std::time::Instant::now();
+    let mut application = prepared.start(&CACHED_PLACES, Some(HOME))?;
+    application.reach("cached")?;
+    println!("cached after {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(Scene {
+        daemon,
+        application,
+    })
+}
+
+/// Everything is on the node of the CPUs that read it.
+fn local(mut scene: Scene) -> Result<Scene> {
+    // Reads before the daemon has found the executor are nobody's.
+    scene.row("read", "it was looked at", |row| {
+        row["resolved_bytes"] == row["held_bytes"]
+    })?;
+    scene.application.open("cached")?;
+    scene.application.reach("pass1")?;
+    let row = scene.row("read", "a pass is placed", |row| {
+        row["read_local_bytes"].as_u64() > Some(0)
+    })?;
+    println!("after a pass on its own node: {row}");
+    // Spark has written a few bytes around each array, whose bytes are the number of the partition, counted from 1.
+    let seen = scene.nodes_of(&row, |partition, bytes| {
+        let own = bytes
+            .iter()
+            .filter(|byte| u64::from(**byte) == partition + 1);
+        bytes.len() - own.count() < 256
+    })?;
+    ensure!(
+        seen.iter().all(|node| *node == HOME as i32),
+        "the kernel says that pages are elsewhere"
+    );
+    let held = held(&row, READ_BYTES)?;
+    ensure!(
+        nodes(&row) == [(u64::from(HOME), held)]
+            && number(&row, "read_local_bytes")? == held
+            && number(&row, "read_remote_bytes")? == 0,
+        "{held} bytes on node {HOME}, read once from there: {row:#}"
+    );
+    let unread = scene.row("unread", "it was looked at", |row| {
+        row["resolved_bytes"] == row["held_bytes"]
+    })?;
+    ensure!(
+        nodes(&unread) == [(u64::from(HOME), self::held(&unread, UNREAD_BYTES)?)],
+        "all of it is on node {HOME}: {unread:#}"
+    );
+    // Of objects a sample was looked at, and the whole is taken to be where it is.
+    let objects = scene.row("objects", "a sample was looked at", |row| {
+        row["sampled_objects"].as_u64() > Some(0) && !row["sample"]["nodes"].is_null()
+    })?;
+    println!("objects: {objects}");
+    // Each is an array of its partition's number behind a header of at most 24 bytes.
+    let seen = scene.nodes_of(&objects, |partition, bytes| {
+        let own = bytes
+            .iter()
+            .filter(|byte| u64::from(**byte) == partition + 1);
+        bytes.len() >= OBJECT_BYTES && bytes.len() - own.count() <= 24
+    })?;
+    let shares = objects["sample"]["nodes"].as_array().context("no shares")?;
+    ensure!(
+        seen.iter().all(|node| *node == HOME as i32)
+            && shares.len() == 1
+            && shares[0]["node"] == HOME
+            && shares[0]["share"] == 1.0,
+        "all sampled objects are on node {HOME}: {objects:#}"
+    );
+    for rule in ["remote_memory", "swapped"] {
+        let found = scene.found(rule)?;
+        ensure!(found.is_empty(), "nothing is {rule} yet: {found:#?}");
+    }
+    Ok(scene)
+}
+
+/// The RDD that is read is found, and so many executors that may run on several nodes.
+fn is_remote(scene: &Scene, free: u64) -> Result<()> {
+    let found = scene.found("remote_memory")?;
+    let [(name, finding)] = &found[..] else {
+        anyhow::bail!("one RDD is read from another node: {found:#?}");
+    };
+    println!("{finding}");
+    let numbers = finding["numbers"].as_array().context("no numbers")?;
+    let told = numbers
+        .iter()
+        .find(|number| number["what"] == "executors here that may run on CPUs of several nodes");
+    ensure!(
+        name == "read"
+            && finding["cost"]["share"] == 0.75
+            && told.is_some_and(|number| number["value"] == free),
+        "three reads of four, {free} executors on several nodes: {finding:#}"
+    );
+    Ok(())
+}
+
+/// Three passes from the other node.
+fn remote(mut scene: Scene) -> Result<Scene> {
+    let pid = scene.application.pid();
+    node::move_threads(pid, &node::cpus(AWAY))?;
+    for pass in 1..4 {
+        scene.application.open(&format!("pass{pass}"))?;
+        scene.application.reach(&format!("pass{}", pass + 1))?;
+    }
+    for thread in node::threads(pid)? {
+        let allowed = node::allowed(pid, thread);
+        ensure!(
+            allowed.is_none_or(|cpus| cpus == node::cpus(AWAY)),
+            "thread {thread} may have read on another node than {AWAY}"
+        );
+    }
+    let row = scene.row("read", "all passes are placed", |row| {
+        row["read_remote_bytes"].as_u64() >= Some(3 * READ_BYTES)
+    })?;
+    println!("after three passes from the other node: {row}");
+    let held = held(&row, READ_BYTES)?;
+    ensure!(
+        nodes(&row) == [(u64::from(HOME), held)]
+            && number(&row, "read_local_bytes")? == held
+            && number(&row, "read_remote_bytes")? == 3 * held
+            && row["remote_access_ratio"] == 0.75,
+        "{held} bytes on node {HOME}, read once from there and three times from node {AWAY}: {row:#}"
+    );
+    // Bound to CPUs of a node that has none of its bytes, then free to run on all.
+    is_remote(&scene, 0)?;
+    let mut everywhere: Vec<u32> = node::whole().into_iter().flat_map(node::cpus).collect();
+    everywhere.sort_unstable();
+    node::move_threads(pid, &everywhere)?;
+    is_remote(&scene, 1)?;
+    let text = scene.daemon.ask(&["advise"])?;
+    ensure!(
+        text.contains("numactl --cpunodebind=N --membind=N")
+            && text.contains("for each node N of 0, 1"),
+        "the remedy is a worker per node: {text}"
+    );
+    Ok(scene)
+}
+
+/// What is read all the time is hotter than what is never read, by DAMON.
+fn hot(mut scene: Scene) -> Result<Scene> {
+    scene.application.open("pass4")?;
+    let heat = |row: &Value| Some((row["hotness"].as_f64()?, row["hot_bytes"].as_u64()?));
+    let hot = |row: &Value| {
+        row["hotness_method"] == "damon" && row["hot_bytes"].as_u64() >= Some(READ_BYTES / 4)
+    };
+    let hotter = || {
+        let row = scene.row("read", "DAMON has seen reads of it", hot)?;
+        let unread = scene.row("unread", "DAMON has looked at it", |row| {
+            row["hotness_method"] == "damon"
+        })?;
+        println!("read {:?}, unread {:?}", heat(&row), heat(&unread));
+        let told = heat(&row).zip(heat(&unread));
+        let hotter = told.is_some_and(|(read, unread)| {
+            read.0 > 0.0 && unread.0 < read.0 / 4.0 && unread.1 < UNREAD_BYTES / 8
+        });
+        Ok(hotter.then_some(()))
+    };
+    if must_have("damon") {
+        wait_for("what is read is hotter than what is not", LIMIT, hotter)?;
+    } else {
+        println!("not tried: DAMON, which only an emulated machine lends to a test");
+    }
+    scene.application.open("reading")?;
+    scene.application.reach("end")?;
+    Ok(scene)
+}
+
+/// What nobody reads is put into swap: an RDD of serialised bytes, and one of objects.
+fn swapped(scene: Scene) -> Result<Scene> {
+    let pid = scene.application.pid();
+    let row = scene.row("unread", "it was looked at", |row| {
+        row["resolved_bytes"] == row["held_bytes"]
+    })?;
+    ensure!(
+        number(&row, "swapped_bytes")? == 0 && node::swap_of(pid)? == 0,
+        "nothing of the application is in swap: {row:#}"
+    );
+    let held = held(&row, UNREAD_BYTES)?;
+    let ranges: Vec<_> = scene
+        .blocks(&row)?
+        .into_iter()
+        .flat_map(|block| block.ranges)
+        .collect();
+    for (address, length) in &ranges {
+        node::page_out(pid, *address, *length)?;
+    }
+    let mut out = 0;
+    for (address, length) in &ranges {
+        out += node::swapped_bytes(pid, *address, *length)?;
+    }
+    let status = node::swap_of(pid)?;
+    println!("of {held} bytes {out} are swapped out by pagemap, {status} of the process by VmSwap");
+    ensure!(
+        out > held / 2 && status >= out,
+        "the kernel has swapped {out} of {held} bytes, and {status} of the process"
+    );
+    let row = scene.row("unread", "it is swapped", |row| {
+        row["swapped_bytes"].as_u64() == Some(out)
+    })?;
+    println!("swapped: {row}");
+    // Of objects the sample stands for all; so all that lies between the sampled ones is put into swap too.
+    let row = scene.row("objects", "it was looked at", |row| {
+        row["sample"]["swapped_share"] == 0.0
+    })?;
+    let ranges: Vec<_> = scene
+        .blocks(&row)?
+        .into_iter()
+        .flat_map(|block| block.ranges)
+        .collect();
+    let first = ranges.iter().map(|(address, _)| *address).min();
+    let end = ranges
+        .iter()
+        .map(|(address, length)| address + length)
+        .max();
+    let (first, end) = first.zip(end).context("no sampled object has an address")?;
+    node::page_out(pid, first, end - first)?;
+    let (mut out, mut all) = (0, 0);
+    for (address, length) in &ranges {
+        out += node::swapped_bytes(pid, *address, *length)?;
+        all += length;
+    }
+    let share = out as f64 / all as f64;
+    println!("of {all} bytes of sampled objects {out} are swapped out by pagemap");
+    ensure!(share > 0.5, "the kernel has swapped {out} of {all} bytes");
+    let row = scene.row("objects", "it is swapped", |row| {
+        let said = row["sample"]["swapped_share"].as_f64();
+        said.is_some_and(|said| (said - share).abs() < 0.05)
+    })?;
+    println!("swapped: {row}");
+    let found = scene.found("swapped")?;
+    let mut names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    ensure!(
+        names == ["objects", "unread"],
+        "both are swapped: {found:#?}"
+    );
+    for (name, finding) in &found {
+        println!("{finding}");
+        ensure!(
+            finding["cost"]["estimated"] == (name == "objects"),
+            "only a sample is an estimate: {finding:#}"
+        );
+    }
+    let text = scene.daemon.ask(&["advise"])?;
+    ensure!(
+        text.contains("spark.executor.memory          LESS")
+            && text.contains("sysctl vm.swappiness=1"),
+        "the remedy says what to lower: {text}"
+    );
+    Ok(scene)
+}
+
+/// Folder of the programs under test: beside the test itself.
+fn programs() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("cannot tell where the test lies")?;
+    let folder = test
+        .parent()
+        .and_then(Path::parent)
+        .context("the test is not in target/PROFILE/deps")?;
+    Ok(folder.to_path_buf())
+}

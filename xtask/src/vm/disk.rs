@@ -1,0 +1,176 @@
+//! A guest's disk: a JVM, and Spark in `/opt/spark`. For another processor both come from Debian's packages; for this
+//! machine's own the JVM is copied, and nothing is fetched.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::apt::Apt;
+use super::guest::Processor;
+use super::libraries;
+use super::prepare::unpacked;
+use crate::cross;
+use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::step::{Step, Steps};
+
+/// What a JVM with Spark needs in a guest.
+const DISK_PACKAGES: [&str; 7] = [
+    "base-files",
+    "bash",
+    "coreutils",
+    "grep",
+    "sed",
+    "procps",
+    "openjdk-21-jre-headless",
+];
+/// Room for what is on it and what a test writes.
+const DISK_SIZE: &str = "2500M";
+/// The parts of a JDK that a JVM runs with.
+const JVM_PARTS: [&str; 4] = ["bin", "lib", "conf", "release"];
+/// What of a JVM is linked with the system's libraries; the rest is for windows, sound and printers.
+const JVM_PROGRAMS: [&str; 9] = [
+    "bin/java",
+    "lib/server/libjvm.so",
+    "lib/libjava.so",
+    "lib/libinstrument.so",
+    "lib/libmanagement_ext.so",
+    "lib/libnet.so",
+    "lib/libnio.so",
+    "lib/libzip.so",
+    "lib/libextnet.so",
+];
+const DISK_LIMIT: Duration = Duration::from_secs(600);
+
+/// The image of a disk for guests with that processor.
+///
+/// # Errors
+/// When a package cannot be fetched, Spark or a JVM is not set up, or the image cannot be made.
+pub fn disk(places: &Places, processor: Processor) -> Result<PathBuf> {
+    let mut steps = Steps::new(1);
+    let folder = match processor {
+        Processor::X86 => own_disk(places, &mut steps)?,
+        Processor::Riscv => debian_disk(places, &mut steps, processor)?,
+    };
+    Ok(folder.join("image"))
+}
+
+/// The packages' own set-up programs are not run; what a JVM misses of it is written here.
+fn debian_disk(places: &Places, steps: &mut Steps, processor: Processor) -> Result<PathBuf> {
+    let (architecture, suite) = (processor.debian(), processor.suite());
+    let name = format!("disk-{architecture}");
+    let title =
+        format!("disk with a JVM and Spark for {architecture} (100 MB to fetch, 1 GB on disk)");
+    let key = format!(
+        "{suite} {} Spark {DEMO_SPARK} {DISK_SIZE}",
+        DISK_PACKAGES.join(" ")
+    );
+    unpacked(places, steps, &name, &key, &title, |step, folder| {
+        let tree = bare_tree(folder)?;
+        let apt = Apt::open(places, step, architecture)?;
+        apt.unpack_with_dependencies(step, suite, &DISK_PACKAGES, &tree)?;
+        image(places, step, &tree, folder)
+    })
+}
+
+/// A copy of this machine's JVM, with the libraries that it needs.
+fn own_disk(places: &Places, steps: &mut Steps) -> Result<PathBuf> {
+    let home = Jdk::main()?.home;
+    let release = fs::read_to_string(home.join("release"))
+        .with_context(|| format!("cannot read {}/release", home.display()))?;
+    let key = format!(
+        "{} {release} Spark {DEMO_SPARK} {DISK_SIZE}",
+        home.display()
+    );
+    let title = "disk with this machine's JVM and Spark (1 GB on disk)";
+    unpacked(places, steps, "disk-own", &key, title, |step, folder| {
+        let tree = bare_tree(folder)?;
+        let there = tree.join("usr/lib/jvm/java");
+        fs::create_dir_all(&there).with_context(|| format!("cannot make {}", there.display()))?;
+        for part in JVM_PARTS {
+            copy(&home.join(part), &there.join(part))?;
+        }
+        let mut folders = cross::library_folders(places, Processor::X86)?;
+        folders.extend([home.join("lib"), home.join("lib/server")]);
+        for program in JVM_PROGRAMS {
+            for (path, library) in libraries::needed_by(&home.join(program), &folders)? {
+                // Its own it has already.
+                if !library.starts_with(&home) {
+                    let to = tree.join(path.trim_start_matches('/'));
+                    fs::create_dir_all(to.parent().unwrap_or(&tree))?;
+                    copy(&library, &to)?;
+                }
+            }
+        }
+        image(places, step, &tree, folder)
+    })
+}
+
+/// Copies a file, or a folder with all that is in it. What a link leads to (distributions keep a JVM's settings
+/// elsewhere) is copied, not the link; one that leads nowhere is left out, as it would be here.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+        let entries =
+            fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))?;
+        for entry in entries {
+            let name = entry?.file_name();
+            copy(&from.join(&name), &to.join(&name))?;
+        }
+    } else if from.exists() {
+        fs::copy(from, to)
+            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
+}
+
+/// The folders of a root file system, and the few files in which a JVM looks for its user and machine.
+fn bare_tree(folder: &Path) -> Result<PathBuf> {
+    let tree = folder.join("tree");
+    for part in [
+        "usr/bin", "usr/sbin", "usr/lib", "etc", "proc", "sys", "dev", "tmp", "run", "opt",
+    ] {
+        fs::create_dir_all(tree.join(part))
+            .with_context(|| format!("cannot fill {}", tree.display()))?;
+    }
+    for part in ["bin", "sbin", "lib"] {
+        symlink(format!("usr/{part}"), tree.join(part))
+            .context("cannot make a link on the disk")?;
+    }
+    Ok(tree)
+}
+
+/// Adds Spark, and makes an image of the tree, which goes.
+fn image(places: &Places, step: &mut Step, tree: &Path, folder: &Path) -> Result<()> {
+    for (file, text) in [
+        ("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+        ("group", "root:x:0:\n"),
+        ("hosts", "127.0.0.1 localhost guest\n"),
+        ("hostname", "guest\n"),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files\n",
+        ),
+    ] {
+        fs::write(tree.join("etc").join(file), text)
+            .with_context(|| format!("cannot write /etc/{file}"))?;
+    }
+    let spark = places.spark_home(DEMO_SPARK)?;
+    step.run(
+        Command::new("cp")
+            .arg("-a")
+            .arg(spark)
+            .arg(tree.join("opt/spark")),
+        DISK_LIMIT,
+    )?;
+    let mut make = Command::new("mke2fs");
+    make.args(["-q", "-t", "ext4", "-m", "0", "-d"])
+        .arg(tree)
+        .arg(folder.join("image"))
+        .arg(DISK_SIZE);
+    step.run(&mut make, DISK_LIMIT)?;
+    fs::remove_dir_all(tree).with_context(|| format!("cannot remove {}", tree.display()))
+}
