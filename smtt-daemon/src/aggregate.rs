@@ -358,14 +358,15 @@ impl State {
     /// has come, what it has not told since is gone.
     pub fn resync_requested(&mut self, executor: u64, request: u64, now_ns: u64) {
         if let Some(executor) = self.executors.get_mut(&executor) {
-            executor.resync_requested(request, now_ns);
+            executor.resync.asked(request, now_ns);
         }
     }
 
     /// Executors whose last resync lost facts on the way: they are to be asked once more.
     #[must_use]
     pub fn resyncs_wanted(&self) -> BTreeSet<u64> {
-        let wanted = |executor: &Executor| executor.died_ns.is_none() && executor.resync_wanted();
+        let wanted =
+            |executor: &Executor| executor.died_ns.is_none() && executor.resync.is_wanted_again();
         let all = self.executors.iter();
         all.filter(|(_, executor)| wanted(executor))
             .map(|(key, _)| *key)

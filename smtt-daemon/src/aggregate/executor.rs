@@ -101,7 +101,7 @@ pub struct Executor {
     pub slots: Option<SlotsSay>,
     /// Ended tasks whose last samples may still come, the oldest first.
     finishing: VecDeque<(u64, u64)>,
-    resync: Resync,
+    pub(super) resync: Resync,
 }
 
 impl Executor {
@@ -502,17 +502,6 @@ impl Executor {
                 .0
                 .walk_samples_by_address += 1;
         }
-    }
-
-    /// A resync was asked for.
-    pub(super) const fn resync_requested(&mut self, request: u64, now_ns: u64) {
-        self.resync.asked(request, now_ns);
-    }
-
-    /// Whether the last resync lost facts on the way, and none was asked for since.
-    #[must_use]
-    pub const fn resync_wanted(&self) -> bool {
-        self.resync.is_wanted_again()
     }
 
     fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
