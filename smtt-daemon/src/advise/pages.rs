@@ -286,9 +286,14 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
 
 /// Which setting gives huge pages to what an RDD holds.
 fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> {
-    let off =
-        rdd.sum(|row| row.storage_memory_off_heap_bytes + row.execution_memory_off_heap_bytes);
-    let all = rdd.sum(|row| row.storage_memory_bytes + row.execution_memory_bytes);
+    let both = |storage: u64, execution| storage.saturating_add(execution);
+    let off = rdd.sum(|row| {
+        both(
+            row.storage_memory_off_heap_bytes,
+            row.execution_memory_off_heap_bytes,
+        )
+    });
+    let all = rdd.sum(|row| both(row.storage_memory_bytes, row.execution_memory_bytes));
     let on = all.saturating_sub(off);
     let mode = around.transparent_huge_pages.as_deref();
     let processes: Vec<&Process> = view

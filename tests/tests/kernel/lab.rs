@@ -23,7 +23,7 @@ use smtt_tests::witness;
 use xtask::places::Places;
 
 /// How long anything may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Counts are compared to the last one, so tests do not disturb each other's timing.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

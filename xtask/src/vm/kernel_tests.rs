@@ -28,7 +28,7 @@ const X86: &[Chosen] = &[
         "kernel",
         "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
          pages::bytes page_limits::of_a hotness:: nodes::",
-        600,
+        800,
     ),
 ];
 /// The same on the other processor, and what only its counters can show.
@@ -38,7 +38,7 @@ const FOREIGN: &[Chosen] = &[
     (
         "kernel",
         "counts:: discovery:: life:: memory_that_is_bound",
-        600,
+        800,
     ),
     // Last: one of them takes a processor away for a moment.
     ("page_walks", "guest_", 400),

@@ -33,6 +33,13 @@ fn small_pages_count_by_what_their_walks_cost() {
         (Severity::Medium, Some(0.1))
     );
     assert!(lines(finding).contains("-XX:+UseTransparentHugePages"));
+    // Whatever an executor claims to hold.
+    let mut absurd = with_walks(view(), 0.2, 0.1);
+    absurd.rdds[0].storage_memory_bytes = u64::MAX;
+    absurd.rdds[0].execution_memory_bytes = u64::MAX;
+    absurd.rdds[0].storage_memory_off_heap_bytes = u64::MAX;
+    absurd.rdds[0].execution_memory_off_heap_bytes = u64::MAX;
+    assert!(found(&advise(&absurd, &around()), "small_pages").is_some());
     // The lower end of the interval decides.
     assert!(
         found(
