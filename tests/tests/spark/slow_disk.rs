@@ -168,15 +168,15 @@ fn came(daemon: &Daemon, run: &Run) -> Result<(u64, u64)> {
 }
 
 /// Waits until every access that came is on the disk or has the name of its loss. Returns how many of the application
-/// are on the disk.
-fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<u64> {
+/// came, and how many of them are on the disk: now and then one comes that no task makes.
+fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<(u64, u64)> {
     let id = run.submitted.application_id()?;
     let mut seen = String::new();
-    let on_disk = wait_for("every access is on the disk or has a name", LIMIT, || {
+    let both = wait_for("every access is on the disk or has a name", LIMIT, || {
         let (hop, (own, all)) = (hop(daemon)?, came(daemon, run)?);
         seen = format!("{own} accesses came, {all} with others, {hop:?}");
         // Others may run on this machine, whose records come all the time.
-        if own == all && hop.in_flight > 0 {
+        if hop.in_flight > if own == all { 0 } else { QUEUE / 4 } {
             return Ok(None);
         }
         let by_executor = written(daemon, folder, &id)?;
@@ -187,10 +187,10 @@ fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<u64> {
         } else {
             on_disk <= own && own <= on_disk + hop.queue_full
         };
-        Ok(named.then_some(on_disk))
+        Ok(named.then_some((own, on_disk)))
     });
     println!("{seen}");
-    on_disk.context(seen)
+    both.context(seen)
 }
 
 /// Waits until all so many accesses of the application came, or are lost before the daemon by name.
@@ -245,12 +245,11 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     let mut run = lab.run(application)?;
     run.reach("few")?;
     let id = run.submitted.application_id()?;
-    let first = arrived(&daemon, &run, &logs)?;
-    ensure!(first >= 4 * FEW, "{first} accesses came of {}", 4 * FEW);
-    let before = settled(&daemon, &run, &folder)?;
+    arrived(&daemon, &run, &logs)?;
+    let (came_first, written_first) = settled(&daemon, &run, &folder)?;
     ensure!(
-        before == first,
-        "{before} of {first} accesses are on the disk"
+        came_first == written_first && came_first >= 4 * FEW,
+        "{came_first} accesses came, {written_first} are on the disk"
     );
 
     disk.stop()?;
@@ -279,26 +278,22 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     );
 
     disk.go()?;
-    let caught_up = settled(&daemon, &run, &folder)?;
+    let (came_by_then, written_by_then) = settled(&daemon, &run, &folder)?;
     ensure!(
-        (before..second).contains(&caught_up),
-        "{second} accesses came, {caught_up} are on the disk, {before} before"
+        (written_first..came_by_then).contains(&written_by_then),
+        "{came_by_then} accesses came, {written_by_then} are on the disk, {written_first} before"
     );
     run.open("many")?;
     run.reach("end")?;
-    let last = arrived(&daemon, &run, &logs)?;
-    ensure!(
-        last >= second + 4 * FEW,
-        "{last} accesses came, {second} before"
-    );
-    let on_disk = settled(&daemon, &run, &folder)?;
+    arrived(&daemon, &run, &logs)?;
+    let (came, on_disk) = settled(&daemon, &run, &folder)?;
     let peak = peak_kib(daemon.pid())?;
     println!("the daemon had at most {peak} KiB");
+    let (came_after, written_after) = (came - came_by_then, on_disk - written_by_then);
+    // What others lost at the same time may hide that some of this application's were not on the disk before.
     ensure!(
-        on_disk - caught_up == last - second,
-        "the disk is back: {} accesses came, {} were written",
-        last - second,
-        on_disk - caught_up
+        came_after >= 4 * FEW && written_after >= came_after,
+        "the disk is back: {came_after} accesses came, {written_after} were written"
     );
     let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
     let counted = output(
@@ -308,9 +303,10 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
             .arg(&id),
     )?;
     let opened: u64 = parse(&counted)?.values().sum();
+    let (_, later) = settled(&daemon, &run, &folder)?;
     ensure!(
-        opened == on_disk,
-        "PyArrow reads {opened} records in files that open, of {on_disk}"
+        (on_disk..=later).contains(&opened),
+        "PyArrow reads {opened} records in files that open, of {on_disk} and {later}"
     );
     ensure!(peak <= RESIDENT_MAX_KIB, "the daemon had {peak} KiB");
     let result = run.finish(&["end"])?;
