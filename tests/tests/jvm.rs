@@ -7,7 +7,6 @@
 //! `--test-threads=1`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,6 +15,7 @@ use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, VerdictState};
 use smtt_tests::jvm::{
     CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, CACHED_SCAN, Prepared, variable,
 };
+use smtt_tests::lab::programs;
 use xtask::daemon::{Daemon, Options};
 use xtask::places::Places;
 use xtask::process::{hint, wait_for};
@@ -237,14 +237,4 @@ fn number(row: &Value, key: &str) -> Result<u64> {
     row[key]
         .as_u64()
         .with_context(|| format!("no number {key} in {row}"))
-}
-
-/// Folder of the programs under test: beside the test itself.
-fn programs() -> Result<PathBuf> {
-    let test = std::env::current_exe().context("cannot tell where the test lies")?;
-    let folder = test
-        .parent()
-        .and_then(Path::parent)
-        .context("the test is not in target/PROFILE/deps")?;
-    Ok(folder.to_path_buf())
 }

@@ -8,12 +8,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_tests::jvm::{Application, CACHED_PLACES, Prepared, variable};
+use smtt_tests::lab::programs;
 use smtt_tests::node;
 use xtask::daemon::{Daemon, Options};
 use xtask::places::Places;
@@ -462,14 +462,4 @@ fn swapped(scene: Scene) -> Result<Scene> {
         "the remedy says what to lower: {text}"
     );
     Ok(scene)
-}
-
-/// Folder of the programs under test: beside the test itself.
-fn programs() -> Result<PathBuf> {
-    let test = std::env::current_exe().context("cannot tell where the test lies")?;
-    let folder = test
-        .parent()
-        .and_then(Path::parent)
-        .context("the test is not in target/PROFILE/deps")?;
-    Ok(folder.to_path_buf())
 }
