@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::lab::programs;
+use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::places::Places;
 
@@ -26,16 +27,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of the first so many blocks, as the program makes them.
 fn bytes(blocks: u64) -> u64 {
     (0..blocks).map(|block| 100 + block % 7).sum()
-}
-
-/// Most that a process ever had in memory, as the kernel says.
-fn peak_kib(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
 fn number(row: &Value, field: &str) -> u64 {
@@ -93,7 +84,7 @@ fn a_hundred_thousand_blocks_have_their_true_size_in_bounded_memory() -> Result<
         }
     }
     let (rdd, executor) = (row("rdds")?, row("executors")?);
-    let peak = peak_kib(daemon.pid())?;
+    let peak = witness::resident_peak_bytes(daemon.pid())? / 1024;
     println!("{rdd}, {}, at most {peak} KiB", executor["over_cap"]);
     ensure!(
         peak <= RESIDENT_MAX_KIB,
@@ -114,7 +105,7 @@ fn a_hundred_thousand_blocks_have_their_true_size_in_bounded_memory() -> Result<
         let gone = round * PER_ROUND;
         holds(all - gone, bytes(all) - bytes(gone))?;
     }
-    let peak = peak_kib(daemon.pid())?;
+    let peak = witness::resident_peak_bytes(daemon.pid())? / 1024;
     println!("at most {peak} KiB with a listing of all rows");
     ensure!(
         peak <= LISTING_MAX_KIB,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use smtt_daemon::trace::QUEUE;
 use smtt_daemon::trace::folder::look;
 use smtt_tests::lab::{LIMIT, Lab, Run};
+use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::places::DEMO_SPARK;
 use xtask::process::{output, wait_for};
@@ -211,16 +212,6 @@ fn arrived(daemon: &Daemon, run: &Run, logs: &Path) -> Result<u64> {
     })
 }
 
-/// Most that a process ever had in memory, as the kernel says.
-fn peak_kib(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
-
 #[test]
 fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Result<()> {
     let lab = Lab::new(DEMO_SPARK)?;
@@ -287,7 +278,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     run.reach("end")?;
     arrived(&daemon, &run, &logs)?;
     let (came, on_disk) = settled(&daemon, &run, &folder)?;
-    let peak = peak_kib(daemon.pid())?;
+    let peak = witness::resident_peak_bytes(daemon.pid())? / 1024;
     println!("the daemon had at most {peak} KiB");
     let (came_after, written_after) = (came - came_by_then, on_disk - written_by_then);
     // What others lost at the same time may hide that some of this application's were not on the disk before.

@@ -79,9 +79,7 @@ impl<'a> Matrix<'a> {
         let detail = words.next().unwrap_or_default();
         match word {
             "ok" => self.row(name, "ok", detail),
-            "unsupported" if !self.guest.must.contains(&name) => {
-                self.row(name, "unsupported", detail)
-            }
+            "unsupported" if !self.guest.needs(name) => self.row(name, "unsupported", detail),
             "unsupported" => self.row(
                 name,
                 "broken",
@@ -93,8 +91,8 @@ impl<'a> Matrix<'a> {
 
     /// Adds the rows that did not come and the script's exit status, and gives the sums.
     pub fn finish(mut self, status: i32) -> Totals {
-        for name in self.guest.must {
-            if !self.seen.contains(*name) {
+        for name in self.guest.needed() {
+            if !self.seen.contains(name) {
                 self.row(name, "broken", "was not tried");
             }
         }
@@ -123,9 +121,8 @@ mod tests {
     fn verdict(lines: &[&str], status: i32) -> bool {
         let mut guest = Matrix::new(&ALL[0]);
         let all = ALL[0]
-            .must
-            .iter()
-            .filter(|name| !lines.iter().any(|line| line.contains(**name)));
+            .needed()
+            .filter(|name| !lines.iter().any(|line| line.contains(name)));
         all.for_each(|name| guest.line(&format!("probe {name} ok fine")));
         lines.iter().for_each(|line| guest.line(line));
         guest.finish(status).broken == 0
