@@ -4,7 +4,6 @@
 //! executor brings its slot file (opened through `/proc/PID/map_files`, so it stays the right file whatever becomes
 //! of the process id), its threads with slots, its children and its copy of the library.
 
-mod process;
 mod slots;
 
 use std::collections::HashMap;
@@ -13,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
+use smtt_machine::proc::{self, Handle, children_of, in_our_namespace};
 
-pub(crate) use self::process::{Handle, start_ticks};
-pub use self::process::{children_of, host_pid, in_our_namespace};
 pub use self::slots::{SlotFile, ThreadSlot};
 
 /// An executor that was found.
@@ -59,7 +57,7 @@ pub struct Discoverer {
 impl Discoverer {
     /// Looks at the Java processes that are due and returns the executors found now for the first time.
     pub fn scan(&mut self, now: Instant) -> Vec<Found> {
-        let alive = process::named(&NAMES);
+        let alive = proc::named(&NAMES);
         self.seen
             .retain(|pid, seen| alive.get(pid) == Some(&seen.start_ticks));
         let mut found = Vec::new();
@@ -87,12 +85,12 @@ impl Discoverer {
 /// Looks for the slot file in one process.
 fn look(pid: u32) -> Option<Found> {
     // The handle pins the process: everything below speaks of this one or fails.
-    let handle = process::Handle::open(pid).ok()?;
+    let handle = Handle::open(pid).ok()?;
     let maps = handle.read("maps").ok()?;
     let mut slots = None;
     let mut library = None;
     for line in maps.lines() {
-        let Some((range, name)) = process::mapping(line) else {
+        let Some((range, name)) = proc::mapping(line) else {
             continue;
         };
         if slots.is_none() && name == format!("/memfd:{MAPPING_NAME} (deleted)") {

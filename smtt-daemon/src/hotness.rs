@@ -9,9 +9,7 @@
 //! each is checked many times at a random page, and at the end of the window each block gets the share of checks
 //! that found an access. Figures stand for the addresses that were looked at, as those of the resolver.
 
-pub mod damon;
 pub mod plan;
-pub mod windows;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use smtt_common::settings::executor_pid;
+use smtt_machine::clock::now_boot_ns;
+use smtt_machine::damon::windows::{self, Access, Format, Windows};
+use smtt_machine::damon::{self, Damon, Pace, Refusal};
+use smtt_machine::proc::Handle;
+use smtt_model::verdict::{Verdict, VerdictState};
 
-use self::damon::{Damon, Refusal};
 use self::plan::Plan;
-use self::windows::{Access, Format, Windows};
-use crate::clock::now_boot_ns;
-use crate::control::Shared;
-use crate::discover::Handle;
-use crate::probes::{Verdict, VerdictState};
+use crate::shared::Shared;
 
 /// Name of its verdict.
 pub const PROBE: &str = "hotness";
@@ -38,33 +36,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// How much longer than three windows it waits for one.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How often DAMON checks, and how long it adds up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// From one check of a region to the next.
-    pub check: Duration,
-    /// From one sum to the next.
-    pub window: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            check: Duration::from_millis(100),
-            window: Duration::from_secs(5),
-        }
-    }
-}
-
-impl Pace {
-    /// Checks of each region in a window.
-    #[must_use]
-    pub fn checks(self) -> u32 {
-        let checks = self.window.as_micros() / self.check.as_micros().max(1);
-        u32::try_from(checks).unwrap_or(u32::MAX).max(1)
-    }
-}
 
 /// An executor's memory while it is looked at.
 #[derive(Debug)]
@@ -263,7 +234,7 @@ impl Hotness {
 
 fn verdict(state: VerdictState, reason: String) -> Verdict {
     Verdict {
-        probe: PROBE.into(),
+        name: PROBE.into(),
         hook: "damon".into(),
         verdict: state,
         reason,

@@ -1,21 +1,13 @@
-//! The SMTT daemon: source -> decode -> attribute -> aggregate -> export.
-pub mod advise;
-pub mod aggregate;
-pub mod attribute;
-pub mod calibrate;
-pub mod clock;
-pub mod config;
-pub mod control;
-pub mod ctl;
-pub mod decode;
+//! The SMTT daemon: kernel side -> ring -> decode -> state -> server, metrics, recorder. The binary is `main.rs`; tests
+//! use the parts.
+
 pub mod discover;
-pub mod export;
+pub mod event_loop;
 pub mod hotness;
-pub mod loss;
-pub mod perf;
-pub mod pipeline;
-pub mod pmu;
+pub mod metrics;
+pub mod placement;
 pub mod probes;
-pub mod resolve;
-pub mod source;
-pub mod trace;
+pub mod recorder;
+pub mod ring;
+pub mod server;
+pub mod shared;

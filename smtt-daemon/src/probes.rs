@@ -1,54 +1,37 @@
-//! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::source`] name aya types.
+//! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::ring`] name aya types.
 
 mod attach;
-pub mod btf;
-pub mod doctor;
 mod health;
 mod kernel_function;
 mod library;
 mod memory;
+pub mod page_walks;
 mod reading;
-mod settings;
 mod table;
 mod tables;
-pub mod walks;
 mod wire;
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
-use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
+use smtt_common::counter::ExecutorCounters;
 use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread};
 
-pub use self::health::{Verdict, VerdictState};
 use self::library::Libraries;
+use self::page_walks::Sampler;
 use self::reading::Reader;
-pub use self::settings::{FaultHook, PageWalkSettings, ProbeSettings};
-use self::table::{Hook, Need, SoftwareEvent, TABLE};
-pub use self::walks::PageWalkReadings;
-use self::walks::{NotMeasured, Sampler, Wanted};
+use self::table::SoftwareEvent;
 use self::wire::Wire;
-
-/// What the kernel side has added up since the last reading.
-#[derive(Clone, Debug, Default)]
-pub struct Readings {
-    /// Growth per context since the last reading.
-    pub contexts: Vec<(ContextKey, ContextCounters)>,
-    /// Totals per executor key since it was registered, summed over CPUs.
-    pub executors: Vec<(u64, ExecutorCounters)>,
-    /// Totals of the kernel side's own counters, summed over CPUs, indexed by `smtt_common::counter::Counter`.
-    pub counters: [u64; COUNTERS],
-    /// Whether reads and writes are told apart (false on the software-event rung).
-    pub access_known: bool,
-    /// Whether major faults are counted.
-    pub major_known: bool,
-    /// Page walks; absent where none are measured.
-    pub page_walks: Option<PageWalkReadings>,
-}
+use smtt_config::ProbeSettings;
+use smtt_machine::btf;
+use smtt_machine::page_walks::{NotMeasured, Wanted};
+use smtt_model::readings::{PageWalkReadings, Readings};
+use smtt_model::verdict::{Verdict, VerdictState};
 
 /// Rows of one executor in the kernel side's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +42,22 @@ pub struct Rows {
     pub threads: usize,
     /// Its contexts.
     pub contexts: usize,
+}
+
+/// The kernel side's rare diagnostics; [`KernelLog::flush`] hands them to the daemon's log.
+pub struct KernelLog(aya_log::EbpfLogger<&'static dyn log::Log>);
+
+impl KernelLog {
+    /// Hands on what has come since the last call.
+    pub fn flush(&mut self) {
+        self.0.flush();
+    }
+}
+
+impl AsRawFd for KernelLog {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 /// The kernel side, loaded and attached. Dropping it leaves nothing behind in the kernel.
@@ -80,7 +79,7 @@ pub struct Probes {
 /// The object that `build.rs` made.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
 
-/// Toolchain that the kernel side was compiled with.
+/// Toolchain that the kernel side was compiled with; empty where it was built without one.
 pub const TOOLCHAIN: &str = env!("SMTT_EBPF_TOOLCHAIN");
 
 impl Probes {
@@ -90,6 +89,10 @@ impl Probes {
     /// Where nothing can work: no permission to load programs, or a required table that cannot be made. A probe
     /// that cannot be attached is a verdict, not an error.
     pub fn load(wanted: &ProbeSettings) -> anyhow::Result<Self> {
+        ensure!(
+            !OBJECT.is_empty(),
+            "this smtt-daemon was built without its kernel side, which needs an eBPF compiler: run `cargo xtask setup` and build it again"
+        );
         memory::lift_limits();
         let mut settings = wanted.settings;
         let offsets = btf::kernel_field_offsets("task_struct", &["tgid", "pid"]);
@@ -141,27 +144,9 @@ impl Probes {
         all.extend(self.verdicts.iter().cloned());
         all.push(match &self.walks {
             Ok(sampler) => sampler.verdict(),
-            Err(why) => walks::not_measured(why),
+            Err(why) => page_walks::not_measured(why),
         });
         all
-    }
-
-    /// Whether something is missing that the machine should have. An unsupported rung is none while another works.
-    #[must_use]
-    pub fn degraded(&self) -> bool {
-        let works = |probe: &str| {
-            self.verdicts
-                .iter()
-                .any(|verdict| verdict.probe == probe && verdict.verdict == VerdictState::Ok)
-        };
-        TABLE
-            .iter()
-            .filter(|row| row.hook != Hook::Marker && row.need == Need::Required)
-            .any(|row| !works(row.probe))
-            || self
-                .verdicts()
-                .iter()
-                .any(|verdict| verdict.verdict == VerdictState::Broken)
     }
 
     /// Puts probes on the entry points of a marker library, once per file.
@@ -173,7 +158,7 @@ impl Probes {
         self.libraries.attach(&mut self.ebpf, path)
     }
 
-    /// Takes the ring out, for [`crate::source`]. It can be taken once.
+    /// Takes the ring out, for [`crate::ring`]. It can be taken once.
     ///
     /// # Errors
     /// When it was taken before.
@@ -186,8 +171,10 @@ impl Probes {
     }
 
     /// Takes the kernel side's own log out, or `None` where it has none.
-    pub fn take_log(&mut self) -> Option<aya_log::EbpfLogger<&'static dyn log::Log>> {
-        aya_log::EbpfLogger::init(&mut self.ebpf).ok()
+    pub fn take_log(&mut self) -> Option<KernelLog> {
+        aya_log::EbpfLogger::init(&mut self.ebpf)
+            .ok()
+            .map(KernelLog)
     }
 
     /// Reads what was added up since the last reading.

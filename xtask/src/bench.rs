@@ -59,6 +59,8 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
             "--package",
             "smtt-daemon",
             "--package",
+            "smtt-ctl",
+            "--package",
             "smtt-tests",
             "--bins",
         ]);

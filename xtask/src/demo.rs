@@ -41,7 +41,14 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
         |step| {
             let mut cargo = Command::new("cargo");
             cargo
-                .args(["build", "--release", "--package", "smtt-daemon"])
+                .args([
+                    "build",
+                    "--release",
+                    "--package",
+                    "smtt-daemon",
+                    "--package",
+                    "smtt-ctl",
+                ])
                 .current_dir(&places.root);
             step.run(&mut cargo, BUILD_LIMIT)
         },

@@ -84,7 +84,14 @@ pub fn experiment(places: &Places, plan: &Plan) -> Result<()> {
         places.logs().join("build.log"),
         |step| {
             let mut cargo = Command::new("cargo");
-            cargo.args(["build", "--release", "--package", "smtt-daemon"]);
+            cargo.args([
+                "build",
+                "--release",
+                "--package",
+                "smtt-daemon",
+                "--package",
+                "smtt-ctl",
+            ]);
             step.run(cargo.current_dir(&places.root), BUILD_LIMIT)
         },
     )?;

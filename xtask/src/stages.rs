@@ -62,7 +62,16 @@ const STAGES: [Stage; 6] = [
         name: "kernel",
         about: "tests against this machine's kernel",
         commands: &[
-            &["build", "-p", "smtt-daemon", "-p", "smtt-tests", "--bins"],
+            &[
+                "build",
+                "-p",
+                "smtt-daemon",
+                "-p",
+                "smtt-ctl",
+                "-p",
+                "smtt-tests",
+                "--bins",
+            ],
             &[
                 "test",
                 "--no-fail-fast",
@@ -82,7 +91,7 @@ const STAGES: [Stage; 6] = [
         name: "spark",
         about: "tests against real Spark",
         commands: &[
-            &["build", "-p", "smtt-daemon", "--bins"],
+            &["build", "-p", "smtt-daemon", "-p", "smtt-ctl", "--bins"],
             &[
                 "test",
                 "--no-fail-fast",

@@ -42,7 +42,17 @@ pub fn tidy(places: &Places) -> Result<()> {
     // The tests that compare generated files write them when they are told to.
     cargo(
         places,
-        &["test", "--quiet", "-p", "smtt-daemon", "generated"],
+        &[
+            "test",
+            "--quiet",
+            "-p",
+            "smtt-daemon",
+            "-p",
+            "smtt-config",
+            "-p",
+            "smtt-store",
+            "generated",
+        ],
         &[("SMTT_BLESS", "1")],
     )?;
     let findings = check(&places.root)?;

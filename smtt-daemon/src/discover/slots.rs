@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use nix::fcntl::OFlag;
 use smtt_common::context::{HEADER_SIZE, HeapAddresses, MAGIC, SLOT_SIZE, VERSION};
 
-use super::process::{self, Handle};
+use smtt_machine::proc::{Handle, innermost_id};
 
 /// Slots that are looked at in one file at most.
 const SLOTS_MAX: u32 = 65_536;
@@ -89,7 +89,7 @@ impl SlotFile {
                 let inner = if same_namespace {
                     tid
                 } else {
-                    process::innermost_id(&handle.read(&format!("task/{name}/status")).ok()?)?
+                    innermost_id(&handle.read(&format!("task/{name}/status")).ok()?)?
                 };
                 Some((inner, tid))
             })

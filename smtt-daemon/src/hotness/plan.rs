@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::windows::Access;
-use crate::aggregate::{Mark, Targets, Touched};
-use crate::resolve::shares;
+use smtt_machine::damon::windows::Access;
+use smtt_model::state::{Mark, Targets, Touched};
+
+use crate::placement::shares;
 
 /// Most regions at a time.
 pub const REGIONS: usize = 256;
@@ -182,7 +183,7 @@ fn piece_bytes(spans: &[Vec<(u64, u64)>], page_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::Target as Range;
+    use smtt_model::state::Target as Range;
 
     const PAGE: u64 = 4096;
 

@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{PerfEvent, RawTracePoint};
+use smtt_config::FaultHook;
+use smtt_model::verdict::{Verdict, VerdictState};
 
-use super::health::{Verdict, VerdictState, verdict};
-use super::settings::FaultHook;
+use super::health::verdict;
 use super::table::{
     self, Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
 };

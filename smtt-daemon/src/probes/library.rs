@@ -103,7 +103,7 @@ impl Libraries {
 
 fn found(hook: &str, verdict: VerdictState, reason: &str) -> Verdict {
     Verdict {
-        probe: "marker".into(),
+        name: "marker".into(),
         hook: hook.into(),
         verdict,
         reason: reason.into(),

@@ -1,14 +1,5 @@
 //! Every probe as a row: its name, its hook, the program behind it, what it needs and what stands in for it.
 
-/// What the daemon is without this probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Without it (and its alternatives) there is nothing to show.
-    Required,
-    /// Without it a column is absent or a life ends later.
-    Optional,
-}
-
 /// How a row is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -42,8 +33,6 @@ pub struct Row {
     pub hook: Hook,
     /// Function in the kernel side.
     pub program: &'static str,
-    /// What the daemon is without it.
-    pub need: Need,
     /// Rung of the probe's ladder; the first rung that attaches wins. Rows of one rung belong together.
     pub rung: &'static str,
     /// What is lost without it, for the reader of a verdict.
@@ -85,7 +74,6 @@ pub const TABLE: &[Row] = &[
         probe: "marker",
         hook: Hook::Marker,
         program: "marker",
-        need: Need::Required,
         rung: ONLY,
         without: "no executor is seen",
     },
@@ -93,7 +81,6 @@ pub const TABLE: &[Row] = &[
         probe: "fork",
         hook: Hook::RawTracepoint("sched_process_fork"),
         program: "fork",
-        need: Need::Optional,
         rung: ONLY,
         without: "faults of Python workers are not counted",
     },
@@ -101,7 +88,6 @@ pub const TABLE: &[Row] = &[
         probe: "exec",
         hook: Hook::RawTracepoint("sched_process_exec"),
         program: "exec",
-        need: Need::Optional,
         rung: ONLY,
         without: "a JVM that replaces its image stays listed",
     },
@@ -109,7 +95,6 @@ pub const TABLE: &[Row] = &[
         probe: "exit",
         hook: Hook::RawTracepoint("sched_process_exit"),
         program: "exit",
-        need: Need::Required,
         rung: ONLY,
         without: "a process id that is used again would be taken for the old one",
     },
@@ -117,7 +102,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault",
         hook: Hook::RawTracepoint("page_fault_user"),
         program: "fault_user",
-        need: Need::Required,
         rung: RUNG_RAW_TRACEPOINT,
         without: "page faults are not counted",
     },
@@ -125,7 +109,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault",
         hook: Hook::RawTracepoint("page_fault_kernel"),
         program: "fault_kernel",
-        need: Need::Required,
         rung: RUNG_RAW_TRACEPOINT,
         without: "page faults are not counted",
     },
@@ -133,7 +116,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault",
         hook: Hook::FunctionReturn(FAULT_HANDLER),
         program: "fault_fexit",
-        need: Need::Required,
         rung: RUNG_FEXIT,
         without: "page faults are not counted",
     },
@@ -141,7 +123,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault",
         hook: Hook::Kprobe(FAULT_HANDLER),
         program: "fault_kprobe",
-        need: Need::Required,
         rung: RUNG_KPROBE,
         without: "page faults are not counted",
     },
@@ -149,7 +130,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault",
         hook: Hook::Software(SoftwareEvent::PageFaults),
         program: "fault_software",
-        need: Need::Required,
         rung: RUNG_SOFTWARE,
         without: "page faults are not counted",
     },
@@ -157,7 +137,6 @@ pub const TABLE: &[Row] = &[
         probe: "fault_major",
         hook: Hook::Software(SoftwareEvent::PageFaultsMajor),
         program: "fault_major",
-        need: Need::Optional,
         rung: ONLY,
         without: "major faults are not told apart",
     },

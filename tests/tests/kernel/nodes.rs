@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_daemon::advise::surroundings::Surroundings;
-use smtt_daemon::advise::{advise, views};
-use smtt_daemon::aggregate::view::{Filter, PagesBy};
-use smtt_daemon::probes::doctor;
-use smtt_daemon::resolve::Method;
+use smtt_daemon::server::advice;
+use smtt_machine::doctor;
+use smtt_machine::pages::Method;
+use smtt_model::rows::Filter;
+use smtt_model::rows::PagesBy;
 
 use crate::page_limits::in_the_middle;
 use crate::pages::{GENEROUS, MIB, PAGE, Scene, methods, nodes, numa_maps, resolver, scene, sum};
@@ -117,8 +117,8 @@ fn is_right(scene: &Scene, method: Method, with_memory: &BTreeSet<u32>) -> Resul
 
 /// Who asks for advice and for what is missing gets an answer that knows the nodes.
 fn advice_knows(scene: &Scene) -> Result<()> {
-    let (views, pids) = views(&scene.shared, &Filter::default());
-    let around = Surroundings::read(std::path::Path::new("/"), &pids);
+    let advice = advice(&scene.shared, &Filter::default());
+    let around = &advice.surroundings;
     let with_memory = list("has_memory");
     let whole: Vec<u32> = with_memory
         .intersection(&list("has_cpu"))
@@ -129,10 +129,9 @@ fn advice_knows(scene: &Scene) -> Result<()> {
             && around.nodes_with_cpus == Some(whole),
         "{with_memory:?} have memory: {around:?}"
     );
-    ensure!(!views.is_empty(), "there is no application");
-    for view in &views {
-        let advice = advise(view, &around);
-        ensure!(!advice.checks.is_empty(), "{advice:?}");
+    ensure!(!advice.applications.is_empty(), "there is no application");
+    for application in &advice.applications {
+        ensure!(!application.checks.is_empty(), "{application:?}");
     }
     let checks = doctor::examine();
     let check = checks.iter().find(|check| check.name == "memory nodes");

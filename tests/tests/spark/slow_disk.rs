@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_daemon::trace::QUEUE;
-use smtt_daemon::trace::folder::look;
+use smtt_daemon::recorder::QUEUE;
+use smtt_store::folder::look;
 use smtt_tests::lab::{LIMIT, Lab, Run};
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};

@@ -53,7 +53,13 @@ pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Ve
 fn own_programs(places: &Places) -> Result<Vec<GuestFile>> {
     let (mut command, _) = cross::command(places, Processor::X86, "build")?;
     command
-        .args(["--package", "smtt-daemon", "--bins"])
+        .args([
+            "--package",
+            "smtt-daemon",
+            "--package",
+            "smtt-ctl",
+            "--bins",
+        ])
         .current_dir(&places.root);
     let log = places.target.join("log/build-smtt-daemon-amd64.log");
     Steps::new(1).always("the daemon for amd64", log, |step| {
@@ -74,7 +80,7 @@ fn own_programs(places: &Places) -> Result<Vec<GuestFile>> {
 fn foreign_programs(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
     let mut files = Vec::new();
     for program in PROGRAMS {
-        let built = cross::build(places, processor, "smtt-daemon", program)?;
+        let built = cross::build(places, processor, program, program)?;
         files.push(GuestFile {
             there: built.display().to_string(),
             here: built,

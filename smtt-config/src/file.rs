@@ -1,0 +1,351 @@
+//! The configuration file as written: its keys, their defaults and their explanations in one place.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use smtt_model::cpu::Role;
+
+/// Where the configuration is, unless the command line says otherwise.
+pub const DEFAULT_FILE: &str = "/etc/smtt/smtt.toml";
+
+/// Declares a section: its fields with type, default and explanation, the same for reading and for the default file.
+macro_rules! section {
+    ($name:ident, $path:literal, { $($(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr;)* }) => {
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(super) struct $name { $(pub $field: $type,)* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $name {
+            fn write(text: &mut String) {
+                use std::fmt::Write as _;
+                let defaults = Self::default();
+                let _ = writeln!(text, "\n[{}]", $path);
+                $(
+                    $(let _ = writeln!(text, "#{}", $doc);)*
+                    let _ = writeln!(text, "{} = {}", stringify!($field), toml::Value::try_from(&defaults.$field).map(|value| value.to_string()).unwrap_or_default());
+                )*
+            }
+
+            const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
+        }
+    };
+}
+
+section!(Web, "web", {
+    /// Address and port of the metrics page.
+    listen_address: String = "127.0.0.1:10871".into();
+    /// Path of the metrics.
+    telemetry_path: String = "/metrics".into();
+});
+
+section!(Control, "control", {
+    /// Unix socket of smtt-ctl, mode 0660.
+    socket: String = "/run/smtt/smtt.sock".into();
+    /// Group that may use it.
+    group: String = "smtt".into();
+});
+
+section!(Marker, "marker", {
+    /// Marker libraries that get their probes at the start. Others are found in running executors.
+    libraries: Vec<String> = vec!["/usr/lib/smtt/libsmtt_marker.so".into()];
+    /// How often processes are looked through for executors that were there first.
+    scan_interval: String = "1s".into();
+});
+
+section!(Fault, "probe.fault", {
+    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fexit" and "kprobe" tell
+    /// reads from writes, "software" does not; "off" counts none.
+    hook: String = "auto".into();
+    /// Every this-manieth fault is sent with its address, per CPU; 0 sends none.
+    sample_every: u64 = 64;
+    /// Such samples per second and CPU at most.
+    samples_per_second: u64 = 200;
+});
+
+section!(MarkerProbe, "probe.marker", {
+    /// Facts per second that one executor may send; more are dropped and counted.
+    facts_per_second: u64 = 20_000;
+});
+
+section!(Pmu, "pmu", {
+    /// Whether page walks are sampled where the processor's counters tell of them. `smtt-ctl pmu` says what that is.
+    enabled: bool = true;
+    /// Samples per second that each CPU takes at most, all events together.
+    max_samples_per_second: u64 = 200;
+    /// Whether the cost of a walk is measured at the start, where the processor counts walks but not their cycles: some
+    /// tens of milliseconds. Without it there are no estimated ratios.
+    calibrate: bool = true;
+    /// How long events that do not fit the counters together count until it is the others' turn.
+    turn: String = "5s".into();
+    /// Events by role in perf's notation, in place of those of the table:
+    /// { load_walk_cycles = "cpu/event=0x08,umask=0x10,cmask=1/" }
+    events: BTreeMap<Role, String> = BTreeMap::new();
+    /// Events per sample by role, fixed, for experiments: { cycles = 10000019 }
+    sample_periods: BTreeMap<Role, u64> = BTreeMap::new();
+});
+
+section!(Resolve, "resolve", {
+    /// Pages per second that are looked at to find out where they are; 0 looks at none. An executor with more pages
+    /// than that gets estimates, from pages that are evenly spread.
+    pages_per_second: u64 = 10_000;
+    /// CPU time per second for it, in milliseconds.
+    milliseconds_per_second: u64 = 2;
+    /// Time from one look at all executors to the next.
+    interval: String = "10s".into();
+    /// How hot blocks are: "reads" is Spark's reads of them per minute; "damon" also how often the hardware finds
+    /// their pages accessed, by the kernel's DAMON, where that is free. There is one for the whole machine: while it
+    /// is used nobody else can use it.
+    hotness: String = "reads".into();
+});
+
+section!(Limits, "limits", {
+    /// Executors at a time, living and dead. A quarter is kept free of dead ones.
+    executors: u64 = 64;
+    /// Processes of executors at a time: JVMs, Python workers and other children.
+    processes: u64 = 4096;
+    /// Threads with a slot at a time; one executor may use a quarter of them.
+    threads: u64 = 16_384;
+    /// Contexts that are counted at a time; one executor may use a quarter of them.
+    contexts: u64 = 16_384;
+    /// RDDs of one executor; further ones share an overflow row.
+    rdds_per_executor: u64 = 1024;
+    /// Task attempts of one executor; the oldest ended ones make room.
+    tasks_per_executor: u64 = 8192;
+    /// Stage attempts of one executor.
+    stages_per_executor: u64 = 1024;
+    /// Cached blocks of one executor that have rows; up to sixteen times as many more of RDDs count in sums only.
+    blocks_per_executor: u64 = 8192;
+    /// Pages and grants of execution memory of one executor.
+    pages_per_executor: u64 = 16_384;
+    /// Address ranges of one executor.
+    ranges_per_executor: u64 = 32_768;
+    /// Series of one metric with an RDD label; the smallest share one series beyond it.
+    series: u64 = 1000;
+    /// Ring buffer between kernel and daemon, a power of two.
+    ring: String = "1MiB".into();
+});
+
+section!(Retention, "retention", {
+    /// How long the rows of a dead executor are kept.
+    executors: String = "15m".into();
+});
+
+section!(Trace, "trace", {
+    /// Whether a record of each access to storage and execution memory is written, as Parquet; docs/TRACE.md.
+    enabled: bool = false;
+    /// Where, one folder per daemon.
+    folder: String = "/var/lib/smtt/trace".into();
+    /// A segment is finished, and can be read, after so many bytes or seconds; a crash loses it before.
+    segment_bytes: String = "64MiB".into();
+    segment_seconds: u64 = 60;
+    /// Bytes of all segments together; the oldest go first. At least four times segment_bytes.
+    max_bytes: String = "4GiB".into();
+});
+
+section!(Log, "log", {
+    /// error, warn, info, debug or trace.
+    level: String = "info".into();
+});
+
+/// Sections below `[probe]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Probe {
+    pub fault: Fault,
+    pub marker: MarkerProbe,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct File {
+    pub tick: String,
+    pub web: Web,
+    pub control: Control,
+    pub marker: Marker,
+    pub probe: Probe,
+    pub pmu: Pmu,
+    pub resolve: Resolve,
+    pub limits: Limits,
+    pub retention: Retention,
+    pub trace: Trace,
+    pub log: Log,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            tick: "1s".into(),
+            web: Web::default(),
+            control: Control::default(),
+            marker: Marker::default(),
+            probe: Probe::default(),
+            pmu: Pmu::default(),
+            resolve: Resolve::default(),
+            limits: Limits::default(),
+            retention: Retention::default(),
+            trace: Trace::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+/// The default configuration with its explanations: what `config/smtt.toml` holds.
+#[must_use]
+pub fn default_text() -> String {
+    let mut text = String::from(
+        "# Configuration of smtt-daemon. Every value here is the default; delete what you do not change.\n# `smtt-daemon --check --config FILE` says what is wrong with a file.\n\n# How often the counters are read.\n",
+    );
+    text.push_str(&format!("tick = {:?}\n", File::default().tick));
+    Web::write(&mut text);
+    Control::write(&mut text);
+    Marker::write(&mut text);
+    Fault::write(&mut text);
+    MarkerProbe::write(&mut text);
+    Pmu::write(&mut text);
+    Resolve::write(&mut text);
+    Limits::write(&mut text);
+    Retention::write(&mut text);
+    Trace::write(&mut text);
+    Log::write(&mut text);
+    text
+}
+
+/// Every key that is known, for suggestions.
+fn known_keys() -> impl Iterator<Item = &'static str> {
+    const SECTIONS: &[&str] = &[
+        "tick",
+        "web",
+        "control",
+        "marker",
+        "probe",
+        "fault",
+        "pmu",
+        "resolve",
+        "limits",
+        "retention",
+        "trace",
+        "log",
+    ];
+    [
+        SECTIONS,
+        Web::FIELDS,
+        Control::FIELDS,
+        Marker::FIELDS,
+        Fault::FIELDS,
+        MarkerProbe::FIELDS,
+        Pmu::FIELDS,
+        Resolve::FIELDS,
+        Limits::FIELDS,
+        Retention::FIELDS,
+        Trace::FIELDS,
+        Log::FIELDS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+}
+
+/// Reads the text, or says on which line what is wrong.
+pub(super) fn parse(text: &str) -> Result<File, (usize, String)> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = text[..at.min(text.len())].matches('\n').count() + 1;
+        let message = error.message();
+        let unknown = message
+            .strip_prefix("unknown field `")
+            .and_then(|rest| rest.split('`').next());
+        let message = match unknown {
+            Some(key) => match nearest(key) {
+                Some(known) => format!("unknown key {key:?}: did you mean {known:?}?"),
+                None => format!(
+                    "unknown key {key:?}: {}",
+                    message.split_once(", ").map_or("", |(_, rest)| rest)
+                ),
+            },
+            None => message.to_owned(),
+        };
+        (line, message)
+    })
+}
+
+/// The known key that differs in the fewest letters, if it is a likely slip.
+fn nearest(key: &str) -> Option<&'static str> {
+    known_keys()
+        .map(|known| (distance(key, known), known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .map(|(_, known)| known)
+}
+
+/// Letters to insert, delete or change to get from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let changed = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+/// The line on which a dotted key is set, or 1 where it is not written out that way.
+pub(super) fn line_of(text: &str, key: &str) -> usize {
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let mut at = String::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(header) = line.strip_prefix('[') {
+            at = header
+                .trim_end_matches(|letter| letter != ']')
+                .trim_end_matches(']')
+                .replace(' ', "");
+        } else if at == section && line.split('=').next().map(str::trim) == Some(name) {
+            return index + 1;
+        }
+    }
+    1
+}
+
+/// `250ms`, `10s`, `5m`, `2h`, `1d`.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let split = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let number: u64 = text[..split].parse().ok()?;
+    let unit = match text[split..].trim() {
+        "ms" => return Some(Duration::from_millis(number)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    number.checked_mul(unit).map(Duration::from_secs)
+}
+
+/// `4096`, `64KiB`, `1MiB`, `1GiB`.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let split = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..split].parse().ok()?;
+    let unit = match text[split..].trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.checked_mul(unit)
+}

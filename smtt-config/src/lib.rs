@@ -1,0 +1,513 @@
+//! Configuration: the file as written ([`file`]) -> [`Config`] as checked. Every limit is checked here, once, and an
+//! error names the file, the line and the key, and says what is allowed.
+
+mod file;
+mod probes;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use smtt_machine::damon::Pace;
+use smtt_machine::page_walks::PageWalkSettings;
+use smtt_model::cpu::{Overrides, describe};
+use smtt_model::state::Limits;
+
+pub use self::file::{DEFAULT_FILE, default_text};
+pub use self::probes::{FaultHook, ProbeSettings};
+
+/// How much the resolver may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResolveSettings {
+    /// Pages per second; 0 switches the resolver off.
+    pub pages_per_second: u64,
+    /// CPU time per second, in milliseconds.
+    pub milliseconds_per_second: u64,
+    /// Time from the beginning of a round to that of the next.
+    pub interval: Duration,
+    /// Whether frames of first pages are wanted too, for trace records.
+    pub frames: bool,
+}
+
+impl Default for ResolveSettings {
+    fn default() -> Self {
+        Self {
+            pages_per_second: 10_000,
+            milliseconds_per_second: 2,
+            interval: Duration::from_secs(10),
+            frames: false,
+        }
+    }
+}
+
+/// Where and how much is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceSettings {
+    /// The trace folder.
+    pub folder: PathBuf,
+    /// Bytes after which a segment is finished.
+    pub segment_bytes: u64,
+    /// Time after which a segment is finished.
+    pub segment_time: Duration,
+    /// Bytes of all segments together.
+    pub max_bytes: u64,
+    /// Group that may read the files.
+    pub gid: Option<u32>,
+}
+
+/// Configuration, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The metrics port.
+    pub web: Web,
+    /// The Unix socket of `smtt-ctl`.
+    pub control: Control,
+    /// The marker in executors.
+    pub marker: Marker,
+    /// What the kernel side is loaded with.
+    pub probes: ProbeSettings,
+    /// Caps of the tables, and how long dead executors are kept.
+    pub limits: Limits,
+    /// Most series of one metric with an RDD label.
+    pub series: usize,
+    /// How often the counters are read.
+    pub tick: Duration,
+    /// Looking where pages are.
+    pub resolve: ResolveSettings,
+    /// How often DAMON checks; `None` where it is not asked.
+    pub hotness: Option<Pace>,
+    /// Trace files; `None` where none are written.
+    pub trace: Option<TraceSettings>,
+    /// Where trace files are, or would be.
+    pub trace_folder: PathBuf,
+    /// The log.
+    pub log: Log,
+}
+
+/// See [`Config::web`].
+#[derive(Clone, Debug)]
+pub struct Web {
+    /// Address and port.
+    pub listen_address: SocketAddr,
+    /// Path of the metrics.
+    pub telemetry_path: String,
+}
+
+/// See [`Config::control`].
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// Group that may use it.
+    pub group: String,
+}
+
+/// See [`Config::marker`].
+#[derive(Clone, Debug)]
+pub struct Marker {
+    /// Libraries that get their probes at the start, before any executor loads them.
+    pub libraries: Vec<PathBuf>,
+    /// How often processes are looked through for executors that were there first.
+    pub scan_interval: Duration,
+}
+
+/// See [`Config::log`].
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Level, in tracing's filter syntax.
+    pub level: String,
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration {} cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file says something that cannot be.
+    #[error("configuration {}, line {line}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What, and what is allowed.
+        message: String,
+    },
+}
+
+/// Reads the configuration: from `path`, else from [`DEFAULT_FILE`] where that exists, else the defaults.
+///
+/// # Errors
+/// When the file cannot be read or says something that cannot be.
+pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let (path, must_exist) = path.map_or((Path::new(DEFAULT_FILE), false), |path| (path, true));
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
+            parse("", path)
+        }
+        Err(error) => Err(ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        }),
+    }
+}
+
+/// Checks the text of a configuration; `path` is for messages.
+///
+/// # Errors
+/// When the text says something that cannot be.
+pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+    let wrong = |line, message| ConfigError::Wrong {
+        path: path.to_owned(),
+        line,
+        message,
+    };
+    let file = file::parse(text).map_err(|(line, message)| wrong(line, message))?;
+    check(&file)
+        .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
+}
+
+/// Reads a duration as configurations write it, as `10m`.
+#[must_use]
+pub fn duration_of(text: &str) -> Option<Duration> {
+    file::duration(text)
+}
+
+type Problem = (&'static str, String);
+
+/// A number within bounds.
+fn within(key: &'static str, value: u64, low: u64, high: u64) -> Result<u64, Problem> {
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{value} is not from {low} to {high}")))
+    }
+}
+
+fn count(key: &'static str, value: u64, high: u64) -> Result<u32, Problem> {
+    within(key, value, 1, high.min(u64::from(u32::MAX))).map(|value| value as u32)
+}
+
+fn duration(
+    key: &'static str,
+    text: &str,
+    low: Duration,
+    high: Duration,
+) -> Result<Duration, Problem> {
+    let value = file::duration(text).ok_or_else(|| {
+        (
+            key,
+            format!("{text:?} is no duration: write a number and ms, s, m, h or d, as in \"10m\""),
+        )
+    })?;
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{text:?} is not from {low:?} to {high:?}")))
+    }
+}
+
+fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem> {
+    if path.starts_with('/') {
+        Ok(PathBuf::from(path))
+    } else {
+        Err((key, format!("{path:?} is not an absolute path")))
+    }
+}
+
+/// A size in bytes within bounds.
+fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Problem> {
+    let value = file::size(text).ok_or_else(|| {
+        let help = "write a number and KiB, MiB or GiB, as in \"64MiB\"";
+        (key, format!("{text:?} is no size: {help}"))
+    })?;
+    if (low..=high).contains(&value) {
+        Ok(value)
+    } else {
+        Err((key, format!("{text:?} is not from {low} to {high} bytes")))
+    }
+}
+
+/// Checked also where no trace files are written: a slip is better seen before it matters.
+fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
+    let segment_bytes = bytes(
+        "trace.segment_bytes",
+        &file.segment_bytes,
+        64 << 10,
+        16 << 30,
+    )?;
+    let settings = TraceSettings {
+        folder: absolute("trace.folder", &file.folder)?,
+        segment_bytes,
+        segment_time: Duration::from_secs(within(
+            "trace.segment_seconds",
+            file.segment_seconds,
+            1,
+            86_400,
+        )?),
+        max_bytes: bytes(
+            "trace.max_bytes",
+            &file.max_bytes,
+            segment_bytes.saturating_mul(4),
+            1 << 60,
+        )?,
+        gid: None,
+    };
+    Ok((file.enabled, settings))
+}
+
+fn check(file: &file::File) -> Result<Config, Problem> {
+    let listen_address: SocketAddr = file.web.listen_address.parse().map_err(|_| {
+        (
+            "web.listen_address",
+            format!(
+                "{:?} is no address and port, as in \"127.0.0.1:10871\"",
+                file.web.listen_address
+            ),
+        )
+    })?;
+    if !file.web.telemetry_path.starts_with('/')
+        || matches!(
+            file.web.telemetry_path.as_str(),
+            "/" | "/-/healthy" | "/-/ready"
+        )
+    {
+        return Err((
+            "web.telemetry_path",
+            format!(
+                "{:?} is no path of its own: it starts with / and is none of /, /-/healthy, /-/ready",
+                file.web.telemetry_path
+            ),
+        ));
+    }
+    let hook = match file.probe.fault.hook.as_str() {
+        "auto" => FaultHook::Auto,
+        "raw_tracepoint" => FaultHook::RawTracepoint,
+        "fexit" => FaultHook::Fexit,
+        "kprobe" => FaultHook::Kprobe,
+        "software" => FaultHook::Software,
+        "off" => FaultHook::Off,
+        other => {
+            return Err((
+                "probe.fault.hook",
+                format!(
+                    "{other:?} is none of \"auto\", \"raw_tracepoint\", \"fexit\", \"kprobe\", \"software\", \"off\""
+                ),
+            ));
+        }
+    };
+    let ring = file::size(&file.limits.ring).ok_or_else(|| {
+        (
+            "limits.ring",
+            format!(
+                "{:?} is no size: write a number and KiB, MiB or GiB, as in \"1MiB\"",
+                file.limits.ring
+            ),
+        )
+    })?;
+    if !ring.is_power_of_two() || !(4096..=1 << 28).contains(&ring) {
+        return Err((
+            "limits.ring",
+            format!(
+                "{:?} is no power of two from 4KiB to 256MiB",
+                file.limits.ring
+            ),
+        ));
+    }
+    if tracing_subscriber::EnvFilter::try_new(&file.log.level).is_err() {
+        return Err((
+            "log.level",
+            format!(
+                "{:?} is none of error, warn, info, debug, trace",
+                file.log.level
+            ),
+        ));
+    }
+    let limits = &file.limits;
+    let executors = count("limits.executors", limits.executors, 4096)?;
+    let contexts = count("limits.contexts", limits.contexts, 1 << 22)?;
+    let threads = count("limits.threads", limits.threads, 1 << 22)?;
+    let retention = duration(
+        "retention.executors",
+        &file.retention.executors,
+        Duration::ZERO,
+        Duration::from_secs(7 * 86_400),
+    )?;
+    let defaults = ProbeSettings::default();
+    let mut settings = defaults.settings;
+    settings.fault_sample_every = within(
+        "probe.fault.sample_every",
+        file.probe.fault.sample_every,
+        0,
+        1 << 30,
+    )? as u32;
+    settings.fault_samples_per_second = count(
+        "probe.fault.samples_per_second",
+        file.probe.fault.samples_per_second,
+        1_000_000,
+    )?;
+    settings.facts_per_second = count(
+        "probe.marker.facts_per_second",
+        file.probe.marker.facts_per_second,
+        10_000_000,
+    )?;
+    // One executor may not crowd out the others, but a lone one may use most of a table.
+    settings.threads_per_executor = (threads / 4).max(1);
+    settings.contexts_per_executor = (contexts / 4).max(1);
+    let (enabled, trace) = trace(&file.trace)?;
+    Ok(Config {
+        web: Web {
+            listen_address,
+            telemetry_path: file.web.telemetry_path.clone(),
+        },
+        control: Control {
+            socket: absolute("control.socket", &file.control.socket)?,
+            group: file.control.group.clone(),
+        },
+        marker: Marker {
+            libraries: file
+                .marker
+                .libraries
+                .iter()
+                .map(|path| absolute("marker.libraries", path))
+                .collect::<Result<_, _>>()?,
+            scan_interval: duration(
+                "marker.scan_interval",
+                &file.marker.scan_interval,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )?,
+        },
+        probes: ProbeSettings {
+            fault_hook: hook,
+            settings,
+            ring_bytes: ring as u32,
+            contexts,
+            executors,
+            processes: count("limits.processes", limits.processes, 1 << 20)?,
+            threads,
+            page_walks: page_walks(&file.pmu)?,
+        },
+        limits: Limits {
+            executors: executors as usize,
+            rdds_per_executor: count(
+                "limits.rdds_per_executor",
+                limits.rdds_per_executor,
+                1 << 20,
+            )? as usize,
+            tasks_per_executor: count(
+                "limits.tasks_per_executor",
+                limits.tasks_per_executor,
+                1 << 22,
+            )? as usize,
+            stages_per_executor: count(
+                "limits.stages_per_executor",
+                limits.stages_per_executor,
+                1 << 20,
+            )? as usize,
+            blocks_per_executor: count(
+                "limits.blocks_per_executor",
+                limits.blocks_per_executor,
+                1 << 22,
+            )? as usize,
+            pages_per_executor: count(
+                "limits.pages_per_executor",
+                limits.pages_per_executor,
+                1 << 22,
+            )? as usize,
+            ranges_per_executor: count(
+                "limits.ranges_per_executor",
+                limits.ranges_per_executor,
+                1 << 22,
+            )? as usize,
+            retention_ns: u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX),
+        },
+        series: count("limits.series", limits.series, 1 << 20)? as usize,
+        tick: duration(
+            "tick",
+            &file.tick,
+            Duration::from_millis(100),
+            Duration::from_secs(60),
+        )?,
+        resolve: ResolveSettings {
+            pages_per_second: within(
+                "resolve.pages_per_second",
+                file.resolve.pages_per_second,
+                0,
+                100_000_000,
+            )?,
+            milliseconds_per_second: within(
+                "resolve.milliseconds_per_second",
+                file.resolve.milliseconds_per_second,
+                1,
+                1000,
+            )?,
+            interval: duration(
+                "resolve.interval",
+                &file.resolve.interval,
+                Duration::from_millis(100),
+                Duration::from_secs(3600),
+            )?,
+            // Only trace records have them.
+            frames: enabled,
+        },
+        hotness: match file.resolve.hotness.as_str() {
+            "reads" => None,
+            "damon" => Some(Pace::default()),
+            other => {
+                return Err((
+                    "resolve.hotness",
+                    format!("{other:?} is none of \"reads\", \"damon\""),
+                ));
+            }
+        },
+        trace: enabled.then_some(trace.clone()),
+        trace_folder: trace.folder,
+        log: Log {
+            level: file.log.level.clone(),
+        },
+    })
+}
+
+/// How page walks are sampled. Events are checked against this machine's PMUs, which give their terms a meaning.
+fn page_walks(pmu: &file::Pmu) -> Result<PageWalkSettings, (&'static str, String)> {
+    let overrides = Overrides(pmu.events.clone());
+    describe(
+        &smtt_machine::cpu::of_this_machine(Path::new("/")),
+        &overrides,
+    )
+    .map_err(|error| ("pmu.events", error.to_string()))?;
+    if let Some((role, _)) = pmu.sample_periods.iter().find(|(_, period)| **period == 0) {
+        return Err((
+            "pmu.sample_periods",
+            format!("{role} = 0 takes no samples: at least 1"),
+        ));
+    }
+    Ok(PageWalkSettings {
+        enabled: pmu.enabled,
+        calibrate: pmu.calibrate,
+        max_samples_per_second: count(
+            "pmu.max_samples_per_second",
+            pmu.max_samples_per_second,
+            100_000,
+        )?,
+        sample_periods: pmu.sample_periods.clone(),
+        turn: duration(
+            "pmu.turn",
+            &pmu.turn,
+            Duration::from_secs(1),
+            Duration::from_secs(3600),
+        )?,
+        overrides,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! What the kernel side is loaded with.
+
+use smtt_common::settings::Settings;
+use smtt_machine::page_walks::PageWalkSettings;
+
+/// Which rung of the page-fault ladder to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultHook {
+    /// The first that attaches.
+    #[default]
+    Auto,
+    /// The raw tracepoints only.
+    RawTracepoint,
+    /// The trampoline at the kernel's fault handler only.
+    Fexit,
+    /// The kprobe at the kernel's fault handler only.
+    Kprobe,
+    /// The software event only; it does not tell reads from writes.
+    Software,
+    /// No page faults.
+    Off,
+}
+
+/// What the kernel side is loaded with.
+#[derive(Clone, Debug)]
+pub struct ProbeSettings {
+    /// Rung of the fault ladder.
+    pub fault_hook: FaultHook,
+    /// Settings that the kernel side reads; the offsets are filled in here.
+    pub settings: Settings,
+    /// Size of the ring in bytes: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// Rows of the context table.
+    pub contexts: u32,
+    /// Executors at a time.
+    pub executors: u32,
+    /// Processes at a time.
+    pub processes: u32,
+    /// Threads at a time.
+    pub threads: u32,
+    /// Page walks.
+    pub page_walks: PageWalkSettings,
+}
+
+impl Default for ProbeSettings {
+    fn default() -> Self {
+        Self {
+            fault_hook: FaultHook::Auto,
+            settings: Settings {
+                fault_sample_every: 64,
+                fault_samples_per_second: 200,
+                facts_per_second: 20_000,
+                threads_per_executor: 4096,
+                processes_per_executor: 1024,
+                contexts_per_executor: 4096,
+                ..Settings::default()
+            },
+            ring_bytes: 1 << 20,
+            contexts: 16_384,
+            executors: 64,
+            processes: 4096,
+            threads: 16_384,
+            page_walks: PageWalkSettings::default(),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The asking side of the Unix socket, for `smtt-ctl` and tests.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, HOST};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("cannot reach smtt-daemon at {}: {error}. Is it running (systemctl status smtt)? Another socket is given with --socket", .path.display())]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// The socket is for others.
+    #[error("no permission for {}: run as root, or join the socket's group (usermod -aG smtt $USER, then log in again)", .0.display())]
+    NoPermission(PathBuf),
+    /// The daemon did not like the question.
+    #[error("{0}")]
+    Refused(String),
+    /// The daemon cannot do more of it now.
+    #[error("{0}")]
+    Busy(String),
+    /// The answer is not one.
+    #[error("smtt-daemon at {} answered wrongly: {reason}", .path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A daemon to ask.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// The daemon behind a socket. Connects only when asked something.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+
+    /// Asks for a path with its query, and takes the answer as JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get<Answer: DeserializeOwned>(
+        &self,
+        path_and_query: &str,
+    ) -> Result<Answer, ClientError> {
+        let (status, body) = self.get_bytes(path_and_query, "application/json").await?;
+        if !status.is_success() {
+            return Err(self.refusal(path_and_query, status, &body));
+        }
+        serde_json::from_slice(&body)
+            .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
+    }
+
+    /// Asks for a path with a question, and takes the answer as JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn ask<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        question: &impl Serialize,
+    ) -> Result<Answer, ClientError> {
+        self.get(&with_query(path, question)?).await
+    }
+
+    /// Asks for a path with its query, and takes the answer as it is.
+    ///
+    /// # Errors
+    /// When the daemon cannot be reached or does not answer in time.
+    pub async fn get_bytes(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        match tokio::time::timeout(TIMEOUT, self.exchange(path_and_query, accept)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.late()),
+        }
+    }
+
+    /// Asks for lines without an end.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn lines(&self, path: &str, question: &impl Serialize) -> Result<Lines, ClientError> {
+        let path_and_query = &with_query(path, question)?;
+        let asked = self.send(path_and_query, "application/x-ndjson");
+        let (response, connection) = match tokio::time::timeout(TIMEOUT, asked).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(self.late()),
+        };
+        let (status, body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            let said = self.whole(body).await?;
+            return Err(self.refusal(path_and_query, status, &said));
+        }
+        Ok(Lines {
+            client: self.clone(),
+            body,
+            _connection: connection,
+            read: Vec::new(),
+        })
+    }
+
+    async fn exchange(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let (response, _connection) = self.send(path_and_query, accept).await?;
+        let status = response.status();
+        Ok((status, self.whole(response.into_body()).await?))
+    }
+
+    /// Sends a question; the answer's body is still to be read.
+    async fn send(
+        &self,
+        path_and_query: &str,
+        accept: &str,
+    ) -> Result<(Response<Incoming>, Connection), ClientError> {
+        let stream = UnixStream::connect(&self.path)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::NoPermission(self.path.clone()),
+                _ => ClientError::Unreachable {
+                    path: self.path.clone(),
+                    error,
+                },
+            })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.broken(error.to_string()))?;
+        let connection = Connection(tokio::spawn(async move {
+            // Its errors show in the answer.
+            let _ = connection.await;
+        }));
+        let request = Request::get(path_and_query)
+            .header(HOST, "smtt")
+            .header(ACCEPT, accept)
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| {
+                ClientError::Refused(format!("cannot ask for {path_and_query}: {error}"))
+            })?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.broken(error.to_string()))?;
+        Ok((response, connection))
+    }
+
+    async fn whole(&self, body: Incoming) -> Result<Bytes, ClientError> {
+        let body = body.collect().await;
+        Ok(body
+            .map_err(|error| self.broken(error.to_string()))?
+            .to_bytes())
+    }
+
+    /// Why there is no answer, as the daemon says it.
+    fn refusal(&self, path_and_query: &str, status: StatusCode, body: &[u8]) -> ClientError {
+        let error: Option<Value> = serde_json::from_slice(body).ok();
+        let said = error
+            .as_ref()
+            .and_then(|error| error.get("error"))
+            .and_then(Value::as_str);
+        let said = said.map_or_else(|| format!("{path_and_query}: {status}"), str::to_owned);
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => ClientError::Busy(said),
+            status if status.is_client_error() => ClientError::Refused(said),
+            _ => self.broken(format!("{path_and_query}: {status}")),
+        }
+    }
+
+    fn late(&self) -> ClientError {
+        self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))
+    }
+
+    fn broken(&self, reason: String) -> ClientError {
+        ClientError::Broken {
+            path: self.path.clone(),
+            reason,
+        }
+    }
+}
+
+/// A connection, which ends with it.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An answer without an end, line by line.
+#[derive(Debug)]
+pub struct Lines {
+    client: Client,
+    body: Incoming,
+    _connection: Connection,
+    /// What has come of the next lines.
+    read: Vec<u8>,
+}
+
+impl Lines {
+    /// Waits for more, and returns all lines that are complete by then; `None` when the daemon has ended the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+        loop {
+            if let Some(end) = self.read.iter().rposition(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(end + 1);
+                let lines = std::mem::replace(&mut self.read, rest);
+                return Ok(Some(String::from_utf8_lossy(&lines).into_owned()));
+            }
+            let Some(frame) = self.body.frame().await else {
+                return Ok(None);
+            };
+            let frame = frame.map_err(|error| self.client.broken(error.to_string()))?;
+            if let Some(data) = frame.data_ref() {
+                self.read.extend_from_slice(data);
+            }
+        }
+    }
+}
+
+/// A path with a question of the interface's own types.
+///
+/// # Errors
+/// When the question cannot be written as a query string, which is a defect of its type.
+fn with_query(path: &str, question: &impl Serialize) -> Result<String, ClientError> {
+    let query = serde_urlencoded::to_string(question)
+        .map_err(|error| ClientError::Refused(format!("cannot ask for {path}: {error}")))?;
+    Ok(if query.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{path}?{query}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_model::protocol::ListQuery;
+
+    use super::with_query;
+
+    #[test]
+    fn a_question_is_escaped_and_leaves_out_what_is_not_asked() {
+        let query = ListQuery {
+            app: Some("a b&c".to_owned()),
+            stage: Some("3.1".to_owned()),
+            task: Some(7),
+            ..ListQuery::default()
+        };
+        assert_eq!(
+            with_query("/v1/rdds", &query).expect("written"),
+            "/v1/rdds?app=a+b%26c&stage=3.1&task=7"
+        );
+        let all = ListQuery::default();
+        assert_eq!(with_query("/v1/rdds", &all).expect("written"), "/v1/rdds");
+    }
+}

@@ -1,0 +1,321 @@
+//! Which columns each listing shows, and where it comes from.
+
+use super::table::{Column, Form};
+
+/// One listing of `smtt-ctl`.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingKind {
+    /// Path of the interface.
+    pub path: &'static str,
+    /// What its rows are, in the plural.
+    pub what: &'static str,
+    /// Columns of its table.
+    pub columns: &'static [Column],
+    /// Whether its rows show page faults.
+    pub shows_faults: bool,
+}
+
+const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8) -> Column {
+    Column {
+        field,
+        heading,
+        form,
+        rank,
+    }
+}
+
+const APPLICATION: Column = column("application_id", "APPLICATION", Form::Text, 1);
+const EXECUTOR: Column = column("executor_id", "EXEC", Form::Word, 0);
+const FAULTS: Column = column("page_faults", "FAULTS", Form::Count, 0);
+const READ: Column = column("page_faults_read", "READ", Form::Count, 2);
+const WRITE: Column = column("page_faults_write", "WRITE", Form::Count, 2);
+const MAJOR: Column = column("page_faults_major", "MAJOR", Form::Count, 5);
+const STORAGE: Column = column("storage_memory_bytes", "STORAGE", Form::Bytes, 1);
+const EXECUTION: Column = column("execution_memory_bytes", "EXECUTION", Form::Bytes, 3);
+const PEAK: Column = column("execution_memory_peak_bytes", "PEAK", Form::Bytes, 3);
+const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
+const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
+const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
+
+/// Columns of page walks. A machine fills those that it can measure; the others are not there. What is estimated has a
+/// tilde, what is an occupancy is called so.
+macro_rules! page_walks {
+    () => {
+        [
+            column("page_walk_read_ratio", "WALK R", Form::SmallShare, 1),
+            column("page_walk_write_ratio", "WALK W", Form::SmallShare, 1),
+            column("page_walk_ratio", "WALK", Form::SmallShare, 1),
+            column(
+                "page_walk_read_estimated_ratio",
+                "~WALK R",
+                Form::SmallShare,
+                1,
+            ),
+            column(
+                "page_walk_write_estimated_ratio",
+                "~WALK W",
+                Form::SmallShare,
+                1,
+            ),
+            column("page_walk_estimated_ratio", "~WALK", Form::SmallShare, 1),
+            column("page_walk_read_occupancy_per_cycle", "OCC R", Form::Real, 1),
+            column(
+                "page_walk_write_occupancy_per_cycle",
+                "OCC W",
+                Form::Real,
+                1,
+            ),
+            column("page_walk_occupancy_per_cycle", "OCC", Form::Real, 1),
+            column("dtlb_read_misses", "MISS R", Form::Count, 2),
+            column("dtlb_write_misses", "MISS W", Form::Count, 2),
+            column("dtlb_misses", "MISS", Form::Count, 2),
+            column("cycles", "CYCLES", Form::Count, 5),
+            column("page_walk_samples", "SAMPLES", Form::Count, 4),
+        ]
+    };
+}
+
+/// One list of columns after the other, with the page walks in between.
+const fn with_page_walks<const A: usize, const B: usize, const ALL: usize>(
+    before: [Column; A],
+    after: [Column; B],
+) -> [Column; ALL] {
+    let walks = page_walks!();
+    let mut all = [APPLICATION; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < A {
+            before[at]
+        } else if at < A + walks.len() {
+            walks[at - A]
+        } else {
+            after[at - A - walks.len()]
+        };
+        at += 1;
+    }
+    all
+}
+
+/// `smtt-ctl executors`.
+pub const EXECUTORS: ListingKind = ListingKind {
+    path: "/v1/executors",
+    what: "executors",
+    shows_faults: true,
+    columns: &with_page_walks::<7, 12, 33>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            column("pid", "PID", Form::Word, 2),
+            column("state", "STATE", Form::Word, 1),
+            FAULTS,
+            column("unattributed_share", "UNATTR", Form::Share, 1),
+            column("page_faults_major", "MAJOR", Form::Count, 8),
+        ],
+        [
+            STORAGE,
+            EXECUTION,
+            column("tasks_running", "RUN", Form::Count, 3),
+            column("tasks_succeeded", "DONE", Form::Count, 4),
+            column("tasks_failed", "FAIL", Form::Count, 4),
+            column("execution_memory_by_consumer", "HELD BY", Form::Holders, 5),
+            column("blocks", "BLOCKS", Form::Count, 6),
+            column("heap_addresses", "HEAP ADDRESSES", Form::Word, 6),
+            column("facts_dropped", "DROPPED", Form::Count, 7),
+            column("slots_refused", "NO SLOT", Form::Count, 8),
+            column("spark_version", "SPARK", Form::Word, 9),
+            column("host", "HOST", Form::Text, 10),
+        ],
+    ),
+};
+
+/// `smtt-ctl stages`.
+pub const STAGES: ListingKind = ListingKind {
+    path: "/v1/stages",
+    what: "stages",
+    shows_faults: true,
+    columns: &with_page_walks::<15, 2, 31>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            STAGE,
+            ATTEMPT,
+            column("name", "NAME", Form::Text, 1),
+            column("tasks_running", "RUN", Form::Count, 2),
+            column("tasks_succeeded", "DONE", Form::Count, 1),
+            column("tasks_failed", "FAIL", Form::Count, 4),
+            column("tasks_killed", "KILL", Form::Count, 8),
+            column("tasks_lost", "LOST", Form::Count, 9),
+            column("task_time_ns", "TASK TIME", Form::Duration, 3),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [
+            column("execution_memory_bytes", "EXECUTION", Form::Bytes, 6),
+            PEAK,
+        ],
+    ),
+};
+
+/// `smtt-ctl tasks`.
+pub const TASKS: ListingKind = ListingKind {
+    path: "/v1/tasks",
+    what: "tasks",
+    shows_faults: true,
+    columns: &with_page_walks::<12, 4, 30>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            STAGE,
+            ATTEMPT,
+            column("task_attempt_id", "TASK", Form::Word, 0),
+            column("partition", "PART", Form::Word, 3),
+            column("state", "STATE", Form::Word, 0),
+            column("duration_ns", "TIME", Form::Duration, 1),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [
+            PEAK,
+            column(
+                "execution_memory_spark_peak_bytes",
+                "SPARK PEAK",
+                Form::Bytes,
+                4,
+            ),
+            column("consumers", "HELD BY", Form::Holders, 5),
+            column("reason", "REASON", Form::Text, 8),
+        ],
+    ),
+};
+
+/// `smtt-ctl rdds`.
+pub const RDDS: ListingKind = ListingKind {
+    path: "/v1/rdds",
+    what: "RDDs",
+    shows_faults: true,
+    columns: &with_page_walks::<10, 2, 26>(
+        [
+            APPLICATION,
+            EXECUTOR,
+            RDD,
+            column("name", "NAME", Form::Text, 0),
+            column("storage_level", "LEVEL", Form::Text, 7),
+            column("partitions_cached", "CACHED", Form::Count, 4),
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+        ],
+        [STORAGE, EXECUTION],
+    ),
+};
+
+/// `smtt-ctl blocks`.
+pub const BLOCKS: ListingKind = ListingKind {
+    path: "/v1/blocks",
+    what: "blocks",
+    shows_faults: false,
+    columns: &[
+        APPLICATION,
+        EXECUTOR,
+        column("block_id", "BLOCK", Form::Text, 0),
+        RDD,
+        column("partition", "PART", Form::Word, 3),
+        column("size_bytes", "SIZE", Form::Bytes, 0),
+        column("ranges", "RANGES", Form::Length, 4),
+        column("on_heap", "ON HEAP", Form::YesNo, 2),
+        column("contents", "CONTENTS", Form::Word, 2),
+        column("reads", "READS", Form::Count, 3),
+        column("age_ns", "AGE", Form::Duration, 5),
+        column("stage_id", "STAGE", Form::Word, 6),
+    ],
+};
+
+impl ListingKind {
+    /// The sort that was asked for, with a heading of the table in place of its field.
+    #[must_use]
+    pub fn sort(&self, asked: &str) -> String {
+        let (column, direction) = asked
+            .split_once(':')
+            .map_or((asked, None), |(column, way)| (column, Some(way)));
+        let field = self
+            .columns
+            .iter()
+            .find(|known| known.heading.eq_ignore_ascii_case(column))
+            .map_or(column, |known| known.field);
+        direction.map_or_else(|| field.to_owned(), |way| format!("{field}:{way}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use smtt_model::rows::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow};
+
+    #[test]
+    fn every_column_is_a_field_of_its_row() {
+        let rows = [
+            (&EXECUTORS, serde_json::to_value(ExecutorRow::default())),
+            (&STAGES, serde_json::to_value(StageRow::default())),
+            (
+                &TASKS,
+                serde_json::to_value(TaskRow {
+                    reason: Some(String::new()),
+                    execution_memory_spark_peak_bytes: Some(0),
+                    ..TaskRow::default()
+                }),
+            ),
+            (&RDDS, serde_json::to_value(RddRow::default())),
+            (&BLOCKS, serde_json::to_value(BlockRow::default())),
+        ];
+        for (kind, row) in rows {
+            let Ok(Value::Object(row)) = row else {
+                panic!("{} are not objects", kind.what)
+            };
+            // Those of page walks are there where they are measured.
+            let walks = page_walks!();
+            for column in kind.columns {
+                assert!(
+                    row.contains_key(column.field)
+                        || walks.iter().any(|walk| walk.field == column.field),
+                    "{}: {}",
+                    kind.what,
+                    column.field
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_figure_and_ratio_has_its_column() {
+        use smtt_model::cpu::FigureName::*;
+        let walks = page_walks!();
+        let has = |field: &str| walks.iter().any(|column| column.field == field);
+        for figure in [
+            ReadWalkCycles,
+            WriteWalkCycles,
+            WalkCycles,
+            ReadWalkOccupancy,
+            WriteWalkOccupancy,
+            WalkOccupancy,
+            DtlbReadMisses,
+            DtlbWriteMisses,
+            DtlbMisses,
+        ] {
+            assert!(has(figure.ratio_key()), "{figure:?}");
+            let counted = matches!(figure, DtlbReadMisses | DtlbWriteMisses | DtlbMisses);
+            assert!(!counted || has(figure.key()), "{figure:?}");
+        }
+    }
+
+    #[test]
+    fn a_heading_can_be_sorted_by() {
+        assert_eq!(RDDS.sort("faults:asc"), "page_faults:asc");
+        assert_eq!(RDDS.sort("partitions"), "partitions");
+    }
+}

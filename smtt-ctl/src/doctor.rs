@@ -1,0 +1,200 @@
+//! `smtt-ctl doctor`: whether this machine can do it, what is missing, what to do.
+
+use std::path::{Path, PathBuf};
+
+use smtt_config::{self, ConfigError, DEFAULT_FILE};
+use smtt_machine::doctor;
+use smtt_model::protocol::{MachineCheck, Status};
+
+use super::{Exit, Failure, Output, say};
+use crate::client::{Client, ClientError};
+
+/// What the configuration says about itself.
+fn config_check(path: Option<&Path>) -> (MachineCheck, Option<ConfigError>) {
+    let error = smtt_config::load(path).err();
+    let shown = path.map_or_else(
+        || DEFAULT_FILE.to_owned(),
+        |path| path.display().to_string(),
+    );
+    let there = path.is_some() || Path::new(DEFAULT_FILE).exists();
+    let detail = match &error {
+        Some(error) => error.to_string(),
+        None if there => format!("{shown} is right"),
+        None => format!("{shown} is not there: the defaults hold"),
+    };
+    let remedy = if error.is_some() {
+        "correct what is named"
+    } else {
+        ""
+    };
+    let check = MachineCheck {
+        name: "configuration".to_owned(),
+        ok: error.is_none(),
+        required: true,
+        detail,
+        remedy: remedy.to_owned(),
+    };
+    (check, error)
+}
+
+/// Whether the group of the socket exists.
+fn group_check(path: Option<&Path>) -> MachineCheck {
+    let group =
+        smtt_config::load(path).map_or_else(|_| "smtt".to_owned(), |config| config.control.group);
+    let found = group.is_empty()
+        || nix::unistd::Group::from_name(&group).is_ok_and(|found| found.is_some());
+    let (detail, remedy) = match (group.is_empty(), found) {
+        (true, _) => (
+            "only root may ask the daemon, as configured".to_owned(),
+            String::new(),
+        ),
+        (false, true) => (
+            format!("members of {group} may ask the daemon"),
+            String::new(),
+        ),
+        (false, false) => (
+            format!("{group} does not exist: only root can ask the daemon"),
+            format!("groupadd --system {group}"),
+        ),
+    };
+    MachineCheck {
+        name: "group".to_owned(),
+        ok: found,
+        required: false,
+        detail,
+        remedy,
+    }
+}
+
+/// How the daemon fares, from its own words.
+fn daemon_check(status: &Status) -> MachineCheck {
+    let ok = status.degraded.is_empty();
+    MachineCheck {
+        name: "daemon".to_owned(),
+        ok,
+        required: true,
+        detail: if ok {
+            format!("{} runs well", status.version)
+        } else {
+            status.degraded.join("; ")
+        },
+        remedy: if ok { "" } else { "see smtt-ctl status" }.to_owned(),
+    }
+}
+
+/// Asks the daemon, or checks here when it is not up; prints.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    config: Option<&PathBuf>,
+) -> Result<Exit, Failure> {
+    let config = config.map(PathBuf::as_path);
+    let (config_check, config_error) = config_check(config);
+    let mut checks = vec![config_check, group_check(config)];
+    let answer: Result<Vec<MachineCheck>, ClientError> = client.get("/v1/doctor").await;
+    match answer {
+        Ok(answered) => {
+            checks.extend(answered);
+            checks.push(daemon_check(&client.get("/v1/status").await?));
+        }
+        Err(error) => {
+            say(&format!("{error}; checking from here"));
+            checks.extend(doctor::examine());
+            checks.push(MachineCheck {
+                name: "daemon".to_owned(),
+                ok: false,
+                required: true,
+                detail: "does not answer".to_owned(),
+                remedy: "systemctl start smtt-daemon, or give its socket with --socket".to_owned(),
+            });
+        }
+    }
+    if output.json {
+        output.json(&checks)?;
+    } else {
+        output.text(&text(&checks))?;
+    }
+    Ok(match config_error {
+        // Only a file that was given is what the person asks about.
+        Some(_) if config.is_some() => Exit::BadConfig,
+        _ if checks.iter().all(|check| check.ok || !check.required) => Exit::Fine,
+        _ => Exit::Degraded,
+    })
+}
+
+fn text(checks: &[MachineCheck]) -> String {
+    let width = checks
+        .iter()
+        .map(|check| check.name.chars().count())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let mark = match (check.ok, check.required) {
+            (true, _) => "ok      ",
+            (false, true) => "MISSING ",
+            (false, false) => "without ",
+        };
+        text.push_str(&format!(
+            "{mark} {:width$}  {}\n",
+            check.name,
+            check.detail.replace('\n', "; ")
+        ));
+        if !check.remedy.is_empty() {
+            text.push_str(&format!("         {:width$}  -> {}\n", "", check.remedy));
+        }
+    }
+    let missing = |required| {
+        checks
+            .iter()
+            .filter(|check| !check.ok && check.required == required)
+            .count()
+    };
+    text.push_str(&match (missing(true), missing(false)) {
+        (0, 0) => "all is there\n".to_owned(),
+        (0, optional) => format!("all that is needed is there; {optional} more would give more\n"),
+        (needed, _) => format!("{needed} of what is needed is missing\n"),
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ok: bool, required: bool) -> MachineCheck {
+        MachineCheck {
+            name: "x".to_owned(),
+            ok,
+            required,
+            detail: "seen".to_owned(),
+            remedy: if ok { String::new() } else { "do".to_owned() },
+        }
+    }
+
+    #[test]
+    fn what_is_needed_stands_out() {
+        assert_eq!(
+            text(&[check(true, true)]),
+            "ok       x  seen\nall is there\n"
+        );
+        assert_eq!(
+            text(&[check(false, false)]),
+            "without  x  seen\n            -> do\nall that is needed is there; 1 more would give more\n"
+        );
+        assert!(
+            text(&[check(false, true), check(false, false)])
+                .ends_with("1 of what is needed is missing\n")
+        );
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_a_wrong_check() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("smtt.toml");
+        std::fs::write(&path, "[web]\nlisten_adress = \"x\"\n").expect("written");
+        let (check, error) = config_check(Some(&path));
+        assert!(!check.ok && error.is_some());
+        assert!(check.detail.contains("listen_address"), "{}", check.detail);
+    }
+}

@@ -1,0 +1,168 @@
+//! `smtt-ctl report --html`: one page per application that needs nothing else: no script, no font, no picture from
+//! elsewhere. Made here from the daemon's answers, so that the daemon stays small.
+
+mod chart;
+mod markup;
+mod page;
+mod rdds;
+mod sections;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use smtt_model::advise::surroundings::Surroundings;
+use smtt_model::advise::{Advice, ApplicationAdvice};
+use smtt_model::protocol::{ApplicationReport, Histories, Report, Status};
+use smtt_model::rows::{Listing, PagesRow, RddRow, StageRow, TaskRow};
+
+use super::args::Filters;
+use super::report::no_application;
+use super::{Exit, Failure, say};
+use crate::client::Client;
+
+/// Everything that a page is made of.
+#[derive(Debug)]
+struct Facts {
+    application: ApplicationReport,
+    rdds: Vec<RddRow>,
+    pages: Vec<PagesRow>,
+    stages: Vec<StageRow>,
+    tasks: Vec<TaskRow>,
+    history: Histories,
+    advice: ApplicationAdvice,
+    surroundings: Surroundings,
+    status: Status,
+}
+
+/// Asks for everything and writes the page, or a page for each application into a folder.
+pub(super) async fn run(
+    client: &Client,
+    filter: &Filters,
+    output: Option<&Path>,
+) -> Result<Exit, Failure> {
+    let report: Report = client.ask("/v1/report", &filter.question()).await?;
+    let status: Status = client.get("/v1/status").await?;
+    let folder = output.filter(|path| path.is_dir());
+    let ids: Vec<&str> = report
+        .applications
+        .iter()
+        .map(|application| application.application_id.as_deref().unwrap_or_default())
+        .collect();
+    if ids.is_empty() {
+        return Err(Failure::Question(
+            no_application(&filter.words()).trim_end().to_owned(),
+        ));
+    }
+    if ids.len() > 1 && folder.is_none() {
+        return Err(Failure::Question(format!(
+            "a page is about one application, and {} are known: give --app ({}), or a folder as --output",
+            ids.len(),
+            shortened(&ids.join(", "), 400)
+        )));
+    }
+    let degraded = !report.degraded.is_empty();
+    for application in report.applications {
+        let facts = ask(client, filter, application, status.clone()).await?;
+        let text = page::page(&facts);
+        match (folder, output) {
+            (Some(folder), _) => {
+                let id = facts
+                    .application
+                    .application_id
+                    .as_deref()
+                    .unwrap_or("unknown");
+                save(&folder.join(file_name(id)), &text)?;
+            }
+            (None, Some(file)) => save(file, &text)?,
+            (None, None) => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+        }
+    }
+    Ok(if degraded { Exit::Degraded } else { Exit::Fine })
+}
+
+async fn ask(
+    client: &Client,
+    filter: &Filters,
+    application: ApplicationReport,
+    status: Status,
+) -> Result<Facts, Failure> {
+    let id = application.application_id.clone();
+    let question = Filters {
+        app: Some(id.clone().unwrap_or_default()),
+        ..filter.clone()
+    }
+    .question();
+    let rdds: Listing<RddRow> = client.ask("/v1/rdds", &question).await?;
+    let pages: Listing<PagesRow> = client.ask("/v1/pages", &question).await?;
+    let stages: Listing<StageRow> = client.ask("/v1/stages", &question).await?;
+    let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
+    let mut history: Histories = client.ask("/v1/history", &question).await?;
+    let advice: Advice = client.ask("/v1/advise", &question).await?;
+    // Where one application is named like the id of another one, the id decides.
+    let own = |who: &smtt_model::rows::Who| who.application_id == id;
+    history.rows.retain(|row| own(&row.who));
+    Ok(Facts {
+        rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        stages: stages
+            .rows
+            .into_iter()
+            .filter(|row| own(&row.who))
+            .collect(),
+        tasks: tasks.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        advice: advice
+            .applications
+            .into_iter()
+            .find(|advice| advice.application_id == id)
+            .unwrap_or_default(),
+        surroundings: advice.surroundings,
+        application,
+        history,
+        status,
+    })
+}
+
+/// Writes a file beside its place and then puts it there, so that nobody opens half a page.
+fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".inprogress");
+    let beside: PathBuf = path.with_file_name(name);
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .map_err(|error| Failure::Page {
+            path: path.to_owned(),
+            error,
+        })?;
+    say(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// A file name for an application, whose id anybody may have made up.
+fn file_name(id: &str) -> String {
+    let safe = |letter: char| {
+        if letter.is_ascii_alphanumeric() || letter == '-' || letter == '_' {
+            letter
+        } else {
+            '_'
+        }
+    };
+    let name: String = id.chars().take(100).map(safe).collect();
+    format!("{name}.html")
+}
+
+/// A text of at most so many characters.
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{start}…")
+}

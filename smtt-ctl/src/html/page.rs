@@ -1,0 +1,434 @@
+//! The page: its head, its sections in order, and how its figures came about.
+
+use smtt_model::advise::{Check, Finding, Went};
+use smtt_model::state::history;
+use smtt_model::time::date;
+use smtt_model::units;
+
+use super::markup::Markup;
+use super::timeline::Timeline;
+use super::{Facts, rdds, sections};
+use crate::advise;
+
+/// Sections by their anchors.
+const SECTIONS: [(&str, &str); 7] = [
+    ("findings", "Findings"),
+    ("memory", "Memory over time"),
+    ("rdds", "RDDs"),
+    ("single", "Single RDDs over time"),
+    ("execution", "Execution memory"),
+    ("executors", "Executors"),
+    ("measured", "How it was measured"),
+];
+
+/// The whole page.
+pub fn page(facts: &Facts) -> String {
+    let timeline = Timeline::new(&facts.history);
+    let mut markup = Markup::default();
+    let title = title(facts);
+    let root = [("xmlns", "http://www.w3.org/1999/xhtml"), ("lang", "en")];
+    markup.element("html", &root, |html| {
+        html.element("head", &[], |head| {
+            head.element("meta", &[("charset", "utf-8")], |_| {});
+            // Nothing is fetched and nothing runs, even if a name should ever slip through.
+            let policy = [
+                ("http-equiv", "Content-Security-Policy"),
+                ("content", "default-src 'none'; style-src 'unsafe-inline'"),
+            ];
+            head.element("meta", &policy, |_| {});
+            let view = [
+                ("name", "viewport"),
+                ("content", "width=device-width, initial-scale=1"),
+            ];
+            head.element("meta", &view, |_| {});
+            head.line("title", &[], &format!("SMTT: {title}"));
+            head.style(include_str!("style.css"));
+        });
+        html.element("body", &[], |body| {
+            head(body, facts, &title);
+            findings(body, facts);
+            section(body, 1, |body| sections::memory(body, facts, &timeline));
+            section(body, 2, |body| rdds::rdds(body, facts));
+            section(body, 3, |body| {
+                sections::single_rdds(body, facts, &timeline)
+            });
+            section(body, 4, |body| sections::execution(body, facts, &timeline));
+            section(body, 5, |body| sections::executors(body, facts));
+            section(body, 6, |body| measured(body, facts, &timeline));
+        });
+    });
+    markup.document()
+}
+
+fn title(facts: &Facts) -> String {
+    let application = &facts.application;
+    let name = application
+        .application_name
+        .as_deref()
+        .filter(|name| !name.is_empty());
+    name.or(application.application_id.as_deref())
+        .unwrap_or("executors that have not described themselves")
+        .to_owned()
+}
+
+fn section(body: &mut Markup, at: usize, contents: impl FnOnce(&mut Markup)) {
+    let (id, heading) = SECTIONS[at];
+    body.element("section", &[("id", id)], |section| {
+        section.line("h2", &[], heading);
+        contents(section);
+    });
+}
+
+fn fact(list: &mut Markup, name: &str, value: &str) {
+    if value.is_empty() {
+        return;
+    }
+    list.element("div", &[], |pair| {
+        pair.line("dt", &[], name);
+        pair.element("dd", &[], |dd| {
+            dd.claimed(value);
+        });
+    });
+}
+
+/// Different values, each once.
+fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
+    let mut list: Vec<&str> = values.flatten().filter(|value| !value.is_empty()).collect();
+    list.sort_unstable();
+    list.dedup();
+    list.join(", ")
+}
+
+fn head(body: &mut Markup, facts: &Facts, title: &str) {
+    let executors = &facts.application.executors;
+    body.element("header", &[], |header| {
+        header.element("h1", &[], |h1| {
+            h1.claimed(title);
+        });
+        header.element("p", &[("class", "soft")], |line| {
+            line.text("Application ");
+            line.claimed(
+                facts
+                    .application
+                    .application_id
+                    .as_deref()
+                    .unwrap_or("unknown"),
+            );
+            line.text(", as one worker sees it.");
+        });
+        header.element("dl", &[("class", "facts")], |list| {
+            let alive = executors
+                .iter()
+                .filter(|row| row.state == smtt_model::rows::ExecutorState::Alive)
+                .count();
+            fact(
+                list,
+                "Executors on this worker",
+                &format!("{} ({alive} alive)", executors.len()),
+            );
+            fact(
+                list,
+                "Host",
+                &distinct(executors.iter().map(|row| row.host.as_deref())),
+            );
+            fact(
+                list,
+                "Spark",
+                &distinct(executors.iter().map(|row| row.spark_version.as_deref())),
+            );
+            fact(
+                list,
+                "Java",
+                &distinct(executors.iter().map(|row| row.java_version.as_deref())),
+            );
+            fact(
+                list,
+                "Linux",
+                facts.surroundings.kernel.as_deref().unwrap_or_default(),
+            );
+            let longest = executors.iter().map(|row| row.watched_ns).max();
+            fact(
+                list,
+                "Watched for",
+                &longest.map(units::duration).unwrap_or_default(),
+            );
+            fact(list, "Made at", &date(facts.history.now_unix_ms));
+            fact(list, "SMTT", &facts.status.version);
+            let storage = executors
+                .iter()
+                .map(|row| row.storage_memory_bytes)
+                .fold(0, u64::saturating_add);
+            fact(list, "Storage memory now", &units::bytes(storage));
+            let summary = &facts.application.summary;
+            let faults = summary
+                .page_faults
+                .map_or_else(|| "not measured".to_owned(), units::count);
+            fact(list, "Page faults", &faults);
+            let share = summary
+                .unattributed_share
+                .map(units::share)
+                .unwrap_or_default();
+            fact(list, "Of them without a context", &share);
+            let walks = if rdds::walk_columns(facts).is_empty() {
+                "not measured"
+            } else {
+                "measured"
+            };
+            fact(list, "Page walks", walks);
+        });
+        header.element("nav", &[], |nav| {
+            for (id, heading) in SECTIONS {
+                nav.line("a", &[("href", &format!("#{id}"))], heading);
+            }
+        });
+    });
+    for reason in &facts.status.degraded {
+        body.element("p", &[("class", "finding medium")], |line| {
+            line.text("The figures are worse than they could be: ")
+                .text(reason);
+        });
+    }
+}
+
+fn findings(body: &mut Markup, facts: &Facts) {
+    section(body, 0, |body| {
+        let findings = &facts.advice.findings;
+        for (index, finding) in findings.iter().enumerate() {
+            let before = advise::same_remedies(findings, index);
+            card(body, index, finding, before);
+        }
+        if facts.advice.findings.is_empty() {
+            body.line("p", &[], "Nothing was found.");
+        }
+        for (went, heading) in [
+            (Went::NotChecked, "Could not be checked"),
+            (Went::Nothing, "Checked, and nothing found"),
+        ] {
+            let of = facts
+                .advice
+                .checks
+                .iter()
+                .filter(|check| check.went == went);
+            let checks: Vec<&Check> = of.collect();
+            if checks.is_empty() {
+                continue;
+            }
+            body.line("h3", &[], heading);
+            body.element("ul", &[("class", "plain")], |list| {
+                for check in checks {
+                    list.element("li", &[], |item| {
+                        item.line("code", &[], &check.id);
+                        item.text(&format!(": {} ", check.looks_for));
+                        item.line("small", &[], &format!("({})", check.why));
+                    });
+                }
+            });
+        }
+        for check in facts
+            .advice
+            .checks
+            .iter()
+            .filter(|check| check.left_out > 0)
+        {
+            body.line(
+                "p",
+                &[],
+                &format!(
+                    "{}: {} more findings are left out.",
+                    check.id, check.left_out
+                ),
+            );
+        }
+    });
+}
+
+fn card(body: &mut Markup, index: usize, finding: &Finding, before: Option<usize>) {
+    let class = format!("finding {}", advise::class(finding.severity));
+    let id = format!("finding-{}", index + 1);
+    body.element("article", &[("class", &class), ("id", &id)], |card| {
+        card.element("h3", &[], |h3| {
+            h3.line("span", &[("class", "severity")], finding.severity.word());
+            h3.text(&format!("{}. ", index + 1));
+            h3.claimed(&finding.title);
+        });
+        card.element("p", &[("class", "soft")], |line| {
+            line.line("code", &[], &finding.id);
+            line.text(", on executors ");
+            line.claimed(&finding.subject.executor_ids.join(", "));
+            if let Some(site) = &finding.subject.call_site {
+                line.text("; made at ");
+                line.claimed(site);
+            }
+        });
+        card.element("div", &[("class", "columns")], |columns| {
+            columns.element("div", &[], |left| {
+                left.line("p", &[], &format!("Costs: {}.", advise::cost(finding)));
+                left.line(
+                    "p",
+                    &[("class", "soft")],
+                    &format!("Numbers: {}.", finding.window),
+                );
+                left.element("table", &[("class", "numbers")], |table| {
+                    for number in &finding.numbers {
+                        table.element("tr", &[], |row| {
+                            row.line("td", &[], &number.what);
+                            row.line("td", &[], &advise::shown(number));
+                        });
+                    }
+                });
+                if !finding.not_measured.is_empty() {
+                    let text = format!("Not measured: {}.", finding.not_measured.join("; "));
+                    left.line("p", &[("class", "soft")], &text);
+                }
+            });
+            columns.element("div", &[], |right| {
+                if let Some(before) = before {
+                    right.element("p", &[], |line| {
+                        line.text("What helps is the same as for ");
+                        let target = format!("#finding-{}", before + 1);
+                        line.line(
+                            "a",
+                            &[("href", &target)],
+                            &format!("finding {}", before + 1),
+                        );
+                        line.text(".");
+                    });
+                }
+                for remedy in finding.remedies.iter().filter(|_| before.is_none()) {
+                    right.line("p", &[], &remedy.why);
+                    if !remedy.lines.is_empty() {
+                        right.line("pre", &[], &remedy.lines.join("\n"));
+                    }
+                }
+            });
+        });
+    });
+}
+
+fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
+    let mut lines = vec![
+        "What was not measured is absent, never zero: a column that is not there, or a dash.".to_owned(),
+        "Storage memory is Spark's own figure (memoryUsed of its REST API); where objects are stored it is Spark's estimate. Execution memory is what tasks hold.".to_owned(),
+        "This is one worker. Executors of the same application on other workers have a daemon of their own.".to_owned(),
+    ];
+    let hooks = |name: &str| {
+        let ok = facts.status.probes.iter().filter(|probe| {
+            probe.name == name && probe.verdict == smtt_model::verdict::VerdictState::Ok
+        });
+        ok.map(|probe| probe.hook.clone())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    lines.push(match hooks("fault") {
+        hook if hook.is_empty() => {
+            "Page faults were not counted: no hook of the kernel's could be used.".to_owned()
+        }
+        hook => format!(
+            "Page faults were counted at {hook}, for what their thread was doing at that moment."
+        ),
+    });
+    match &facts.status.page_walks {
+        Some(walks) if !rdds::walk_columns(facts).is_empty() => {
+            lines.push(format!("Page walks were sampled on {}.", walks.uarch));
+            lines.extend(walks.notes.iter().cloned());
+        }
+        _ => lines.push(format!(
+            "Page walks were not measured: {}.",
+            no_walks(facts)
+        )),
+    }
+    let by = facts
+        .pages
+        .iter()
+        .find_map(|row| row.page_sizes_by.as_deref());
+    lines.push(match by {
+        Some(by) => format!("Where bytes are was looked at in the process's page tables within a budget; page sizes are told by {by}."),
+        None if facts.pages.iter().any(|row| row.resolved_bytes.is_some()) => {
+            "Where bytes are was looked at; page sizes are not told by this kernel.".to_owned()
+        }
+        None => "Where bytes are was not looked at, or nothing is held any more.".to_owned(),
+    });
+    if facts.pages.iter().any(|row| row.estimated == Some(true)) {
+        lines.push(
+            "Of some RDDs a sample of the pages was looked at; their figures are estimates."
+                .to_owned(),
+        );
+    }
+    let around = &facts.surroundings;
+    let mut settings = Vec::new();
+    settings.extend(
+        around
+            .transparent_huge_pages
+            .as_ref()
+            .map(|mode| format!("transparent huge pages: {mode}")),
+    );
+    settings.extend(
+        around
+            .nodes
+            .as_ref()
+            .map(|nodes| format!("NUMA nodes with memory: {}", nodes.len())),
+    );
+    settings.extend(
+        around
+            .memory_bytes
+            .map(|bytes| format!("memory: {}", units::bytes(bytes))),
+    );
+    settings.extend(around.swap_bytes.map(|bytes| match bytes {
+        0 => "no swap".to_owned(),
+        bytes => format!("swap: {}", units::bytes(bytes)),
+    }));
+    settings.extend(
+        around
+            .swappiness
+            .map(|value| format!("vm.swappiness: {value}")),
+    );
+    lines.push(format!("The machine: {}.", settings.join(", ")));
+    if timeline.is_drawable() {
+        let interval = facts
+            .history
+            .rows
+            .iter()
+            .map(|row| row.interval_ns)
+            .max()
+            .unwrap_or(0);
+        lines.push(format!(
+            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact for each executor. All times are UTC.",
+            units::duration(interval),
+            history::POINTS_MAX
+        ));
+    }
+    let lost: u64 = facts
+        .application
+        .executors
+        .iter()
+        .map(|row| row.facts_dropped)
+        .fold(0, u64::saturating_add);
+    lines.push(match lost {
+        0 => "None of what these executors told was dropped.".to_owned(),
+        lost => format!(
+            "{} facts of these executors were dropped; what they said is missing here.",
+            units::count(lost)
+        ),
+    });
+    body.element("ul", &[], |list| {
+        for line in lines {
+            list.line("li", &[], &line);
+        }
+    });
+}
+
+/// Why there are no page walks.
+pub fn no_walks(facts: &Facts) -> String {
+    let probes = facts.status.probes.iter();
+    let reasons: Vec<&str> = probes
+        .filter(|probe| {
+            probe.name == smtt_model::verdict::PAGE_WALKS
+                && probe.verdict != smtt_model::verdict::VerdictState::Ok
+        })
+        .map(|probe| probe.reason.trim_end_matches('.'))
+        .collect();
+    reasons.first().map_or_else(
+        || "no event of this CPU tells them".to_owned(),
+        |reason| (*reason).to_owned(),
+    )
+}

@@ -1,0 +1,328 @@
+//! Sections with figures: memory over time, execution memory, executors.
+
+use smtt_model::units;
+
+use super::chart::{Size, Unit, chart};
+use super::markup::Markup;
+use super::rdds::bytes_or_none;
+use super::tables::{Cell, Column, table};
+use super::timeline::Timeline;
+use super::{Facts, shortened};
+
+/// RDDs that have charts of their own.
+const SINGLE_RDDS: usize = 12;
+/// Rows of the tables of tasks and stages.
+const ROWS: usize = 20;
+
+const LARGE: Size = Size {
+    width: 1140.0,
+    height: 260.0,
+};
+const SMALL: Size = Size {
+    width: 380.0,
+    height: 170.0,
+};
+
+fn rdd_name(facts: &Facts, id: u32) -> String {
+    let name = facts
+        .rdds
+        .iter()
+        .filter(|row| row.rdd_id == Some(id))
+        .find_map(|row| row.name.as_deref());
+    name.map_or_else(
+        || format!("RDD {id}"),
+        |name| format!("{id}: {}", shortened(name, 60)),
+    )
+}
+
+/// What all executors held, by RDD, region, page size and node.
+pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
+    if !timeline.is_drawable() {
+        body.line(
+            "p",
+            &[("class", "empty")],
+            "There are not enough points yet: the daemon takes one every few seconds.",
+        );
+        return;
+    }
+    let times = &timeline.times_ms;
+    let rdds = timeline.by_rdd(|id| rdd_name(facts, id));
+    chart(body, "Held, by RDD", times, &rdds, &[], Unit::Bytes, LARGE);
+    body.element("div", &[("class", "charts")], |charts| {
+        for (title, series) in [
+            ("By region of Spark's memory", timeline.by_region(None)),
+            ("By page size", timeline.by_page_size(None)),
+            ("By NUMA node", timeline.by_node(None)),
+        ] {
+            chart(charts, title, times, &series, &[], Unit::Bytes, SMALL);
+        }
+        match timeline.faults_per_second() {
+            Some(faults) => chart(
+                charts,
+                "Page faults per second",
+                times,
+                &[faults],
+                &[],
+                Unit::PerSecond,
+                SMALL,
+            ),
+            None => {
+                charts.line("p", &[("class", "empty")], "page faults: not measured");
+            }
+        }
+    });
+}
+
+/// Charts of the RDDs that held most.
+pub fn single_rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
+    let rdds = timeline.largest_rdds();
+    if !timeline.is_drawable() || rdds.is_empty() {
+        body.line(
+            "p",
+            &[("class", "empty")],
+            "No RDD held memory at two points of time.",
+        );
+        return;
+    }
+    for id in rdds.iter().take(SINGLE_RDDS) {
+        body.element("h3", &[], |h3| {
+            h3.claimed(&rdd_name(facts, *id));
+        });
+        body.element("div", &[("class", "charts")], |charts| {
+            for (title, series) in [
+                ("By region", timeline.by_region(Some(*id))),
+                ("By page size", timeline.by_page_size(Some(*id))),
+                ("By NUMA node", timeline.by_node(Some(*id))),
+            ] {
+                chart(
+                    charts,
+                    title,
+                    &timeline.times_ms,
+                    &series,
+                    &[],
+                    Unit::Bytes,
+                    SMALL,
+                );
+            }
+        });
+    }
+    if rdds.len() > SINGLE_RDDS {
+        let more = rdds.len() - SINGLE_RDDS;
+        body.line(
+            "p",
+            &[("class", "soft")],
+            &format!("{more} RDDs that held less have no charts of their own."),
+        );
+    }
+}
+
+/// Execution memory over time, and who held most.
+pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
+    let stages = timeline.by_stage(|id| {
+        let name = facts
+            .stages
+            .iter()
+            .filter(|row| row.stage_id == Some(id))
+            .find_map(|row| row.name.as_deref());
+        format!(
+            "stage {id}{}",
+            name.map(|name| format!(": {}", shortened(name, 50)))
+                .unwrap_or_default()
+        )
+    });
+    if !timeline.is_drawable() || stages.is_empty() {
+        body.line("p", &[("class", "empty")], "No task held execution memory when a point was taken; what lives shorter is in the peaks below.");
+    } else {
+        let most = timeline.largest_task();
+        chart(
+            body,
+            "Execution memory, by stage",
+            &timeline.times_ms,
+            &stages,
+            &[most],
+            Unit::Bytes,
+            LARGE,
+        );
+    }
+    let mut rows: Vec<_> = facts
+        .stages
+        .iter()
+        .filter(|row| row.execution_memory_peak_bytes > 0)
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.execution_memory_peak_bytes));
+    rows.truncate(ROWS);
+    if !rows.is_empty() {
+        body.line("h3", &[], "Stages with the largest tasks");
+        table(
+            body,
+            "stages",
+            vec![
+                Column::new("Stage", "id, attempt and name", &rows, |row| {
+                    let id = row
+                        .stage_id
+                        .map_or_else(|| "?".to_owned(), |id| id.to_string());
+                    Cell::Name(
+                        format!(
+                            "{id}: {}",
+                            shortened(row.name.as_deref().unwrap_or_default(), 120)
+                        ),
+                        String::new(),
+                    )
+                }),
+                Column::new("Executor", "id of the executor", &rows, |row| {
+                    Cell::maybe(row.who.executor_id.clone(), |id| shortened(&id, 40))
+                }),
+                Column::new(
+                    "Largest task, at most",
+                    "the most execution memory of one of its tasks",
+                    &rows,
+                    |row| Cell::Value(units::bytes(row.execution_memory_peak_bytes)),
+                ),
+                Column::new("Tasks", "that ended here", &rows, |row| {
+                    Cell::Value(units::count(
+                        row.tasks_succeeded + row.tasks_failed + row.tasks_killed,
+                    ))
+                }),
+                Column::new("Task time", "of ended tasks", &rows, |row| {
+                    Cell::Value(units::duration(row.task_time_ns))
+                }),
+                Column::new("Page faults", "of its tasks", &rows, |row| {
+                    Cell::maybe(row.faults.page_faults, units::count)
+                }),
+            ],
+        );
+    }
+    let mut tasks: Vec<_> = facts
+        .tasks
+        .iter()
+        .filter(|row| row.execution_memory_peak_bytes > 0)
+        .collect();
+    tasks.sort_by_key(|row| std::cmp::Reverse(row.execution_memory_peak_bytes));
+    tasks.truncate(ROWS);
+    if !tasks.is_empty() {
+        body.line("h3", &[], "Tasks that held most");
+        table(
+            body,
+            "tasks",
+            vec![
+                Column::new("Task", "id of the attempt", &tasks, |row| {
+                    Cell::maybe(row.task_attempt_id, |id| id.to_string())
+                }),
+                Column::new("Stage", "id and attempt", &tasks, |row| {
+                    Cell::maybe(row.stage_id, |id| {
+                        format!("{id}.{}", row.stage_attempt.unwrap_or(0))
+                    })
+                }),
+                Column::new("Partition", "that it computes", &tasks, |row| {
+                    Cell::maybe(row.partition, |id| id.to_string())
+                }),
+                Column::new("Executor", "id of the executor", &tasks, |row| {
+                    Cell::maybe(row.who.executor_id.clone(), |id| shortened(&id, 40))
+                }),
+                Column::new(
+                    "Execution memory, at most",
+                    "the most that it held",
+                    &tasks,
+                    |row| Cell::Value(units::bytes(row.execution_memory_peak_bytes)),
+                ),
+                Column::new(
+                    "Duration",
+                    "from its start to its end, or so far",
+                    &tasks,
+                    |row| Cell::maybe(row.duration_ns, units::duration),
+                ),
+                Column::new("Page faults", "of it", &tasks, |row| {
+                    Cell::maybe(row.faults.page_faults, units::count)
+                }),
+            ],
+        );
+    }
+}
+
+/// The executors of this worker.
+pub fn executors(body: &mut Markup, facts: &Facts) {
+    let rows = &facts.application.executors;
+    let process = |pid: u32| facts.surroundings.processes.get(&pid);
+    table(
+        body,
+        "processes",
+        vec![
+            Column::new("Executor", "id and process", rows, |row| {
+                let id = shortened(row.who.executor_id.as_deref().unwrap_or("unknown"), 60);
+                Cell::Name(id, format!("pid {}, {}", row.who.pid, row.state.name()))
+            }),
+            Column::new("Heap, at most", "the largest Java heap", rows, |row| {
+                Cell::maybe(row.heap_max_bytes, units::bytes)
+            }),
+            Column::new("Storage", "storage memory now", rows, |row| {
+                bytes_or_none(row.storage_memory_bytes)
+            }),
+            Column::new("At most", "the most storage memory", rows, |row| {
+                bytes_or_none(row.storage_memory_peak_bytes)
+            }),
+            Column::new(
+                "Execution at most",
+                "the most execution memory",
+                rows,
+                |row| bytes_or_none(row.execution_memory_peak_bytes),
+            ),
+            Column::new("Page faults", "all of them", rows, |row| {
+                Cell::maybe(row.faults.page_faults, units::count)
+            }),
+            Column::new(
+                "Without context",
+                "of them, of the collector, compilers and others",
+                rows,
+                |row| Cell::maybe(row.unattributed_share, units::share),
+            ),
+            Column::new(
+                "Of collector threads",
+                "page faults of garbage collection",
+                rows,
+                |row| {
+                    let counted = row.faults.page_faults.is_some();
+                    Cell::maybe(
+                        counted.then(|| row.unattributed.get("gc_thread").copied().unwrap_or(0)),
+                        units::count,
+                    )
+                },
+            ),
+            Column::new("Major", "those that waited for a disk", rows, |row| {
+                Cell::maybe(row.faults.page_faults_major, units::count)
+            }),
+            Column::new("CPU time", "of the process", rows, |row| {
+                let times = process(row.who.pid)
+                    .and_then(|process| Some(process.user_ns? + process.system_ns?));
+                Cell::maybe(times, units::duration)
+            }),
+            Column::new("In the kernel", "of the CPU time", rows, |row| {
+                Cell::maybe(
+                    process(row.who.pid).and_then(|process| process.system_ns),
+                    units::duration,
+                )
+            }),
+            Column::new(
+                "Nodes of its CPUs",
+                "NUMA nodes that it may run on",
+                rows,
+                |row| {
+                    let nodes = process(row.who.pid).and_then(|process| process.cpu_nodes.clone());
+                    Cell::maybe(nodes, |nodes| {
+                        nodes
+                            .iter()
+                            .map(u32::to_string)
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    })
+                },
+            ),
+            Column::new("JVM options", "those that advice depends on", rows, |row| {
+                let options = process(row.who.pid).and_then(|process| process.options.clone());
+                match options.filter(|options| !options.is_empty()) {
+                    Some(options) => Cell::Name(options.join(" "), String::new()),
+                    None => Cell::Absent,
+                }
+            }),
+        ],
+    );
+}

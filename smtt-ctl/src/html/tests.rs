@@ -1,0 +1,258 @@
+//! Tests of the page: well-formed whatever is claimed, nothing from elsewhere, and absent where not measured.
+
+mod two_nodes;
+
+use super::*;
+use smtt_model::advise::{Finding, Severity, Subject};
+use smtt_model::rows::{ExecutorRow, HistoryRow, NodeRow, PageSizeRow, Summary, Who};
+use smtt_model::state::FaultFigures;
+use smtt_model::state::history::{PagePoint, Point, RddPoint, StagePoint};
+
+/// What an executor might claim about itself.
+const HOSTILE: &str = "</title></bdi><script>alert(1)</script><img src=http://x/ onerror=alert(1)>'\"&amp;\u{0}\u{202e}\u{1b}]]>";
+const MIB: u64 = 1 << 20;
+
+fn status() -> Status {
+    Status {
+        version: "0.1.0".to_owned(),
+        kernel_side: String::new(),
+        ready: true,
+        degraded: Vec::new(),
+        probes: Vec::new(),
+        ledger: Vec::new(),
+        trace: None,
+        own: smtt_model::protocol::SelfFigures::default(),
+        summary: Summary::default(),
+        page_walks: None,
+    }
+}
+
+fn who(name: &str) -> Who {
+    Who {
+        application_id: Some(name.to_owned()),
+        executor_id: Some(name.to_owned()),
+        pid: 1,
+    }
+}
+
+fn point(second: u64, rdds: u32) -> Point {
+    let held = |id: u32| RddPoint {
+        rdd_id: Some(id),
+        storage_heap_bytes: u64::from(id + 1) * MIB,
+        execution_off_heap_bytes: MIB,
+        pages: Some(Box::new(PagePoint {
+            present_bytes: MIB,
+            page_sizes: Some(vec![PageSizeRow {
+                page_bytes: 4096,
+                bytes: MIB,
+            }]),
+            nodes: Some(vec![NodeRow {
+                node: 1,
+                bytes: MIB,
+            }]),
+            ..PagePoint::default()
+        })),
+        ..RddPoint::default()
+    };
+    Point {
+        time_ns: second * 1_000_000_000,
+        page_faults: Some(second * 1000),
+        rdds: (0..rdds).map(held).collect(),
+        stages: vec![StagePoint {
+            stage_id: Some(3),
+            execution_bytes: MIB,
+            tasks: 1,
+            largest_task_bytes: MIB,
+            ..StagePoint::default()
+        }],
+        ..Point::default()
+    }
+}
+
+/// Everything is named like that, and there are so many RDDs.
+fn facts(name: &str, rdds: u32) -> Facts {
+    let faults = FaultFigures {
+        page_faults: Some(5000),
+        ..FaultFigures::default()
+    };
+    let rdd = |id: u32| RddRow {
+        who: who(name),
+        rdd_id: Some(id),
+        name: Some(name.to_owned()),
+        call_site: Some(name.to_owned()),
+        storage_level: Some(name.to_owned()),
+        storage_memory_bytes: u64::from(id + 1) * MIB,
+        storage_memory_peak_bytes: u64::from(id + 1) * MIB,
+        blocks_stored: 1,
+        faults,
+        ..RddRow::default()
+    };
+    Facts {
+        application: ApplicationReport {
+            application_id: Some(name.to_owned()),
+            application_name: Some(name.to_owned()),
+            executors: vec![ExecutorRow {
+                who: who(name),
+                host: Some(name.to_owned()),
+                spark_version: Some(name.to_owned()),
+                state: smtt_model::rows::ExecutorState::Alive,
+                ..ExecutorRow::default()
+            }],
+            ..ApplicationReport::default()
+        },
+        rdds: (0..rdds).map(rdd).collect(),
+        pages: Vec::new(),
+        stages: vec![StageRow {
+            who: who(name),
+            stage_id: Some(3),
+            name: Some(name.to_owned()),
+            execution_memory_peak_bytes: MIB,
+            ..StageRow::default()
+        }],
+        tasks: vec![TaskRow {
+            who: who(name),
+            execution_memory_peak_bytes: MIB,
+            ..TaskRow::default()
+        }],
+        history: Histories {
+            now_ns: 20_000_000_000,
+            now_unix_ms: 1_700_000_000_000,
+            rows: vec![HistoryRow {
+                who: who(name),
+                interval_ns: 2_000_000_000,
+                points: (0..10).map(|at| point(at * 2, rdds)).collect(),
+            }],
+        },
+        advice: ApplicationAdvice {
+            findings: vec![Finding {
+                id: "never_read".to_owned(),
+                severity: Severity::High,
+                title: name.to_owned(),
+                subject: Subject {
+                    executor_ids: vec![name.to_owned()],
+                    call_site: Some(name.to_owned()),
+                    ..Subject::default()
+                },
+                ..Finding::default()
+            }],
+            ..ApplicationAdvice::default()
+        },
+        surroundings: Surroundings::default(),
+        status: status(),
+    }
+}
+
+fn parsed(page: &str) -> roxmltree::Document<'_> {
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..roxmltree::ParsingOptions::default()
+    };
+    roxmltree::Document::parse_with_options(page, options).expect("well-formed")
+}
+
+#[test]
+fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
+    for rdds in [0, 1, 30, 300] {
+        for name in [
+            HOSTILE,
+            "",
+            "a name that goes on and on ".repeat(200).as_str(),
+        ] {
+            let page = page::page(&facts(name, rdds));
+            let document = parsed(&page);
+            for node in document.descendants().filter(roxmltree::Node::is_element) {
+                let element = node.tag_name().name();
+                assert!(
+                    !["script", "img", "link", "iframe", "object", "base", "form"]
+                        .contains(&element),
+                    "{element}"
+                );
+                for attribute in node.attributes() {
+                    let (name, value) = (attribute.name(), attribute.value());
+                    assert!(!name.starts_with("on") && name != "src", "{name}");
+                    assert!(name != "href" || value.starts_with('#'), "{value}");
+                    assert!(name != "style" || value.starts_with("width:"), "{value}");
+                }
+            }
+            assert!(!include_str!("style.css").contains("url("));
+            assert!(!page.contains(['\u{0}', '\u{1b}', '\u{202e}']));
+        }
+    }
+}
+
+#[test]
+fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
+    let page = page::page(&facts("links", 2));
+    let document = parsed(&page);
+    let table = |id: &str| {
+        let found = document
+            .descendants()
+            .find(|node| node.attribute("id") == Some(id));
+        let cells = found
+            .expect("the table")
+            .descendants()
+            .filter(|node| node.is_text());
+        cells
+            .filter_map(|node| node.text())
+            .collect::<Vec<_>>()
+            .join("|")
+    };
+    let holding = table("holding");
+    assert!(
+        holding.contains("1: links") && holding.contains("2.0 MiB"),
+        "{holding}"
+    );
+    // Nobody looked at pages, nor placed reads: no column, and the note says so.
+    assert!(
+        !holding.contains("Page sizes") && !holding.contains("Swapped"),
+        "{holding}"
+    );
+    assert!(
+        page.contains(
+            "Not measured, so without a column: Reads, Page sizes, Nodes, Swapped, Remote reads."
+        ),
+        "{page}"
+    );
+    assert!(page.contains("Page walks were not measured: no event of this CPU tells them."));
+    assert!(table("costing").contains("5,000"));
+    assert!(page.contains("node 1") && page.contains("4 KiB pages"));
+}
+
+#[test]
+fn long_lists_are_cut_and_the_page_says_so() {
+    let page = page::page(&facts("links", 300));
+    let document = parsed(&page);
+    let rows = document
+        .descendants()
+        .filter(|node| node.tag_name().name() == "tr")
+        .count();
+    assert!((400..450).contains(&rows), "{rows}");
+    assert!(page.contains("100 more RDDs are left out"));
+    assert!(page.contains("288 RDDs that held less have no charts"));
+}
+
+#[test]
+fn file_names_stay_in_their_folder() {
+    assert_eq!(file_name("app-20260101-0001"), "app-20260101-0001.html");
+    assert_eq!(file_name("../../etc/passwd\u{0}"), "______etc_passwd_.html");
+}
+
+#[test]
+fn replicas_are_no_further_partitions() {
+    let mut facts = facts("app", 2);
+    for row in &mut facts.rdds {
+        row.partitions = Some(4);
+        row.partitions_cached = 4;
+    }
+    facts.rdds[0].storage_level = Some("Memory Serialized 2x Replicated".to_owned());
+    facts.rdds[1].storage_level = Some("Memory Serialized 1x Replicated".to_owned());
+    let replica = RddRow {
+        who: who("other"),
+        ..facts.rdds[0].clone()
+    };
+    facts.rdds.push(replica);
+    let page = page::page(&facts);
+    for cell in [">8 of 2 × 4<", ">4 of 4<"] {
+        assert!(page.contains(cell), "no {cell} in {page}");
+    }
+}

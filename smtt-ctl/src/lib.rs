@@ -1,0 +1,229 @@
+//! `smtt-ctl`: asks the daemon and prints. Data on stdout, messages on stderr.
+//!
+//! Exit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 the daemon cannot be reached, 77 no permission,
+//! 78 wrong configuration.
+
+mod advise;
+pub mod args;
+pub mod client;
+pub mod columns;
+mod doctor;
+mod html;
+mod listing;
+mod pages;
+mod pmu;
+mod report;
+mod status;
+pub mod table;
+pub mod top;
+mod trace;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use args::{Args, Command};
+
+use crate::client::{Client, ClientError};
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// All is well.
+    Fine = 0,
+    /// There is an answer, but it is worse than it could be.
+    Degraded = 1,
+    /// The question was wrong.
+    Usage = 2,
+    /// The daemon cannot be reached.
+    Unreachable = 69,
+    /// The socket is for others.
+    NoPermission = 77,
+    /// The configuration is wrong.
+    BadConfig = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// No answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The configuration that was to be checked is wrong.
+    #[error(transparent)]
+    Config(#[from] smtt_config::ConfigError),
+    /// A trace file or folder cannot be read.
+    #[error("cannot read {}: {error}{help}", path.display())]
+    Trace {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+        /// What to do about it, or nothing.
+        help: &'static str,
+    },
+    /// What was asked for cannot be had.
+    #[error("{0}")]
+    Question(String),
+    /// A page cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Page {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The answer cannot be written.
+    #[error("cannot write: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl Failure {
+    /// The exit code that says it.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Client(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => {
+                Exit::Unreachable
+            }
+            Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
+            Self::Client(ClientError::Busy(_)) => Exit::Degraded,
+            Self::Client(ClientError::Refused(_)) | Self::Question(_) => Exit::Usage,
+            Self::Config(_) => Exit::BadConfig,
+            Self::Trace { error, .. }
+                if matches!(error.kind(), io::ErrorKind::PermissionDenied) =>
+            {
+                Exit::NoPermission
+            }
+            Self::Trace { .. } | Self::Page { .. } | Self::Write(_) => Exit::Degraded,
+        }
+    }
+}
+
+/// Where and how to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Columns of the terminal; `None` where lines may be as long as they like.
+    pub width: Option<usize>,
+    /// Whether headings may be bold.
+    pub styled: bool,
+    /// JSON instead of tables.
+    pub json: bool,
+}
+
+impl Output {
+    fn detect(json: bool) -> Self {
+        let terminal = io::stdout().is_terminal();
+        let asked = std::env::var("COLUMNS")
+            .ok()
+            .and_then(|columns| columns.parse().ok());
+        let size = || {
+            terminal.then(|| {
+                crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns))
+            })
+        };
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            width: asked.or_else(size).map(|width: usize| width.max(20)),
+            styled: terminal && !plain,
+            json,
+        }
+    }
+
+    /// Prints a value as JSON.
+    fn json(&self, value: &impl serde::Serialize) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+        writeln!(out)?;
+        Ok(())
+    }
+
+    /// Prints text.
+    fn text(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        Ok(())
+    }
+}
+
+/// Says something on stderr.
+fn say(message: &str) {
+    // Nobody to tell when stderr is closed.
+    let _ = writeln!(io::stderr(), "smtt-ctl: {message}");
+}
+
+/// Does what the arguments say.
+#[must_use]
+pub fn run(args: &Args) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(&format!("cannot start: {error}"));
+            return Exit::Unreachable;
+        }
+    };
+    let client = Client::new(&args.socket);
+    let output = Output::detect(args.json);
+    let result = match &args.command {
+        Command::Status => runtime.block_on(status::run(&client, output)),
+        Command::Doctor { config } => {
+            runtime.block_on(doctor::run(&client, output, config.as_ref()))
+        }
+        Command::Executors(query) => runtime.block_on(listing::run(
+            &client,
+            output,
+            &columns::EXECUTORS,
+            query,
+            true,
+        )),
+        Command::Stages(query) => {
+            runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
+        }
+        Command::Tasks(query) => {
+            runtime.block_on(listing::run(&client, output, &columns::TASKS, query, true))
+        }
+        Command::Rdds { query, all } => {
+            runtime.block_on(listing::run(&client, output, &columns::RDDS, query, *all))
+        }
+        Command::Blocks(query) => {
+            runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
+        }
+        Command::Pages {
+            query,
+            by,
+            spanning,
+        } => runtime.block_on(pages::run(&client, output, query, by, *spanning)),
+        Command::Report {
+            filter,
+            html: true,
+            output,
+        } => runtime.block_on(html::run(&client, filter, output.as_deref())),
+        Command::Report { filter, .. } => runtime.block_on(report::run(&client, output, filter)),
+        Command::Advise { app, all } => {
+            runtime.block_on(advise::run(&client, output, app.as_deref(), *all))
+        }
+        Command::Trace(query) => runtime.block_on(trace::run(&client, output, query)),
+        Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
+        Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
+        Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
+    };
+    match result {
+        Ok(exit) => exit,
+        // The reader has seen enough.
+        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
+        Err(failure) => {
+            say(&failure.to_string());
+            failure.exit()
+        }
+    }
+}

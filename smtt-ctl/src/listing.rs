@@ -1,0 +1,198 @@
+//! The listings: executors, stages, tasks, RDDs, blocks.
+
+use serde_json::{Map, Value};
+use smtt_model::rows::{Listing, Summary};
+use smtt_model::units;
+
+use super::advise::wrapped;
+use super::args::Query;
+use super::columns::ListingKind;
+use super::{Exit, Failure, Output, say, table};
+use crate::client::Client;
+
+/// Rows that a table shows.
+pub type Rows = Listing<Map<String, Value>>;
+
+/// Asks for a listing and prints it. Without `all` the table leaves out rows that did and hold nothing.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    kind: &ListingKind,
+    query: &Query,
+    all: bool,
+) -> Result<Exit, Failure> {
+    let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
+    let question = query.filter.ordered(sort, query.limit);
+    let mut listing: Rows = client.ask(kind.path, &question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+    } else {
+        let before = listing.rows.len();
+        // Who asks for one RDD wants to see it.
+        if !all && query.filter.rdd.is_none() {
+            listing.rows.retain(|row| !is_idle(row));
+        }
+        let idle = before - listing.rows.len();
+        let mut text = text(kind, &listing, &query.filter.words(), output);
+        if idle > 0 {
+            text.push_str(&format!(
+                "not listed: {idle} idle {} (--all lists them)\n",
+                kind.what
+            ));
+        }
+        output.text(&text)?;
+    }
+    if kind.shows_faults
+        && !listing.summary.measured.page_faults
+        && listing.summary.page_faults.is_none()
+    {
+        say("page faults are not measured on this machine: smtt-ctl status says why");
+        return Ok(Exit::Degraded);
+    }
+    Ok(Exit::Fine)
+}
+
+/// One line for each word about addresses on the Java heap that is less than one may hope for.
+pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Output) -> String {
+    const NOTES: [(&str, &str); 4] = [
+        (
+            "stale",
+            "stale: a collection has begun, and its new addresses are not told yet",
+        ),
+        (
+            "polled",
+            "polled: the JVM does not say when it collects, so addresses on its heap may be out of date",
+        ),
+        (
+            "as told",
+            "as told: on the Java heap, at the addresses that were told last",
+        ),
+        (
+            "refused",
+            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent was told \
+             addresses=off, so no address on the heap is told; what is known by context stays, and so do addresses off the heap",
+        ),
+    ];
+    let said = |word: &str| {
+        rows.iter()
+            .any(|row| row.get(field).and_then(Value::as_str) == Some(word))
+    };
+    NOTES
+        .iter()
+        .filter(|(word, _)| said(word))
+        .flat_map(|(_, note)| wrapped(note, output.width.unwrap_or(usize::MAX), 0))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+/// Whether a row has nothing to show: Spark makes many RDDs that no task ever works on by themselves.
+fn is_idle(row: &Map<String, Value>) -> bool {
+    [
+        "page_faults",
+        "cycles",
+        "storage_memory_peak_bytes",
+        "execution_memory_peak_bytes",
+    ]
+    .iter()
+    .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
+}
+
+/// Instead of an empty table: `wanted` is what was asked for, and may be a slip of the pen.
+fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
+    let what = kind.what;
+    match (wanted, summary.executors) {
+        ("", _) => format!("no {what}\n"),
+        (_, 0) => {
+            format!("no executor on this worker matches {wanted}: smtt-ctl executors lists them\n")
+        }
+        _ => format!("no {what} match {wanted}\n"),
+    }
+}
+
+/// A listing as text; `wanted` says which rows were asked for.
+pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Output) -> String {
+    if listing.rows.is_empty() {
+        let nothing = nothing(kind, &listing.summary, wanted);
+        return format!("{nothing}{}", footer(kind, &listing.summary));
+    }
+    // One application for all rows is said once, above the table.
+    let mut applications: Vec<&Value> = listing
+        .rows
+        .iter()
+        .filter_map(|row| row.get("application_id"))
+        .collect();
+    applications.dedup();
+    let mut text = String::new();
+    let columns: Vec<_> = match applications.as_slice() {
+        [Value::String(application)] => {
+            text.push_str(&format!("application {application}\n"));
+            kind.columns
+                .iter()
+                .filter(|column| column.field != "application_id")
+                .copied()
+                .collect()
+        }
+        _ => kind.columns.to_vec(),
+    };
+    text.push_str(&table::render(
+        &columns,
+        &listing.rows,
+        output.width,
+        output.styled,
+    ));
+    text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
+    text.push_str(&footer(kind, &listing.summary));
+    text
+}
+
+/// The line below a table: how much of the page faults has no row.
+pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
+    let mut text = String::new();
+    if kind.shows_faults {
+        match (
+            summary.page_faults,
+            summary.page_faults_unattributed,
+            summary.unattributed_share,
+        ) {
+            (Some(all), Some(without), Some(share)) => text.push_str(&format!(
+                "unattributed: {} of {} page faults ({})\n",
+                units::count(without),
+                units::count(all),
+                units::share(share)
+            )),
+            (Some(_), ..) => text.push_str("no page faults yet\n"),
+            (None, ..) => text.push_str("page faults: not measured\n"),
+        }
+    }
+    if summary.executors_over_cap > 0 {
+        text.push_str(&format!(
+            "not listed: {} executors beyond [limits] executors\n",
+            units::count(summary.executors_over_cap)
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::RDDS;
+
+    #[test]
+    fn an_empty_listing_says_what_was_asked_for() {
+        let of = |executors| Summary {
+            executors,
+            ..Summary::default()
+        };
+        assert_eq!(nothing(&RDDS, &of(0), ""), "no RDDs\n");
+        assert_eq!(nothing(&RDDS, &of(2), ""), "no RDDs\n");
+        assert_eq!(
+            nothing(&RDDS, &of(2), "--rdd nope"),
+            "no RDDs match --rdd nope\n"
+        );
+        assert_eq!(
+            nothing(&RDDS, &of(0), "--app nope"),
+            "no executor on this worker matches --app nope: smtt-ctl executors lists them\n"
+        );
+    }
+}

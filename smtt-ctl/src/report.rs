@@ -1,0 +1,304 @@
+//! `smtt-ctl report`: a readable summary per application.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use smtt_model::protocol::{ApplicationReport, Report};
+use smtt_model::units;
+
+use super::args::Filters;
+use super::columns::{self, ListingKind};
+use super::table::{self, Column, Form};
+use super::{Exit, Failure, Output, listing, status};
+use crate::client::Client;
+
+const BY_MEMORY: &[Column] = &[
+    Column {
+        field: "executor_id",
+        heading: "EXEC",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "rdd_id",
+        heading: "RDD",
+        form: Form::Word,
+        rank: 0,
+    },
+    Column {
+        field: "name",
+        heading: "NAME",
+        form: Form::Text,
+        rank: 0,
+    },
+    Column {
+        field: "storage_level",
+        heading: "LEVEL",
+        form: Form::Text,
+        rank: 5,
+    },
+    Column {
+        field: "partitions_cached",
+        heading: "CACHED",
+        form: Form::Count,
+        rank: 4,
+    },
+    Column {
+        field: "storage_memory_bytes",
+        heading: "STORAGE",
+        form: Form::Bytes,
+        rank: 2,
+    },
+    Column {
+        field: "storage_memory_peak_bytes",
+        heading: "PEAK",
+        form: Form::Bytes,
+        rank: 0,
+    },
+    Column {
+        field: "execution_memory_bytes",
+        heading: "EXECUTION",
+        form: Form::Bytes,
+        rank: 3,
+    },
+    Column {
+        field: "execution_memory_peak_bytes",
+        heading: "PEAK",
+        form: Form::Bytes,
+        rank: 1,
+    },
+];
+
+/// Asks for the report and prints it.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    filter: &Filters,
+) -> Result<Exit, Failure> {
+    let report: Report = client.ask("/v1/report", &filter.question()).await?;
+    if output.json {
+        output.json(&report)?;
+    } else {
+        output.text(&text(&report, &filter.words(), output))?;
+    }
+    Ok(if report.degraded.is_empty() {
+        Exit::Fine
+    } else {
+        Exit::Degraded
+    })
+}
+
+/// Rows as a table needs them.
+fn objects<Row: Serialize>(rows: &[Row]) -> Vec<Map<String, Value>> {
+    rows.iter()
+        .filter_map(|row| match serde_json::to_value(row) {
+            Ok(Value::Object(row)) => Some(row),
+            _ => None,
+        })
+        .collect()
+}
+
+fn heading(text: &str, output: Output) -> String {
+    if output.styled {
+        format!("\n\u{1b}[1m{text}\u{1b}[0m\n")
+    } else {
+        format!("\n{text}\n")
+    }
+}
+
+fn section<Row: Serialize>(
+    title: &str,
+    columns: &[Column],
+    rows: &[Row],
+    output: Output,
+) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    // The application stands above all sections.
+    let columns: Vec<Column> = columns
+        .iter()
+        .filter(|column| column.field != "application_id")
+        .copied()
+        .collect();
+    format!(
+        "{}{}",
+        heading(title, output),
+        table::render(&columns, &objects(rows), output.width, output.styled)
+    )
+}
+
+fn section_of<Row: Serialize>(
+    title: &str,
+    kind: &ListingKind,
+    rows: &[Row],
+    output: Output,
+) -> String {
+    section(title, kind.columns, rows, output)
+}
+
+/// Instead of applications: `wanted` is what was asked for.
+pub(super) fn no_application(wanted: &str) -> String {
+    if wanted.is_empty() {
+        "no application has been seen on this worker\n".to_owned()
+    } else {
+        format!("no application on this worker matches {wanted}: smtt-ctl executors lists them\n")
+    }
+}
+
+/// The report as text; `wanted` says what was asked for.
+pub(super) fn text(report: &Report, wanted: &str, output: Output) -> String {
+    let mut text = String::new();
+    if report.applications.is_empty() {
+        text.push_str(&no_application(wanted));
+    }
+    for (index, application) in report.applications.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        text.push_str(&application_text(application, output));
+    }
+    text.push_str(&heading("What was lost on the way", output));
+    text.push_str(&status::ledger(&report.ledger, output));
+    for reason in &report.degraded {
+        text.push_str(&format!("degraded: {reason}\n"));
+    }
+    text
+}
+
+fn application_text(application: &ApplicationReport, output: Output) -> String {
+    let title = match (&application.application_id, &application.application_name) {
+        (Some(id), Some(name)) if !name.is_empty() => format!("Application {id} ({name})"),
+        (Some(id), _) => format!("Application {id}"),
+        (None, _) => "Executors that have not described themselves".to_owned(),
+    };
+    let mut text = heading(&title, output).trim_start_matches('\n').to_owned();
+    text.push_str(&section_of(
+        "Executors",
+        &columns::EXECUTORS,
+        &application.executors,
+        output,
+    ));
+    text.push_str(&listing::footer(&columns::EXECUTORS, &application.summary));
+    text.push_str(&classes(application));
+    text.push_str(&section_of(
+        "RDDs with most page faults",
+        &columns::RDDS,
+        &application.rdds_by_faults,
+        output,
+    ));
+    text.push_str(&section(
+        "RDDs that held most memory",
+        BY_MEMORY,
+        &application.rdds_by_memory,
+        output,
+    ));
+    text.push_str(&section_of(
+        "Stages with most page faults",
+        &columns::STAGES,
+        &application.stages,
+        output,
+    ));
+    text.push_str(&section_of(
+        "Tasks with most page faults",
+        &columns::TASKS,
+        &application.tasks,
+        output,
+    ));
+    text
+}
+
+/// Where the unattributed faults come from.
+fn classes(application: &ApplicationReport) -> String {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for (class, faults) in application
+        .executors
+        .iter()
+        .flat_map(|executor| &executor.unattributed)
+    {
+        *sums.entry(class).or_default() += faults;
+    }
+    let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
+    sums.iter()
+        .map(|(class, faults)| format!("  {class}: {}\n", units::count(*faults)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtt_model::rows::{ExecutorRow, RddRow};
+    use smtt_model::state::FaultFigures;
+    use unicode_width::UnicodeWidthStr;
+
+    #[test]
+    fn a_report_fits_eighty_columns() {
+        let faults = FaultFigures {
+            page_faults: Some(123_456),
+            page_faults_read: Some(1),
+            ..FaultFigures::default()
+        };
+        let rdd = RddRow {
+            rdd_id: Some(1_234_567),
+            name: Some("a name that goes on and on and on ".repeat(4)),
+            storage_level: Some("Disk Memory Deserialized 1x Replicated".to_owned()),
+            storage_memory_peak_bytes: u64::MAX,
+            faults,
+            ..RddRow::default()
+        };
+        let report = Report {
+            applications: vec![ApplicationReport {
+                application_id: Some("app-1".to_owned()),
+                application_name: Some("PageRank".to_owned()),
+                executors: vec![ExecutorRow {
+                    faults,
+                    unattributed: BTreeMap::from([("gc_thread".to_owned(), 1234)]),
+                    ..ExecutorRow::default()
+                }],
+                rdds_by_faults: vec![rdd.clone()],
+                rdds_by_memory: vec![rdd],
+                ..ApplicationReport::default()
+            }],
+            ..Report::default()
+        };
+        let text = text(
+            &report,
+            "",
+            Output {
+                width: Some(80),
+                styled: false,
+                json: false,
+            },
+        );
+        for line in text.lines() {
+            assert!(line.width() <= 80, "{line:?}");
+        }
+        for expected in [
+            "Application app-1 (PageRank)",
+            "  gc_thread: 1,234",
+            "RDDs that held most memory",
+            "16.0 EiB",
+            "123,456",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_seen_is_said() {
+        let said = |wanted| {
+            let output = Output {
+                width: Some(80),
+                styled: false,
+                json: false,
+            };
+            text(&Report::default(), wanted, output)
+        };
+        assert!(said("").starts_with("no application has been seen"));
+        assert!(
+            said("--app nope").starts_with("no application on this worker matches --app nope:")
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! `smtt-ctl trace`: records of the trace files as text in the paper's column order, as CSV or as JSON.
+//!
+//! Reads finished segments, in the order in which they were begun; `--follow` has records as they happen from the
+//! daemon, and new segments as they are finished where a folder is named or no daemon runs.
+
+mod line;
+
+use std::collections::HashSet;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value};
+use smtt_machine::clock::now_unix_ns;
+use smtt_model::protocol::{FollowQuery, LOST};
+use smtt_model::time::utc;
+use smtt_store::folder::{Found, look};
+use smtt_store::read::{ParquetError, Reader};
+use smtt_store::record::COLUMNS;
+
+use self::line::{HEADINGS, SEPARATOR, csv, text};
+use super::args::TraceQuery;
+use super::{Exit, Failure, Output, say};
+use crate::client::{Client, ClientError};
+
+/// How often a folder is looked at for new segments.
+const LOOK: Duration = Duration::from_secs(1);
+
+type Record = Map<String, Value>;
+
+/// Prints what is asked for.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    query: &TraceQuery,
+) -> Result<Exit, Failure> {
+    let mut printer = Printer {
+        out: BufWriter::new(io::stdout().lock()),
+        output,
+        csv: query.csv,
+        printed: 0,
+    };
+    if query.follow && query.folder.is_none() {
+        match live(client, &mut printer, query).await {
+            Err(Failure::Client(error @ ClientError::Unreachable { .. })) => say(&format!(
+                "{error}. Segments of the trace folder are shown as they are finished"
+            )),
+            other => return other,
+        }
+    }
+    let folder = match &query.folder {
+        Some(folder) => folder.clone(),
+        None => {
+            let config = smtt_config::load(query.config.as_deref());
+            config?.trace_folder
+        }
+    };
+    printer.heading()?;
+    files(&mut printer, query, &folder)
+}
+
+/// Prints records as they happen, until the daemon ends.
+async fn live(
+    client: &Client,
+    printer: &mut Printer<impl Write>,
+    query: &TraceQuery,
+) -> Result<Exit, Failure> {
+    if query.since.is_some() {
+        return Err(Failure::Question(
+            "--follow shows what happens from now on: ask for --since without it, or follow files with --folder"
+                .to_owned(),
+        ));
+    }
+    let (stage, attempt) = query
+        .stage
+        .map_or((None, None), |(id, attempt)| (Some(id), attempt));
+    let question = FollowQuery {
+        app: query.app.clone(),
+        executor: query.executor.clone(),
+        rdd: query.rdd,
+        stage,
+        attempt,
+        kind: query.kind.clone(),
+    };
+    let mut lines = client.lines("/v1/trace/follow", &question).await?;
+    printer.heading()?;
+    let mut exit = Exit::Fine;
+    while let Some(lines) = lines.next().await? {
+        for line in lines.lines() {
+            let record: Record = serde_json::from_str(line)
+                .map_err(|error| Failure::Question(format!("no record: {error}: {line}")))?;
+            if let Some(lost) = number(&record, LOST) {
+                exit = Exit::Degraded;
+                say(&format!(
+                    "{lost} records are missing here: they came faster than they were read"
+                ));
+            } else if printer.output.json && !query.csv {
+                // As it came: a number that is read and written again may differ in its last digit.
+                writeln!(printer.out, "{line}")?;
+            } else {
+                printer.print(&record)?;
+            }
+        }
+        printer.out.flush()?;
+    }
+    say("smtt-daemon has ended");
+    Ok(exit)
+}
+
+/// Prints finished segments, and goes on with new ones if that is asked for.
+fn files(
+    printer: &mut Printer<impl Write>,
+    query: &TraceQuery,
+    folder: &Path,
+) -> Result<Exit, Failure> {
+    let since_ns = query
+        .since
+        .map(|age| now_unix_ns().saturating_sub(age.as_nanos() as u64));
+    let mut exit = Exit::Fine;
+    let mut seen: HashSet<PathBuf> = HashSet::new();
+    loop {
+        let (finished, _) = look(folder).map_err(|error| unreadable(folder, error))?;
+        if finished.is_empty() && seen.is_empty() && !query.follow {
+            let shown = folder.display();
+            say(&if folder.is_dir() {
+                format!(
+                    "no finished trace segments in {shown}: is [trace] enabled, and has a segment's time passed?"
+                )
+            } else {
+                format!(
+                    "there is no folder {shown}: is [trace] enabled? --folder names another one, --config the daemon's configuration"
+                )
+            });
+            return Ok(Exit::Degraded);
+        }
+        // Those that have been removed need not be remembered.
+        let there: HashSet<&PathBuf> = finished.iter().map(|found| &found.path).collect();
+        seen.retain(|path| there.contains(path));
+        for found in &finished {
+            if seen.contains(&found.path) || is_older(found, since_ns) {
+                continue;
+            }
+            seen.insert(found.path.clone());
+            if let Err(failure) = segment(printer, query, since_ns, found) {
+                match failure {
+                    Failure::Write(error) => return Err(Failure::Write(error)),
+                    other => {
+                        say(&other.to_string());
+                        exit = Exit::Degraded;
+                    }
+                }
+            }
+        }
+        printer.out.flush()?;
+        if !query.follow {
+            if printer.printed == 0 {
+                say(&format!(
+                    "none of the records in {} is one that was asked for",
+                    folder.display()
+                ));
+            }
+            return Ok(exit);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// How records are printed.
+struct Printer<Out> {
+    out: Out,
+    output: Output,
+    csv: bool,
+    /// Records so far.
+    printed: u64,
+}
+
+impl<Out: Write> Printer<Out> {
+    fn heading(&mut self) -> io::Result<()> {
+        if self.csv {
+            let names = COLUMNS.iter().map(|column| column.name);
+            let names: Vec<&str> = ["application_id", "host"]
+                .into_iter()
+                .chain(names)
+                .collect();
+            writeln!(self.out, "{}", names.join(","))?;
+        } else if !self.output.json {
+            writeln!(self.out, "{}", HEADINGS.join(SEPARATOR))?;
+        }
+        self.out.flush()
+    }
+
+    fn print(&mut self, record: &Record) -> io::Result<()> {
+        self.printed += 1;
+        if self.csv {
+            writeln!(self.out, "{}", csv(record))
+        } else if self.output.json {
+            serde_json::to_writer(&mut self.out, record).map_err(io::Error::from)?;
+            writeln!(self.out)
+        } else {
+            writeln!(self.out, "{}", text(record))
+        }
+    }
+}
+
+fn unreadable(folder: &Path, error: io::Error) -> Failure {
+    let help = if error.kind() == io::ErrorKind::PermissionDenied {
+        ": be root, or in the group of the control socket"
+    } else {
+        ""
+    };
+    Failure::Trace {
+        path: folder.to_owned(),
+        error,
+        help,
+    }
+}
+
+/// Whether all of a segment is older than what is asked for.
+fn is_older(found: &Found, since_ns: Option<u64>) -> bool {
+    let written = std::fs::metadata(&found.path).and_then(|metadata| metadata.modified());
+    let written = written
+        .ok()
+        .and_then(|written| written.duration_since(SystemTime::UNIX_EPOCH).ok());
+    match (written, since_ns) {
+        (Some(written), Some(since)) => (written.as_nanos() as u64) < since,
+        _ => false,
+    }
+}
+
+fn segment(
+    printer: &mut Printer<impl Write>,
+    query: &TraceQuery,
+    since_ns: Option<u64>,
+    found: &Found,
+) -> Result<(), Failure> {
+    let wrong = |error: ParquetError| Failure::Trace {
+        path: found.path.clone(),
+        error: io::Error::other(error),
+        help: "",
+    };
+    let reader = Reader::open(&found.path).map_err(wrong)?;
+    if query
+        .app
+        .as_ref()
+        .is_some_and(|app| *app != reader.application_id)
+    {
+        return Ok(());
+    }
+    let since = since_ns.map(|since| utc((since / 1000) as i64));
+    for record in reader.records().map_err(wrong)? {
+        let record = record.map_err(wrong)?;
+        if wanted(query, since.as_deref(), &record) {
+            printer.print(&record)?;
+        }
+    }
+    Ok(())
+}
+
+fn number(record: &Record, name: &str) -> Option<u64> {
+    record.get(name)?.as_u64()
+}
+
+fn word<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+    record.get(name)?.as_str()
+}
+
+/// Whether a record is asked for. Times are compared as texts, which all have the same form.
+fn wanted(query: &TraceQuery, since: Option<&str>, record: &Record) -> bool {
+    let same = |asked: Option<u32>, name| {
+        asked.is_none_or(|asked| number(record, name) == Some(u64::from(asked)))
+    };
+    let is = |asked: &Option<String>, name| {
+        asked
+            .as_deref()
+            .is_none_or(|asked| word(record, name) == Some(asked))
+    };
+    let (stage, attempt) = query
+        .stage
+        .map_or((None, None), |(id, attempt)| (Some(id), attempt));
+    is(&query.executor, "executor_id")
+        && is(&query.kind, "kind")
+        && same(query.rdd, "rdd_id")
+        && same(stage, "stage_id")
+        && same(attempt, "stage_attempt")
+        && since.is_none_or(|since| word(record, "time").is_some_and(|time| time >= since))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn record(value: Value) -> Record {
+        match value {
+            Value::Object(record) => record,
+            other => panic!("no object: {other}"),
+        }
+    }
+
+    #[test]
+    fn filters_hold_together() {
+        let row = record(
+            json!({"time": utc(100), "kind": "get", "rdd_id": 7, "stage_id": 3, "stage_attempt": 1}),
+        );
+        let query = |rdd, stage| TraceQuery {
+            rdd,
+            stage,
+            ..TraceQuery::default()
+        };
+        assert!(wanted(&query(Some(7), Some((3, None))), None, &row));
+        assert!(wanted(
+            &query(None, Some((3, Some(1)))),
+            Some(&utc(100)),
+            &row
+        ));
+        assert!(!wanted(&query(None, Some((3, Some(0)))), None, &row));
+        assert!(!wanted(&query(Some(8), None), None, &row));
+        assert!(!wanted(&query(None, None), Some(&utc(101)), &row));
+    }
+}

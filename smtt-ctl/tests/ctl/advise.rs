@@ -1,0 +1,96 @@
+//! `smtt-ctl advise` and `smtt-ctl report --html`.
+
+use smtt_model::decode::{Event, ExecutorDescribed, Fact};
+
+use super::Daemon;
+
+/// Another application, whose name is not fit for a page.
+fn another(daemon: &Daemon) {
+    daemon.shared.state().apply(Event {
+        time_ns: 30_000_000,
+        executor: 4712,
+        pid: 4712,
+        tid: 4712,
+        fact: Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
+            application_id: "../app <2>".to_owned(),
+            application_name: "<script>alert(1)</script>".to_owned(),
+            executor_id: "0".to_owned(),
+            ..ExecutorDescribed::default()
+        })),
+    });
+}
+
+#[test]
+fn advice_says_what_was_checked_and_what_could_not_be() {
+    let daemon = Daemon::with_job();
+    let output = daemon.ctl(&["advise"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.starts_with("Application app-20260101120000-0001 (PageRank)"),
+        "{text}"
+    );
+    for part in [
+        "Nothing was found.",
+        "Could not be checked\n  ",
+        "small_pages:",
+        "never_read:",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let json = daemon.json(&["advise", "--json", "--app", "PageRank"]);
+    assert_eq!(json["applications"].as_array().map(Vec::len), Some(1));
+    assert!(
+        json["applications"][0]["checks"][0]["why"].is_string(),
+        "{json}"
+    );
+    let nobody = daemon.json(&["advise", "--json", "--app", "nobody"]);
+    assert_eq!(nobody["applications"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_page_is_written_for_one_application_and_a_folder_takes_all() {
+    let daemon = Daemon::with_job();
+    let output = daemon.ctl(&["report", "--html"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let page = String::from_utf8(output.stdout).expect("text");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("7: ranks of a job"), "{page}");
+    another(&daemon);
+    let output = daemon.ctl(&["report", "--html"]);
+    assert_eq!(output.status.code(), Some(2), "which one? {output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("give --app"),
+        "{output:?}"
+    );
+    let nobody = daemon.ctl(&["report", "--html", "--app", "nobody"]);
+    assert_eq!(nobody.status.code(), Some(2), "{nobody:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display().to_string();
+    let output = daemon.ctl(&["report", "--html", "--output", &path]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let mut names: Vec<String> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, ["___app__2_.html", "app-20260101120000-0001.html"]);
+    let page = std::fs::read_to_string(folder.path().join(&names[0])).expect("a page");
+    assert!(!page.contains("<script"), "{page}");
+    let file = folder.path().join("one.html").display().to_string();
+    let output = daemon.ctl(&["report", "--html", "--app", "PageRank", "-o", &file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let missing = format!("{path}/nowhere/one.html");
+    let output = daemon.ctl(&["report", "--html", "--app", "PageRank", "-o", &missing]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("cannot write"),
+        "{output:?}"
+    );
+}

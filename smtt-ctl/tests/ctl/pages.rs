@@ -1,0 +1,56 @@
+//! `smtt-ctl pages`.
+
+use smtt_model::state::{Resolved, Seen, SizesBy};
+
+use super::{Daemon, KEY, ctl};
+
+/// Lets the resolver have seen that all blocks and pages are in memory, two thirds of them on large pages.
+pub fn looked_at(daemon: &Daemon) {
+    let mut state = daemon.shared.state();
+    let owners = state.targets(KEY).owners;
+    let seen = |_| {
+        let mut seen = Seen {
+            pages: 3,
+            looked_pages: 3,
+            looked_bytes: 12_288,
+            present_bytes: 12_288,
+            ..Seen::default()
+        };
+        seen.add_page_size(4096, 4096);
+        seen.add_page_size(2 << 20, 8192);
+        seen.add_node(0, 12_288);
+        seen
+    };
+    let owners = owners.into_iter().map(|mark| (mark, seen(mark))).collect();
+    state.resolved(
+        KEY,
+        Resolved {
+            time_ns: 15_000_000,
+            page_bytes: 4096,
+            sizes_by: SizesBy::PageTables,
+            owners,
+        },
+    );
+}
+
+#[test]
+fn pages_say_where_bytes_are_once_they_were_looked_at() {
+    let daemon = Daemon::with_job();
+    let before = daemon.ctl(&["pages", "--rdd", "7"]);
+    assert_eq!(before.status.code(), Some(1), "{before:?}");
+    assert!(String::from_utf8_lossy(&before.stderr).contains("none of it was looked at"));
+    looked_at(&daemon);
+    let rows = daemon.json(&["pages", "--rdd", "7", "--json"]);
+    assert_eq!(rows[0]["present_bytes"].as_u64(), Some((1 << 20) + 4096));
+    assert_eq!(rows[0]["nodes"][0]["node"], 0);
+    assert_eq!(rows[0]["age_ns"], 5_000_000);
+    let text = String::from_utf8(ctl(&daemon.socket, &["pages"], "80").stdout).expect("text");
+    assert!(text.contains("4 KiB 33 %, 2 MiB 67 %"), "{text}");
+    for (by, field) in [("--blocks", "block_id"), ("--tasks", "task_attempt_id")] {
+        let rows = daemon.json(&["pages", by, "--json"]);
+        assert_eq!(rows.as_array().map(Vec::len), Some(1), "{by}: {rows}");
+        assert!(!rows[0][field].is_null(), "{by}: {rows}");
+    }
+    let rows = daemon.json(&["pages", "--executors", "--json", "--app", "nobody"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(0));
+}

@@ -1,0 +1,437 @@
+//! Wires the stages: ring -> decode -> state, counters -> state, discovery -> probes, and the listeners.
+//!
+//! One middle task owns the probes and feeds the state. Its queue from the ring is bounded ([`BATCHES`]); while it
+//! is full the ring fills and the kernel side counts what does not fit. Discovery reads `/proc` on a thread of its
+//! own. Nothing slow happens in the middle.
+
+mod executors;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use smtt_common::event::RecordHeader;
+use smtt_config::Config;
+use smtt_machine::calibrate::calibrate;
+use smtt_machine::clock::now_boot_ns;
+use smtt_machine::doctor;
+use smtt_machine::page_walks::PageWalkSettings;
+use smtt_model::cpu::{self, describe};
+use smtt_model::decode::{Fact, decode};
+use smtt_model::ledger::{DecodeCounts, SourceCounts};
+use smtt_model::readings::Calibration;
+use smtt_model::state::Tick;
+use smtt_model::verdict::VerdictState;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use self::executors::Executors;
+use crate::probes::{KernelLog, Probes, TOOLCHAIN};
+use crate::recorder::{Tap, Trace};
+use crate::ring::{self, Record, SourceCounters};
+use crate::server::{ControlSocket, group_id, serve_control, serve_web};
+use crate::shared::{DaemonInfo, Shared};
+use crate::{discover, hotness, placement};
+
+/// Batches between the ring and the middle.
+const BATCHES: usize = 16;
+/// How often the kernel memory of tables and programs is read anew.
+const MEMORY_EVERY: Duration = Duration::from_secs(60);
+
+/// How long the writer of trace records may take for its last segments.
+const TRACE_FINISH: Duration = Duration::from_secs(10);
+
+/// Runs the daemon until `shutdown` completes.
+///
+/// # Errors
+/// When a listener cannot be opened or the kernel side cannot be loaded: nothing of use would be left.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    // The socket first: it tells whether another daemon lives, before anything is put into the kernel.
+    let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
+    let web = TcpListener::bind(config.web.listen_address)
+        .await
+        .with_context(|| {
+            format!(
+                "cannot listen on {}: choose another --web.listen-address",
+                config.web.listen_address
+            )
+        })?;
+    // Before any event is sampled: the counters are free now.
+    let page_walks = config.probes.page_walks.clone();
+    let calibration = tokio::task::spawn_blocking(move || calibration(&page_walks)).await?;
+    let mut probes = Probes::load(&config.probes)?;
+    for library in &config.marker.libraries {
+        attach(&mut probes, library);
+    }
+    let info = DaemonInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        kernel_side: TOOLCHAIN.into(),
+        telemetry_path: config.web.telemetry_path.clone(),
+        series_max: config.series,
+        doctor: doctor::examine,
+    };
+    let shared = Arc::new(Shared::new(info, config.limits));
+    log_verdicts(&probes);
+    shared.state().set_calibration(calibration);
+    shared.set_verdicts(probes.verdicts());
+
+    let (stop, stopped) = watch::channel(false);
+    let until_stopped = || {
+        let mut stopped = stopped.clone();
+        async move {
+            let _ = stopped.wait_for(|stop| *stop).await;
+        }
+    };
+    let mut services = JoinSet::new();
+    let served = Arc::clone(&shared);
+    let until = until_stopped();
+    services.spawn(async move {
+        serve_control(served, socket, until)
+            .await
+            .context("the control socket failed")
+    });
+    let served = Arc::clone(&shared);
+    let until = until_stopped();
+    services.spawn(async move {
+        serve_web(served, web, until)
+            .await
+            .context("the metrics port failed")
+    });
+    if let Some(log) = probes.take_log() {
+        services.spawn(carry_log(log, until_stopped()));
+    }
+    let (batches, incoming) = mpsc::channel(BATCHES);
+    let counters = Arc::new(SourceCounters::default());
+    let ring = probes.take_ring()?;
+    let (counted, until) = (Arc::clone(&counters), until_stopped());
+    services.spawn(async move {
+        tokio::select! {
+            ended = ring::run(ring, batches, counted) => ended,
+            () = until => Ok(()),
+        }
+    });
+    let (found, discovered) = mpsc::channel(4);
+    spawn_discovery(config.marker.scan_interval, found, stopped.clone());
+
+    let until = stopped.clone();
+    placement::spawn(config.resolve, Arc::clone(&shared), move || *until.borrow());
+    let until = stopped.clone();
+    let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
+
+    let (trace, queue) = match config.trace {
+        Some(mut settings) => {
+            settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
+            let (trace, queue) = Trace::start(settings)?;
+            shared.set_trace(Arc::clone(&trace.ledger));
+            (Some(trace), Some(queue))
+        }
+        None => (None, None),
+    };
+    let tap = Some(Tap::new(queue, Arc::clone(shared.followers())));
+    let mut middle = Middle {
+        probes,
+        shared,
+        counters,
+        decoded: DecodeCounts::default(),
+        executors: Executors::default(),
+        tap,
+        memory_read: None,
+    };
+    middle.tick();
+    middle.shared.set_ready(true);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    tracing::info!(socket = %config.control.socket.display(), metrics = %config.web.listen_address, "ready");
+    let ended = middle
+        .work(config.tick, incoming, discovered, &mut services, shutdown)
+        .await;
+
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = stop.send(true);
+    // The writer ends with the last way to it, and so does what follows.
+    middle.tap = None;
+    middle.shared.followers().close();
+    if trace.is_some_and(|trace| !trace.finish(TRACE_FINISH)) {
+        tracing::error!("the last trace segments could not be finished: their records are lost");
+    }
+    // Connections get a moment to finish; then the process ends and with it everything in the kernel.
+    let _ = tokio::time::timeout(Duration::from_secs(2), async {
+        while services.join_next().await.is_some() {}
+        // What it has taken of the kernel it gives back. If it does not get to it, its guard does.
+        while hotness.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    ended
+}
+
+/// Measures what a page walk costs, where estimates need it.
+fn calibration(settings: &PageWalkSettings) -> Option<Calibration> {
+    let measured = describe(
+        &smtt_machine::cpu::of_this_machine(std::path::Path::new("/")),
+        &settings.overrides,
+    )
+    .ok()?;
+    let estimates = measured.cores.iter().any(|core| {
+        core.pmu_present != Some(false)
+            && core
+                .plan
+                .figures
+                .iter()
+                .any(|figure| figure.ratio == Some(cpu::Ratio::Estimated))
+    });
+    if !settings.enabled || !settings.calibrate || !estimates {
+        return None;
+    }
+    match calibrate(&measured) {
+        Ok(found) => {
+            for line in &found.refused {
+                tracing::info!("the cost of a page walk: {line}");
+            }
+            tracing::info!(read = ?found.read, write = ?found.write, method = found.method, "the cost of a page walk is calibrated");
+            Some(found)
+        }
+        Err(reason) => {
+            tracing::warn!("no estimated ratios: {reason}");
+            None
+        }
+    }
+}
+
+/// Puts probes on a library, and says so when that fails.
+fn attach(probes: &mut Probes, library: &std::path::Path) {
+    match probes.attach_library(library) {
+        Ok(()) => tracing::info!(library = %library.display(), "marker library probed"),
+        Err(error) if !library.exists() => {
+            tracing::info!(library = %library.display(), "no marker library there yet: {error:#}")
+        }
+        Err(error) => tracing::warn!("{error:#}"),
+    }
+}
+
+fn log_verdicts(probes: &Probes) {
+    for verdict in probes.verdicts() {
+        let (probe, hook, reason) = (&verdict.name, &verdict.hook, &verdict.reason);
+        match verdict.verdict {
+            VerdictState::Ok => tracing::info!("probe {probe} on {hook}: ok {reason}"),
+            VerdictState::NotApplicable => {
+                tracing::debug!("probe {probe} on {hook}: not needed, {reason}")
+            }
+            VerdictState::Unsupported => {
+                tracing::warn!("probe {probe} on {hook}: unsupported, {reason}")
+            }
+            VerdictState::Broken => {
+                tracing::error!("probe {probe} on {hook}: broken, {reason}")
+            }
+        }
+    }
+}
+
+/// Carries the kernel side's own log into ours.
+async fn carry_log(log: KernelLog, until: impl Future<Output = ()>) -> anyhow::Result<()> {
+    // SAFETY: the log owns its descriptor and hands out the same one for as long as it lives.
+    let mut log =
+        unsafe { AsyncFd::register(log) }.context("the kernel side's log cannot be waited for")?;
+    tokio::pin!(until);
+    loop {
+        tokio::select! {
+            () = &mut until => return Ok(()),
+            ready = log.readable_mut() => {
+                let mut ready = ready.context("the kernel side's log cannot be waited for")?;
+                ready.get_inner_mut().flush();
+                ready.clear_ready();
+            }
+        }
+    }
+}
+
+/// Scans for executors on a thread of its own, which ends with the daemon.
+fn spawn_discovery(
+    every: Duration,
+    found: mpsc::Sender<discover::Found>,
+    stopped: watch::Receiver<bool>,
+) {
+    let scan = move || {
+        let mut discoverer = discover::Discoverer::default();
+        while !*stopped.borrow() {
+            for executor in discoverer.scan(std::time::Instant::now()) {
+                if found.blocking_send(executor).is_err() {
+                    return;
+                }
+            }
+            std::thread::sleep(every);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name("smtt-discover".into())
+        .spawn(scan)
+    {
+        tracing::error!(
+            "executors that started before the daemon are not found: no thread for it: {error}"
+        );
+    }
+}
+
+/// The middle task's belongings.
+struct Middle {
+    probes: Probes,
+    shared: Arc<Shared>,
+    counters: Arc<SourceCounters>,
+    decoded: DecodeCounts,
+    executors: Executors,
+    tap: Option<Tap>,
+    memory_read: Option<Instant>,
+}
+
+impl Middle {
+    /// Works until the shutdown, or until a service that should not end does.
+    async fn work(
+        &mut self,
+        tick: Duration,
+        mut incoming: mpsc::Receiver<Vec<Record>>,
+        mut discovered: mpsc::Receiver<discover::Found>,
+        services: &mut JoinSet<anyhow::Result<()>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let mut ticks = interval(tick);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                Some(batch) = incoming.recv() => self.take(&batch),
+                Some(found) = discovered.recv() => self.adopt(found),
+                _ = ticks.tick() => {
+                    self.tick();
+                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                }
+                Some(ended) = services.join_next() => {
+                    ended.context("a service crashed")??;
+                    anyhow::bail!("a service ended by itself");
+                }
+            }
+        }
+    }
+
+    /// Takes a batch of records into the state, which is locked for no more than that.
+    fn take(&mut self, batch: &[Record]) {
+        let mut events = Vec::with_capacity(batch.len());
+        for Record { header, payload } in batch {
+            let event = decode(header, payload);
+            self.decoded.count(&event);
+            match event {
+                Ok(event) => {
+                    follow(&mut self.executors, &mut self.probes, header, &event.fact);
+                    events.push(event);
+                }
+                Err(error) => tracing::debug!(
+                    pid = header.pid,
+                    kind = header.kind,
+                    "a record is skipped: {error}"
+                ),
+            }
+        }
+        // After the records came and before any of them counts: no collection of their time is missed.
+        let collections: Vec<_> = self.executors.collections().collect();
+        let mut state = self.shared.state();
+        for (executor, way, begun) in collections {
+            state.set_collections(executor, way, begun);
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.begin();
+        }
+        for event in events {
+            if let Some(tap) = &mut self.tap {
+                tap.see(&state, &event);
+            }
+            state.apply(event);
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.end();
+        }
+    }
+
+    /// Takes in an executor that was found: probes on its library, rows in the kernel side, and a request to tell
+    /// everything again.
+    fn adopt(&mut self, found: discover::Found) {
+        if let Some(library) = &found.library {
+            attach(&mut self.probes, library);
+            self.shared.set_verdicts(self.probes.verdicts());
+        }
+        let now = now_boot_ns();
+        match self.executors.adopt(&mut self.probes, found, now) {
+            Ok((executor, request)) => {
+                if let Some(slots) = self.executors.slots(executor) {
+                    self.shared.lend_slots(executor, slots);
+                }
+                self.shared.state().resync_requested(executor, request, now);
+            }
+            Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
+        }
+    }
+
+    /// Reads the kernel side's counters, then the markers', so that the ledger is free of false alarms.
+    fn tick(&mut self) {
+        let source = SourceCounts {
+            taken: self.counters.read.load(Ordering::Relaxed),
+            malformed: self.counters.malformed.load(Ordering::Relaxed),
+        };
+        let now = now_boot_ns();
+        match self.probes.readings() {
+            Ok(readings) => {
+                // Files are read before the state is locked.
+                let slots = self.executors.slots_say();
+                let collections: Vec<_> = self.executors.collections().collect();
+                let wanted = self.shared.state().resyncs_wanted();
+                let requests = self.executors.heal(&readings, &wanted, now);
+                let dead = self.executors.dead();
+                let tick = Tick {
+                    readings,
+                    slots,
+                    collections,
+                    requests,
+                    dead,
+                };
+                let forgotten = self.shared.state().take_in(&tick, now);
+                for executor in forgotten {
+                    self.executors.forget(executor);
+                    if let Err(error) = self.probes.forget_executor(executor) {
+                        tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");
+                    }
+                }
+            }
+            Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
+        }
+        // An event of page walks may fail, or come back, at any time.
+        self.shared.set_verdicts(self.probes.verdicts());
+        self.shared.tick(source, &self.decoded);
+        if self
+            .memory_read
+            .is_none_or(|read| read.elapsed() >= MEMORY_EVERY)
+        {
+            self.memory_read = Some(Instant::now());
+            self.shared
+                .set_bpf_memory_bytes(self.probes.bpf_memory_bytes());
+        }
+    }
+}
+
+/// What a fact changes outside of the state.
+fn follow(executors: &mut Executors, probes: &mut Probes, header: &RecordHeader, fact: &Fact) {
+    match fact {
+        Fact::ProcessGone { .. } if header.executor != 0 => {
+            executors.process_gone(header.executor, header.pid)
+        }
+        Fact::PythonWorker(worker) => {
+            if let Err(error) = executors.python_worker(probes, header.executor, worker) {
+                tracing::debug!("a Python worker's task is not known: {error:#}");
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,3 +1,0 @@
-//! What leaves the daemon by itself: metrics today, one folder entry per format.
-
-pub mod prometheus;

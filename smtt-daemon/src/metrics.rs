@@ -1,0 +1,176 @@
+//! Metrics for Prometheus, made anew at each scrape from a snapshot of the state.
+//!
+//! What was not measured has no series. RDDs beyond the cap share one row, `rdd_id="other"`.
+
+mod collect;
+mod other;
+mod pages;
+pub mod table;
+mod text;
+mod walks;
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use other::Others;
+use table::{Kind, METRICS, Metric};
+
+use crate::shared::Shared;
+
+/// Content type of OpenMetrics.
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Content type of the older text format.
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A value of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A count or a size.
+    Whole(u64),
+    /// Anything else.
+    Real(f64),
+}
+
+/// One sample: label values in the order of the metric's labels, and the value.
+pub type Sample = (Vec<String>, Value);
+
+/// One metric with its samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// Which metric.
+    pub metric: &'static Metric,
+    /// Its samples.
+    pub samples: Vec<Sample>,
+}
+
+/// Makes the answer to a scrape. Remembers what it has shown, so that counters never go back.
+#[derive(Debug)]
+pub struct Exporter {
+    series_max: usize,
+    others: Mutex<Others>,
+}
+
+impl Exporter {
+    /// An exporter that shows at most `series_max` RDDs by name, over all executors.
+    #[must_use]
+    pub fn new(series_max: usize) -> Self {
+        Self {
+            series_max,
+            others: Mutex::default(),
+        }
+    }
+
+    /// The answer to one scrape: content type and text.
+    ///
+    /// # Errors
+    /// When the text cannot be written.
+    pub fn scrape(
+        &self,
+        shared: &Shared,
+        accept: &str,
+    ) -> Result<(&'static str, String), fmt::Error> {
+        let families = {
+            // Held over the snapshot, so that two scrapes at a time see the counters in order.
+            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            collect::families(shared, &mut others, self.series_max)
+        };
+        Ok(if wants_openmetrics(accept) {
+            (OPENMETRICS, open_metrics(families)?)
+        } else {
+            (TEXT, text::render(&families))
+        })
+    }
+}
+
+/// Whether an `Accept` header prefers OpenMetrics. Without a preference the older text is given, which everything
+/// reads.
+fn wants_openmetrics(accept: &str) -> bool {
+    let quality = |wanted: &str| {
+        accept
+            .split(',')
+            .filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                (parts.next()? == wanted).then(|| {
+                    parts
+                        .find_map(|part| part.strip_prefix("q="))
+                        .map_or(1.0, |q| q.parse::<f64>().unwrap_or(0.0))
+                })
+            })
+            .fold(0.0, f64::max)
+    };
+    let open = quality("application/openmetrics-text");
+    open > 0.0 && open >= quality("text/plain")
+}
+
+/// The families as a collector of the client library, which writes OpenMetrics.
+#[derive(Debug)]
+struct Snapshot(Vec<Family>);
+
+impl prometheus_client::collector::Collector for Snapshot {
+    fn encode(
+        &self,
+        mut encoder: prometheus_client::encoding::DescriptorEncoder<'_>,
+    ) -> fmt::Result {
+        use prometheus_client::encoding::EncodeMetric;
+        use prometheus_client::metrics::MetricType;
+        use prometheus_client::metrics::counter::ConstCounter;
+        use prometheus_client::metrics::gauge::ConstGauge;
+
+        for Family { metric, samples } in self.0.iter().filter(|family| !family.samples.is_empty())
+        {
+            let kind = match metric.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Info => MetricType::Info,
+            };
+            // The format adds the suffixes of counters and infos itself.
+            let name = metric
+                .name
+                .trim_end_matches("_total")
+                .trim_end_matches("_info");
+            let mut family = encoder.encode_descriptor(name, metric.help, None, kind)?;
+            for (values, value) in samples {
+                let labels: Vec<(&str, &str)> = metric
+                    .labels
+                    .iter()
+                    .zip(values)
+                    .map(|(name, value)| (*name, value.as_str()))
+                    .collect();
+                if metric.kind == Kind::Info {
+                    // The labels are the information; one family may have several.
+                    family.encode_info(&labels)?;
+                    continue;
+                }
+                let sample = family.encode_family(&labels)?;
+                match (metric.kind, value) {
+                    (Kind::Counter, Value::Whole(value)) => {
+                        ConstCounter::new(*value).encode(sample)?
+                    }
+                    (Kind::Counter, Value::Real(value)) => {
+                        ConstCounter::new(*value).encode(sample)?
+                    }
+                    (_, Value::Whole(value)) => ConstGauge::new(*value).encode(sample)?,
+                    (_, Value::Real(value)) => ConstGauge::new(*value).encode(sample)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_metrics(families: Vec<Family>) -> Result<String, fmt::Error> {
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(Snapshot(families)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// The document that describes every metric.
+#[must_use]
+pub fn document() -> String {
+    table::document(METRICS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The row `rdd_id="other"`: RDDs without series of their own, as counters that never go back.
+//!
+//! Which RDDs have their own series changes from scrape to scrape. If "other" were the sum of the rest, it would
+//! fall whenever an RDD leaves it, and Prometheus would take that for a restart and count all of it again. So
+//! "other" takes in growth: of all faults of an executor since the last scrape, what did not grow in a series of
+//! its own grew in "other".
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use smtt_common::counter::FaultCounters;
+use smtt_model::attribute::RddKey;
+
+/// What was shown of one executor at the last scrape.
+#[derive(Debug, Default)]
+struct Shown {
+    total: FaultCounters,
+    rdds: HashMap<RddKey, FaultCounters>,
+    dropped: HashSet<RddKey>,
+    other: FaultCounters,
+}
+
+/// What was shown of all executors, and RDDs that ever were in "other".
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    executors: BTreeMap<u64, Shown>,
+    /// RDDs that have shared the row since the start.
+    pub(super) dropped: u64,
+}
+
+/// `now - before`, of each part.
+fn growth(now: &FaultCounters, before: &FaultCounters) -> FaultCounters {
+    FaultCounters {
+        read: now.read.saturating_sub(before.read),
+        write: now.write.saturating_sub(before.write),
+        unknown: now.unknown.saturating_sub(before.unknown),
+        major: now.major.saturating_sub(before.major),
+    }
+}
+
+fn at_least(now: &FaultCounters, before: &FaultCounters) -> bool {
+    now.read >= before.read
+        && now.write >= before.write
+        && now.unknown >= before.unknown
+        && now.major >= before.major
+}
+
+impl Others {
+    /// Forgets executors that are not there any more.
+    pub(super) fn keep(&mut self, executors: &BTreeSet<u64>) {
+        self.executors.retain(|key, _| executors.contains(key));
+    }
+
+    /// Takes in one executor: all its faults, each of its RDDs, and which of these have their own series. Returns
+    /// the counters of its "other" row.
+    pub(super) fn update(
+        &mut self,
+        executor: u64,
+        total: FaultCounters,
+        rdds: &[(RddKey, FaultCounters)],
+        named: &HashSet<RddKey>,
+    ) -> FaultCounters {
+        let shown = self.executors.entry(executor).or_default();
+        let mut rest = growth(&total, &shown.total);
+        for (rdd, faults) in rdds {
+            if named.contains(rdd) {
+                // A row that is smaller than it was has been folded and made anew.
+                let before = shown
+                    .rdds
+                    .get(rdd)
+                    .filter(|before| at_least(faults, before))
+                    .copied()
+                    .unwrap_or_default();
+                rest = growth(&rest, &growth(faults, &before));
+            } else if shown.dropped.insert(*rdd) {
+                self.dropped += 1;
+            }
+        }
+        shown
+            .dropped
+            .retain(|rdd| rdds.iter().any(|(known, _)| known == rdd));
+        shown.total = total;
+        shown.rdds = rdds.iter().copied().collect();
+        shown.other.read += rest.read;
+        shown.other.write += rest.write;
+        shown.other.unknown += rest.unknown;
+        shown.other.major += rest.major;
+        shown.other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(read: u64) -> FaultCounters {
+        FaultCounters {
+            read,
+            ..FaultCounters::default()
+        }
+    }
+
+    const A: RddKey = RddKey::Id(1);
+    const B: RddKey = RddKey::Id(2);
+
+    #[test]
+    fn other_never_goes_back_and_growth_counts_once() {
+        let mut others = Others::default();
+        let named = |rdd| HashSet::from([rdd]);
+        assert_eq!(
+            others
+                .update(1, reads(15), &[(A, reads(10)), (B, reads(5))], &named(A))
+                .read,
+            5
+        );
+        // B overtakes A: A's series ends at 10, what it does next is in "other".
+        assert_eq!(
+            others
+                .update(1, reads(40), &[(A, reads(12)), (B, reads(28))], &named(B))
+                .read,
+            7
+        );
+        // Back again.
+        assert_eq!(
+            others
+                .update(1, reads(50), &[(A, reads(20)), (B, reads(30))], &named(A))
+                .read,
+            9
+        );
+        assert_eq!(others.dropped, 2);
+    }
+
+    #[test]
+    fn folding_a_row_moves_nothing_that_was_shown() {
+        let mut others = Others::default();
+        let named = HashSet::from([A]);
+        assert_eq!(
+            others.update(1, reads(10), &[(A, reads(10))], &named).read,
+            0
+        );
+        // A was folded into the overflow row after 3 more, and started again with 2.
+        let rows = [(A, reads(2)), (RddKey::Overflow, reads(13))];
+        assert_eq!(others.update(1, reads(15), &rows, &named).read, 3);
+    }
+}

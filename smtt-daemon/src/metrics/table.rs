@@ -1,0 +1,233 @@
+//! Every metric as data: the exporter, docs/METRICS.md and the tests all take names, labels and help from here.
+
+/// Kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows while its row lives.
+    Counter,
+    /// A value now.
+    Gauge,
+    /// Always 1; the labels are the information.
+    Info,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Full name.
+    pub name: &'static str,
+    /// Kind.
+    pub kind: Kind,
+    /// Labels in order.
+    pub labels: &'static [&'static str],
+    /// One sentence without a full stop.
+    pub help: &'static str,
+    /// When there is no series.
+    pub absent: &'static str,
+}
+
+const RDD_LABELS: &[&str] = &["application_id", "executor_id", "rdd_id", "rdd_name"];
+const RDD_NODE_LABELS: &[&str] = &[
+    "application_id",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+    "node",
+];
+
+/// Of which cycles a ratio is (`rdd`: the RDD's own, `executor`: all of the executor), and since when (`1m`: of the last
+/// minute, `life`: since the RDD was first seen).
+const RATIO_LABELS: &[&str] = &[
+    "application_id",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+    "cycles_of",
+    "window",
+];
+const EVENT_LABELS: &[&str] = &["role", "event", "turn"];
+
+macro_rules! metrics {
+    ($($konst:ident $name:literal $kind:ident $labels:expr, $help:literal, $absent:literal;)+) => {
+        $(#[doc = $help] pub const $konst: &Metric = &Metric { name: $name, kind: Kind::$kind, labels: $labels, help: $help, absent: $absent };)+
+        /// Every metric, in the order in which they are written.
+        pub const METRICS: &[&Metric] = &[$($konst),+];
+    };
+}
+
+metrics! {
+    BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
+        "Version of the daemon and how its kernel side was built", "";
+    PROBE_UP "smtt_probe_up" Gauge &["probe"],
+        "Whether a probe is attached by any of its hooks", "the probe is not needed, switched off, or for counters that the machine does not have";
+    EVENTS_ATTEMPTED "smtt_events_attempted_total" Counter &["hop"],
+        "Records that came to a hop on their way from the executors to the state", "no slot file is open (hop marker)";
+    EVENTS_LOST "smtt_events_lost_total" Counter &["hop", "cause"],
+        "Records that a hop did not pass on, by cause", "nothing was lost for that cause";
+    LEDGER_CONSISTENT "smtt_ledger_consistent" Gauge &["hop"],
+        "Whether records attempted at a hop equal those delivered, lost and in flight", "no slot file is open (hop marker)";
+    EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "application_name", "executor_id"],
+        "An executor that is known on this worker", "";
+    EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "executor_id"],
+        "Whether the executor's process lives", "the executor died longer ago than the retention";
+    EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "executor_id", "attribution"],
+        "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
+    EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
+        "Page faults of an executor without a context, by class of the thread", "there were none of that class";
+    EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "executor_id"],
+        "Threads of an executor that found no free slot, so that what they do has no context", "the executor's slot file is not open";
+    EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
+        "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "there were no such samples";
+    RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
+        "Page faults of loads in contexts that name the RDD", "reads and writes are not told apart on this machine";
+    RDD_WRITE "smtt_rdd_page_faults_write_total" Counter RDD_LABELS,
+        "Page faults of stores in contexts that name the RDD", "reads and writes are not told apart on this machine";
+    RDD_UNKNOWN "smtt_rdd_page_faults_unknown_access_total" Counter RDD_LABELS,
+        "Page faults in contexts that name the RDD whose hook cannot tell loads from stores", "all faults could be told apart";
+    RDD_MAJOR "smtt_rdd_page_faults_major_total" Counter RDD_LABELS,
+        "Page faults that needed I/O in contexts that name the RDD (a part of the others)", "major faults are not counted on this machine";
+    RDD_STORAGE "smtt_rdd_storage_memory_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks in the executor's memory, as Spark accounts for them", "";
+    RDD_EXECUTION "smtt_rdd_execution_memory_bytes" Gauge RDD_LABELS,
+        "Bytes of live execution memory that was allocated while the RDD was current", "";
+    RDD_CACHED "smtt_rdd_partitions_cached" Gauge RDD_LABELS,
+        "Partitions of the RDD in the executor's memory", "work of no RDD";
+    RDD_NODE "smtt_rdd_memory_node_bytes" Gauge RDD_NODE_LABELS,
+        "Bytes of the RDD's blocks and execution memory that are in memory, by NUMA node, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_HUGE "smtt_rdd_memory_huge_page_bytes" Gauge RDD_LABELS,
+        "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+    RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+    RDD_SAMPLED "smtt_rdd_sampled_objects" Gauge RDD_LABELS,
+        "Objects of the RDD's blocks that were looked at: blocks stored as objects have no contiguous bytes, and the next three are estimated from these objects. They are in none of the figures in bytes above", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+    RDD_SAMPLED_NODE "smtt_rdd_sampled_node_ratio" Gauge RDD_NODE_LABELS,
+        "Of the RDD's blocks of objects that are in memory, the share by NUMA node, estimated from sampled objects, 0 to 1", "as above, or no node could be told";
+    RDD_SAMPLED_HUGE "smtt_rdd_sampled_huge_page_ratio" Gauge RDD_LABELS,
+        "The same: the share on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+    RDD_SAMPLED_SWAPPED "smtt_rdd_sampled_swapped_ratio" Gauge RDD_LABELS,
+        "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+    RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
+        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[resolve] hotness is not \"damon\", DAMON is not there or not free, or no address of it is known";
+    RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
+        "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "as above";
+    RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
+        "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "no read began where both nodes are known";
+    RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,
+        "Bytes of the RDD's blocks that were read by CPUs of another NUMA node than the one that they were on", "no read began where both nodes are known";
+    RDD_REMOTE_RATIO "smtt_rdd_remote_access_ratio" Gauge RDD_LABELS,
+        "Share of these in both, since the RDD was first seen", "no read began where both nodes are known";
+    RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
+        "Pages that were looked at to find out where they are", "[resolve] pages_per_second is 0";
+    RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],
+        "CPU time for it in seconds", "[resolve] pages_per_second is 0";
+    RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
+        "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
+    RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
+        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[resolve] pages_per_second is 0";
+    EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
+        "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
+    RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+    RDD_WALK_WRITE "smtt_rdd_page_walk_write_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for a write under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+    RDD_WALK "smtt_rdd_page_walk_cycles_total" Counter RDD_LABELS,
+        "Cycles with a page walk for data under way in contexts that name the RDD, reads and writes together, sampled", "the processor counts them apart, or not at all";
+    RDD_OCCUPANCY_READ "smtt_rdd_page_walk_read_occupancy_total" Counter RDD_LABELS,
+        "Page walks for reads in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_WRITE "smtt_rdd_page_walk_write_occupancy_total" Counter RDD_LABELS,
+        "Page walks for writes in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY "smtt_rdd_page_walk_occupancy_total" Counter RDD_LABELS,
+        "Page walks for data in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles or tells reads from writes, or none of it";
+    RDD_MISSES_READ "smtt_rdd_dtlb_read_misses_total" Counter RDD_LABELS,
+        "Reads that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+    RDD_MISSES_WRITE "smtt_rdd_dtlb_write_misses_total" Counter RDD_LABELS,
+        "Writes that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+    RDD_MISSES "smtt_rdd_dtlb_misses_total" Counter RDD_LABELS,
+        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "reads and writes are counted apart, or nothing is";
+    RDD_WALK_SAMPLES "smtt_rdd_page_walk_samples_total" Counter RDD_LABELS,
+        "Samples of page walks in contexts that name the RDD", "page walks are not measured on this machine";
+    RDD_WALK_READ_RATIO "smtt_rdd_page_walk_read_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for a read of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+    RDD_WALK_WRITE_RATIO "smtt_rdd_page_walk_write_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for a write of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+    RDD_WALK_RATIO "smtt_rdd_page_walk_ratio" Gauge RATIO_LABELS,
+        "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts them apart, or not at all";
+    RDD_WALK_READ_ESTIMATED "smtt_rdd_page_walk_read_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for a read of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+    RDD_WALK_WRITE_ESTIMATED "smtt_rdd_page_walk_write_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for a write of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+    RDD_WALK_ESTIMATED "smtt_rdd_page_walk_estimated_ratio" Gauge RATIO_LABELS,
+        "Estimate of the share of cycles with a page walk for data of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted or reads and writes apart, or the cost of a walk is not known";
+    RDD_OCCUPANCY_READ_RATIO "smtt_rdd_page_walk_read_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for reads of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_WRITE_RATIO "smtt_rdd_page_walk_write_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for writes of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+    RDD_OCCUPANCY_RATIO "smtt_rdd_page_walk_occupancy_per_cycle" Gauge RATIO_LABELS,
+        "Page walks for data of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles or tells reads from writes, or none of it";
+    WALK_COUNTED "smtt_page_walk_event_counted_total" Counter EVENT_LABELS,
+        "What the counters of the whole machine say of a sampled event", "page walks are not measured on this machine";
+    WALK_SAMPLED "smtt_page_walk_event_sampled_total" Counter EVENT_LABELS,
+        "What the samples of the whole machine say of the same event", "page walks are not measured on this machine";
+    WALK_ENABLED "smtt_page_walk_event_enabled_seconds_total" Counter EVENT_LABELS,
+        "Seconds for which a sampled event was meant to count, added up over CPUs", "page walks are not measured on this machine";
+    WALK_RUNNING "smtt_page_walk_event_running_seconds_total" Counter EVENT_LABELS,
+        "Seconds for which it had a counter; less where others want the counters too, and nothing is scaled up for it", "page walks are not measured on this machine";
+    WALK_COST "smtt_page_walk_calibrated_cycles" Gauge &["access"],
+        "Cycles that a page walk costs here, as calibrated, for estimates", "walk cycles are counted, or the cost of a walk is not known";
+    SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
+        "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
+    TRACE_UP "smtt_trace_up" Gauge &[],
+        "Whether trace records can be written to their folder", "no trace records are written";
+    TRACE_BYTES "smtt_trace_disk_bytes" Gauge &[],
+        "Bytes of the finished trace segments in the folder", "no trace records are written";
+    TRACE_SEGMENTS "smtt_trace_segments_total" Counter &[],
+        "Trace segments that were finished", "no trace records are written";
+    TRACE_SEGMENTS_REMOVED "smtt_trace_segments_removed_total" Counter &[],
+        "Finished trace segments that were removed to keep within the bound of the disk", "no trace records are written";
+    EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
+        "Executors that found no room in the daemon's table", "";
+    PROCESS_CPU "process_cpu_seconds_total" Counter &[],
+        "User and system CPU time of the daemon in seconds", "it could not be read";
+    PROCESS_RSS "process_resident_memory_bytes" Gauge &[],
+        "Resident memory of the daemon in bytes", "it could not be read";
+    BPF_MEMORY "smtt_bpf_memory_bytes" Gauge &[],
+        "Memory of the daemon's eBPF programs and maps in bytes", "it could not be read";
+    SCRAPE_DURATION "smtt_scrape_duration_seconds" Gauge &[],
+        "Time that making this answer took in seconds", "";
+}
+
+/// The document that describes the metrics.
+#[must_use]
+pub fn document(metrics: &[&Metric]) -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         <!-- Generated from smtt-daemon/src/metrics/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon -->\n\n\
+         Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
+         * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" says when.\n\
+         * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
+         * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one, those with most memory touched (page faults times 4096 bytes) and held. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
+         * Counters of an executor end when it has been dead for `[retention] executors`.\n\
+         * Reads and writes are the hardware's: reading an RDD can cause write faults (its objects are new memory).\n\n\
+         | metric | kind | labels | what it is | no series when |\n|---|---|---|---|---|\n",
+    );
+    for metric in metrics {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Info => "info",
+        };
+        let labels: Vec<String> = metric
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        text.push_str(&format!(
+            "| `{}` | {kind} | {} | {} | {} |\n",
+            metric.name,
+            labels.join(", "),
+            metric.help.replace('|', "\\|"),
+            metric.absent
+        ));
+    }
+    text
+}

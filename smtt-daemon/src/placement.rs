@@ -1,0 +1,295 @@
+//! The resolver: where the bytes of blocks and of execution memory are. Virtual address -> in memory, swapped or never
+//! touched; page size; NUMA node.
+//!
+//! It works on a thread of its own, in rounds, within a [`Budget`] of pages and CPU time per second. An executor with
+//! more pages than its share is sampled: as many pages as the share allows, evenly spread from a random start. It
+//! never walks a whole process, never reads `smaps`, holds no lock of the state while it looks, and asks the kernel
+//! about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long for it.
+//!
+//! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
+//! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
+//! away. Where the marker does not count collections, such addresses are those that it told last.
+//! How often pages are touched is not looked at here: [`crate::hotness`] does, where the kernel offers it.
+
+mod budget;
+mod look;
+mod mappings;
+mod sample;
+mod watch;
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use smtt_common::settings::executor_pid;
+
+use self::look::{LookError, Process};
+
+pub use self::budget::Budget;
+pub(crate) use self::sample::shares;
+use smtt_config::ResolveSettings;
+use smtt_machine::clock::now_boot_ns;
+use smtt_machine::pages::Machine;
+use smtt_model::state::{ResolveCounts, Resolved, Seen, Targets};
+
+use self::sample::{Runs, pages_of};
+use self::watch::Watch;
+use crate::shared::Shared;
+
+/// Most pages that the kernel is asked about at a time.
+pub const SLICE: u64 = 256;
+/// Longest sleep before the resolver looks whether the daemon stops.
+const NAP: Duration = Duration::from_millis(250);
+/// CPU time of looking at one page before any was measured, in nanoseconds.
+const PAGE_NS: f64 = 500.0;
+/// Weight of the last round in the running mean of that.
+const WEIGHT: f64 = 0.25;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Resolver {
+    settings: ResolveSettings,
+    machine: Arc<Machine>,
+    budget: Budget,
+    /// What looking at one page takes, in nanoseconds of CPU time.
+    page_ns: f64,
+    random: u64,
+    counts: ResolveCounts,
+}
+
+/// CPU time of this thread in nanoseconds.
+fn cpu_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map(|time| Duration::from(time).as_nanos() as u64)
+        .unwrap_or(0)
+}
+
+impl Resolver {
+    /// A resolver that looks as this machine allows.
+    #[must_use]
+    pub fn new(settings: ResolveSettings) -> Self {
+        Self::with(settings, Machine::find())
+    }
+
+    /// A resolver that looks in a given way.
+    #[must_use]
+    pub fn with(settings: ResolveSettings, machine: Machine) -> Self {
+        let now_ns = now_boot_ns();
+        Self {
+            budget: Budget::new(
+                settings.pages_per_second,
+                settings.milliseconds_per_second.saturating_mul(1_000_000),
+                now_ns,
+            ),
+            settings,
+            machine: Arc::new(machine),
+            page_ns: PAGE_NS,
+            // Any odd number that differs from start to start.
+            random: now_ns | 1,
+            counts: ResolveCounts::default(),
+        }
+    }
+
+    /// What it has done since the start.
+    #[must_use]
+    pub const fn counts(&self) -> ResolveCounts {
+        self.counts
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Pages that one round may look at: what it may by their number and by their time, in one interval.
+    fn round_pages(&self) -> u64 {
+        let by_number = self.settings.pages_per_second as f64;
+        let by_time = self.settings.milliseconds_per_second as f64 * 1e6 / self.page_ns.max(1.0);
+        (by_number.min(by_time) * self.settings.interval.as_secs_f64()).max(1.0) as u64
+    }
+
+    /// Waits until the budget allows more; false when the daemon stops.
+    fn wait(&mut self, stopped: &dyn Fn() -> bool) -> bool {
+        loop {
+            if stopped() {
+                return false;
+            }
+            let wait = self.budget.wait_ns(now_boot_ns());
+            if wait == 0 {
+                return true;
+            }
+            sleep(Duration::from_nanos(wait).min(NAP));
+        }
+    }
+
+    /// Looks once at every executor, as far as the budget allows.
+    pub fn round(&mut self, shared: &Shared, stopped: &dyn Fn() -> bool) {
+        let before = self.counts;
+        let executors = shared.state().to_resolve();
+        let needs: Vec<u64> = executors
+            .iter()
+            // A range has a part in one page more than its bytes need, at most.
+            .map(|(_, bytes)| {
+                (bytes / self.machine.page_bytes)
+                    .saturating_mul(2)
+                    .saturating_add(64)
+            })
+            .collect();
+        let shares = shares(&needs, self.round_pages());
+        for ((executor, _), share) in executors.into_iter().zip(shares) {
+            if !self.wait(stopped) {
+                return;
+            }
+            let start = cpu_ns();
+            let targets = shared.state().targets(executor);
+            self.spend(0, cpu_ns().saturating_sub(start));
+            if targets.ranges.is_empty() {
+                continue;
+            }
+            self.counts.looks += 1;
+            match self.look(shared, executor, &targets, share, stopped) {
+                Ok(Some(resolved)) => {
+                    let unmapped = resolved.owners.iter().map(|(_, seen)| seen.unmapped_bytes);
+                    self.counts.unmapped_bytes = self
+                        .counts
+                        .unmapped_bytes
+                        .saturating_add(unmapped.fold(0, u64::saturating_add));
+                    shared.state().resolved(executor, resolved);
+                }
+                Ok(None) => return,
+                Err(LookError::Ended) => self.counts.ended += 1,
+                Err(error) => {
+                    self.counts.refused += 1;
+                    tracing::debug!(
+                        pid = executor_pid(executor),
+                        "where the executor's pages are is not known: {error}"
+                    );
+                }
+            }
+        }
+        let pages = self.counts.pages - before.pages;
+        if pages > 0 {
+            let page_ns = (self.counts.cpu_ns - before.cpu_ns) as f64 / pages as f64;
+            self.page_ns += WEIGHT * (page_ns - self.page_ns);
+        }
+        shared.state().set_resolve_counts(self.counts);
+    }
+
+    fn spend(&mut self, pages: u64, cpu_ns: u64) {
+        self.budget.spend(pages, cpu_ns);
+        self.counts.pages += pages;
+        self.counts.cpu_ns += cpu_ns;
+    }
+
+    /// Looks at one executor; `None` when the daemon stops.
+    fn look(
+        &mut self,
+        shared: &Shared,
+        executor: u64,
+        targets: &Targets,
+        share: u64,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Resolved>, LookError> {
+        let time_ns = now_boot_ns();
+        let random = self.random();
+        // A slice is never more than what a tenth of a second may take.
+        let slice = SLICE.min(self.settings.pages_per_second / 10).max(1);
+        let page_bytes = self.machine.page_bytes;
+        let mut seen = vec![Seen::default(); targets.owners.len()];
+        for range in &targets.ranges {
+            let pages = &mut seen[range.owner].pages;
+            *pages = pages.saturating_add(pages_of(range.address, range.length, page_bytes).1);
+        }
+        let mut process = Process::open(
+            Arc::clone(&self.machine),
+            executor_pid(executor),
+            executor >> 32,
+        )?;
+        let begun = || shared.collections_begun(executor);
+        let mut watch = Watch::new(shared, executor, targets, &begun);
+        let mut runs = Runs::new(targets, page_bytes, share, random);
+        loop {
+            if !self.wait(stopped) {
+                return Ok(None);
+            }
+            let start = cpu_ns();
+            let (mut pages, mut looked) = (0, 0);
+            watch.begin();
+            while pages < slice
+                && let Some(run) = runs.next(slice - pages)
+            {
+                pages += run.pages;
+                if watch.admits(run, &seen) {
+                    looked += run.pages;
+                    if self.settings.frames {
+                        process.frames(targets, run, &mut seen);
+                    }
+                    process.look(targets, run, &mut seen)?;
+                }
+            }
+            process.ask_nodes(&mut seen)?;
+            if !watch.end(&mut seen) {
+                self.counts.discarded += 1;
+            }
+            self.spend(looked, cpu_ns().saturating_sub(start));
+            if pages == 0 {
+                break;
+            }
+        }
+        let start = cpu_ns();
+        let remapped = process.remapped(targets)?;
+        self.spend(0, cpu_ns().saturating_sub(start));
+        if !process.is_there() {
+            return Err(LookError::Ended);
+        }
+        Ok(Some(Resolved {
+            time_ns,
+            page_bytes,
+            sizes_by: process.sizes_by,
+            owners: targets
+                .owners
+                .iter()
+                .copied()
+                .zip(seen)
+                .zip(remapped)
+                .filter_map(|(owner, remapped)| (!remapped).then_some(owner))
+                .collect(),
+        }))
+    }
+}
+
+/// Starts the resolver on a thread of its own, which ends with the daemon; nothing where it is switched off.
+pub fn spawn(
+    settings: ResolveSettings,
+    shared: Arc<Shared>,
+    stopped: impl Fn() -> bool + Send + 'static,
+) {
+    if settings.pages_per_second == 0 {
+        tracing::info!("where pages are is not looked at: [resolve] pages_per_second is 0");
+        return;
+    }
+    let work = move || {
+        let mut resolver = Resolver::new(settings);
+        tracing::debug!(machine = ?resolver.machine, "looking where pages are");
+        while !stopped() {
+            let start = Instant::now();
+            resolver.round(&shared, &stopped);
+            while !stopped() {
+                let left = settings.interval.saturating_sub(start.elapsed());
+                if left.is_zero() {
+                    break;
+                }
+                sleep(left.min(NAP));
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name("smtt-resolve".into())
+        .spawn(work)
+    {
+        tracing::error!("where pages are is not looked at: no thread for it: {error}");
+    }
+}

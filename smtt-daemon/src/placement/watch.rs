@@ -1,0 +1,240 @@
+//! Whether what is looked at on the Java heap is still where it was told to be.
+
+use std::collections::HashSet;
+
+use smtt_model::state::{Mark, Seen, Targets};
+
+use super::sample::Run;
+use crate::shared::Shared;
+
+/// Follows the collections of one executor during one look.
+pub struct Watch<'look> {
+    shared: &'look Shared,
+    executor: u64,
+    targets: &'look Targets,
+    /// How many collections have begun by now; `None` where that is not to be had.
+    begun: &'look dyn Fn() -> Option<u64>,
+    /// The collection after which the addresses are right; `None` where collections are not counted.
+    after: Option<u64>,
+    /// Whether nothing has moved when the slice began.
+    open: bool,
+    /// Of each owner, whether it is still where it was when the look began.
+    valid: Vec<bool>,
+    /// What had been seen, before this slice, of owners on the heap that it looked at.
+    before: Vec<(usize, Seen)>,
+}
+
+impl<'look> Watch<'look> {
+    /// Before the first slice of a look.
+    pub fn new(
+        shared: &'look Shared,
+        executor: u64,
+        targets: &'look Targets,
+        begun: &'look dyn Fn() -> Option<u64>,
+    ) -> Self {
+        Self {
+            shared,
+            executor,
+            targets,
+            begun,
+            after: targets.collection,
+            open: true,
+            valid: vec![true; targets.owners.len()],
+            before: Vec::new(),
+        }
+    }
+
+    fn collected(&self, after: u64) -> bool {
+        (self.begun)() != Some(after)
+    }
+
+    /// Before a slice.
+    pub fn begin(&mut self) {
+        self.before.clear();
+        let Some(after) = self.after else {
+            return;
+        };
+        self.open = !self.collected(after);
+        if self.open {
+            return;
+        }
+        // Whatever is where it was after the new addresses were told can still be looked at.
+        let state = self.shared.state();
+        let Some(now) = state.current_collection(self.executor) else {
+            return;
+        };
+        let targets = state.targets(self.executor);
+        drop(state);
+        let marks: HashSet<Mark> = targets.owners.into_iter().collect();
+        for (valid, mark) in self.valid.iter_mut().zip(&self.targets.owners) {
+            *valid &= marks.contains(mark);
+        }
+        self.after = Some(now);
+        self.open = !self.collected(now);
+    }
+
+    /// Whether a run may be looked at; remembers what had been seen of its owner.
+    pub fn admits(&mut self, run: Run, seen: &[Seen]) -> bool {
+        let Some(range) = self.targets.ranges.get(run.range) else {
+            return false;
+        };
+        if self.after.is_none() || !self.targets.on_heap[range.owner] {
+            return true;
+        }
+        if !self.open || !self.valid[range.owner] {
+            return false;
+        }
+        if self.before.iter().all(|(owner, _)| *owner != range.owner) {
+            self.before.push((range.owner, seen[range.owner].clone()));
+        }
+        true
+    }
+
+    /// After a slice: takes back what was seen of the heap if a collection came in between; whether none did.
+    pub fn end(&mut self, seen: &mut [Seen]) -> bool {
+        let Some(after) = self.after.filter(|_| !self.before.is_empty()) else {
+            return true;
+        };
+        if !self.collected(after) {
+            return true;
+        }
+        for (owner, before) in self.before.drain(..) {
+            seen[owner] = before;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use smtt_common::context::HeapAddresses;
+
+    use super::*;
+    use smtt_model::decode::{BlockFact, Event, Fact};
+    use smtt_model::state::Limits;
+
+    use crate::shared::DaemonInfo;
+
+    const EXECUTOR: u64 = (7 << 32) | 1;
+
+    fn tell(shared: &Shared, fact: Fact) {
+        shared.state().apply(Event {
+            time_ns: 1,
+            executor: EXECUTOR,
+            pid: 1,
+            tid: 1,
+            fact,
+        });
+    }
+
+    /// After so many collections everything was told.
+    fn settled(shared: &Shared, collection: u64) {
+        shared
+            .state()
+            .set_collections(EXECUTOR, HeapAddresses::FOLLOWED, collection);
+        tell(
+            shared,
+            Fact::AddressesTold {
+                collection,
+                moved_facts: 0,
+            },
+        );
+    }
+
+    fn stored(shared: &Shared, partition: u32, on_heap: bool, address: u64) {
+        let fact = BlockFact {
+            block_id: format!("rdd_7_{partition}"),
+            rdd_id: Some(7),
+            partition: Some(partition),
+            size_bytes: 4096,
+            serialized: true,
+            on_heap,
+            range_total: 1,
+            ranges: vec![(address, 4096)],
+            ..BlockFact::default()
+        };
+        tell(shared, Fact::BlockStored(Box::new(fact)));
+    }
+
+    fn shared() -> Shared {
+        let info = DaemonInfo {
+            version: String::new(),
+            kernel_side: String::new(),
+            telemetry_path: String::new(),
+            series_max: 1,
+            doctor: Vec::new,
+        };
+        Shared::new(info, Limits::default())
+    }
+
+    /// A slice that looks at every range; whether each was admitted, in the order of their addresses.
+    fn slice(watch: &mut Watch<'_>, targets: &Targets, seen: &mut [Seen]) -> Vec<bool> {
+        watch.begin();
+        let mut order: Vec<usize> = (0..targets.ranges.len()).collect();
+        order.sort_by_key(|index| targets.ranges[*index].address);
+        order
+            .into_iter()
+            .map(|range| {
+                let run = Run {
+                    range,
+                    address: targets.ranges[range].address,
+                    pages: 1,
+                };
+                let admitted = watch.admits(run, seen);
+                if admitted {
+                    seen[targets.ranges[range].owner].looked_pages += 1;
+                }
+                admitted
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_was_seen_of_the_heap_with_a_collection_in_between_is_thrown_away() {
+        let shared = shared();
+        stored(&shared, 0, true, 0x1000);
+        stored(&shared, 1, true, 0x4000);
+        stored(&shared, 2, false, 0x9000);
+        settled(&shared, 3);
+        let targets = shared.state().targets(EXECUTOR);
+        assert_eq!((targets.owners.len(), targets.collection), (3, Some(3)));
+        let collections = Cell::new(3);
+        let begun = || Some(collections.get());
+        let mut watch = Watch::new(&shared, EXECUTOR, &targets, &begun);
+        let mut seen = vec![Seen::default(); 3];
+        let looked = |seen: &[Seen]| seen.iter().map(|seen| seen.looked_pages).sum::<u64>();
+
+        assert_eq!(slice(&mut watch, &targets, &mut seen), [true, true, true]);
+        assert!(watch.end(&mut seen));
+        assert_eq!(looked(&seen), 3);
+
+        assert_eq!(slice(&mut watch, &targets, &mut seen), [true, true, true]);
+        collections.set(4);
+        assert!(!watch.end(&mut seen));
+        assert_eq!(looked(&seen), 4, "what is off the heap stays");
+
+        assert_eq!(slice(&mut watch, &targets, &mut seen), [false, false, true]);
+        assert!(watch.end(&mut seen));
+
+        // One was moved, and all is told: the other one is still where it was.
+        stored(&shared, 1, true, 0x6000);
+        settled(&shared, 4);
+        assert_eq!(slice(&mut watch, &targets, &mut seen), [true, false, true]);
+        assert!(watch.end(&mut seen));
+    }
+
+    #[test]
+    fn nothing_of_the_heap_is_a_target_while_it_is_stale() {
+        let shared = shared();
+        stored(&shared, 0, true, 0x1000);
+        stored(&shared, 1, false, 0x9000);
+        settled(&shared, 1);
+        shared
+            .state()
+            .set_collections(EXECUTOR, HeapAddresses::FOLLOWED, 2);
+        let targets = shared.state().targets(EXECUTOR);
+        assert_eq!((targets.on_heap, targets.collection), (vec![false], None));
+    }
+}

@@ -1,0 +1,174 @@
+//! The open events of one CPU: a group, with the kernel side's program behind each event.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use smtt_machine::page_walks::{WantedGroup, WantedSlot};
+use smtt_machine::perf::{Count, Event, Of, Opening, refusal};
+
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_PERF_EVENT: u32 = 41;
+
+/// One open event.
+#[derive(Debug)]
+struct Open {
+    /// Goes first when this is dropped: the program must not run for an event that is closed.
+    _link: OwnedFd,
+    event: Event,
+    slot: usize,
+    last: Count,
+}
+
+/// The group of one CPU.
+#[derive(Debug)]
+pub struct CpuGroup {
+    /// The CPU.
+    pub cpu: u32,
+    /// The pass.
+    pub pass: usize,
+    events: Vec<Open>,
+}
+
+/// What an event of a group did since the last reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Its slot.
+    pub slot: usize,
+    /// Growth of what it counted and of its times.
+    pub growth: Count,
+}
+
+impl CpuGroup {
+    /// Opens a group on a CPU, switched off, with the program behind every event.
+    ///
+    /// # Errors
+    /// A line that names the event and says why it is refused.
+    pub fn open(
+        wanted: &WantedGroup,
+        cpu: u32,
+        slots: &[WantedSlot],
+        program: BorrowedFd<'_>,
+    ) -> Result<Self, String> {
+        let mut events: Vec<Open> = Vec::new();
+        for one in &wanted.events {
+            let slot = &slots[one.slot];
+            let named = |error: &io::Error| {
+                format!(
+                    "{} ({}) on CPU {cpu}: {}",
+                    slot.event,
+                    slot.role,
+                    refusal(error)
+                )
+            };
+            let event = Event::open(Opening {
+                event: &one.encoding,
+                of: Of::Cpu(cpu),
+                period: slot.period.events,
+                addresses: one.addresses,
+                leader: events.first().map(|open| &open.event),
+            })
+            .map_err(|error| named(&error))?;
+            let link = link(program, event.as_fd(), one.cookie).map_err(|error| {
+                format!(
+                    "{} on CPU {cpu}: the kernel does not run a program at its samples ({error}); Linux 5.15 or later does",
+                    slot.event
+                )
+            })?;
+            events.push(Open {
+                _link: link,
+                event,
+                slot: one.slot,
+                last: Count::default(),
+            });
+        }
+        Ok(Self {
+            cpu,
+            pass: wanted.pass,
+            events,
+        })
+    }
+
+    /// Switches all its events on or off.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn switch(&self, on: bool) -> io::Result<()> {
+        match self.events.first() {
+            Some(leader) if on => leader.event.enable(),
+            Some(leader) => leader.event.disable(),
+            None => Ok(()),
+        }
+    }
+
+    /// What each event did since the last reading.
+    ///
+    /// # Errors
+    /// When the kernel has given an event up.
+    pub fn read(&mut self) -> io::Result<Vec<Step>> {
+        self.events
+            .iter_mut()
+            .map(|open| {
+                let now = open.event.read()?;
+                let before = std::mem::replace(&mut open.last, now);
+                Ok(Step {
+                    slot: open.slot,
+                    growth: Count {
+                        value: now.value.saturating_sub(before.value),
+                        enabled_ns: now.enabled_ns.saturating_sub(before.enabled_ns),
+                        running_ns: now.running_ns.saturating_sub(before.running_ns),
+                    },
+                })
+            })
+            .collect()
+    }
+
+    /// Slots of its events.
+    pub fn slots(&self) -> impl Iterator<Item = usize> {
+        self.events.iter().map(|open| open.slot)
+    }
+
+    /// Changes the period of the events of a slot.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_period(&self, slot: usize, events: u64) -> io::Result<()> {
+        self.events
+            .iter()
+            .filter(|open| open.slot == slot)
+            .try_for_each(|open| open.event.set_period(events))
+    }
+}
+
+/// Puts the program behind an event, with a cookie. The descriptor holds it there.
+fn link(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
+    /// The part of the kernel's `union bpf_attr` for a link to a perf event.
+    #[repr(C)]
+    struct Link {
+        program: u32,
+        target: u32,
+        attach_type: u32,
+        flags: u32,
+        cookie: u64,
+    }
+    let link = Link {
+        program: program.as_raw_fd() as u32,
+        target: event.as_raw_fd() as u32,
+        attach_type: BPF_PERF_EVENT,
+        flags: 0,
+        cookie,
+    };
+    // SAFETY: the struct outlives the call and is laid out as the kernel's.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE,
+            &raw const link,
+            size_of::<Link>(),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

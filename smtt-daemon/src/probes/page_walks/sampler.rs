@@ -1,0 +1,343 @@
+//! Opens what is wanted, follows the CPUs and the limit, lets passes take turns, and reads totals.
+
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::maps::PerCpuArray;
+use aya::programs::PerfEvent;
+use smtt_common::walk::WalkCounters;
+use smtt_machine::page_walks::{NotMeasured, Wanted, WantedSlot};
+use smtt_machine::perf::Count;
+use smtt_model::readings::{PageWalkReadings, Slot, SlotFigure};
+use smtt_model::verdict::{PAGE_WALKS, Verdict, VerdictState};
+
+use super::super::wire::Wire;
+use super::health::{Condition, Health, Totals};
+use super::open::CpuGroup;
+
+/// Name of the kernel side's program.
+const PROGRAM: &str = "walk";
+
+/// A slot and what came of it.
+#[derive(Debug)]
+struct Counted {
+    wanted: WantedSlot,
+    total: Count,
+    health: Health,
+    condition: Condition,
+}
+
+/// The open events.
+#[derive(Debug)]
+pub struct Sampler {
+    wanted: Wanted,
+    slots: Vec<Counted>,
+    groups: Vec<CpuGroup>,
+    online: BTreeSet<u32>,
+    pass: usize,
+    turn: Duration,
+    turned: Instant,
+    read: Instant,
+}
+
+impl Sampler {
+    /// Opens everything, on all CPUs or not at all.
+    pub fn start(ebpf: &mut Ebpf, wanted: Wanted, turn: Duration) -> Result<Self, NotMeasured> {
+        let broken = |reason: String| NotMeasured {
+            state: VerdictState::Broken,
+            reason,
+        };
+        load(ebpf).map_err(|error| broken(format!("{error:#}")))?;
+        let program = program(ebpf).map_err(|error| broken(format!("{error:#}")))?;
+        let slots = wanted.slots.iter().map(|slot| Counted {
+            wanted: slot.clone(),
+            total: Count::default(),
+            health: Health::default(),
+            condition: Condition::NotYet,
+        });
+        let mut sampler = Self {
+            slots: slots.collect(),
+            groups: Vec::new(),
+            online: wanted
+                .groups
+                .iter()
+                .flat_map(|group| &group.cpus)
+                .copied()
+                .collect(),
+            pass: 0,
+            turn,
+            turned: Instant::now(),
+            read: Instant::now(),
+            wanted,
+        };
+        for cpu in sampler.online.clone() {
+            sampler.open(cpu, program).map_err(|reason| NotMeasured {
+                state: VerdictState::Unsupported,
+                reason,
+            })?;
+        }
+        sampler
+            .switch(sampler.pass, true)
+            .map_err(|error| broken(format!("the events cannot be switched on: {error}")))?;
+        Ok(sampler)
+    }
+
+    /// Opens the groups of a CPU, switched off.
+    fn open(&mut self, cpu: u32, program: BorrowedFd<'_>) -> Result<(), String> {
+        let slots: Vec<WantedSlot> = self.slots.iter().map(|slot| slot.wanted.clone()).collect();
+        let opened: Result<Vec<CpuGroup>, String> = self
+            .wanted
+            .groups
+            .iter()
+            .filter(|group| group.cpus.contains(&cpu))
+            .map(|group| CpuGroup::open(group, cpu, &slots, program))
+            .collect();
+        self.groups.extend(opened?);
+        Ok(())
+    }
+
+    fn switch(&self, pass: usize, on: bool) -> std::io::Result<()> {
+        self.groups
+            .iter()
+            .filter(|group| group.pass == pass)
+            .try_for_each(|group| group.switch(on))
+    }
+
+    /// Reads totals and does what is due: other CPUs, other periods, the next pass.
+    pub fn read(&mut self, ebpf: &Ebpf) -> anyhow::Result<PageWalkReadings> {
+        let elapsed = self.read.elapsed();
+        self.read = Instant::now();
+        let mut busiest = vec![0_u64; self.slots.len()];
+        let mut given_up = Vec::new();
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let Ok(steps) = group.read() else {
+                given_up.push(index);
+                continue;
+            };
+            for step in steps {
+                let total = &mut self.slots[step.slot].total;
+                total.value += step.growth.value;
+                total.enabled_ns += step.growth.enabled_ns;
+                total.running_ns += step.growth.running_ns;
+                busiest[step.slot] = busiest[step.slot].max(step.growth.value);
+            }
+        }
+        for index in given_up.into_iter().rev() {
+            self.groups.remove(index);
+        }
+        // After the counters: what they had is in here, but for what has no sample yet.
+        let sampled = sampled(ebpf)?;
+        self.judge(&sampled);
+        self.follow_limit(&busiest, elapsed);
+        self.take_turns();
+        Ok(PageWalkReadings {
+            contexts: Vec::new(),
+            slots: self
+                .slots
+                .iter()
+                .enumerate()
+                .map(|(index, slot)| Slot {
+                    role: slot.wanted.role,
+                    event: slot.wanted.event.clone(),
+                    quantity: slot.wanted.quantity,
+                    pass: slot.wanted.pass,
+                    period: slot.wanted.period.events,
+                    counted: slot.total.value,
+                    sampled: sampled.events[index],
+                    samples: sampled.samples[index],
+                    enabled_ns: slot.total.enabled_ns,
+                    running_ns: slot.total.running_ns,
+                    fault: slot.condition.reason().to_owned(),
+                })
+                .collect(),
+            figures: self.figures(),
+            uarch: self.wanted.uarch.clone(),
+            notes: self.wanted.notes.clone(),
+        })
+    }
+
+    /// The figures; without a ratio where the cycles are not to be trusted.
+    fn figures(&self) -> Vec<SlotFigure> {
+        let sound = |slot: usize| self.slots[slot].condition == Condition::Sound;
+        self.wanted
+            .figures
+            .iter()
+            .map(|figure| match figure.cycles {
+                Some(cycles) if !sound(cycles) => SlotFigure {
+                    cycles: None,
+                    ratio: None,
+                    ..*figure
+                },
+                _ => *figure,
+            })
+            .collect()
+    }
+
+    fn judge(&mut self, sampled: &WalkCounters) {
+        let counted: Vec<u64> = self.slots.iter().map(|slot| slot.total.value).collect();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let cpus = self
+                .groups
+                .iter()
+                .filter(|group| group.slots().any(|slot| slot == index))
+                .count();
+            slot.condition = slot.health.judge(Totals {
+                counted: slot.total.value,
+                enabled_ns: slot.total.enabled_ns,
+                running_ns: slot.total.running_ns,
+                cycles: slot.wanted.cycles.map(|cycles| counted[cycles]),
+                cpus,
+                unsampled: slot.total.value.saturating_sub(sampled.events[index]),
+                period: slot.wanted.period.events,
+                steady: slot.wanted.hardware,
+            });
+        }
+    }
+
+    /// Adapts the periods to what the busiest CPU counts in a second.
+    fn follow_limit(&mut self, busiest: &[u64], elapsed: Duration) {
+        // A reading that follows the last at once says little about a second.
+        if elapsed < Duration::from_millis(200) {
+            return;
+        }
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.wanted.pass != self.pass {
+                continue;
+            }
+            let per_second = (busiest[index] as f64 / elapsed.as_secs_f64()) as u64;
+            if !slot.wanted.period.follow(per_second) {
+                continue;
+            }
+            for group in &self.groups {
+                if let Err(error) = group.set_period(index, slot.wanted.period.events) {
+                    tracing::warn!(
+                        cpu = group.cpu,
+                        event = slot.wanted.event,
+                        "the sampling period cannot be changed: {error}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// CPUs come and go: what one counted before it went stays in the totals.
+    pub fn follow_cpus(&mut self, ebpf: &Ebpf, now: &BTreeSet<u32>) {
+        self.groups.retain(|group| now.contains(&group.cpu));
+        let new: Vec<u32> = now.difference(&self.online).copied().collect();
+        self.online.clone_from(now);
+        let Ok(program) = program(ebpf) else { return };
+        // Of several core types it is not known here which a new CPU is.
+        let one_type = self
+            .wanted
+            .groups
+            .iter()
+            .all(|group| group.cpus == self.wanted.groups[0].cpus);
+        for cpu in new {
+            if one_type {
+                for group in &mut self.wanted.groups {
+                    group.cpus.insert(cpu);
+                }
+            }
+            let opened = self.open(cpu, program).and_then(|()| {
+                self.groups
+                    .iter()
+                    .filter(|group| group.cpu == cpu && group.pass == self.pass)
+                    .try_for_each(|group| group.switch(true))
+                    .map_err(|error| error.to_string())
+            });
+            match opened {
+                Ok(()) => tracing::info!(cpu, "a CPU came: its page walks are measured too"),
+                Err(error) => {
+                    tracing::warn!("a CPU came: its page walks are not measured: {error}")
+                }
+            }
+        }
+    }
+
+    /// Lets the next pass count when it is its turn.
+    fn take_turns(&mut self) {
+        if self.wanted.passes < 2 || self.turned.elapsed() < self.turn {
+            return;
+        }
+        let next = (self.pass + 1) % self.wanted.passes;
+        let switched = self
+            .switch(self.pass, false)
+            .and_then(|()| self.switch(next, true));
+        if let Err(error) = switched {
+            tracing::warn!("events cannot take turns: {error}");
+        }
+        self.pass = next;
+        self.turned = Instant::now();
+    }
+
+    /// How it fares.
+    pub fn verdict(&self) -> Verdict {
+        let faults: Vec<String> = self
+            .slots
+            .iter()
+            .filter_map(|slot| match &slot.condition {
+                Condition::Faulty(reason) => Some(format!("{}: {reason}", slot.wanted.event)),
+                Condition::Sound | Condition::NotYet => None,
+            })
+            .collect();
+        let events: Vec<&str> = self
+            .slots
+            .iter()
+            .map(|slot| slot.wanted.event.as_str())
+            .collect();
+        Verdict {
+            name: PAGE_WALKS.into(),
+            hook: format!("perf:{}", events.join(",")),
+            verdict: if faults.is_empty() {
+                VerdictState::Ok
+            } else {
+                VerdictState::Broken
+            },
+            reason: faults.join("; "),
+        }
+    }
+}
+
+/// The verdict where nothing is measured.
+pub fn not_measured(why: &NotMeasured) -> Verdict {
+    Verdict {
+        name: PAGE_WALKS.into(),
+        hook: "perf".into(),
+        verdict: why.state,
+        reason: why.reason.clone(),
+    }
+}
+
+/// Loads the program; once.
+fn load(ebpf: &mut Ebpf) -> anyhow::Result<()> {
+    let program: &mut PerfEvent = ebpf
+        .program_mut(PROGRAM)
+        .context("the object lacks the program `walk`")?
+        .try_into()?;
+    program
+        .load()
+        .context("the kernel refuses the program that takes samples")
+}
+
+fn program(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
+    use std::os::fd::AsFd as _;
+    let program = ebpf
+        .program(PROGRAM)
+        .context("the object lacks the program `walk`")?;
+    Ok(program.fd()?.as_fd())
+}
+
+/// All samples, whoever was interrupted.
+fn sampled(ebpf: &Ebpf) -> anyhow::Result<WalkCounters> {
+    let totals = PerCpuArray::<_, Wire<WalkCounters>>::try_from(
+        ebpf.map("WALK_TOTALS").context("no table WALK_TOTALS")?,
+    )?;
+    let mut sum = WalkCounters::default();
+    for Wire(one) in totals.get(&0, 0)?.iter() {
+        sum.add(one);
+    }
+    Ok(sum)
+}

@@ -1,0 +1,364 @@
+//! Event and state -> trace record: what the fact does not carry itself is looked up before the state takes it in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smtt_common::context::Activity;
+use smtt_machine::clock::{now_boot_ns, now_unix_ns};
+use smtt_model::decode::{BlockFact, Contents, Event, Fact, PageAllocated, PageFreed, Span};
+use smtt_model::state::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
+use smtt_store::folder::partition;
+use smtt_store::record::{Kind, Physical, Record, Source};
+
+use super::Queue;
+use super::follow::Followers;
+
+/// Executors whose names are remembered; more are looked up anew.
+const SOURCES: usize = 1024;
+/// Most ranges of one record.
+const RANGES_PER_RECORD: usize = 96;
+/// What names of broadcast blocks start with.
+const BROADCAST: &str = "broadcast_";
+
+/// Where the middle task gives its events a look.
+#[derive(Debug)]
+pub struct Tap {
+    queue: Option<Queue>,
+    followers: Arc<Followers>,
+    sources: HashMap<u64, Arc<Source>>,
+    batch: Vec<Record>,
+    /// Wall clock less boot clock, in nanoseconds.
+    boot_unix_ns: u64,
+}
+
+impl Tap {
+    /// A tap that hands its records to a writer, if there is one, and to those who follow.
+    #[must_use]
+    pub fn new(queue: Option<Queue>, followers: Arc<Followers>) -> Self {
+        Self {
+            queue,
+            followers,
+            sources: HashMap::new(),
+            batch: Vec::new(),
+            boot_unix_ns: 0,
+        }
+    }
+
+    /// Before a batch of events: sees how the clocks stand to each other, which changes when the wall clock is set.
+    pub fn begin(&mut self) {
+        self.boot_unix_ns = now_unix_ns().saturating_sub(now_boot_ns());
+    }
+
+    /// Makes a record of an event if it is an access. Call it before the state takes the event in.
+    pub fn see(&mut self, state: &State, event: &Event) {
+        let executor = state.executors().get(&event.executor);
+        if matches!(
+            event.fact,
+            Fact::ExecutorDescribed(_)
+                | Fact::ProcessGone {
+                    is_executor: true,
+                    ..
+                }
+        ) {
+            self.sources.remove(&event.executor);
+        }
+        if self.queue.is_none() && !self.followers.any() {
+            return;
+        }
+        let kind = match &event.fact {
+            Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
+            Fact::BlockStored(_) => Kind::Put,
+            Fact::BlockMoved(_) => Kind::Move,
+            Fact::BlockRead(_) => Kind::Get,
+            Fact::BlockRemoved(_) => Kind::Drop,
+            Fact::PageAllocated(fact) if fact.told_again => Kind::Alive,
+            Fact::PageAllocated(_) => Kind::Allocate,
+            Fact::PageFreed(_) => Kind::Free,
+            Fact::Span(span) => Kind::Span(Activity(span.activity)),
+            _ => return,
+        };
+        let source = self.source(event.executor, executor);
+        let time_ns = self.boot_unix_ns.saturating_add(event.time_ns);
+        let mut record = Record::new(source, time_ns, kind);
+        match &event.fact {
+            Fact::BlockStored(fact) | Fact::BlockMoved(fact) => told_block(&mut record, fact),
+            Fact::BlockRead(fact) => {
+                let ids = (fact.rdd_id, fact.partition);
+                record.task_attempt_id = fact.task_attempt_id;
+                record.activity = Activity::CACHE_READ.name();
+                known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
+            }
+            Fact::BlockRemoved(fact) => {
+                let ids = (fact.rdd_id, fact.partition);
+                record.activity = fact.activity.and_then(Activity::name);
+                record.task_attempt_id =
+                    executor.and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
+                known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
+            }
+            Fact::PageAllocated(fact) => told_page(&mut record, fact),
+            Fact::PageFreed(fact) => freed_page(&mut record, fact, executor, event.time_ns),
+            Fact::Span(span) => told_span(&mut record, span),
+            _ => {}
+        }
+        if let Some(physical) = &mut record.physical {
+            // Since boot, like all that the state holds.
+            physical.time_ns = physical.time_ns.saturating_add(self.boot_unix_ns);
+        }
+        of_task(&mut record, executor);
+        let block = match &event.fact {
+            Fact::BlockRead(fact) => Some(&fact.block_id),
+            Fact::BlockRemoved(fact) => Some(&fact.block_id),
+            _ => None,
+        };
+        let block = block.and_then(|id| executor?.memory.blocks.get(id));
+        let at = self.batch.len();
+        further_ranges(&record, block, &mut self.batch);
+        self.batch.insert(at, record);
+    }
+
+    /// After a batch of events: hands its records over.
+    pub fn end(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        self.followers.show(&batch);
+        if let Some(queue) = &self.queue {
+            queue.send(batch);
+        }
+    }
+
+    fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Source> {
+        if let Some(source) = self.sources.get(&key) {
+            return Arc::clone(source);
+        }
+        let described = executor.and_then(|executor| executor.described.as_ref());
+        let text = |of: fn(&smtt_model::decode::ExecutorDescribed) -> &String| {
+            described.map_or_else(String::new, |said| of(said).clone())
+        };
+        let (application_id, host) = (text(|said| &said.application_id), text(|said| &said.host));
+        let source = Arc::new(Source {
+            partition: partition(&application_id, &host),
+            application_id,
+            host,
+            executor_id: text(|said| &said.executor_id),
+        });
+        // What has not described itself yet may do so with its next fact.
+        if described.is_some() {
+            if self.sources.len() >= SOURCES {
+                self.sources.clear();
+            }
+            self.sources.insert(key, Arc::clone(&source));
+        }
+        source
+    }
+}
+
+/// Ranges whose address is known.
+fn addressed(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    ranges
+        .filter(|(address, length)| *address != 0 && *length != 0)
+        .collect()
+}
+
+fn told_block(record: &mut Record, fact: &BlockFact) {
+    record.region = Some("storage");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.rdd_id = fact.rdd_id;
+    record.partition = fact.partition;
+    if record.kind == Kind::Put {
+        record.activity = if fact.block_id.starts_with(BROADCAST) {
+            Activity::BROADCAST.name()
+        } else {
+            Activity::CACHE_WRITE.name()
+        };
+    }
+    record.block_id = Some(fact.block_id.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    record.on_heap = Some(fact.on_heap);
+    record.serialized = Some(fact.serialized);
+    record.contents = Some(fact.contents().name());
+    record.ranges = addressed(fact.ranges.iter().copied());
+    if !record.ranges.is_empty() {
+        record.address_age_ns = Some(0);
+    }
+    record.range_first = Some(fact.range_first);
+    record.range_total = Some(fact.range_total);
+}
+
+/// What the state knows of a block that a fact names, its first ranges among it.
+fn known_block(
+    record: &mut Record,
+    block_id: &str,
+    (rdd_id, partition): (Option<u32>, Option<u32>),
+    executor: Option<&Executor>,
+    now_ns: u64,
+) {
+    record.region = Some("storage");
+    record.rdd_id = rdd_id;
+    record.partition = partition;
+    record.block_id = Some(block_id.to_owned());
+    let Some(block) = executor.and_then(|executor| executor.memory.blocks.get(block_id)) else {
+        return;
+    };
+    let Block {
+        size_bytes,
+        on_heap,
+        serialized,
+        contents,
+        range_total,
+        ranges,
+        ..
+    } = block;
+    record.size_bytes = Some(*size_bytes);
+    record.on_heap = Some(*on_heap);
+    record.serialized = Some(*serialized);
+    record.contents = Some(contents.name());
+    record.range_total = Some(*range_total);
+    // Where each object of a sample is was told when it was put or moved; one stands for them all here.
+    let told = match contents {
+        Contents::Objects => 1,
+        _ => RANGES_PER_RECORD,
+    };
+    record.ranges = addressed(ranges.iter().copied().take(told));
+    if !record.ranges.is_empty() {
+        record.range_first = Some(0);
+        record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
+    }
+    record.physical = looked(executor, block.mark(), *on_heap);
+    record.hotness = Some(block.heat.per_minute(now_ns));
+}
+
+/// A block's further ranges, as records of their own: a record has no more of them than one fact can tell, so that
+/// what waits for the writer is bounded.
+fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>) {
+    let ranges = block.map_or(&[][..], |block| &block.ranges);
+    for (chunk, first) in ranges
+        .chunks(RANGES_PER_RECORD)
+        .zip((0_u64..).step_by(RANGES_PER_RECORD))
+        .skip(1)
+    {
+        let ranges = addressed(chunk.iter().copied());
+        if !ranges.is_empty() {
+            into.push(Record {
+                ranges,
+                range_first: Some(first),
+                ..record.clone()
+            });
+        }
+    }
+}
+
+/// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
+fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) -> Option<u64> {
+    if !on_heap {
+        return Some(0);
+    }
+    Some(executor?.heap.age_ns(told_ns, now_ns))
+}
+
+/// What the resolver saw of it when it last looked, at the addresses that it has now.
+fn looked(executor: Option<&Executor>, mark: Option<Mark>, on_heap: bool) -> Option<Box<Physical>> {
+    let executor = executor?;
+    let last = &executor.memory.looked;
+    let seen = executor
+        .looked(mark, on_heap)
+        .filter(|seen| seen.looked_bytes > 0)?;
+    let of_size = |size: u64| {
+        let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
+        same.map(|(_, bytes)| *bytes).sum()
+    };
+    // Bytes in memory whose page size could not be told would look like none.
+    let sized = last.sizes_by != SizesBy::Nothing;
+    let on_nodes = !seen.by_node.is_empty() || seen.present_bytes == 0;
+    Some(Box::new(Physical {
+        time_ns: last.time_ns,
+        looked_bytes: seen.looked_bytes,
+        present_bytes: seen.present_bytes,
+        swapped_bytes: seen.swapped_bytes,
+        huge_page_bytes: sized.then(|| [2 << 20, 1 << 30].map(of_size)),
+        frames: (!seen.frames.is_empty()).then(|| seen.frames.clone()),
+        nodes: on_nodes.then(|| seen.by_node.iter().map(|(node, _)| *node).collect()),
+    }))
+}
+
+fn told_page(record: &mut Record, fact: &PageAllocated) {
+    record.region = Some("execution");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.rdd_id = fact.rdd_id;
+    record.stage_id = fact.stage_id;
+    record.activity = fact.activity.and_then(Activity::name);
+    record.consumer = Some(fact.consumer.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    place(record, fact.page_number, fact.address, fact.on_heap);
+    if !record.ranges.is_empty() {
+        record.address_age_ns = Some(0);
+    }
+}
+
+fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>, now_ns: u64) {
+    record.region = Some("execution");
+    record.task_attempt_id = fact.task_attempt_id;
+    record.activity = fact.activity.and_then(Activity::name);
+    record.consumer = Some(fact.consumer.clone());
+    record.size_bytes = Some(fact.size_bytes);
+    let key = match fact.page_number {
+        Some(number) => PageKey::Page(fact.task_attempt_id, number),
+        None => PageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
+    };
+    let page = executor.and_then(|executor| executor.memory.pages.get(&key));
+    record.rdd_id = page.and_then(|page| page.rdd.id());
+    record.physical = looked(executor, page.and_then(Page::mark), fact.on_heap);
+    place(record, fact.page_number, fact.address, fact.on_heap);
+    if let Some(page) = page.filter(|_| !record.ranges.is_empty()) {
+        record.address_age_ns = age(executor, fact.on_heap, page.told_ns(), now_ns);
+    }
+}
+
+/// Where a page is. A grant without a page is somewhere on the heap, nobody knows where.
+fn place(record: &mut Record, page_number: Option<u64>, address: u64, on_heap: bool) {
+    if page_number.is_some() {
+        record.on_heap = Some(on_heap);
+        let length = record.size_bytes.unwrap_or(0);
+        record.ranges = addressed(std::iter::once((address, length)));
+    }
+}
+
+fn told_span(record: &mut Record, span: &Span) {
+    let activity = Activity(span.activity);
+    record.task_attempt_id = span.task_attempt_id;
+    record.rdd_id = span.rdd_id;
+    record.activity = activity.name();
+    record.consumer = Some(span.name.clone());
+    record.duration_ns = Some(span.duration_ns);
+    record.region = match activity {
+        Activity::EVICT | Activity::BROADCAST | Activity::CACHE_READ | Activity::CACHE_WRITE => {
+            Some("storage")
+        }
+        Activity::SPILL
+        | Activity::MERGE
+        | Activity::SORT
+        | Activity::INSERT
+        | Activity::HASH_GROW
+        | Activity::SHUFFLE_WRITE => Some("execution"),
+        _ => None,
+    };
+}
+
+/// What the state knows of the task.
+fn of_task(record: &mut Record, executor: Option<&Executor>) {
+    let task = record
+        .task_attempt_id
+        .and_then(|id| executor?.tasks.tasks.get(&id));
+    let Some(task) = task else {
+        return;
+    };
+    if let Some(stage) = task.stage {
+        record.stage_id = Some(stage.id);
+        record.stage_attempt = Some(u32::from(stage.attempt));
+    }
+    if let Some(started) = task.started {
+        record.stage_attempt = Some(started.stage_attempt);
+        record.partition = record.partition.or(Some(started.partition));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! What each kind of fact becomes as a record.
+
+use std::sync::{Arc, mpsc};
+
+use super::*;
+use smtt_model::decode::{BlockRead, BlockRemoved, ExecutorDescribed, TaskStarted};
+use smtt_model::protocol::FollowQuery;
+use smtt_model::state::{Limits, Resolved, Seen};
+
+use crate::recorder::counts::Ledger;
+
+const EXECUTOR: u64 = (7 << 32) | 1;
+const MS: u64 = 1_000_000;
+
+/// A state and a tap, given events in turn, as the middle does.
+struct Middle {
+    state: State,
+    tap: Tap,
+    records: mpsc::Receiver<Vec<Record>>,
+}
+
+impl Middle {
+    fn new() -> Self {
+        let (sender, records) = mpsc::channel();
+        let queue = Queue {
+            records: sender,
+            ledger: Arc::new(Ledger::new("test")),
+        };
+        let mut middle = Self {
+            state: State::new(Limits::default()),
+            tap: Tap::new(Some(queue), Arc::default()),
+            records,
+        };
+        middle.tell(
+            1,
+            Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
+                application_id: "app-1".to_owned(),
+                executor_id: "3".to_owned(),
+                host: "host-1".to_owned(),
+                ..ExecutorDescribed::default()
+            })),
+        );
+        middle.tell(
+            2,
+            Fact::TaskStarted(TaskStarted {
+                task_attempt_id: 40,
+                stage_id: 5,
+                stage_attempt: 1,
+                partition: 9,
+                ..TaskStarted::default()
+            }),
+        );
+        middle
+    }
+
+    fn tell(&mut self, time_ns: u64, fact: Fact) -> Option<Record> {
+        let event = Event {
+            time_ns,
+            executor: EXECUTOR,
+            pid: 1,
+            tid: 1,
+            fact,
+        };
+        self.tap.see(&self.state, &event);
+        self.state.apply(event);
+        self.tap.end();
+        let batch = self.records.try_recv().ok()?;
+        assert_eq!(batch.len(), 1);
+        batch.into_iter().next()
+    }
+
+    fn put(&mut self, time_ns: u64) -> Record {
+        let fact = BlockFact {
+            block_id: "rdd_7_2".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(2),
+            size_bytes: 12_000,
+            on_heap: true,
+            serialized: true,
+            task_attempt_id: Some(40),
+            range_total: 3,
+            ranges: vec![(0x10_0000, 8000), (0, 1000), (0x20_0000, 3000)],
+            ..BlockFact::default()
+        };
+        self.tell(time_ns, Fact::BlockStored(Box::new(fact)))
+            .expect("a record")
+    }
+}
+
+#[test]
+fn while_nobody_wants_records_none_is_made() {
+    let followers = Arc::new(Followers::default());
+    let mut middle = Middle::new();
+    middle.tap = Tap::new(None, Arc::clone(&followers));
+    let read = || Event {
+        time_ns: 10,
+        executor: EXECUTOR,
+        pid: 1,
+        tid: 1,
+        fact: Fact::BlockRead(BlockRead::default()),
+    };
+    middle.tap.see(&middle.state, &read());
+    assert!(middle.tap.batch.is_empty());
+    let answer = followers.follow(FollowQuery::default()).expect("followed");
+    middle.tap.see(&middle.state, &read());
+    assert_eq!(middle.tap.batch.len(), 1);
+    drop(answer);
+}
+
+#[test]
+fn what_is_no_access_makes_no_record() {
+    let mut middle = Middle::new();
+    assert_eq!(middle.tell(3, Fact::ResyncDone { request: 1 }), None);
+}
+
+#[test]
+fn a_stored_block_has_its_task_and_every_range_with_an_address() {
+    let record = Middle::new().put(10);
+    assert_eq!(record.kind, Kind::Put);
+    assert_eq!(record.source.application_id, "app-1");
+    assert_eq!(record.source.executor_id, "3");
+    assert_eq!((record.stage_id, record.stage_attempt), (Some(5), Some(1)));
+    assert_eq!((record.rdd_id, record.partition), (Some(7), Some(2)));
+    assert_eq!(record.ranges, [(0x10_0000, 8000), (0x20_0000, 3000)]);
+    assert_eq!(record.address_age_ns, Some(0));
+    assert_eq!(record.activity, Some("cache_write"));
+    assert_eq!(record.physical, None, "nobody has looked");
+}
+
+#[test]
+fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
+    let mut middle = Middle::new();
+    middle.put(10 * MS);
+    let read = || {
+        Fact::BlockRead(BlockRead {
+            block_id: "rdd_7_2".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(2),
+            task_attempt_id: Some(40),
+            node: None,
+        })
+    };
+    let record = middle.tell(15 * MS, read()).expect("a record");
+    assert_eq!(record.kind.access(), Some("read"));
+    assert_eq!(record.size_bytes, Some(12_000));
+    assert_eq!(record.ranges, [(0x10_0000, 8000), (0x20_0000, 3000)]);
+    assert_eq!(record.address_age_ns, Some(5 * MS));
+    assert_eq!(record.range_total, Some(3));
+
+    let mark = middle.state.targets(EXECUTOR).owners[0];
+    let seen = Seen {
+        looked_bytes: 11_000,
+        present_bytes: 11_000,
+        by_page_size: vec![(4096, 3000), (2 << 20, 8000)],
+        by_node: vec![(0, 8000), (1, 3000)],
+        ..Seen::default()
+    };
+    middle.state.resolved(
+        EXECUTOR,
+        Resolved {
+            time_ns: 16 * MS,
+            page_bytes: 4096,
+            sizes_by: SizesBy::PageTables,
+            owners: vec![(mark, seen)],
+        },
+    );
+    let record = middle.tell(20 * MS, read()).expect("a record");
+    let physical = record.physical.expect("it was looked at");
+    assert_eq!(physical.time_ns, 16 * MS);
+    assert_eq!(physical.present_bytes, 11_000);
+    assert_eq!(physical.huge_page_bytes, Some([8000, 0]));
+    assert_eq!(physical.nodes, Some(vec![0, 1]));
+}
+
+#[test]
+fn a_read_of_a_block_of_many_ranges_tells_them_all() {
+    let mut middle = Middle::new();
+    let all: Vec<(u64, u64)> = (1..=200).map(|n| (n * 0x1_0000, 4096)).collect();
+    for (ranges, range_first) in [(&all[..96], 0), (&all[96..192], 96), (&all[192..], 192)] {
+        let fact = BlockFact {
+            block_id: "rdd_7_2".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(2),
+            size_bytes: 200 * 4096,
+            serialized: true,
+            range_total: 200,
+            range_first,
+            ranges: ranges.to_vec(),
+            ..BlockFact::default()
+        };
+        middle.tell(10, Fact::BlockStored(Box::new(fact)));
+    }
+    let event = Event {
+        time_ns: 20,
+        executor: EXECUTOR,
+        pid: 1,
+        tid: 1,
+        fact: Fact::BlockRead(BlockRead {
+            block_id: "rdd_7_2".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(2),
+            ..BlockRead::default()
+        }),
+    };
+    middle.tap.see(&middle.state, &event);
+    middle.tap.end();
+    let records = middle.records.try_recv().expect("a batch");
+    let firsts: Vec<_> = records.iter().map(|record| record.range_first).collect();
+    assert_eq!(firsts, [Some(0), Some(96), Some(192)]);
+    let told: Vec<_> = records
+        .iter()
+        .flat_map(|record| record.ranges.clone())
+        .collect();
+    assert_eq!(told, all);
+}
+
+#[test]
+fn a_removed_block_is_looked_up_before_it_is_gone() {
+    let mut middle = Middle::new();
+    middle.put(10);
+    let removed = || {
+        Fact::BlockRemoved(BlockRemoved {
+            block_id: "rdd_7_2".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(2),
+            activity: Some(Activity::EVICT),
+        })
+    };
+    let record = middle.tell(20, removed()).expect("a record");
+    assert_eq!(record.size_bytes, Some(12_000));
+    assert_eq!(record.task_attempt_id, Some(40));
+    assert_eq!(record.activity, Some("evict"));
+    let again = middle.tell(30, removed()).expect("a record");
+    assert_eq!(
+        (again.size_bytes, again.ranges.len()),
+        (None, 0),
+        "what is not known is absent"
+    );
+}
+
+#[test]
+fn a_page_has_its_address_and_a_grant_has_none() {
+    let mut middle = Middle::new();
+    let page = |page_number, address, told_again| {
+        Fact::PageAllocated(PageAllocated {
+            task_attempt_id: Some(40),
+            page_number,
+            address,
+            size_bytes: 65_536,
+            on_heap: true,
+            told_again,
+            rdd_id: Some(7),
+            stage_id: Some(5),
+            consumer: "Sorter".to_owned(),
+            activity: (!told_again).then_some(Activity::INSERT),
+        })
+    };
+    let record = middle
+        .tell(10, page(Some(1), 0x5000, false))
+        .expect("a record");
+    assert_eq!(
+        (record.kind, record.activity),
+        (Kind::Allocate, Some("insert"))
+    );
+    assert_eq!(record.ranges, [(0x5000, 65_536)]);
+    assert_eq!(record.partition, Some(9), "that of the task");
+    let grant = middle.tell(11, page(None, 0, false)).expect("a record");
+    assert_eq!((grant.ranges.len(), grant.on_heap), (0, None));
+    let moved = middle
+        .tell(12, page(Some(1), 0x9000, true))
+        .expect("a record");
+    assert_eq!((moved.kind, moved.kind.access()), (Kind::Alive, None));
+    let freed = middle
+        .tell(
+            13,
+            Fact::PageFreed(PageFreed {
+                task_attempt_id: Some(40),
+                page_number: Some(1),
+                address: 0x9000,
+                size_bytes: 65_536,
+                on_heap: true,
+                consumer: "Sorter".to_owned(),
+                activity: None,
+            }),
+        )
+        .expect("a record");
+    assert_eq!(
+        (freed.kind, freed.rdd_id, freed.stage_id),
+        (Kind::Free, Some(7), Some(5))
+    );
+}
+
+#[test]
+fn a_span_of_a_task_that_is_not_known_is_still_told() {
+    let span = Span {
+        task_attempt_id: Some(99),
+        activity: Activity::SPILL.0,
+        duration_ns: 3 * MS,
+        name: "UnsafeExternalSorter.spill".to_owned(),
+        ..Span::default()
+    };
+    let record = Middle::new().tell(10, Fact::Span(span)).expect("a record");
+    assert_eq!(
+        (record.kind.name(), record.region),
+        ("spill", Some("execution"))
+    );
+    assert_eq!((record.stage_id, record.duration_ns), (None, Some(3 * MS)));
+    let unknown = Span {
+        activity: 200,
+        ..Span::default()
+    };
+    let record = Middle::new()
+        .tell(10, Fact::Span(unknown))
+        .expect("a record");
+    assert_eq!((record.kind.name(), record.activity), ("span", None));
+}

@@ -1,0 +1,92 @@
+//! The answer of `/v1/advise`: what the rules see of each application, and what surrounds its executors.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use smtt_machine::clock::now_unix_ns;
+use smtt_machine::surroundings;
+use smtt_model::advise::{Advice, View, advise};
+use smtt_model::rows::{ExecutorState, Filter, PagesBy, Who};
+use smtt_model::verdict::{PAGE_WALKS, VerdictState};
+
+use crate::shared::Shared;
+
+/// Advice for each application that the filter lets through. Reads files: call it off the event loop.
+#[must_use]
+pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
+    let (views, pids) = views(shared, filter);
+    let surroundings = surroundings::read(Path::new("/"), &pids);
+    Advice {
+        applications: views
+            .iter()
+            .map(|view| advise(view, &surroundings))
+            .collect(),
+        surroundings,
+    }
+}
+
+/// What the rules see of each application, and the process ids of living executors. Each listing takes the lock for
+/// itself.
+fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
+    let listing = shared.state().list_executors(filter);
+    let no_walks = no_walks(shared);
+    let alive = listing
+        .rows
+        .iter()
+        .filter(|row| row.state == ExecutorState::Alive);
+    let pids = alive.map(|row| row.who.pid).collect();
+    let ids: BTreeSet<Option<String>> = listing
+        .rows
+        .iter()
+        .map(|row| row.who.application_id.clone())
+        .collect();
+    let views = ids.into_iter().map(|id| {
+        let filter = Filter {
+            app: Some(id.clone().unwrap_or_default()),
+            ..filter.clone()
+        };
+        // A name may be another application's id: the id decides.
+        let own = |who: &Who| who.application_id == id;
+        // A statement each: a guard lives until the end of the statement that took it.
+        let rdds = shared.state().list_rdds(&filter).rows;
+        let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
+        let stages = shared.state().list_stages(&filter).rows;
+        let mut view = View {
+            executors: listing
+                .rows
+                .iter()
+                .filter(|row| own(&row.who))
+                .cloned()
+                .collect(),
+            rdds,
+            pages,
+            stages,
+            measured: listing.summary.measured,
+            no_walks: no_walks.clone(),
+            now_unix_ms: now_unix_ns() / 1_000_000,
+        };
+        view.rdds.retain(|row| own(&row.who));
+        view.pages.retain(|row| own(&row.who));
+        view.stages.retain(|row| own(&row.who));
+        view
+    });
+    (views.collect(), pids)
+}
+
+/// Why there is no ratio of page walks; empty where there is one.
+fn no_walks(shared: &Shared) -> String {
+    let measured = shared
+        .state()
+        .page_walks()
+        .is_some_and(|meaning| meaning.figures.iter().any(|figure| figure.ratio.is_some()));
+    if measured {
+        return String::new();
+    }
+    let verdicts = shared.probes().into_iter();
+    let mut reasons = verdicts
+        .filter(|probe| probe.name == PAGE_WALKS && probe.verdict != VerdictState::Ok)
+        .map(|probe| probe.reason);
+    reasons
+        .next()
+        .unwrap_or_else(|| "this CPU gives no ratio of page walks to cycles".to_owned())
+}

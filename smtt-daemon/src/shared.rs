@@ -1,0 +1,264 @@
+//! Where the event loop and those who answer questions meet: the state, the verdicts and the ledger, each behind a lock
+//! of its own. The event loop writes ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics
+//! and the placement of pages read.
+
+use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
+use smtt_model::state::{Limits, State};
+use smtt_model::verdict::{Verdict, VerdictState};
+
+use crate::discover::SlotFile;
+use crate::metrics::Exporter;
+use crate::recorder::counts::Ledger as TraceLedger;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use smtt_model::ledger::trace::TraceStatus;
+use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
+
+use crate::recorder::follow::Followers;
+
+/// Checks of the machine that need no running daemon.
+pub type Doctor = fn() -> Vec<MachineCheck>;
+
+/// What is fixed when the daemon starts.
+#[derive(Clone, Debug)]
+pub struct DaemonInfo {
+    /// Version of the daemon.
+    pub version: String,
+    /// How the kernel side was built.
+    pub kernel_side: String,
+    /// Where metrics are served on the web port.
+    pub telemetry_path: String,
+    /// Most series of one metric with an RDD label.
+    pub series_max: usize,
+    /// Checks of the machine.
+    pub doctor: Doctor,
+}
+
+/// Where the pipeline and the handlers meet.
+#[derive(Debug)]
+pub struct Shared {
+    info: DaemonInfo,
+    started: Instant,
+    state: Mutex<State>,
+    verdicts: Mutex<Vec<Verdict>>,
+    /// Of the kernel's monitor, where it is asked for.
+    hotness: Mutex<Option<Verdict>>,
+    ledger: Mutex<(LedgerInputs, LedgerInputs)>,
+    exporter: Exporter,
+    bpf_memory_bytes: OnceLock<AtomicU64>,
+    trace: OnceLock<Arc<TraceLedger>>,
+    followers: Arc<Followers>,
+    /// Slot files of executors that are alive, for whoever looks at their memory.
+    slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
+    ready: AtomicBool,
+}
+
+/// A lock whose holder panicked still guards usable numbers: a wrong row is better than no daemon.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// A meeting place with an empty state.
+    #[must_use]
+    pub fn new(info: DaemonInfo, limits: Limits) -> Self {
+        Self {
+            exporter: Exporter::new(info.series_max),
+            info,
+            started: Instant::now(),
+            state: Mutex::new(State::new(limits)),
+            verdicts: Mutex::default(),
+            hotness: Mutex::default(),
+            ledger: Mutex::default(),
+            bpf_memory_bytes: OnceLock::new(),
+            trace: OnceLock::new(),
+            followers: Arc::default(),
+            slots: Mutex::default(),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// What is fixed since the start.
+    #[must_use]
+    pub const fn info(&self) -> &DaemonInfo {
+        &self.info
+    }
+
+    /// The state. Hold it for a moment only: everybody waits.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The exporter of metrics.
+    #[must_use]
+    pub const fn exporter(&self) -> &Exporter {
+        &self.exporter
+    }
+
+    /// Sets the probes' verdicts. Without an attached `fault` probe page faults become "not measured".
+    pub fn set_verdicts(&self, verdicts: Vec<Verdict>) {
+        let faults = verdicts
+            .iter()
+            .any(|verdict| verdict.name == "fault" && verdict.verdict == VerdictState::Ok);
+        self.state().set_page_faults_measured(faults);
+        *lock(&self.verdicts) = verdicts;
+    }
+
+    /// Sets how the kernel's monitor of accesses fares, and says so when that is new.
+    pub fn set_hotness_verdict(&self, verdict: Verdict) {
+        let mut known = lock(&self.hotness);
+        let state = |verdict: &Verdict| verdict.verdict;
+        if known.as_ref().map(state) != Some(verdict.verdict) {
+            match verdict.verdict {
+                VerdictState::Ok => tracing::info!("hotness by {}: ok", verdict.hook),
+                _ => tracing::warn!("hotness by {}: {}", verdict.hook, verdict.reason),
+            }
+        }
+        *known = Some(verdict);
+    }
+
+    /// Sets the memory of the daemon's own eBPF programs and maps, in bytes.
+    pub fn set_bpf_memory_bytes(&self, bytes: u64) {
+        self.bpf_memory_bytes
+            .get_or_init(AtomicU64::default)
+            .store(bytes, Ordering::Relaxed);
+    }
+
+    /// Trace records are written; their counts are there from now on.
+    pub fn set_trace(&self, ledger: Arc<TraceLedger>) {
+        // Only the first counts: there is one writer.
+        let _ = self.trace.set(ledger);
+    }
+
+    /// How the writing of trace records fares; `None` where none are written.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceStatus> {
+        self.trace.get().map(|ledger| ledger.status())
+    }
+
+    /// Those who follow trace records live.
+    #[must_use]
+    pub const fn followers(&self) -> &Arc<Followers> {
+        &self.followers
+    }
+
+    /// Lends the slot file of an executor, for as long as its owner keeps it.
+    pub fn lend_slots(&self, executor: u64, slots: &Arc<SlotFile>) {
+        let mut lent = lock(&self.slots);
+        lent.retain(|_, slots| slots.strong_count() > 0);
+        lent.insert(executor, Arc::downgrade(slots));
+    }
+
+    /// How many collections of an executor have begun by now; `None` where that is not to be had.
+    #[must_use]
+    pub fn collections_begun(&self, executor: u64) -> Option<u64> {
+        let slots = lock(&self.slots).get(&executor)?.upgrade()?;
+        Some(slots.collections().ok()?.1)
+    }
+
+    /// The probes are in place and the listeners open, or no longer.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Whether the probes are in place and the listeners open.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Ends a tick: the ledger is made of what was counted up to now.
+    pub fn tick(&self, source: SourceCounts, decode: &DecodeCounts) {
+        let inputs = {
+            let state = self.state();
+            LedgerInputs {
+                marker: state
+                    .marker_counts()
+                    .map(|(emitted, seen)| MarkerCounts { emitted, seen }),
+                executors: state.executor_totals(),
+                kernel: *state.kernel_counters(),
+                source,
+                decode: decode.clone(),
+                aggregate: state.counts().clone(),
+                trace: self.trace().map(|trace| trace.counts),
+                follow: self.followers.counts(),
+            }
+        };
+        let mut ledger = lock(&self.ledger);
+        let previous = std::mem::replace(&mut ledger.0, inputs);
+        ledger.1 = previous;
+    }
+
+    /// The loss ledger as of the last tick.
+    #[must_use]
+    pub fn ledger(&self) -> Vec<Hop> {
+        let inputs = lock(&self.ledger);
+        ledger(&inputs.0, &inputs.1)
+    }
+
+    /// The probes' verdicts.
+    #[must_use]
+    pub fn probes(&self) -> Vec<Verdict> {
+        let mut rows = lock(&self.verdicts).clone();
+        rows.extend(lock(&self.hotness).clone());
+        rows
+    }
+
+    /// What the daemon itself uses.
+    #[must_use]
+    pub fn self_figures(&self) -> SelfFigures {
+        let process = procfs::process::Process::myself()
+            .and_then(|process| process.stat())
+            .ok();
+        SelfFigures {
+            cpu_seconds: process
+                .as_ref()
+                .map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
+            rss_bytes: process
+                .as_ref()
+                .map(|stat| stat.rss.saturating_mul(procfs::page_size())),
+            bpf_memory_bytes: self
+                .bpf_memory_bytes
+                .get()
+                .map(|bytes| bytes.load(Ordering::Relaxed)),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// Everything that `smtt-ctl status` shows.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
+        let (summary, page_walks) = {
+            let state = self.state();
+            let everybody = smtt_model::rows::Filter::default();
+            (
+                state.list_executors(&everybody).summary,
+                state.page_walks_shown(),
+            )
+        };
+        let trace = self.trace();
+        let mut degraded = protocol::degraded(ready, &probes, &ledger);
+        degraded.extend(
+            trace
+                .iter()
+                .filter(|trace| !trace.failing.is_empty())
+                .map(|trace| trace.failing.clone()),
+        );
+        Status {
+            version: self.info.version.clone(),
+            kernel_side: self.info.kernel_side.clone(),
+            ready,
+            degraded,
+            trace,
+            probes,
+            ledger,
+            own: self.self_figures(),
+            summary,
+            page_walks,
+        }
+    }
+}

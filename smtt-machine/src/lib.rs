@@ -1,0 +1,16 @@
+//! What this machine is: its counters ([`perf`], [`page_walks`], [`calibrate`]), its page tables ([`pages`]), its
+//! monitor of accesses ([`damon`]), its processes ([`proc`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
+//!
+//! The daemon and the client ask the same questions here; neither aya nor tokio is needed for the answers.
+
+pub mod btf;
+pub mod calibrate;
+pub mod clock;
+pub mod cpu;
+pub mod damon;
+pub mod doctor;
+pub mod page_walks;
+pub mod pages;
+pub mod perf;
+pub mod proc;
+pub mod surroundings;

@@ -1,0 +1,443 @@
+//! The page walks to sample on this machine: from the plan of this machine's CPU to the events to open: which of them have a slot, which belong together, on
+//! which CPUs, and which figures come of it. Nothing is opened here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+pub mod period;
+
+use smtt_common::walk::{
+    COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_EVENTS, WALK_SLOTS,
+};
+use smtt_model::cpu::{
+    self, CaveatCode, CpuId, Encoding, Formula, MeasuredCore, Overrides, PERF_TYPE_SOFTWARE, Pass,
+    Purpose, Quantity, Role, RoleEvent,
+};
+use smtt_model::readings::SlotFigure;
+use smtt_model::verdict::VerdictState;
+
+use self::period::Period;
+use crate::cpu::{list, of_this_machine};
+
+/// How page walks are sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageWalkSettings {
+    /// Whether they are measured at all, where the machine can.
+    pub enabled: bool,
+    /// Samples per second that each CPU takes at most, all events together; the periods follow it.
+    pub max_samples_per_second: u32,
+    /// Whether the cost of a walk is measured at the start where estimates need it.
+    pub calibrate: bool,
+    /// Events per sample of a role, fixed: the limit above does not change it.
+    pub sample_periods: BTreeMap<Role, u64>,
+    /// How long events that do not fit the counters together count until it is the others' turn.
+    pub turn: Duration,
+    /// Events that take the place of the table's.
+    pub overrides: Overrides,
+}
+
+impl Default for PageWalkSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_samples_per_second: 200,
+            calibrate: true,
+            sample_periods: BTreeMap::new(),
+            turn: Duration::from_secs(5),
+            overrides: Overrides::default(),
+        }
+    }
+}
+
+/// Why nothing is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotMeasured {
+    /// What that means for the daemon.
+    pub state: VerdictState,
+    /// One line for the reader, with what to change.
+    pub reason: String,
+}
+
+/// One event to open on each CPU of its group.
+#[derive(Clone, Debug)]
+pub struct WantedEvent {
+    /// How it is opened.
+    pub encoding: Encoding,
+    /// Where it is added up.
+    pub slot: usize,
+    /// What the kernel side's program is told with each sample.
+    pub cookie: u64,
+    /// Whether its samples carry addresses.
+    pub addresses: bool,
+}
+
+/// Events that are opened together, the leader first.
+#[derive(Clone, Debug)]
+pub struct WantedGroup {
+    /// CPUs.
+    pub cpus: BTreeSet<u32>,
+    /// The pass.
+    pub pass: usize,
+    /// The events.
+    pub events: Vec<WantedEvent>,
+}
+
+/// What a slot is for.
+#[derive(Clone, Debug)]
+pub struct WantedSlot {
+    /// The role.
+    pub role: Role,
+    /// The event's name.
+    pub event: String,
+    /// What it adds up.
+    pub quantity: Quantity,
+    /// The pass.
+    pub pass: usize,
+    /// Events per sample.
+    pub period: Period,
+    /// Slot of the cycles of the same pass, unless it is that itself.
+    pub cycles: Option<usize>,
+    /// Whether the processor counts it, not the kernel.
+    pub hardware: bool,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The core's name.
+    pub uarch: String,
+    /// The slots.
+    pub slots: Vec<WantedSlot>,
+    /// The groups.
+    pub groups: Vec<WantedGroup>,
+    /// The figures.
+    pub figures: Vec<SlotFigure>,
+    /// Passes that take turns.
+    pub passes: usize,
+    /// What the reader has to know, in lines.
+    pub notes: Vec<String>,
+}
+
+/// The cookie's slot where there is none.
+const NO_SLOT: usize = COOKIE_SLOT_MASK as usize;
+
+impl Wanted {
+    /// What to open on this machine, below `root` (`/`).
+    pub fn here(settings: &PageWalkSettings, root: &Path) -> Result<Self, NotMeasured> {
+        if !settings.enabled {
+            return Err(NotMeasured {
+                state: VerdictState::NotApplicable,
+                reason: "switched off by [pmu] enabled".into(),
+            });
+        }
+        let identity = of_this_machine(root);
+        let online = cpus(&root.join("sys/devices/system/cpu/online")).unwrap_or_default();
+        Self::of(settings, &identity, |pmu| {
+            let own = root.join(format!("sys/bus/event_source/devices/{pmu}/cpus"));
+            match cpus(&own) {
+                Some(own) => own.intersection(&online).copied().collect(),
+                None => online.clone(),
+            }
+        })
+    }
+
+    /// What to open for that CPU, whose PMUs count on those CPUs.
+    fn of(
+        settings: &PageWalkSettings,
+        identity: &CpuId,
+        cpus: impl Fn(&str) -> BTreeSet<u32>,
+    ) -> Result<Self, NotMeasured> {
+        let measured =
+            cpu::describe(identity, &settings.overrides).map_err(|error| NotMeasured {
+                state: VerdictState::Broken,
+                reason: format!("[pmu.events] {error}"),
+            })?;
+        let openable = |encoding: &Encoding| {
+            encoding.perf_type == Some(PERF_TYPE_SOFTWARE)
+                || identity
+                    .pmus
+                    .get(&encoding.pmu)
+                    .is_some_and(|pmu| pmu.present != Some(false))
+        };
+        let mut wanted = Self::default();
+        let mut missing = None;
+        for core in &measured.cores {
+            let mut more = Self::of_core(core, settings, &openable);
+            if more.slots.is_empty() {
+                missing = missing.or_else(|| absent(core));
+                continue;
+            }
+            let on = cpus(&core.pmu);
+            for group in &mut more.groups {
+                group.cpus.clone_from(&on);
+            }
+            if wanted.slots.is_empty() {
+                wanted = more;
+            } else if wanted.counts_the_same(&more) {
+                wanted.groups.append(&mut more.groups);
+            } else {
+                // Two kinds of figures in one sum would be neither.
+                wanted.notes.push(format!(
+                    "cores of type {} ({}) count something else than {}: they are not measured",
+                    more.uarch, core.pmu, wanted.uarch
+                ));
+            }
+        }
+        if wanted.slots.is_empty() {
+            return Err(NotMeasured {
+                state: VerdictState::Unsupported,
+                reason: missing
+                    .unwrap_or_else(|| format!("no event of {} can be counted here", measured.cpu)),
+            });
+        }
+        Ok(wanted)
+    }
+
+    fn of_core(
+        core: &MeasuredCore,
+        settings: &PageWalkSettings,
+        openable: &impl Fn(&Encoding) -> bool,
+    ) -> Self {
+        let usable = |role: &Role| {
+            core.roles
+                .get(role)
+                .is_some_and(|event| event.openings().all(openable))
+        };
+        let mut wanted = Self {
+            uarch: core.uarch.clone(),
+            notes: core
+                .plan
+                .caveats
+                .iter()
+                .filter(|caveat| caveat.code != CaveatCode::PmuAbsent)
+                .map(|caveat| caveat.text.clone())
+                .collect(),
+            ..Self::default()
+        };
+        let passes: Vec<&Pass> = core
+            .plan
+            .passes
+            .iter()
+            .filter(|pass| worth_a_turn(core, pass))
+            .collect();
+        for pass in &passes {
+            wanted.add_pass(core, pass, &usable);
+        }
+        wanted.passes = wanted
+            .groups
+            .iter()
+            .map(|group| group.pass + 1)
+            .max()
+            .unwrap_or(0);
+        wanted.number_events();
+        wanted.share_the_limit(settings);
+        wanted.add_figures(core);
+        wanted
+    }
+
+    fn add_pass(&mut self, core: &MeasuredCore, pass: &Pass, usable: &impl Fn(&Role) -> bool) {
+        let number = self
+            .groups
+            .iter()
+            .map(|group| group.pass + 1)
+            .max()
+            .unwrap_or(0);
+        for group in &pass.groups {
+            let mut events = Vec::new();
+            for role in group.roles.iter().filter(|role| usable(role)) {
+                let Some(event) = core.roles.get(role) else {
+                    continue;
+                };
+                let addresses = group.purpose == Purpose::Addresses;
+                if addresses && event.filter.is_some() {
+                    self.notes.push(format!(
+                        "{role} ({}) needs its samples filtered by their data source, which the kernel side cannot see: no addresses from it",
+                        event.name
+                    ));
+                    continue;
+                }
+                let Some(slot) = self.add_slot(*role, event, number) else {
+                    self.notes.push(format!(
+                        "{role} ({}) is not counted: all slots are taken",
+                        event.name
+                    ));
+                    continue;
+                };
+                let mut cookie = slot as u64;
+                if addresses {
+                    cookie |= COOKIE_ADDRESS;
+                }
+                if matches!(role, Role::PreciseStore | Role::PreciseStoreAlt) {
+                    cookie |= COOKIE_WRITE;
+                }
+                events.extend(event.openings().map(|encoding| WantedEvent {
+                    encoding: encoding.clone(),
+                    slot,
+                    cookie,
+                    addresses,
+                }));
+            }
+            if !events.is_empty() {
+                self.groups.push(WantedGroup {
+                    cpus: BTreeSet::new(),
+                    pass: number,
+                    events,
+                });
+            }
+        }
+        let cycles = self
+            .slots
+            .iter()
+            .position(|slot| slot.pass == number && slot.role == Role::Cycles);
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.pass == number && Some(index) != cycles {
+                slot.cycles = cycles;
+            }
+        }
+    }
+
+    fn add_slot(&mut self, role: Role, event: &RoleEvent, pass: usize) -> Option<usize> {
+        let first = event.openings().next()?;
+        let slot = self.slots.len();
+        if slot >= WALK_SLOTS || slot >= NO_SLOT {
+            return None;
+        }
+        self.slots.push(WantedSlot {
+            role,
+            event: event.name.clone(),
+            quantity: event.quantity,
+            pass,
+            // Follows when it is known how many events are open together.
+            period: Period::fixed(1),
+            cycles: None,
+            hardware: first.perf_type != Some(PERF_TYPE_SOFTWARE),
+        });
+        Some(slot)
+    }
+
+    /// Gives each event its number on its CPU. What has none is not opened.
+    fn number_events(&mut self) {
+        let mut number = 0;
+        for group in &mut self.groups {
+            for event in &mut group.events {
+                event.cookie |= number << COOKIE_EVENT_SHIFT;
+                number += 1;
+            }
+        }
+        if number as usize > WALK_EVENTS {
+            self.notes.push(format!(
+                "{number} events would be open on a CPU, {WALK_EVENTS} are the most: give fewer in [pmu.events]"
+            ));
+            self.groups.clear();
+            self.slots.clear();
+        }
+    }
+
+    /// The limit is for a CPU; the events that are open at the same time share it.
+    fn share_the_limit(&mut self, settings: &PageWalkSettings) {
+        for slot in 0..self.slots.len() {
+            let pass = self.slots[slot].pass;
+            let together: u64 = self
+                .groups
+                .iter()
+                .filter(|group| group.pass == pass)
+                .map(|group| group.events.len() as u64)
+                .sum();
+            let encoding = self
+                .groups
+                .iter()
+                .flat_map(|group| &group.events)
+                .find(|event| event.slot == slot)
+                .map(|event| event.encoding.clone());
+            let wanted = &mut self.slots[slot];
+            if let Some(events) = settings.sample_periods.get(&wanted.role) {
+                wanted.period = Period::fixed(*events);
+            } else if let Some(encoding) = encoding {
+                wanted.period = Period::new(
+                    &encoding,
+                    wanted.quantity,
+                    wanted.role == Role::Cycles,
+                    u64::from(settings.max_samples_per_second) / together.max(1),
+                );
+            }
+        }
+    }
+
+    /// The plan's figures whose events have slots of one pass.
+    fn add_figures(&mut self, core: &MeasuredCore) {
+        for figure in &core.plan.figures {
+            let slot_in = |pass: usize, role: Role| {
+                self.slots
+                    .iter()
+                    .position(|slot| slot.pass == pass && slot.role == role)
+            };
+            let found = (0..self.passes).find_map(|pass| {
+                let (of, less) = match figure.formula {
+                    Formula::Reading { role } => (slot_in(pass, role)?, None),
+                    Formula::Difference { of, less } => {
+                        (slot_in(pass, of)?, Some(slot_in(pass, less)?))
+                    }
+                };
+                Some((of, less, slot_in(pass, Role::Cycles)))
+            });
+            if let Some((of, less, cycles)) = found {
+                self.figures.push(SlotFigure {
+                    name: figure.name,
+                    quantity: figure.quantity,
+                    of,
+                    less,
+                    cycles,
+                    ratio: figure.ratio.filter(|_| cycles.is_some()),
+                });
+            }
+        }
+    }
+
+    /// Whether the slots of two core types can hold one sum.
+    fn counts_the_same(&self, other: &Self) -> bool {
+        self.figures == other.figures
+            && self.slots.len() == other.slots.len()
+            && self.slots.iter().zip(&other.slots).all(|(one, two)| {
+                (one.role, one.quantity, one.pass) == (two.role, two.quantity, two.pass)
+            })
+    }
+}
+
+/// Whether a pass gives a ratio or addresses. One that only counts would take time from those that do; it is worth it
+/// where there is no ratio at all.
+fn worth_a_turn(core: &MeasuredCore, pass: &Pass) -> bool {
+    let with_ratio: Vec<Role> = core
+        .plan
+        .figures
+        .iter()
+        .filter(|figure| figure.ratio.is_some())
+        .flat_map(|figure| match figure.formula {
+            Formula::Reading { role } => vec![role],
+            Formula::Difference { of, less } => vec![of, less],
+        })
+        .collect();
+    with_ratio.is_empty()
+        || pass.groups.iter().any(|group| {
+            group.purpose == Purpose::Addresses
+                || group.roles.iter().any(|role| with_ratio.contains(role))
+        })
+}
+
+/// What the plan says about a PMU that is not there.
+fn absent(core: &MeasuredCore) -> Option<String> {
+    core.plan
+        .caveats
+        .iter()
+        .find(|caveat| caveat.code == CaveatCode::PmuAbsent)
+        .map(|caveat| caveat.text.clone())
+}
+
+/// The CPUs of a list such as `0-3,8`; `None` where there is no such file.
+fn cpus(path: &Path) -> Option<BTreeSet<u32>> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(list(&text)?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! Perf events, opened with exact attributes, and what they count.
+//!
+//! Sampling and calibration share it. It knows the kernel's interface and nothing of page walks.
+
+mod samples;
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::ptr;
+
+use smtt_model::cpu::Encoding;
+
+pub use self::samples::Samples;
+
+const FLAG_DISABLED: u64 = 1;
+const FLAG_EXCLUDE_USER: u64 = 1 << 4;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_PRECISE_SHIFT: u32 = 15;
+const FORMAT_TIMES: u64 = 1 | 2;
+const SAMPLE_ADDRESS: u64 = 1 << 3;
+const OPEN_CLOSE_ON_EXEC: libc::c_ulong = 8;
+const IOC_ENABLE: u32 = 0x2400;
+const IOC_DISABLE: u32 = 0x2401;
+const IOC_RESET: u32 = 0x2403;
+const IOC_PERIOD: u32 = 0x4008_2404;
+/// `PERF_IOC_FLAG_GROUP`.
+const WHOLE_GROUP: usize = 1;
+
+/// The kernel's `perf_event_attr` up to its fifth published size.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clock: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 112);
+
+/// Whose events are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Those of the calling thread, on whatever CPU it runs.
+    ThisThread,
+    /// Those of everybody on that CPU.
+    Cpu(u32),
+}
+
+/// How an event is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The event.
+    pub event: &'a Encoding,
+    /// Whose.
+    pub of: Of,
+    /// Events per sample; zero counts only.
+    pub period: u64,
+    /// Whether samples carry the address of the data.
+    pub addresses: bool,
+    /// The leader of the group that it belongs to; a group has its counters at the same time or not at all.
+    pub leader: Option<&'a Event>,
+}
+
+/// What an event has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Events.
+    pub value: u64,
+    /// Nanoseconds for which it was switched on.
+    pub enabled_ns: u64,
+    /// Nanoseconds for which it had a counter.
+    pub running_ns: u64,
+}
+
+/// An open event. Dropping it closes it.
+#[derive(Debug)]
+pub struct Event(File);
+
+impl Event {
+    /// Opens an event: switched off if it leads a group or is alone, along with its leader otherwise.
+    ///
+    /// # Errors
+    /// The kernel's refusal: `ENOENT` where the PMU does not know the event, `EINVAL` where the counters cannot hold
+    /// the group, `EACCES` or `EPERM` without the right to, `EOPNOTSUPP` where it cannot be sampled.
+    pub fn open(opening: Opening<'_>) -> io::Result<Self> {
+        let Opening {
+            event,
+            of,
+            period,
+            addresses,
+            leader,
+        } = opening;
+        let Some(kind) = event.perf_type else {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        };
+        let mut flags = u64::from(event.precise_ip & 3) << FLAG_PRECISE_SHIFT;
+        for (wanted, flag) in [
+            (leader.is_none(), FLAG_DISABLED),
+            (event.exclude_user, FLAG_EXCLUDE_USER),
+            (event.exclude_kernel, FLAG_EXCLUDE_KERNEL),
+        ] {
+            if wanted {
+                flags |= flag;
+            }
+        }
+        let attributes = Attributes {
+            kind,
+            size: size_of::<Attributes>() as u32,
+            config: event.perf_config,
+            config1: event.config1,
+            config2: event.config2,
+            sample_period: period,
+            sample_type: if addresses { SAMPLE_ADDRESS } else { 0 },
+            read_format: FORMAT_TIMES,
+            flags,
+            ..Attributes::default()
+        };
+        let (pid, cpu) = match of {
+            Of::ThisThread => (0, -1),
+            Of::Cpu(cpu) => (-1, cpu as i32),
+        };
+        let group = leader.map_or(-1, |leader| leader.0.as_raw_fd());
+        Self::with(&attributes, pid, cpu, group)
+    }
+
+    /// Opens what the attributes say.
+    fn with(attributes: &Attributes, pid: i32, cpu: i32, group: i32) -> io::Result<Self> {
+        // SAFETY: the attributes outlive the call and carry their own size.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                ptr::from_ref(attributes),
+                pid,
+                cpu,
+                group,
+                OPEN_CLOSE_ON_EXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
+    }
+
+    /// What it has counted since it was opened or reset.
+    ///
+    /// # Errors
+    /// When the kernel has given the event up (an end of file, which is reported as `UnexpectedEof`).
+    pub fn read(&self) -> io::Result<Count> {
+        let mut bytes = [0; 24];
+        (&self.0).read_exact(&mut bytes)?;
+        let mut words = bytes.chunks_exact(8).map(|word| {
+            let mut number = [0; 8];
+            number.copy_from_slice(word);
+            u64::from_ne_bytes(number)
+        });
+        let mut word = || words.next().unwrap_or(0);
+        Ok(Count {
+            value: word(),
+            enabled_ns: word(),
+            running_ns: word(),
+        })
+    }
+
+    /// Switches the whole group on that this event leads. The others are on all the time and follow it: one that is
+    /// switched on after its leader would not count when both are of different PMUs of the kernel's own (Linux 6.18).
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn enable(&self) -> io::Result<()> {
+        self.control(IOC_ENABLE, 0)
+    }
+
+    /// Switches the whole group off that this event leads.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn disable(&self) -> io::Result<()> {
+        self.control(IOC_DISABLE, 0)
+    }
+
+    /// Sets the counts of the whole group that this event leads to zero; the times go on.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn reset(&self) -> io::Result<()> {
+        self.control(IOC_RESET, WHOLE_GROUP)
+    }
+
+    /// Changes how many events make a sample, from the next sample on.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn set_period(&self, period: u64) -> io::Result<()> {
+        self.control(IOC_PERIOD, &raw const period as usize)
+    }
+
+    fn control(&self, request: u32, argument: usize) -> io::Result<()> {
+        // SAFETY: the requests take a number, or a pointer to one that outlives the call.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A refusal in words that say what to do.
+#[must_use]
+pub fn refusal(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            "the PMU does not have this event; a virtual machine has it only if its host passes the PMU through"
+        }
+        Some(libc::EOPNOTSUPP) => {
+            "the PMU cannot sample this event: it raises no overflow interrupt"
+        }
+        Some(libc::EINVAL) => {
+            "the kernel does not take this event, or not together with the others of its group"
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            "no permission: run as root or with CAP_PERFMON, or lower kernel.perf_event_paranoid"
+        }
+        Some(libc::EBUSY) => "another user holds the PMU exclusively",
+        Some(libc::EMFILE) => "too many open files: raise LimitNOFILE of the service",
+        _ => "the kernel refuses the event",
+    };
+    format!("{hint} ({error})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtt_model::cpu::PERF_TYPE_SOFTWARE;
+
+    fn software(config: u64) -> Encoding {
+        Encoding {
+            pmu: "software".into(),
+            perf_type: Some(PERF_TYPE_SOFTWARE),
+            perf_config: config,
+            config1: 0,
+            config2: 0,
+            precise_ip: 0,
+            exclude_kernel: false,
+            exclude_user: false,
+        }
+    }
+
+    #[test]
+    fn a_group_counts_what_this_thread_does() {
+        let (clock, faults) = (software(1), software(2));
+        let open = |event, leader| {
+            Event::open(Opening {
+                event,
+                of: Of::ThisThread,
+                period: 0,
+                addresses: false,
+                leader,
+            })
+            .expect("a software event of this thread")
+        };
+        let leader = open(&clock, None);
+        let member = open(&faults, Some(&leader));
+        assert_eq!(
+            leader.read().expect("count").value,
+            0,
+            "opened switched off"
+        );
+        leader.enable().expect("enable");
+        let pages = 300;
+        // SAFETY: a new mapping at an address that the kernel chooses, written inside its bounds, and given back.
+        unsafe {
+            let bytes = pages * 4096;
+            let memory = libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(memory, libc::MAP_FAILED);
+            libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE);
+            for page in 0..pages {
+                memory.cast::<u8>().add(page * 4096).write_volatile(1);
+            }
+            libc::munmap(memory, bytes);
+        }
+        leader.disable().expect("disable");
+        let faulted = member.read().expect("count");
+        let few = pages as u64..pages as u64 + 20;
+        assert!(few.contains(&faulted.value), "{faulted:?}");
+        assert_eq!(faulted.enabled_ns, faulted.running_ns);
+        assert!(leader.read().expect("count").value > 0);
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        assert!(
+            refusal(&error).contains("virtual machine"),
+            "{}",
+            refusal(&error)
+        );
+        let missing = Encoding {
+            perf_type: None,
+            ..software(1)
+        };
+        let error = Event::open(Opening {
+            event: &missing,
+            of: Of::ThisThread,
+            period: 0,
+            addresses: false,
+            leader: None,
+        })
+        .expect_err("no such PMU");
+        assert!(refusal(&error).contains("PMU"));
+    }
+}

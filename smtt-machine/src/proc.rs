@@ -1,0 +1,197 @@
+//! What `/proc` says of processes.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use procfs::FromRead as _;
+use procfs::process::Stat;
+
+/// A process, pinned: once opened it never speaks of another process with the same id.
+#[derive(Debug)]
+pub struct Handle {
+    folder: OwnedFd,
+}
+
+impl Handle {
+    /// Pins a process.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let folder = nix::fcntl::open(
+            Path::new(&format!("/proc/{pid}")),
+            OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self { folder })
+    }
+
+    /// Opens a file below the process's folder.
+    pub fn open_file(&self, name: &str, flags: OFlag) -> io::Result<File> {
+        Ok(File::from(openat(
+            &self.folder,
+            Path::new(name),
+            flags | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?))
+    }
+
+    /// Reads a file below the process's folder.
+    pub fn read(&self, name: &str) -> io::Result<String> {
+        let mut text = Vec::new();
+        self.open_file(name, OFlag::O_RDONLY)?
+            .read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// When it started, in clock ticks since boot; `None` once it has ended.
+    pub fn start_ticks(&self) -> Option<u64> {
+        start_ticks(&self.read("stat").ok()?)
+    }
+
+    /// Names in a folder below the process's folder.
+    pub fn list(&self, name: &str) -> Vec<String> {
+        let path = format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd());
+        fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+/// Address range (as the file in `map_files` is named) and name of one line of `maps`.
+pub fn mapping(line: &str) -> Option<(&str, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    // Permissions, offset, device and inode, then the name after blanks.
+    let name = rest.splitn(5, ' ').nth(4)?.trim_start();
+    name.starts_with('/').then_some((range, name))
+}
+
+fn numbers() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Parent and start time (in clock ticks since boot) of a process.
+fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+    let stat = stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    Some((u32::try_from(stat.ppid).ok()?, stat.starttime))
+}
+
+/// The fields of a `/proc/PID/stat`; `None` where the text is none.
+#[must_use]
+pub fn stat(text: &[u8]) -> Option<Stat> {
+    Stat::from_read(text).ok()
+}
+
+/// When a process started, in clock ticks since boot, of the text of its `/proc/PID/stat`.
+#[must_use]
+pub fn start_ticks(text: &str) -> Option<u64> {
+    Some(stat(text.as_bytes())?.starttime)
+}
+
+/// Processes with one of these command names, with their start times.
+pub fn named(names: &[&str]) -> HashMap<u32, u64> {
+    numbers()
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|comm| names.contains(&comm.trim_end()))
+        })
+        .filter_map(|pid| Some((pid, parent_and_start(pid)?.1)))
+        .collect()
+}
+
+/// All descendants of a process.
+#[must_use]
+pub fn children_of(root: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = numbers()
+        .filter_map(|pid| Some((pid, parent_and_start(pid)?.0)))
+        .collect();
+    let mut family = vec![root];
+    let mut at = 0;
+    while at < family.len() {
+        let parent = family[at];
+        family.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    family.split_off(1)
+}
+
+/// Whether a process shares our pid namespace.
+#[must_use]
+pub fn in_our_namespace(pid: u32) -> bool {
+    let of = |name: &str| fs::read_link(format!("/proc/{name}/ns/pid")).ok();
+    of(&pid.to_string()) == of("self")
+}
+
+/// The id of a process or thread in our namespace, given its innermost id, from its `status`.
+pub fn innermost_id(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| {
+        line.strip_prefix("NSpid:")?
+            .split_whitespace()
+            .last()?
+            .parse()
+            .ok()
+    })
+}
+
+/// The id in our pid namespace of the descendant of `executor` that has that id in its own namespace.
+#[must_use]
+pub fn host_pid(executor: u32, inner: u32) -> Option<u32> {
+    children_of(executor).into_iter().find(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/status"))
+            .ok()
+            .as_deref()
+            .and_then(innermost_id)
+            == Some(inner)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_lines_are_read() {
+        let line = "7fb202a54000-7fb202a56000 rw-s 00000000 00:01 1025                       /memfd:smtt-slots (deleted)";
+        assert_eq!(
+            mapping(line),
+            Some(("7fb202a54000-7fb202a56000", "/memfd:smtt-slots (deleted)"))
+        );
+        assert_eq!(
+            mapping("7ffc1000-7ffc2000 rw-p 00000000 00:00 0                          [stack]"),
+            None
+        );
+        assert_eq!(mapping("7ffc1000-7ffc2000 rw-p 00000000 00:00 0 "), None);
+    }
+
+    #[test]
+    fn a_child_is_found_and_shares_our_namespace() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .expect("sleep starts");
+        let children = children_of(std::process::id());
+        assert!(
+            children.contains(&child.id()),
+            "{children:?} has no {}",
+            child.id()
+        );
+        assert!(in_our_namespace(child.id()));
+        assert_eq!(host_pid(std::process::id(), child.id()), Some(child.id()));
+        child.kill().expect("it ends");
+        child.wait().expect("it is reaped");
+    }
+}

@@ -1,0 +1,193 @@
+//! Rules about cached RDDs: never read, evicted and stored again.
+
+use super::{Cost, Finding, Outcome, Severity, View, bytes, count, part, remedy, share, whole};
+use crate::units;
+
+/// Bytes of storage memory below which an RDD is not worth a finding.
+pub(super) const CACHED_BYTES: u64 = 1 << 20;
+/// Blocks that came back before it is a finding.
+pub(super) const BACK_BLOCKS: u64 = 4;
+/// Share of stored blocks that had been there before from which it is a finding.
+pub(super) const BACK_SHARE: f64 = 0.1;
+
+/// RDDs that are cached and that no task has read.
+pub(super) fn never_read(view: &View) -> Outcome {
+    const ID: &str = "never_read";
+    const LOOKS_FOR: &str = "cached RDDs that no task reads";
+    let rdds = view.rdds();
+    let cached: Vec<_> = rdds
+        .iter()
+        .filter(|rdd| rdd.sum(|row| row.blocks_stored + row.blocks_found) > 0)
+        .collect();
+    if cached.is_empty() {
+        return Outcome::checked(
+            ID,
+            LOOKS_FOR,
+            Vec::new(),
+            "no RDD was cached on this worker",
+        );
+    }
+    if cached
+        .iter()
+        .all(|rdd| rdd.rows.iter().any(|row| row.block_reads.is_none()))
+    {
+        let why = "the marker does not see reads of cached blocks on this version of Spark";
+        return Outcome::not_checked(ID, LOOKS_FOR, why);
+    }
+    let found_before = cached
+        .iter()
+        .filter(|rdd| rdd.sum(|row| row.blocks_found) > 0)
+        .count();
+    let all = cached
+        .iter()
+        .map(|rdd| rdd.sum(|row| row.storage_memory_peak_bytes));
+    let all = all.fold(0, u64::saturating_add);
+    let dropped = view.dropped();
+    let findings = cached.iter().filter_map(|rdd| {
+        let reads: Option<u64> = rdd.rows.iter().map(|row| row.block_reads).sum();
+        let stored = rdd.sum(|row| row.blocks_stored);
+        let peak = rdd.sum(|row| row.storage_memory_peak_bytes);
+        // So many tasks as a pass over its blocks takes have started since, and none of them read one.
+        let since = rdd.sum(|row| row.tasks_since_stored);
+        let cached_now = rdd.sum(|row| row.partitions_cached);
+        let wanted = reads == Some(0)
+            && rdd.sum(|row| row.blocks_found) == 0
+            && stored > 0
+            && peak >= CACHED_BYTES
+            && since >= cached_now.max(1);
+        if !wanted {
+            return None;
+        }
+        let cost = part(peak, all);
+        let now = rdd.sum(|row| row.storage_memory_bytes);
+        let mut numbers = vec![
+            count("blocks stored", stored),
+            count("reads of them", 0),
+            bytes("storage memory now", now),
+            bytes("storage memory at most", peak),
+            count("tasks started on this worker since its last block was stored, at least", since),
+        ];
+        if let Some(age) = rdd.rows.iter().filter_map(|row| row.last_stored_age_ns).min() {
+            numbers.push(whole("time since its last block was stored", age, "ns"));
+        }
+        let mut not_measured = vec!["reads on other workers: ask their daemons as well".to_owned()];
+        if dropped > 0 {
+            not_measured.push(format!("{dropped} facts of these executors were dropped; reads may be among them"));
+        }
+        Some(Finding {
+            id: ID.to_owned(),
+            severity: Severity::of_share(cost),
+            title: match (rdd.label(), units::bytes(peak)) {
+                (label, peak) if now > 0 => format!("{label} is cached ({peak}) and was never read"),
+                (label, peak) => format!("{label} was cached ({peak}) and never read"),
+            },
+            subject: rdd.subject(view),
+            window: "since its first block was stored".to_owned(),
+            numbers,
+            cost: Cost {
+                share: Some(cost),
+                of: "the storage memory that RDDs of this application took on this worker".to_owned(),
+                estimated: false,
+            },
+            remedies: vec![
+                remedy("Do not persist it, or free it when nothing needs it any more; in the application:", &["rdd.unpersist()"]),
+                remedy("A table or DataFrame of Spark SQL:", &["df.unpersist()", "spark.catalog.uncacheTable(\"NAME\")"]),
+            ],
+            not_measured,
+        })
+    });
+    let mut why = format!("{} cached RDDs", cached.len());
+    if found_before > 0 {
+        why.push_str(&format!(
+            "; {found_before} of them were cached before the daemon watched: their earlier reads are not known"
+        ));
+    }
+    Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
+}
+
+/// RDDs whose blocks leave memory and come back.
+pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
+    const ID: &str = "evicted_and_stored_again";
+    const LOOKS_FOR: &str = "cached RDDs whose blocks leave memory and are stored again";
+    let rdds = view.rdds();
+    let cached: Vec<_> = rdds
+        .iter()
+        .filter(|rdd| rdd.sum(|row| row.blocks_stored) > 0)
+        .collect();
+    let findings = cached.iter().filter_map(|rdd| {
+        let (stored, back) = (rdd.sum(|row| row.blocks_stored), rdd.sum(|row| row.blocks_stored_again));
+        let cost = part(back, stored);
+        if back < BACK_BLOCKS || cost < BACK_SHARE {
+            return None;
+        }
+        let evicted = rdd.sum(|row| row.blocks_evicted);
+        let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref()).unwrap_or("unknown");
+        let objects = rdd.rows.iter().any(|row| row.storage_memory_estimated) || level.contains("Deserialized");
+        // Columns of a cached DataFrame and arrays of numbers have addresses as a whole, objects only as a sample.
+        let compact = rdd.seen(|row| row.resolved_bytes) > Some(0) && rdd.seen(|row| row.sampled_objects).is_none();
+        let mut remedies = Vec::new();
+        if objects && !compact {
+            remedies.push(remedy(
+                "Serialised blocks take a fraction of the room of objects (and let Kryo help); in the application:",
+                &["rdd.persist(StorageLevel.MEMORY_ONLY_SER)", "spark.serializer  org.apache.spark.serializer.KryoSerializer"],
+            ));
+        }
+        if !level.contains("Disk") {
+            remedies.push(remedy(
+                if objects {
+                    "Keep what does not fit on disk instead of computing it again; in the application:"
+                } else {
+                    "Keep what does not fit on disk instead of computing it again; in the application (in Python MEMORY_AND_DISK, \
+                     which serialises there):"
+                },
+                &[if objects { "rdd.persist(StorageLevel.MEMORY_AND_DISK)" } else { "rdd.persist(StorageLevel.MEMORY_AND_DISK_SER)" }],
+            ));
+        }
+        remedies.push(remedy(
+            "More room for blocks (defaults 0.6 of the heap, of which 0.5 is safe from execution), or larger or more executors:",
+            &["spark.memory.fraction         0.75", "spark.memory.storageFraction  0.6"],
+        ));
+        Some(Finding {
+            id: ID.to_owned(),
+            severity: Severity::of_share(cost),
+            title: format!(
+                "{} of {} blocks that {} stored had been in memory before",
+                units::count(back),
+                units::count(stored),
+                rdd.label()
+            ),
+            subject: rdd.subject(view),
+            window: "since its first block was stored".to_owned(),
+            numbers: vec![
+                count("blocks stored", stored),
+                count("of them, of partitions that had left memory (at least)", back),
+                count("blocks that left memory", rdd.sum(|row| row.blocks_removed)),
+                count("of them, evicted because others needed the room", evicted),
+                bytes("storage memory now", rdd.sum(|row| row.storage_memory_bytes)),
+                bytes("storage memory at most", rdd.sum(|row| row.storage_memory_peak_bytes)),
+                share("stored again", cost),
+            ],
+            cost: Cost {
+                share: Some(cost),
+                of: "the blocks that were made for it, each computed or read from disk once more".to_owned(),
+                estimated: false,
+            },
+            remedies,
+            not_measured: if evicted > 0 {
+                vec!["how long it takes to compute a block again".to_owned()]
+            } else {
+                vec![
+                    "how long it takes to compute a block again".to_owned(),
+                    "whether the application itself unpersisted it in between: no eviction was seen"
+                        .to_owned(),
+                ]
+            },
+        })
+    });
+    Outcome::checked(
+        ID,
+        LOOKS_FOR,
+        findings.collect(),
+        format!("{} RDDs that stored blocks", cached.len()),
+    )
+}

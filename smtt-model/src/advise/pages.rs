@@ -1,0 +1,408 @@
+//! Rules about the pages that bytes are on: swapped, small ones, none.
+
+use super::surroundings::{Process, Surroundings};
+use super::{
+    BYTES_WORTH, Cost, FAULT_NS, Finding, Outcome, Rdd, Remedy, Severity, View, bytes, count, part,
+    remedy, share,
+};
+use crate::rows::{FigureRow, SampleRow};
+use crate::units;
+
+/// Swapped bytes of an RDD from which it is a finding.
+pub(super) const SWAPPED_BYTES: u64 = 1 << 20;
+/// Share of its bytes that they must be.
+pub(super) const SWAPPED_SHARE: f64 = 0.01;
+/// Pages below this size are small, in bytes.
+pub(super) const SMALL_PAGE_BYTES: u64 = 1 << 20;
+/// Share of bytes on small pages from which an RDD is on small pages.
+pub(super) const SMALL_SHARE: f64 = 0.8;
+/// Share of its cycles in page walks from which that costs something.
+pub(super) const WALK_SHARE: f64 = 0.05;
+/// Page faults that stand in for page walks where those are not measured: each page of 64 MiB once.
+pub(super) const FAULTS: u64 = 16_384;
+/// Share of bytes without memory of their own from which it is a finding.
+pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
+
+pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [resolve] is switched off";
+
+/// What a sample stands for, among the numbers of a finding.
+pub(super) const OF_SAMPLES: &str = "of that, in blocks of objects, by a sample of them";
+
+/// Whether an RDD was looked at at all.
+pub(super) fn looked(rdds: &[Rdd<'_>]) -> bool {
+    rdds.iter()
+        .any(|rdd| rdd.seen(|row| row.resolved_bytes) > Some(0))
+}
+
+/// The same, or objects of one as a sample.
+pub(super) fn looked_or_sampled(rdds: &[Rdd<'_>]) -> bool {
+    looked(rdds)
+        || rdds
+            .iter()
+            .any(|rdd| rdd.pages.iter().any(|row| row.sample.is_some()))
+}
+
+/// That share of what blocks of objects hold, by a sample of their objects, and what they hold; `None` without a sample.
+pub(super) fn estimated(rdd: &Rdd<'_>, share: impl Fn(&SampleRow) -> f64) -> Option<(u64, u64)> {
+    let samples = rdd.pages.iter().filter_map(|row| row.sample.as_ref());
+    let parts = samples.map(|sample| {
+        let part = sample.held_bytes as f64 * share(sample).clamp(0.0, 1.0);
+        (part.round() as u64, sample.held_bytes)
+    });
+    parts.reduce(|sum, more| (sum.0.saturating_add(more.0), sum.1.saturating_add(more.1)))
+}
+
+/// What a finding about pages cannot know that takes samples of objects to stand for so many bytes.
+pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
+    let mut lines = Vec::new();
+    let held = rdd.seen(|row| Some(row.held_bytes)).unwrap_or(0);
+    let resolved = rdd.seen(|row| row.resolved_bytes).unwrap_or(0);
+    let known = resolved.saturating_add(sampled);
+    if known < held {
+        lines.push(format!(
+            "{} of {} have no address that was looked at{}",
+            units::bytes(held - known),
+            units::bytes(held),
+            if sampled == 0 {
+                " (objects are only sampled)"
+            } else {
+                ""
+            }
+        ));
+    }
+    let objects = rdd.seen(|row| row.sampled_objects);
+    if let Some(objects) = objects.filter(|_| sampled > 0) {
+        lines.push(format!(
+            "{objects} objects were looked at in blocks of objects that hold {}: the rest is taken to lie as they do",
+            units::bytes(sampled)
+        ));
+    }
+    if rdd.pages.iter().any(|row| row.estimated == Some(true)) {
+        lines.push("figures are estimated from a sample of the pages".to_owned());
+    }
+    lines
+}
+
+/// RDDs whose bytes are in swap.
+pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
+    const ID: &str = "swapped";
+    const LOOKS_FOR: &str = "bytes of RDDs in swap";
+    let rdds = view.rdds();
+    if around.swap_bytes == Some(0) {
+        return Outcome::checked(ID, LOOKS_FOR, Vec::new(), "this machine has no swap");
+    }
+    if !looked_or_sampled(&rdds) {
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+    }
+    let alive = || {
+        view.executors
+            .iter()
+            .filter(|row| row.state == crate::rows::ExecutorState::Alive)
+    };
+    let heaps = alive()
+        .filter_map(|row| row.heap_max_bytes)
+        .fold(0, u64::saturating_add);
+    let findings = rdds.iter().filter_map(|rdd| {
+        let seen = rdd.seen(|row| row.swapped_bytes).zip(rdd.seen(|row| row.resolved_bytes));
+        let sampled = estimated(rdd, |sample| sample.swapped_share);
+        let (sampled_out, sampled_held) = sampled.unwrap_or((0, 0));
+        let (swapped, resolved) = seen.or(sampled.map(|_| (0, 0)))?;
+        let swapped = swapped.saturating_add(sampled_out);
+        let resolved = resolved.saturating_add(sampled_held);
+        let cost = part(swapped, resolved);
+        if swapped < SWAPPED_BYTES || cost < SWAPPED_SHARE {
+            return None;
+        }
+        let mut numbers = vec![
+            bytes("swapped out", swapped),
+            bytes("looked at", resolved),
+            share("swapped", cost),
+            bytes("largest heaps of this application's executors here, together", heaps),
+        ];
+        if sampled_held > 0 {
+            numbers.insert(2, bytes(OF_SAMPLES, sampled_held));
+        }
+        numbers.extend(around.memory_bytes.map(|memory| bytes("memory of the machine", memory)));
+        numbers.extend(around.swap_used_bytes.map(|used| bytes("swap in use on the machine", used)));
+        numbers.extend(around.swappiness.map(|value| count("vm.swappiness", u64::from(value))));
+        let mut remedies = vec![remedy(
+            "Ask for less, so that heaps, overhead and the page cache fit into the machine's memory:",
+            &["spark.executor.memory          LESS", "spark.executor.memoryOverhead  WHAT PROCESSES REALLY TAKE OUTSIDE OF THE HEAP"],
+        )];
+        if around.swappiness.is_none_or(|value| value > 1) {
+            remedies.push(remedy("Swap only in need, on each worker as root:", &["sysctl vm.swappiness=1"]));
+        }
+        remedies.push(remedy("Or keep executors out of swap by their cgroup (version 2), here for a systemd unit:", &["MemorySwapMax=0"]));
+        Some(Finding {
+            id: ID.to_owned(),
+            severity: Severity::High,
+            title: format!("{} of {} are swapped out ({})", units::bytes(swapped), rdd.label(), units::share(cost)),
+            subject: rdd.subject(view),
+            window: "at the last look at its pages".to_owned(),
+            numbers,
+            cost: Cost {
+                share: Some(cost),
+                of: "its bytes, each page read from disk when it is next used".to_owned(),
+                estimated: sampled_out > 0,
+            },
+            remedies,
+            not_measured: caveats(rdd, sampled_held),
+        })
+    });
+    Outcome::checked(
+        ID,
+        LOOKS_FOR,
+        findings.collect(),
+        "RDDs whose pages were looked at",
+    )
+}
+
+/// The page-walk figure with the highest ratio to the RDD's own cycles, and the executor's row that it is of.
+fn walks<'a>(rdd: &Rdd<'a>) -> Option<(&'a str, &'a FigureRow)> {
+    let figures = rdd.rows.iter().flat_map(|row| &row.walks.page_walks);
+    figures
+        .filter(|(_, figure)| matches!(figure.ratio_is.as_deref(), Some("fraction" | "estimated")))
+        .filter(|(_, figure)| figure.ratio.is_some())
+        .map(|(name, figure)| (name.as_str(), figure))
+        .max_by(|(_, left), (_, right)| {
+            let ratio = |figure: &FigureRow| figure.ratio.map_or(0.0, |ratio| ratio.value);
+            ratio(left).total_cmp(&ratio(right))
+        })
+}
+
+/// RDDs on small pages that the translation of addresses costs time.
+pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
+    const ID: &str = "small_pages";
+    const LOOKS_FOR: &str = "RDDs on pages of 4 KiB that page walks cost time";
+    let rdds = view.rdds();
+    if !looked(&rdds) {
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+    }
+    if !rdds
+        .iter()
+        .any(|rdd| rdd.pages.iter().any(|row| row.page_sizes.is_some()))
+    {
+        let why = "the kernel does not tell page sizes (it takes Linux 6.7, or root for /proc/kpageflags)";
+        return Outcome::not_checked(ID, LOOKS_FOR, why);
+    }
+    let findings = rdds
+        .iter()
+        .filter_map(|rdd| small(rdd, view, around))
+        .collect();
+    let mut why = "RDDs whose pages were looked at".to_owned();
+    if !view.no_walks.is_empty() {
+        why.push_str(&format!(
+            "; by page faults, because page walks were not measured: {}",
+            view.no_walks
+        ));
+    }
+    Outcome::checked(ID, LOOKS_FOR, findings, why)
+}
+
+fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
+    let sizes = || {
+        rdd.pages
+            .iter()
+            .filter_map(|row| row.page_sizes.as_ref())
+            .flatten()
+    };
+    let all = sizes().map(|size| size.bytes).fold(0, u64::saturating_add);
+    let small = sizes().filter(|size| size.page_bytes < SMALL_PAGE_BYTES);
+    let small = small.map(|size| size.bytes).fold(0, u64::saturating_add);
+    let small_share = part(small, all);
+    if all < BYTES_WORTH || small_share < SMALL_SHARE {
+        return None;
+    }
+    let faults = rdd
+        .rows
+        .iter()
+        .filter_map(|row| row.faults.page_faults)
+        .reduce(u64::saturating_add);
+    let mut numbers = vec![
+        bytes("in memory, with known page size", all),
+        share("on small pages", small_share),
+    ];
+    numbers.extend(faults.map(|faults| count("page faults for it", faults)));
+    let mut not_measured = caveats(rdd, 0);
+    let (severity, cost, title) = match walks(rdd) {
+        Some((name, figure)) => {
+            let ratio = figure.ratio?;
+            if ratio.low < WALK_SHARE {
+                return None;
+            }
+            let cost = figure.ratio_of_executor.map_or(0.0, |ratio| ratio.value);
+            let words = name.replace('_', " ");
+            numbers.push(share(&format!("{words}, of its own cycles"), ratio.value));
+            numbers.push(share("lower end of the 95 % interval", ratio.low));
+            numbers.push(count("samples", figure.samples));
+            let of = Cost {
+                share: Some(cost),
+                of: "the cycles of its executor, in page walks for it".to_owned(),
+                estimated: figure.ratio_is.as_deref() == Some("estimated"),
+            };
+            let title = format!(
+                "{} spends {} of its cycles in page walks, {} of it on small pages",
+                rdd.label(),
+                units::share(ratio.value),
+                units::share(small_share)
+            );
+            (Severity::of_share(cost), of, title)
+        }
+        None if view.no_walks.is_empty() => return None,
+        None => {
+            let faults = faults.filter(|faults| *faults >= FAULTS)?;
+            not_measured.insert(
+                0,
+                format!("page walks, which huge pages are for: {}", view.no_walks),
+            );
+            let of = Cost {
+                share: view
+                    .cpu_ns(around)
+                    .map(|(all, _)| part(faults.saturating_mul(FAULT_NS), all)),
+                of: format!(
+                    "the CPU time of the executors, at {FAULT_NS} ns for each page fault; page walks come on top"
+                ),
+                estimated: true,
+            };
+            let title = format!(
+                "{} of {} lie on small pages, with {} page faults",
+                units::share(small_share),
+                rdd.label(),
+                units::count(faults)
+            );
+            // What it costs in walks is not known: never more than worth knowing.
+            (Severity::Low, of, title)
+        }
+    };
+    Some(Finding {
+        id: "small_pages".to_owned(),
+        severity,
+        title,
+        subject: rdd.subject(view),
+        window: "pages: at the last look; faults and walks: since the RDD was first seen"
+            .to_owned(),
+        numbers,
+        cost,
+        remedies: huge_pages(rdd, view, around),
+        not_measured,
+    })
+}
+
+/// Which setting gives huge pages to what an RDD holds.
+fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> {
+    let both = |storage: u64, execution| storage.saturating_add(execution);
+    let off = rdd.sum(|row| {
+        both(
+            row.storage_memory_off_heap_bytes,
+            row.execution_memory_off_heap_bytes,
+        )
+    });
+    let all = rdd.sum(|row| both(row.storage_memory_bytes, row.execution_memory_bytes));
+    let on = all.saturating_sub(off);
+    let mode = around.transparent_huge_pages.as_deref();
+    let processes: Vec<&Process> = view
+        .executors
+        .iter()
+        .filter_map(|row| around.processes.get(&row.who.pid))
+        .collect();
+    let asked = processes
+        .iter()
+        .any(|process| process.switch("UseTransparentHugePages") == Some(true));
+    let mut remedies = Vec::new();
+    if mode == Some("never") {
+        remedies.push(remedy(
+            "Transparent huge pages are switched off on this worker; as root (and transparent_hugepage=madvise on the kernel's command line to keep it):",
+            &["echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"],
+        ));
+    }
+    if part(on, all) >= 0.1 || all == 0 {
+        if !asked && mode != Some("always") {
+            remedies.push(remedy(
+                "Let the JVM ask for huge pages for its heap; add to what is configured:",
+                &["spark.executor.extraJavaOptions  -XX:+UseTransparentHugePages"],
+            ));
+        } else {
+            let heaps = view
+                .executors
+                .iter()
+                .filter(|row| row.state == crate::rows::ExecutorState::Alive);
+            let heaps = heaps
+                .filter_map(|row| row.heap_max_bytes)
+                .fold(0, u64::saturating_add);
+            let pages = heaps.div_ceil(2 << 20);
+            remedies.push(remedy(
+                "The heap may have huge pages but got none: memory is fragmented, or was given page by page. Have it given at the start:",
+                &["spark.executor.extraJavaOptions  -XX:+AlwaysPreTouch -XX:+UseTransparentHugePages"],
+            ));
+            remedies.push(remedy(
+                &format!(
+                    "Or reserve huge pages, for executors of this application alone ({} of heap):",
+                    units::bytes(heaps)
+                ),
+                &[
+                    &format!("sysctl vm.nr_hugepages={pages}"),
+                    "spark.executor.extraJavaOptions  -XX:+UseLargePages",
+                ],
+            ));
+        }
+    }
+    if off > 0 && part(off, all) >= 0.1 && mode != Some("always") {
+        remedies.push(remedy(
+            "Memory outside of the heap comes from malloc, which no JVM option reaches: have glibc (2.35 or newer) ask, or set the mode to always:",
+            &["spark.executorEnv.GLIBC_TUNABLES  glibc.malloc.hugetlb=1", "echo always > /sys/kernel/mm/transparent_hugepage/enabled"],
+        ));
+    }
+    remedies
+}
+
+/// RDDs that take room in Spark's books but not in memory.
+pub(super) fn without_memory(view: &View) -> Outcome {
+    const ID: &str = "without_memory";
+    const LOOKS_FOR: &str = "memory that Spark accounts for and nobody has written";
+    let rdds = view.rdds();
+    if !looked(&rdds) {
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+    }
+    let zero_known = view.pages.iter().any(|row| row.zero_page_bytes.is_some());
+    let findings = rdds.iter().filter_map(|rdd| {
+        let resolved = rdd.seen(|row| row.resolved_bytes)?;
+        let untouched = rdd.seen(|row| row.untouched_bytes)?;
+        let zero = rdd.seen(|row| row.zero_page_bytes);
+        let without = untouched.saturating_add(zero.unwrap_or(0));
+        let cost = part(without, resolved);
+        if without < BYTES_WORTH || cost < WITHOUT_MEMORY_SHARE {
+            return None;
+        }
+        let mut numbers = vec![bytes("looked at", resolved), bytes("never touched, or given back", untouched)];
+        numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's page of zeros)", zero)));
+        let mut not_measured = caveats(rdd, 0);
+        if zero.is_none() {
+            not_measured.push("bytes that were read and never written".to_owned());
+        }
+        let execution = rdd.sum(|row| row.execution_memory_bytes) > rdd.sum(|row| row.storage_memory_bytes);
+        Some(Finding {
+            id: ID.to_owned(),
+            severity: Severity::Low,
+            title: format!("{} of {} have never been written", units::bytes(without), rdd.label()),
+            subject: rdd.subject(view),
+            window: "at the last look at its pages".to_owned(),
+            numbers,
+            cost: Cost {
+                share: Some(cost),
+                of: "its memory in Spark's books, which others may not use".to_owned(),
+                estimated: false,
+            },
+            remedies: vec![if execution {
+                remedy("Tasks take execution memory in pages larger than they fill; smaller ones (the default follows heap and cores):", &["spark.buffer.pageSize  2m"])
+            } else {
+                remedy("Blocks hold buffers that are larger than their contents, or zeros: allocate what is needed, or store it sparse.", &[])
+            }],
+            not_measured,
+        })
+    });
+    let mut why = "RDDs whose pages were looked at".to_owned();
+    if !zero_known {
+        why.push_str("; pages of zeros are not told here");
+    }
+    Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
+}

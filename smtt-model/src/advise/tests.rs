@@ -1,0 +1,508 @@
+//! Tests of the rules: what is found above a threshold, not below, and what absent figures make of it.
+
+mod places;
+
+use std::collections::BTreeMap;
+
+use super::surroundings::{Process, Surroundings};
+use super::*;
+use crate::rows::{
+    FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow, SpanRow, Spread,
+    Who,
+};
+use crate::state::FaultFigures;
+
+const MIB: u64 = 1 << 20;
+const MINUTE_NS: u64 = 60_000_000_000;
+
+fn who() -> Who {
+    Who {
+        application_id: Some("app-1".to_owned()),
+        executor_id: Some("0".to_owned()),
+        pid: 7,
+    }
+}
+
+fn executor() -> ExecutorRow {
+    ExecutorRow {
+        who: who(),
+        state: crate::rows::ExecutorState::Alive,
+        heap_max_bytes: Some(1 << 30),
+        watched_ns: 10 * MINUTE_NS,
+        ..ExecutorRow::default()
+    }
+}
+
+fn rdd(id: u32, name: &str) -> RddRow {
+    RddRow {
+        who: who(),
+        rdd_id: Some(id),
+        name: Some(name.to_owned()),
+        storage_memory_bytes: 128 * MIB,
+        storage_memory_peak_bytes: 128 * MIB,
+        partitions_cached: 4,
+        blocks_stored: 4,
+        block_reads: Some(4),
+        tasks_since_stored: 40,
+        last_stored_age_ns: Some(MINUTE_NS),
+        ..RddRow::default()
+    }
+}
+
+/// All of an RDD in memory on small pages of node 0.
+fn in_memory(id: u32) -> PagesRow {
+    PagesRow {
+        who: who(),
+        rdd_id: Some(id),
+        held_bytes: 128 * MIB,
+        resolved_bytes: Some(128 * MIB),
+        present_bytes: Some(128 * MIB),
+        swapped_bytes: Some(0),
+        untouched_bytes: Some(0),
+        zero_page_bytes: Some(0),
+        page_sizes: Some(vec![PageSizeRow {
+            page_bytes: 4096,
+            bytes: 128 * MIB,
+        }]),
+        nodes: Some(vec![NodeRow {
+            node: 0,
+            bytes: 128 * MIB,
+        }]),
+        ..PagesRow::default()
+    }
+}
+
+/// An RDD of objects of which a sample was looked at.
+fn of_objects(swapped: f64, nodes: &[(u32, f64)]) -> PagesRow {
+    PagesRow {
+        who: who(),
+        rdd_id: Some(7),
+        held_bytes: 128 * MIB,
+        sampled_objects: Some(32),
+        sample: Some(SampleRow {
+            estimated: true,
+            held_bytes: 128 * MIB,
+            present_share: 1.0 - swapped,
+            swapped_share: swapped,
+            nodes: nodes
+                .iter()
+                .map(|(node, share)| NodeShare {
+                    node: *node,
+                    share: *share,
+                })
+                .collect(),
+            ..SampleRow::default()
+        }),
+        ..PagesRow::default()
+    }
+}
+
+fn view() -> View {
+    View {
+        executors: vec![executor()],
+        rdds: vec![rdd(7, "links")],
+        pages: vec![in_memory(7)],
+        measured: Measured {
+            page_faults: true,
+            access: true,
+            major: true,
+        },
+        now_unix_ms: 1_000_000_000_000,
+        ..View::default()
+    }
+}
+
+/// Two nodes, swap, and an executor that may use both.
+fn around() -> Surroundings {
+    Surroundings {
+        transparent_huge_pages: Some("madvise".to_owned()),
+        memory_bytes: Some(8 << 30),
+        swap_bytes: Some(1 << 30),
+        swap_used_bytes: Some(0),
+        swappiness: Some(60),
+        nodes: Some(vec![0, 1]),
+        processes: BTreeMap::from([(
+            7,
+            Process {
+                memory_nodes: Some(vec![0, 1]),
+                cpu_nodes: Some(vec![0, 1]),
+                options: Some(vec!["-Xmx1024m".to_owned()]),
+                user_ns: Some(9_000_000_000),
+                system_ns: Some(1_000_000_000),
+                ..Process::default()
+            },
+        )]),
+        ..Surroundings::default()
+    }
+}
+
+fn found<'a>(advice: &'a ApplicationAdvice, id: &str) -> Option<&'a Finding> {
+    advice.findings.iter().find(|finding| finding.id == id)
+}
+
+fn went(advice: &ApplicationAdvice, id: &str) -> Went {
+    let check = advice.checks.iter().find(|check| check.id == id);
+    check.expect("every rule is listed").went
+}
+
+fn lines(finding: &Finding) -> String {
+    let all = finding.remedies.iter().flat_map(|remedy| &remedy.lines);
+    all.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_healthy_application_has_no_findings_and_every_rule_says_so() {
+    let advice = advise(&view(), &around());
+    assert_eq!(advice.findings, []);
+    // Nobody told the executor's first minute: that one was not checked.
+    for check in &advice.checks {
+        let expected = if check.id == "first_touch" || check.id == "major_faults" {
+            Went::NotChecked
+        } else {
+            Went::Nothing
+        };
+        assert_eq!(check.went, expected, "{check:?}");
+        assert!(!check.why.is_empty() && !check.looks_for.is_empty());
+    }
+}
+
+#[test]
+fn without_figures_nothing_is_claimed_and_nothing_is_called_well() {
+    let mut view = view();
+    view.pages.clear();
+    view.rdds[0].block_reads = None;
+    view.measured = Measured::default();
+    let advice = advise(&view, &Surroundings::default());
+    assert_eq!(advice.findings, []);
+    for id in [
+        "swapped",
+        "small_pages",
+        "remote_memory",
+        "never_read",
+        "major_faults",
+        "first_touch",
+        "without_memory",
+    ] {
+        assert_eq!(went(&advice, id), Went::NotChecked, "{id}");
+    }
+}
+
+#[test]
+fn executors_that_told_nothing_are_not_called_well() {
+    let mut view = view();
+    view.executors[0].who.application_id = None;
+    let advice = advise(&view, &around());
+    assert!(
+        advice
+            .checks
+            .iter()
+            .all(|check| check.went == Went::NotChecked),
+        "{advice:?}"
+    );
+}
+
+#[test]
+fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
+    let mut view = view();
+    view.rdds.push(rdd(8, "unread"));
+    view.rdds[1].block_reads = Some(0);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "never_read").expect("found");
+    assert_eq!(finding.subject.rdd_id, Some(8));
+    assert_eq!(finding.cost.share, Some(0.5));
+    assert_eq!(finding.severity, Severity::High);
+    assert!(lines(finding).contains("unpersist"));
+    assert!(finding.title.contains("is cached"), "{}", finding.title);
+    assert_eq!(advice.findings.len(), 1);
+    // It has been unpersisted meanwhile.
+    let mut gone = view.clone();
+    gone.rdds[1].storage_memory_bytes = 0;
+    let advice = advise(&gone, &around());
+    let finding = found(&advice, "never_read").expect("found");
+    assert!(finding.title.contains("was cached"), "{}", finding.title);
+    // Read on another executor of this worker.
+    let mut elsewhere = view.clone();
+    elsewhere.rdds.push(RddRow {
+        block_reads: Some(1),
+        ..rdd(8, "unread")
+    });
+    assert!(found(&advise(&elsewhere, &around()), "never_read").is_none());
+    // Too early to tell: fewer tasks have started since than a pass takes.
+    view.rdds[1].tasks_since_stored = 3;
+    assert!(found(&advise(&view, &around()), "never_read").is_none());
+    // Cached before the daemon watched.
+    view.rdds[1].tasks_since_stored = 40;
+    view.rdds[1].blocks_found = 1;
+    let advice = advise(&view, &around());
+    assert!(found(&advice, "never_read").is_none());
+    let check = advice.checks.iter().find(|check| check.id == "never_read");
+    assert!(check.is_some_and(|check| check.why.contains("before the daemon watched")));
+}
+
+#[test]
+fn blocks_that_come_back_are_found_by_their_share() {
+    let mut view = view();
+    view.rdds[0].blocks_stored = 40;
+    view.rdds[0].blocks_stored_again = 3;
+    assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
+    view.rdds[0].blocks_stored_again = 10;
+    view.rdds[0].storage_level = Some("Memory Deserialized 1x Replicated".to_owned());
+    view.pages[0].sampled_objects = Some(64);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    assert_eq!(finding.cost.share, Some(0.25));
+    let said = lines(finding);
+    assert!(
+        said.contains("MEMORY_ONLY_SER") && said.contains("MEMORY_AND_DISK"),
+        "{said}"
+    );
+    assert!(said.contains("spark.memory.fraction"), "{said}");
+    // A cached DataFrame has no objects that could be serialised.
+    view.pages[0].sampled_objects = None;
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    assert!(!lines(finding).contains("MEMORY_ONLY_SER"), "{finding:?}");
+    // Python has no level of that name.
+    view.rdds[0].storage_level = Some("Memory Serialized 1x Replicated".to_owned());
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    let why: String = finding
+        .remedies
+        .iter()
+        .map(|one| one.why.as_str())
+        .collect();
+    assert!(why.contains("in Python MEMORY_AND_DISK"), "{why}");
+    view.rdds[0].blocks_stored = 200;
+    assert!(found(&advise(&view, &around()), "evicted_and_stored_again").is_none());
+}
+
+#[test]
+fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
+    let mut view = view();
+    view.pages[0].swapped_bytes = Some(32 * MIB);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, Some(0.25))
+    );
+    let said = lines(finding);
+    assert!(
+        said.contains("spark.executor.memory") && said.contains("vm.swappiness=1"),
+        "{said}"
+    );
+    let none = Surroundings {
+        swap_bytes: Some(0),
+        ..around()
+    };
+    assert_eq!(went(&advise(&view, &none), "swapped"), Went::Nothing);
+    // Below a hundredth.
+    view.pages[0].swapped_bytes = Some(MIB);
+    assert!(found(&advise(&view, &around()), "swapped").is_none());
+}
+
+#[test]
+fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
+    let mut view = view();
+    view.pages[0] = of_objects(0.5, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(
+        (finding.cost.share, finding.cost.estimated),
+        (Some(0.5), true)
+    );
+    assert!(
+        finding.title.starts_with("64.0 MiB of"),
+        "{}",
+        finding.title
+    );
+    assert!(
+        finding.not_measured[0].contains("32 objects were looked at"),
+        "{finding:?}"
+    );
+    // Beside blocks whose bytes are known.
+    view.pages[0].held_bytes = 256 * MIB;
+    view.pages[0].resolved_bytes = Some(128 * MIB);
+    view.pages[0].swapped_bytes = Some(0);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "swapped").expect("found");
+    assert_eq!(finding.cost.share, Some(0.25));
+    view.pages[0] = of_objects(0.0, &[(0, 1.0)]);
+    let advice = advise(&view, &around());
+    assert!(found(&advice, "swapped").is_none());
+    assert_eq!(went(&advice, "swapped"), Went::Nothing, "it was looked at");
+}
+
+#[test]
+fn spilling_is_found_by_its_share_of_the_task_time() {
+    let mut view = view();
+    view.stages = vec![StageRow {
+        who: who(),
+        stage_id: Some(3),
+        task_time_ns: 100_000,
+        execution_memory_peak_bytes: MIB,
+        ..StageRow::default()
+    }];
+    let spill = |duration_ns| {
+        BTreeMap::from([(
+            "spill".to_owned(),
+            SpanRow {
+                count: 2,
+                duration_ns,
+            },
+        )])
+    };
+    view.executors[0].spans = spill(4_000);
+    assert!(found(&advise(&view, &around()), "spilling").is_none());
+    view.executors[0].spans = spill(30_000);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "spilling").expect("found");
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, Some(0.3))
+    );
+    assert!(finding.title.contains("stage 3"), "{}", finding.title);
+}
+
+#[test]
+fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
+    let mut view = view();
+    let row = &mut view.executors[0];
+    row.faults.page_faults = Some(4_000_000);
+    row.page_faults_first_minute = Some(3_600_000);
+    row.start_unix_ms = Some(view.now_unix_ms - 10 * 60_000 - 2_000);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "first_touch").expect("found");
+    // 3.6 s of a minute.
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::Medium, Some(0.06))
+    );
+    assert!(
+        lines(finding).contains("-XX:+AlwaysPreTouch -Xms1024m"),
+        "{}",
+        lines(finding)
+    );
+    // It does so already.
+    let mut touched = around();
+    let options = &mut touched.processes.get_mut(&7).expect("there").options;
+    *options = Some(vec!["-XX:+AlwaysPreTouch".to_owned()]);
+    assert!(found(&advise(&view, &touched), "first_touch").is_none());
+    // Faults go on as they began.
+    view.executors[0].faults.page_faults = Some(9_000_000);
+    assert!(found(&advise(&view, &around()), "first_touch").is_none());
+    // Heard of an hour after its start.
+    view.executors[0].start_unix_ms = Some(view.now_unix_ms - 70 * 60_000);
+    assert_eq!(
+        went(&advise(&view, &around()), "first_touch"),
+        Went::NotChecked
+    );
+}
+
+#[test]
+fn major_faults_are_found_by_their_rate() {
+    let mut view = view();
+    view.executors[0].faults.page_faults_major = Some(0);
+    assert_eq!(
+        went(&advise(&view, &around()), "major_faults"),
+        Went::Nothing
+    );
+    view.executors[0].faults.page_faults_major = Some(60_000);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "major_faults").expect("found");
+    assert_eq!(
+        (finding.severity, finding.cost.share),
+        (Severity::High, None)
+    );
+    view.executors[0].faults.page_faults_major = Some(3_000);
+    assert!(
+        found(&advise(&view, &around()), "major_faults").is_none(),
+        "five per second"
+    );
+}
+
+#[test]
+fn the_costliest_come_first_and_long_lists_are_cut_and_counted() {
+    let mut view = view();
+    view.rdds.clear();
+    for id in 0..9 {
+        view.rdds.push(RddRow {
+            block_reads: Some(0),
+            storage_memory_peak_bytes: u64::from(id + 1) * 10 * MIB,
+            ..rdd(id, "unread")
+        });
+    }
+    view.pages[0] = PagesRow {
+        swapped_bytes: Some(64 * MIB),
+        ..in_memory(0)
+    };
+    let advice = advise(&view, &around());
+    assert_eq!(advice.findings.len(), FINDINGS_PER_RULE + 1);
+    assert_eq!(advice.findings[0].id, "swapped");
+    assert_eq!(advice.findings[1].subject.rdd_id, Some(8));
+    let order: Vec<Severity> = advice
+        .findings
+        .iter()
+        .map(|finding| finding.severity)
+        .collect();
+    assert!(order.is_sorted_by(|left, right| left >= right), "{order:?}");
+    let check = advice.checks.iter().find(|check| check.id == "never_read");
+    assert_eq!(check.map(|check| check.left_out), Some(4));
+}
+
+/// The document lists every rule with its thresholds; a rule that changes changes it.
+#[test]
+fn the_document_lists_every_rule() {
+    let document = include_str!("../../../docs/ADVICE.md");
+    for check in advise(&view(), &around()).checks {
+        assert!(
+            document.contains(&format!("| `{}` |", check.id)),
+            "{}",
+            check.id
+        );
+    }
+    for (rule, threshold) in [
+        ("swapped", format!("{} MiB", pages::SWAPPED_BYTES / MIB)),
+        ("swapped", format!("{:.0} %", pages::SWAPPED_SHARE * 100.0)),
+        ("small_pages", format!("{} MiB", BYTES_WORTH / MIB)),
+        (
+            "small_pages",
+            format!("{:.0} %", pages::SMALL_SHARE * 100.0),
+        ),
+        ("small_pages", format!("{:.0} %", pages::WALK_SHARE * 100.0)),
+        ("small_pages", crate::units::count(pages::FAULTS)),
+        (
+            "remote_memory",
+            format!("{:.0} %", nodes::REMOTE_SHARE * 100.0),
+        ),
+        ("never_read", format!("{} MiB", cache::CACHED_BYTES / MIB)),
+        (
+            "evicted_and_stored_again",
+            format!("{:.0} %", cache::BACK_SHARE * 100.0),
+        ),
+        (
+            "evicted_and_stored_again",
+            format!("{} blocks", cache::BACK_BLOCKS),
+        ),
+        ("spilling", format!("{:.0} %", work::SPILL_SHARE * 100.0)),
+        ("major_faults", crate::units::count(work::MAJOR_FAULTS)),
+        (
+            "major_faults",
+            format!("{:.0} per second", work::MAJOR_FAULTS_PER_SECOND),
+        ),
+        ("first_touch", crate::units::count(work::EARLY_FAULTS)),
+        ("first_touch", format!("{:.0} %", work::EARLY_SHARE * 100.0)),
+        (
+            "without_memory",
+            format!("{:.0} %", pages::WITHOUT_MEMORY_SHARE * 100.0),
+        ),
+    ] {
+        let row = document
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{rule}` |")));
+        assert!(
+            row.is_some_and(|row| row.contains(&threshold)),
+            "{rule}: {threshold} is not in {row:?}"
+        );
+    }
+}

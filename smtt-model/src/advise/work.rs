@@ -1,0 +1,315 @@
+//! Rules about what executors do: spill, fault in I/O, touch their memory for the first time.
+
+use super::surroundings::Surroundings;
+use super::{
+    Cost, FAULT_NS, Finding, Outcome, Severity, View, bytes, count, part, remedy, share, whole,
+};
+use crate::rows::ExecutorRow;
+use crate::units;
+
+/// Share of the task time in spills from which it is a finding.
+pub(super) const SPILL_SHARE: f64 = 0.05;
+/// Major faults from which it is a finding.
+pub(super) const MAJOR_FAULTS: u64 = 1_000;
+/// Of them per second of watching.
+pub(super) const MAJOR_FAULTS_PER_SECOND: f64 = 10.0;
+/// Page faults of an executor's first minute from which it is a finding: 400 MiB on pages of 4 KiB.
+pub(super) const EARLY_FAULTS: u64 = 100_000;
+/// Share of all its faults that they must be.
+pub(super) const EARLY_SHARE: f64 = 0.5;
+/// How long after its start an executor may be heard of for its start to have been watched, in milliseconds.
+const LATE_MS: u64 = 60_000;
+
+/// Tasks that spend their time writing execution memory to disk.
+pub(super) fn spilling(view: &View) -> Outcome {
+    const ID: &str = "spilling";
+    const LOOKS_FOR: &str = "tasks that write execution memory to disk because it does not fit";
+    let stages = view.stages.iter();
+    let task_ns = stages
+        .clone()
+        .map(|row| row.task_time_ns)
+        .fold(0, u64::saturating_add);
+    let spills = |row: &ExecutorRow| row.spans.get("spill").copied().unwrap_or_default();
+    let executors: Vec<&ExecutorRow> = view
+        .executors
+        .iter()
+        .filter(|row| spills(row).count > 0)
+        .collect();
+    let times = executors
+        .iter()
+        .map(|row| spills(row).count)
+        .fold(0, u64::saturating_add);
+    let ns = executors
+        .iter()
+        .map(|row| spills(row).duration_ns)
+        .fold(0, u64::saturating_add);
+    let looked = format!(
+        "{} spills of 1 ms or more in {} of task time",
+        units::count(times),
+        units::duration(task_ns)
+    );
+    if task_ns == 0 {
+        return Outcome::checked(
+            ID,
+            LOOKS_FOR,
+            Vec::new(),
+            "no task has ended on this worker",
+        );
+    }
+    let cost = part(ns, task_ns);
+    if cost < SPILL_SHARE {
+        return Outcome::checked(ID, LOOKS_FOR, Vec::new(), looked);
+    }
+    let largest = stages.max_by_key(|row| row.execution_memory_peak_bytes);
+    let mut numbers = vec![
+        count("spills of 1 ms or more", times),
+        whole("time in them", ns, "ns"),
+        whole("time of ended tasks", task_ns, "ns"),
+        share("time in spills", cost),
+    ];
+    let mut stage = String::new();
+    if let Some((row, id)) = largest.and_then(|row| Some((row, row.stage_id?))) {
+        numbers.push(bytes(
+            &format!("execution memory of one task of stage {id}, at most"),
+            row.execution_memory_peak_bytes,
+        ));
+        stage = format!("; most per task in stage {id}");
+    }
+    let finding = Finding {
+        id: ID.to_owned(),
+        severity: Severity::of_share(cost),
+        title: format!("{} of the task time is spilling{stage}", units::share(cost)),
+        subject: view.subject(&executors),
+        window: "since the executors were first heard of".to_owned(),
+        numbers,
+        cost: Cost {
+            share: Some(cost),
+            of: "the task time on this worker".to_owned(),
+            estimated: false,
+        },
+        remedies: vec![
+            remedy(
+                "Smaller tasks: more partitions in shuffles (SQL; RDDs take spark.default.parallelism or an argument):",
+                &["spark.sql.shuffle.partitions  400"],
+            ),
+            remedy(
+                "More execution memory per task: fewer tasks at a time, or more memory for each executor:",
+                &["spark.executor.cores   2", "spark.executor.memory  8g"],
+            ),
+        ],
+        not_measured: vec![
+            "spills shorter than 1 ms".to_owned(),
+            "bytes that were spilled: Spark's task metrics have them".to_owned(),
+        ],
+    };
+    Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
+}
+
+/// Page faults that waited for a disk.
+pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
+    const ID: &str = "major_faults";
+    const LOOKS_FOR: &str = "page faults that wait for a disk";
+    if !view
+        .executors
+        .iter()
+        .any(|row| row.faults.page_faults_major.is_some())
+    {
+        return Outcome::not_checked(
+            ID,
+            LOOKS_FOR,
+            "major faults are not counted on this machine (smtt-ctl status)",
+        );
+    }
+    let rate = |row: &ExecutorRow| {
+        let major = row.faults.page_faults_major.unwrap_or(0);
+        (major, major as f64 / (row.watched_ns.max(1) as f64 / 1e9))
+    };
+    let executors: Vec<&ExecutorRow> = view
+        .executors
+        .iter()
+        .filter(|row| {
+            let (major, per_second) = rate(row);
+            major >= MAJOR_FAULTS && per_second >= MAJOR_FAULTS_PER_SECOND
+        })
+        .collect();
+    let all = view
+        .executors
+        .iter()
+        .map(|row| rate(row).0)
+        .fold(0, u64::saturating_add);
+    let looked = format!(
+        "{} major faults of {} executors",
+        units::count(all),
+        view.executors.len()
+    );
+    if executors.is_empty() {
+        return Outcome::checked(ID, LOOKS_FOR, Vec::new(), looked);
+    }
+    let major = executors
+        .iter()
+        .map(|row| rate(row).0)
+        .fold(0, u64::saturating_add);
+    let fastest = executors.iter().map(|row| rate(row).1).fold(0.0, f64::max);
+    let swaps = around.swap_used_bytes > Some(0);
+    let finding = Finding {
+        id: ID.to_owned(),
+        severity: if fastest >= 10.0 * MAJOR_FAULTS_PER_SECOND {
+            Severity::High
+        } else {
+            Severity::Medium
+        },
+        title: format!(
+            "{} page faults waited for a disk, up to {fastest:.0} per second",
+            units::count(major)
+        ),
+        subject: view.subject(&executors),
+        window: "since the executors were first heard of".to_owned(),
+        numbers: [
+            Some(count("major faults", major)),
+            Some(count("of all executors", all)),
+            around
+                .swap_used_bytes
+                .map(|used| bytes("swap in use on the machine", used)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        cost: Cost {
+            share: None,
+            of: "each waits for one read of a disk; how long was not measured".to_owned(),
+            estimated: false,
+        },
+        remedies: vec![if swaps {
+            remedy(
+                "The machine swaps; keep executors out of it (see also: swapped):",
+                &["sysctl vm.swappiness=1", "spark.executor.memory  LESS"],
+            )
+        } else {
+            remedy(
+                "Nothing is swapped, so files are mapped: put jars and spark.local.dir on a faster disk, or leave more memory to the page cache:",
+                &["spark.local.dir  /fast/disk", "spark.executor.memory  LESS"],
+            )
+        }],
+        not_measured: vec!["which file or swap area was read".to_owned()],
+    };
+    Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
+}
+
+/// Executors whose memory is touched for the first time by tasks that somebody waits for.
+pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
+    const ID: &str = "first_touch";
+    const LOOKS_FOR: &str = "storms of page faults in the first minute of an executor";
+    if !view.measured.page_faults {
+        return Outcome::not_checked(
+            ID,
+            LOOKS_FOR,
+            "page faults are not counted on this machine (smtt-ctl status)",
+        );
+    }
+    // Heard of late: the first minute that was watched is not the first one.
+    let watched = |row: &&ExecutorRow| {
+        let heard_ms = view.now_unix_ms.saturating_sub(row.watched_ns / 1_000_000);
+        row.page_faults_first_minute.is_some()
+            && (row.state != crate::rows::ExecutorState::Alive
+                || row
+                    .start_unix_ms
+                    .is_none_or(|start| start + LATE_MS >= heard_ms))
+    };
+    let known: Vec<&ExecutorRow> = view.executors.iter().filter(watched).collect();
+    if known.is_empty() {
+        return Outcome::not_checked(
+            ID,
+            LOOKS_FOR,
+            "no executor was watched from its start for a minute",
+        );
+    }
+    let early = |row: &ExecutorRow| row.page_faults_first_minute.unwrap_or(0);
+    let touched = |row: &ExecutorRow| {
+        around
+            .processes
+            .get(&row.who.pid)
+            .and_then(|process| process.switch("AlwaysPreTouch"))
+    };
+    let executors: Vec<&ExecutorRow> = known
+        .iter()
+        .copied()
+        .filter(|row| early(row) >= EARLY_FAULTS)
+        .filter(|row| part(early(row), row.faults.page_faults.unwrap_or(0)) >= EARLY_SHARE)
+        .filter(|row| touched(row) != Some(true))
+        .collect();
+    let looked = format!("the first minute of {} executors", known.len());
+    if executors.is_empty() {
+        return Outcome::checked(ID, LOOKS_FOR, Vec::new(), looked);
+    }
+    let faults = executors
+        .iter()
+        .map(|row| early(row))
+        .fold(0, u64::saturating_add);
+    let collector = executors
+        .iter()
+        .filter_map(|row| row.unattributed.get("gc_thread"));
+    let collector = collector.fold(0, |sum: u64, more| sum.saturating_add(*more));
+    let most = executors.iter().map(|row| early(row)).max().unwrap_or(0);
+    let all = executors
+        .iter()
+        .filter_map(|row| row.faults.page_faults)
+        .fold(0, u64::saturating_add);
+    // Of one CPU for a minute: tasks wait in it.
+    let cost = (most.saturating_mul(FAULT_NS)) as f64 / 60e9;
+    let heap = executors
+        .iter()
+        .filter_map(|row| row.heap_max_bytes)
+        .max()
+        .unwrap_or(0);
+    let growing = executors.iter().any(|row| {
+        around
+            .processes
+            .get(&row.who.pid)
+            .and_then(|process| process.has("-Xms"))
+            != Some(true)
+    });
+    let mut options = "-XX:+AlwaysPreTouch".to_owned();
+    if growing && heap > 0 {
+        options.push_str(&format!(" -Xms{}m", heap >> 20));
+    }
+    let mut remedies = vec![remedy(
+        "Touch the heap when the JVM starts, before tasks run (starting takes longer). Without -Xms only the part that is \
+         committed first is touched; Spark sets it on Kubernetes only. Add to what is configured:",
+        &[&format!("spark.executor.extraJavaOptions  {options}")],
+    )];
+    if around.transparent_huge_pages.as_deref() != Some("never") {
+        remedies.push(remedy(
+            "With huge pages one fault brings 2 MiB instead of 4 KiB:",
+            &["spark.executor.extraJavaOptions  -XX:+UseTransparentHugePages"],
+        ));
+    }
+    let finding = Finding {
+        id: ID.to_owned(),
+        severity: Severity::of_share(cost),
+        title: format!(
+            "{} of {} page faults fell into the first minute",
+            units::count(faults),
+            units::count(all)
+        ),
+        subject: view.subject(&executors),
+        window: "the first minute of each executor, against its life so far".to_owned(),
+        numbers: vec![
+            count("page faults in the first minute", faults),
+            count("the most of one executor", most),
+            count("page faults in all", all),
+            count("of them, by collector threads", collector),
+            bytes("largest Java heap", heap),
+        ],
+        cost: Cost {
+            share: Some(cost),
+            of: format!("one CPU for the first minute, at {FAULT_NS} ns for each fault"),
+            estimated: true,
+        },
+        remedies,
+        not_measured: vec![
+            "what a fault costs on this machine".to_owned(),
+            "which of the faults were on the Java heap: only those go away".to_owned(),
+        ],
+    };
+    Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
+}

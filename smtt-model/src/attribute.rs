@@ -1,0 +1,409 @@
+//! Event -> who: which executor, task, stage and RDD a fault context or a sampled address stands for.
+//!
+//! Pure: no I/O and no clock. The context is exact for "who is running"; the address is exact for off-heap memory
+//! and, between two collections, for memory on the Java heap. Counts are attributed by context; the addresses of
+//! samples check them (see [`Agreement`]).
+
+use std::collections::{BTreeMap, HashMap};
+
+use rangemap::RangeMap;
+use serde::{Deserialize, Serialize};
+use smtt_common::context::{Access, Activity, HOT_FIELD_MASK, Region};
+use smtt_common::counter::ContextKey;
+
+/// What stands for an RDD in every table: an id, none, or "the id is not known any more".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RddKey {
+    /// Spark's id of the RDD.
+    Id(u32),
+    /// Work or memory of no RDD (a task's own buffers, a broadcast).
+    None,
+    /// Several RDDs together: those over a cap, and ids that do not fit a hot word.
+    Overflow,
+}
+
+impl RddKey {
+    /// The RDD that a context names.
+    #[must_use]
+    pub fn of_context(rdd_plus_one: u32) -> Self {
+        match rdd_plus_one {
+            0 => Self::None,
+            saturated if u64::from(saturated) >= HOT_FIELD_MASK => Self::Overflow,
+            id => Self::Id(id - 1),
+        }
+    }
+
+    /// The RDD that a fact names.
+    #[must_use]
+    pub fn of_fact(rdd_id: Option<u32>) -> Self {
+        rdd_id.map_or(Self::None, Self::Id)
+    }
+
+    /// Its id, where it is one RDD.
+    #[must_use]
+    pub const fn id(self) -> Option<u32> {
+        match self {
+            Self::Id(id) => Some(id),
+            Self::None | Self::Overflow => None,
+        }
+    }
+}
+
+/// A stage and its attempt. Fault contexts carry the attempt's low 16 bits only, so this does everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StageKey {
+    /// Id of the stage.
+    pub id: u32,
+    /// Its attempt, the low 16 bits.
+    pub attempt: u16,
+}
+
+impl StageKey {
+    /// The key of a stage that a fact names.
+    #[must_use]
+    pub const fn new(id: u32, attempt: u32) -> Self {
+        Self {
+            id,
+            attempt: attempt as u16,
+        }
+    }
+}
+
+/// What a thread was doing, reduced to the values that this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Doing {
+    /// The activity; a value without a name stands for all that are not known.
+    pub activity: Activity,
+    /// Whether Spark read or wrote the RDD.
+    pub access: Access,
+    /// Which memory of Spark it concerned.
+    pub region: Region,
+}
+
+/// Code that stands for every value without a name, so that garbage cannot make many rows.
+const UNKNOWN: u8 = u8::MAX;
+
+impl Doing {
+    /// Of a context's coded words.
+    #[must_use]
+    pub fn of_context(activity: u8, access_region: u8) -> Self {
+        let known = |name: Option<&str>, code| if name.is_some() { code } else { UNKNOWN };
+        let (access, region) = (access_region & 0x0f, access_region >> 4);
+        Self {
+            activity: Activity(known(Activity(activity).name(), activity)),
+            access: Access(known(Access(access).name(), access)),
+            region: Region(known(Region(region).name(), region)),
+        }
+    }
+}
+
+/// Who was running, in Spark's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// The RDD.
+    pub rdd: RddKey,
+    /// The task attempt.
+    pub task: Option<u64>,
+    /// The stage.
+    pub stage: Option<StageKey>,
+    /// What it was doing.
+    pub doing: Doing,
+}
+
+impl From<&ContextKey> for Who {
+    fn from(context: &ContextKey) -> Self {
+        Self {
+            rdd: RddKey::of_context(context.rdd_plus_one),
+            task: (context.task_attempt_id != u64::MAX).then_some(context.task_attempt_id),
+            stage: (context.stage_id != u32::MAX).then_some(StageKey {
+                id: context.stage_id,
+                attempt: context.stage_attempt,
+            }),
+            doing: Doing::of_context(context.activity, context.access_region),
+        }
+    }
+}
+
+/// Whose memory an address range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Number of the block or page; never used twice in an executor.
+    pub serial: u64,
+    /// Whether it is a cached block, else a page of execution memory.
+    pub is_block: bool,
+    /// Whether it is on the Java heap.
+    pub on_heap: bool,
+    /// The RDD that it belongs to.
+    pub rdd: RddKey,
+}
+
+/// Addresses of one executor -> cached block or page of execution memory.
+///
+/// Ranges may overlap when the collector moved things and not all of it has been told: the last one told wins.
+#[derive(Debug, Default)]
+pub struct AddressMap {
+    ranges: RangeMap<u64, Owner>,
+}
+
+impl AddressMap {
+    /// Says that a range belongs to `owner`. Empty ranges and such that leave the address space are refused.
+    pub fn insert(&mut self, address: u64, length: u64, owner: Owner) -> bool {
+        match address.checked_add(length) {
+            Some(end) if length > 0 => {
+                self.ranges.insert(address..end, owner);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a range from its owner, but nothing that another owner has got since.
+    pub fn remove(&mut self, address: u64, length: u64, serial: u64) {
+        let Some(end) = address.checked_add(length).filter(|_| length > 0) else {
+            return;
+        };
+        let wanted = address..end;
+        let mine: Vec<_> = self
+            .ranges
+            .overlapping(&wanted)
+            .filter(|(_, owner)| owner.serial == serial)
+            .map(|(range, _)| range.start.max(address)..range.end.min(end))
+            .collect();
+        for range in mine {
+            self.ranges.remove(range);
+        }
+    }
+
+    /// The owner of an address.
+    #[must_use]
+    pub fn owner(&self, address: u64) -> Option<Owner> {
+        self.ranges.get(&address).copied()
+    }
+
+    /// Pieces in the map.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+/// How far the sampled addresses of faults bear out the contexts that they were counted for.
+///
+/// Only memory that Spark has told about can agree or disagree: most faults of a JVM touch new objects, which are
+/// neither cached blocks nor pages of execution memory yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Samples that arrived.
+    pub samples: u64,
+    /// Of them, in a cached block.
+    pub in_blocks: u64,
+    /// Of them, in a page of execution memory.
+    pub in_pages: u64,
+    /// Samples in known memory of an RDD whose context named the same RDD.
+    pub agree: u64,
+    /// Samples in known memory of an RDD whose context named another RDD, or none.
+    pub disagree: u64,
+}
+
+impl Agreement {
+    /// Takes in one sample.
+    pub fn add(&mut self, owner: Option<Owner>, context: Option<RddKey>) {
+        self.samples += 1;
+        let Some(owner) = owner else { return };
+        if owner.is_block {
+            self.in_blocks += 1;
+        } else {
+            self.in_pages += 1;
+        }
+        if owner.rdd.id().is_some() {
+            if context == Some(owner.rdd) {
+                self.agree += 1;
+            } else {
+                self.disagree += 1;
+            }
+        }
+    }
+
+    /// Share of the comparable samples whose address and context name the same RDD; `None` without any.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        let compared = self.agree + self.disagree;
+        (compared > 0).then(|| self.agree as f64 / compared as f64)
+    }
+}
+
+/// What an executor claims to be, and what decides between equal claims.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Key of the executor, which is the kernel's word and not a claim.
+    pub key: u64,
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+    /// When it was first seen, nanoseconds since boot.
+    pub first_seen_ns: u64,
+    /// Claimed application id; empty where it never described itself.
+    pub application_id: String,
+    /// Claimed executor id.
+    pub executor_id: String,
+}
+
+/// The names that an executor goes by in places where names must be unique.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Application id; empty where it is not known.
+    pub application_id: String,
+    /// Executor id, with the process id added where the claim alone would not be unique.
+    pub executor_id: String,
+    /// Whether another executor had claimed the same before.
+    pub claimed_twice: bool,
+}
+
+/// Unique names: of several executors that claim the same, the one that came first keeps the plain name, so a
+/// process that forges an id never takes over the series of an executor that is already known.
+#[must_use]
+pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
+    claims.sort_by_key(|claim| (claim.first_seen_ns, claim.key));
+    let mut taken: HashMap<(String, String), u64> = HashMap::new();
+    let mut names = BTreeMap::new();
+    for claim in claims {
+        let plain = if claim.executor_id.is_empty() {
+            format!("pid {}", claim.pid)
+        } else {
+            claim.executor_id
+        };
+        let first = *taken
+            .entry((claim.application_id.clone(), plain.clone()))
+            .or_insert(claim.key)
+            == claim.key;
+        let mut executor_id = plain;
+        // A forged id may itself look like the longer name, so the key goes in until nobody else has it.
+        while !first
+            && *taken
+                .entry((claim.application_id.clone(), executor_id.clone()))
+                .or_insert(claim.key)
+                != claim.key
+        {
+            executor_id = format!("{executor_id} (pid {})", claim.pid);
+        }
+        names.insert(
+            claim.key,
+            Names {
+                application_id: claim.application_id,
+                executor_id,
+                claimed_twice: !first,
+            },
+        );
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(serial: u64, rdd: u32) -> Owner {
+        Owner {
+            serial,
+            is_block: true,
+            on_heap: true,
+            rdd: RddKey::Id(rdd),
+        }
+    }
+
+    #[test]
+    fn a_context_names_its_rdd_or_none_or_too_large() {
+        assert_eq!(RddKey::of_context(0), RddKey::None);
+        assert_eq!(RddKey::of_context(8), RddKey::Id(7));
+        assert_eq!(RddKey::of_context(0xff_ffff), RddKey::Overflow);
+    }
+
+    #[test]
+    fn unknown_codes_fall_together() {
+        let doing = Doing::of_context(200, 0x0f);
+        assert_eq!(doing, Doing::of_context(201, 0x0e));
+        assert_eq!(Doing::of_context(8, 0x11).region, Region::STORAGE);
+    }
+
+    #[test]
+    fn the_last_range_told_wins_and_only_its_owner_can_take_it_away() {
+        let mut map = AddressMap::default();
+        assert!(map.insert(0x1000, 0x3000, owner(1, 7)));
+        assert!(map.insert(0x2000, 0x1000, owner(2, 8)));
+        map.remove(0x1000, 0x3000, 1);
+        assert_eq!(map.owner(0x1000), None);
+        assert_eq!(map.owner(0x2fff), Some(owner(2, 8)));
+        assert_eq!(map.owner(0x3000), None);
+        assert_eq!(map.len(), 1);
+    }
+
+    #[test]
+    fn impossible_ranges_are_refused() {
+        let mut map = AddressMap::default();
+        assert!(!map.insert(u64::MAX - 1, 10, owner(1, 7)));
+        assert!(!map.insert(0x1000, 0, owner(1, 7)));
+        map.remove(u64::MAX - 1, 10, 1);
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn agreement_compares_only_memory_that_has_an_rdd() {
+        let mut agreement = Agreement::default();
+        agreement.add(None, Some(RddKey::Id(7)));
+        agreement.add(Some(owner(1, 7)), Some(RddKey::Id(7)));
+        agreement.add(Some(owner(1, 7)), Some(RddKey::Id(9)));
+        agreement.add(
+            Some(Owner {
+                serial: 2,
+                is_block: false,
+                on_heap: false,
+                rdd: RddKey::None,
+            }),
+            None,
+        );
+        assert_eq!(
+            agreement,
+            Agreement {
+                samples: 4,
+                in_blocks: 2,
+                in_pages: 1,
+                agree: 1,
+                disagree: 1
+            }
+        );
+        assert_eq!(agreement.share(), Some(0.5));
+        assert_eq!(Agreement::default().share(), None);
+    }
+
+    #[test]
+    fn a_forged_claim_never_takes_the_name_of_an_earlier_one() {
+        let claim = |key, pid, executor_id: &str| Claim {
+            key,
+            pid,
+            first_seen_ns: key,
+            application_id: "app-1".to_owned(),
+            executor_id: executor_id.to_owned(),
+        };
+        let names = names(vec![
+            claim(3, 30, "1"),
+            claim(1, 10, "1"),
+            claim(2, 20, "1 (pid 30)"),
+            claim(4, 40, ""),
+        ]);
+        assert_eq!(
+            (names[&1].executor_id.as_str(), names[&1].claimed_twice),
+            ("1", false)
+        );
+        assert_eq!(names[&2].executor_id, "1 (pid 30)");
+        assert_eq!(
+            (names[&3].executor_id.as_str(), names[&3].claimed_twice),
+            ("1 (pid 30) (pid 30)", true)
+        );
+        assert_eq!(names[&4].executor_id, "pid 40");
+    }
+}

@@ -1,0 +1,354 @@
+//! The decoder's counterpart, for whoever has to make records: replay tests, the test harness, the native workload.
+
+use smtt_common::context::Activity;
+use smtt_common::counter::ContextKey;
+use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
+use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
+use smtt_common::event::marker::{
+    BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
+    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+};
+use smtt_common::event::{Kind, RecordHeader};
+
+use super::{BlockFact, Event, Fact, Outcome, ThreadFact};
+
+/// A payload in the simple form of the marker's facts. The caller gives words, ranges and strings in the order of
+/// the schema; `range_count` is one of the words. Strings longer than 65,535 bytes are cut.
+#[must_use]
+pub fn payload(words: &[u64], ranges: &[(u64, u64)], strings: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in words {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    for (address, length) in ranges {
+        bytes.extend_from_slice(&address.to_le_bytes());
+        bytes.extend_from_slice(&length.to_le_bytes());
+    }
+    for string in strings {
+        let mut end = string.len().min(usize::from(u16::MAX));
+        while !string.is_char_boundary(end) {
+            end -= 1;
+        }
+        bytes.extend_from_slice(&u16::try_from(end).unwrap_or(u16::MAX).to_le_bytes());
+        bytes.extend_from_slice(&string.as_bytes()[..end]);
+    }
+    bytes
+}
+
+/// The record of an event: `decode` of it gives the event again.
+#[must_use]
+pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
+    let (kind, payload) = encode_fact(&event.fact);
+    let node = match &event.fact {
+        Fact::BlockRead(read) => read.node,
+        _ => None,
+    };
+    let header = RecordHeader {
+        kind: kind.0,
+        node_plus_one: node.map_or(0, |node| node as u16 + 1),
+        payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+        time_ns: event.time_ns,
+        executor: event.executor,
+        pid: event.pid,
+        tid: event.tid,
+    };
+    (header, payload)
+}
+
+fn id(value: Option<u32>) -> u64 {
+    value.map_or(u64::MAX, u64::from)
+}
+
+fn page_activity(activity: Option<Activity>) -> u64 {
+    u64::from(activity.unwrap_or_default().0) << PAGE_ACTIVITY_SHIFT
+}
+
+fn long_id(value: Option<u64>) -> u64 {
+    value.unwrap_or(u64::MAX)
+}
+
+fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
+    match fact {
+        Fact::ExecutorDescribed(executor) => (
+            Kind::EXECUTOR_DESCRIBED,
+            payload(
+                &[
+                    executor.slots_address,
+                    executor.slot_count,
+                    executor.start_unix_ms,
+                    executor.heap_max_bytes,
+                    executor.missing_hooks,
+                    executor.flags,
+                ],
+                &[],
+                &[
+                    &executor.application_id,
+                    &executor.application_name,
+                    &executor.executor_id,
+                    &executor.host,
+                    &executor.spark_version,
+                    &executor.java_version,
+                    &executor.missing_hook_names,
+                ],
+            ),
+        ),
+        Fact::ThreadRegistered(thread) => (
+            Kind::THREAD_REGISTERED,
+            payload(&thread_words(thread), &[], &[&thread.name]),
+        ),
+        Fact::ThreadGone(thread) => (Kind::THREAD_GONE, payload(&thread_words(thread), &[], &[])),
+        Fact::RddDescribed(rdd) => {
+            let parents: Vec<String> = rdd.parents.iter().map(ToString::to_string).collect();
+            (
+                Kind::RDD_DESCRIBED,
+                payload(
+                    &[u64::from(rdd.rdd_id), rdd.partitions, rdd.storage_level],
+                    &[],
+                    &[
+                        &rdd.name,
+                        &rdd.call_site,
+                        &rdd.storage_level_text,
+                        &parents.join(","),
+                    ],
+                ),
+            )
+        }
+        Fact::StageDescribed(stage) => (
+            Kind::STAGE_DESCRIBED,
+            payload(
+                &[
+                    u64::from(stage.stage_id),
+                    u64::from(stage.stage_attempt),
+                    stage.tasks,
+                    id(stage.job_id),
+                    id(stage.rdd_id),
+                ],
+                &[],
+                &[&stage.name],
+            ),
+        ),
+        Fact::TaskStarted(task) => (
+            Kind::TASK_STARTED,
+            payload(
+                &[
+                    task.task_attempt_id,
+                    u64::from(task.stage_id),
+                    u64::from(task.stage_attempt),
+                    u64::from(task.partition),
+                    u64::from(task.attempt_number),
+                    id(task.job_id),
+                ],
+                &[],
+                &[],
+            ),
+        ),
+        Fact::TaskEnded(task) => (
+            Kind::TASK_ENDED,
+            payload(
+                &[
+                    task.task_attempt_id,
+                    u64::from(task.stage_id),
+                    u64::from(task.stage_attempt),
+                    match task.outcome {
+                        Outcome::Succeeded => outcome::SUCCESS,
+                        Outcome::Failed => outcome::FAILED,
+                        Outcome::Killed => outcome::KILLED,
+                    },
+                    task.execution_memory_peak_bytes,
+                ],
+                &[],
+                &[&task.reason],
+            ),
+        ),
+        Fact::BlockStored(block) => (Kind::BLOCK_STORED, block_payload(block)),
+        Fact::BlockMoved(block) => (Kind::BLOCK_MOVED, block_payload(block)),
+        Fact::BlockRead(block) => (
+            Kind::BLOCK_READ,
+            payload(
+                &[
+                    id(block.rdd_id),
+                    id(block.partition),
+                    long_id(block.task_attempt_id),
+                ],
+                &[],
+                &[&block.block_id],
+            ),
+        ),
+        Fact::BlockRemoved(block) => (
+            Kind::BLOCK_REMOVED,
+            payload(
+                &[id(block.rdd_id), id(block.partition)],
+                &[],
+                &[
+                    &block.block_id,
+                    &block.activity.unwrap_or_default().0.to_string(),
+                ],
+            ),
+        ),
+        Fact::PageAllocated(page) => (
+            Kind::PAGE_ALLOCATED,
+            payload(
+                &[
+                    long_id(page.task_attempt_id),
+                    long_id(page.page_number),
+                    page.address,
+                    page.size_bytes,
+                    flag(page.on_heap, PAGE_ON_HEAP)
+                        | flag(page.told_again, TOLD_AGAIN)
+                        | page_activity(page.activity),
+                    id(page.rdd_id),
+                    id(page.stage_id),
+                ],
+                &[],
+                &[&page.consumer],
+            ),
+        ),
+        Fact::PageFreed(page) => (
+            Kind::PAGE_FREED,
+            payload(
+                &[
+                    long_id(page.task_attempt_id),
+                    long_id(page.page_number),
+                    page.address,
+                    page.size_bytes,
+                    flag(page.on_heap, PAGE_ON_HEAP) | page_activity(page.activity),
+                ],
+                &[],
+                &[&page.consumer],
+            ),
+        ),
+        Fact::ConsumerUsed(used) => (
+            Kind::CONSUMER_USED,
+            payload(
+                &[
+                    long_id(used.task_attempt_id),
+                    used.instances,
+                    used.peak_bytes,
+                    long_id(used.counted_bytes),
+                    flag(used.estimated, CONSUMER_ESTIMATED),
+                ],
+                &[],
+                &[&used.consumer],
+            ),
+        ),
+        Fact::Span(span) => (
+            Kind::SPAN,
+            payload(
+                &[
+                    long_id(span.task_attempt_id),
+                    u64::from(span.activity),
+                    span.start_monotonic_ns,
+                    span.duration_ns,
+                    id(span.rdd_id),
+                ],
+                &[],
+                &[&span.name],
+            ),
+        ),
+        Fact::PythonWorker(worker) => (
+            Kind::PYTHON_WORKER,
+            payload(
+                &[
+                    u64::from(worker.pid),
+                    long_id(worker.task_attempt_id),
+                    worker.hot,
+                    id(worker.stage_id),
+                    u64::from(worker.stage_attempt),
+                ],
+                &[],
+                &[],
+            ),
+        ),
+        Fact::AddressesTold {
+            collection,
+            moved_facts,
+        } => (
+            Kind::ADDRESSES_TOLD,
+            payload(&[*collection, *moved_facts, 0], &[], &[]),
+        ),
+        Fact::ResyncTold { request, facts } => {
+            (Kind::RESYNC_TOLD, payload(&[*request, *facts], &[], &[]))
+        }
+        Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
+        Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
+        Fact::ProcessGone { exec, is_executor } => (
+            Kind::PROCESS_GONE,
+            words32(&[
+                if *exec { REASON_EXEC } else { REASON_EXIT },
+                u32::from(*is_executor),
+            ]),
+        ),
+        Fact::FaultSample {
+            address,
+            write,
+            context,
+        } => (
+            Kind::FAULT_SAMPLE,
+            sample(*address, *write, context.as_ref()),
+        ),
+        Fact::WalkSample {
+            address,
+            write,
+            context,
+        } => (
+            Kind::WALK_SAMPLE,
+            sample(*address, *write, context.as_ref()),
+        ),
+    }
+}
+
+const fn flag(set: bool, bit: u64) -> u64 {
+    if set { bit } else { 0 }
+}
+
+fn thread_words(thread: &ThreadFact) -> [u64; 3] {
+    [
+        thread.slot_address,
+        u64::from(thread.tid),
+        thread.generation,
+    ]
+}
+
+fn block_payload(block: &BlockFact) -> Vec<u8> {
+    payload(
+        &[
+            id(block.rdd_id),
+            id(block.partition),
+            block.size_bytes,
+            flag(block.on_heap, BLOCK_ON_HEAP)
+                | flag(block.serialized, BLOCK_SERIALIZED)
+                | flag(block.sampled, BLOCK_SAMPLED)
+                | flag(block.array, BLOCK_ARRAY)
+                | flag(block.without_task, BLOCK_WITHOUT_TASK)
+                | flag(block.told_again, TOLD_AGAIN),
+            long_id(block.task_attempt_id),
+            block.range_total,
+            block.range_first,
+            block.ranges.len() as u64,
+        ],
+        &block.ranges,
+        &[&block.block_id],
+    )
+}
+
+fn words32(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn sample(address: u64, write: Option<bool>, context: Option<&ContextKey>) -> Vec<u8> {
+    let access = match write {
+        Some(true) => ACCESS_WRITE,
+        Some(false) => 0,
+        None => ACCESS_UNKNOWN,
+    };
+    let context = context.copied().unwrap_or_default();
+    let mut bytes = address.to_le_bytes().to_vec();
+    bytes.extend(words32(&[access, 0]));
+    bytes.extend(context.executor.to_le_bytes());
+    bytes.extend(context.task_attempt_id.to_le_bytes());
+    bytes.extend(words32(&[context.stage_id, context.rdd_plus_one]));
+    bytes.extend(context.stage_attempt.to_le_bytes());
+    bytes.extend([context.activity, context.access_region]);
+    bytes.extend(context.reserved.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,181 @@
+//! The simple form of a marker's payload: words, ranges, strings, by the order of the schema.
+
+use smtt_common::event::Schema;
+
+use super::DecodeError;
+
+/// All ones means "none".
+const NONE: u64 = u64::MAX;
+/// Most words that any schema has.
+const WORDS_MAX: usize = 16;
+
+/// Reads little-endian numbers from the front of a slice.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*head)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(head)
+    }
+}
+
+/// The payload of one fact, split by its schema.
+pub(super) struct Fields<'a> {
+    schema: &'static Schema,
+    words: [u64; WORDS_MAX],
+    pub(super) ranges: Vec<(u64, u64)>,
+    strings: Vec<&'a [u8]>,
+}
+
+impl<'a> Fields<'a> {
+    /// Splits a payload.
+    pub(super) fn split(schema: &'static Schema, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let truncated = |field| DecodeError::Truncated {
+            kind: schema.kind,
+            field,
+        };
+        let mut reader = Reader::new(payload);
+        let mut words = [0; WORDS_MAX];
+        for (slot, field) in words.iter_mut().zip(schema.words) {
+            *slot = reader.u64().ok_or(truncated(field))?;
+        }
+        let mut ranges = Vec::new();
+        if schema.ranges {
+            let count = schema
+                .words
+                .len()
+                .checked_sub(1)
+                .and_then(|last| words.get(last))
+                .copied()
+                .unwrap_or(0);
+            // Each range takes 16 bytes of the payload, so an absurd count ends here and reserves nothing.
+            if count > (reader.rest.len() / 16) as u64 {
+                return Err(truncated("ranges"));
+            }
+            for _ in 0..count {
+                let address = reader.u64().ok_or(truncated("ranges"))?;
+                let length = reader.u64().ok_or(truncated("ranges"))?;
+                ranges.push((address, length));
+            }
+        }
+        let mut strings = Vec::with_capacity(schema.strings.len());
+        for field in schema.strings {
+            let length = reader.u16().ok_or(truncated(field))?;
+            strings.push(reader.bytes(usize::from(length)).ok_or(truncated(field))?);
+        }
+        Ok(Self {
+            schema,
+            words,
+            ranges,
+            strings,
+        })
+    }
+
+    /// A word as it is.
+    pub(super) fn word(&self, name: &'static str) -> u64 {
+        let index = self.schema.words.iter().position(|word| *word == name);
+        debug_assert!(index.is_some(), "{} has no word {name}", self.schema.entry);
+        index
+            .and_then(|index| self.words.get(index))
+            .copied()
+            .unwrap_or(NONE)
+    }
+
+    /// A word that may be none.
+    pub(super) fn optional(&self, name: &'static str) -> Option<u64> {
+        Some(self.word(name)).filter(|word| *word != NONE)
+    }
+
+    /// A 32-bit id that may be none.
+    pub(super) fn optional_id(&self, name: &'static str) -> Result<Option<u32>, DecodeError> {
+        self.optional(name)
+            .map(|word| {
+                u32::try_from(word).map_err(|_| DecodeError::Invalid {
+                    kind: self.schema.kind,
+                    field: name,
+                })
+            })
+            .transpose()
+    }
+
+    /// A 32-bit id that must be there.
+    pub(super) fn id(&self, name: &'static str) -> Result<u32, DecodeError> {
+        self.optional_id(name)?.ok_or(DecodeError::Invalid {
+            kind: self.schema.kind,
+            field: name,
+        })
+    }
+
+    /// A 64-bit id that must be there.
+    pub(super) fn long_id(&self, name: &'static str) -> Result<u64, DecodeError> {
+        self.optional(name).ok_or(DecodeError::Invalid {
+            kind: self.schema.kind,
+            field: name,
+        })
+    }
+
+    /// A string, fit to be shown.
+    pub(super) fn text(&self, name: &'static str) -> String {
+        let index = self
+            .schema
+            .strings
+            .iter()
+            .position(|string| *string == name);
+        debug_assert!(
+            index.is_some(),
+            "{} has no string {name}",
+            self.schema.entry
+        );
+        index
+            .and_then(|index| self.strings.get(index))
+            .map(|bytes| clean(bytes))
+            .unwrap_or_default()
+    }
+}
+
+/// Text that can be printed on a terminal: an executor must not be able to move the cursor of who reads about it.
+/// White space of any kind becomes a blank (Spark SQL names RDDs by whole plans), other control characters and
+/// those that turn the direction of text become the replacement character.
+pub(super) fn clean(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes)
+        .trim()
+        .chars()
+        .map(|character| match character {
+            '\n' | '\r' | '\t' => ' ',
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
+                char::REPLACEMENT_CHARACTER
+            }
+            character if character.is_control() => char::REPLACEMENT_CHARACTER,
+            character => character,
+        })
+        .collect()
+}

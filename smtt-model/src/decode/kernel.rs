@@ -1,0 +1,74 @@
+//! Records that the kernel side makes itself: fixed structs of `smtt-common`, read field by field.
+
+use smtt_common::counter::ContextKey;
+use smtt_common::event::Kind;
+use smtt_common::event::exit::REASON_EXEC;
+use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
+
+use super::fields::Reader;
+use super::{DecodeError, Fact};
+
+/// Decodes the payload of a record that the kernel side made.
+pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
+    let mut reader = Reader::new(payload);
+    let fact = match kind {
+        Kind::PROCESS_FORKED => forked(&mut reader),
+        Kind::PROCESS_GONE => gone(&mut reader),
+        Kind::FAULT_SAMPLE => {
+            sample(&mut reader).map(|(address, write, context)| Fact::FaultSample {
+                address,
+                write,
+                context,
+            })
+        }
+        Kind::WALK_SAMPLE => {
+            sample(&mut reader).map(|(address, write, context)| Fact::WalkSample {
+                address,
+                write,
+                context,
+            })
+        }
+        other => return Err(DecodeError::UnknownKind(other.0)),
+    };
+    fact.ok_or(DecodeError::Truncated {
+        kind,
+        field: "payload",
+    })
+}
+
+fn forked(reader: &mut Reader<'_>) -> Option<Fact> {
+    let child_pid = reader.u32()?;
+    let _reserved = reader.u32()?;
+    Some(Fact::ProcessForked { child_pid })
+}
+
+fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
+    let reason = reader.u32()?;
+    let is_executor = reader.u32()?;
+    Some(Fact::ProcessGone {
+        exec: reason == REASON_EXEC,
+        is_executor: is_executor == 1,
+    })
+}
+
+/// Address, whether it was written, and the context, of a sampled access.
+fn sample(reader: &mut Reader<'_>) -> Option<(u64, Option<bool>, Option<ContextKey>)> {
+    let address = reader.u64()?;
+    let access = reader.u32()?;
+    let _reserved = reader.u32()?;
+    let context = ContextKey {
+        executor: reader.u64()?,
+        task_attempt_id: reader.u64()?,
+        stage_id: reader.u32()?,
+        rdd_plus_one: reader.u32()?,
+        stage_attempt: reader.u16()?,
+        activity: reader.u8()?,
+        access_region: reader.u8()?,
+        reserved: reader.u32()?,
+    };
+    Some((
+        address,
+        (access & ACCESS_UNKNOWN == 0).then_some(access & ACCESS_WRITE != 0),
+        (context != ContextKey::default()).then_some(context),
+    ))
+}

@@ -1,0 +1,431 @@
+//! Every named loss, hop by hop in the order of flow, and the check that the sums agree:
+//! attempted = delivered + the sum of losses (+ what is under way between two hops).
+
+pub mod trace;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smtt_common::counter::{COUNTERS, Counter, ExecutorCounters};
+
+use self::trace::{FollowCounts, TraceCounts};
+use crate::decode::{DecodeError, Event};
+use crate::state::Outcome;
+
+/// What the reader of the ring has seen, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounts {
+    /// Records taken out of the ring.
+    pub taken: u64,
+    /// Of them, records too short for their own header.
+    pub malformed: u64,
+}
+
+/// What became of records in the decoder, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodeCounts {
+    /// Records that came.
+    pub attempted: u64,
+    /// Records that are events now.
+    pub decoded: u64,
+    /// The others, by cause.
+    pub lost: BTreeMap<&'static str, u64>,
+}
+
+impl DecodeCounts {
+    /// Counts one result of the decoder.
+    pub fn count(&mut self, result: &Result<Event, DecodeError>) {
+        self.attempted += 1;
+        match result {
+            Ok(_) => self.decoded += 1,
+            Err(error) => *self.lost.entry(error.cause()).or_default() += 1,
+        }
+    }
+}
+
+/// What became of events in the state, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AggregateCounts {
+    /// Events that came.
+    pub attempted: u64,
+    /// Events that are in the state.
+    pub applied: u64,
+    /// Events whose table had no room, by table.
+    pub over_cap: BTreeMap<&'static str, u64>,
+    /// Events that said nothing that still matters, by reason.
+    pub ignored: BTreeMap<&'static str, u64>,
+}
+
+impl AggregateCounts {
+    /// Counts one event.
+    pub fn count(&mut self, outcome: Outcome) {
+        self.attempted += 1;
+        match outcome {
+            Outcome::Applied => self.applied += 1,
+            Outcome::OverCap(table) => *self.over_cap.entry(table).or_default() += 1,
+            Outcome::Ignored(reason) => *self.ignored.entry(reason).or_default() += 1,
+        }
+    }
+}
+
+/// What the marker has emitted and the kernel side has seen of it, of executors whose slot file is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkerCounts {
+    /// Facts that the markers say they emitted.
+    pub emitted: u64,
+    /// Facts of the same executors that the kernel side saw.
+    pub seen: u64,
+}
+
+/// Everything that the ledger is made from, taken at one time.
+///
+/// Taken in this order, so that what is under way never looks negative: `source` first, then the kernel side's
+/// counters, then the marker's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerInputs {
+    /// Of the markers; `None` where no slot file is open.
+    pub marker: Option<MarkerCounts>,
+    /// Totals of all executors that ever were.
+    pub executors: ExecutorCounters,
+    /// The kernel side's own counters.
+    pub kernel: [u64; COUNTERS],
+    /// Of the reader of the ring.
+    pub source: SourceCounts,
+    /// Of the decoder.
+    pub decode: DecodeCounts,
+    /// Of the state.
+    pub aggregate: AggregateCounts,
+    /// Of trace records; `None` where none are written.
+    pub trace: Option<TraceCounts>,
+    /// Of those who follow them live; `None` where nobody ever has.
+    pub follow: Option<FollowCounts>,
+}
+
+/// One hop of the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
+    pub hop: String,
+    /// What came in.
+    pub attempted: u64,
+    /// What went on to the next hop.
+    pub delivered: u64,
+    /// What did not, by cause. Causes without a loss are left out.
+    pub lost: BTreeMap<String, u64>,
+    /// What was on its way to the next hop when the counters were read.
+    pub in_flight: u64,
+    /// Whether attempted = delivered + lost + in flight.
+    pub consistent: bool,
+}
+
+impl Hop {
+    /// Sum of its losses.
+    #[must_use]
+    pub fn lost_total(&self) -> u64 {
+        self.lost.values().sum()
+    }
+
+    fn new(hop: &str, attempted: u64, delivered: u64, lost: &[(String, u64)]) -> Self {
+        let lost = lost
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .cloned()
+            .collect();
+        Self {
+            hop: hop.to_owned(),
+            attempted,
+            delivered,
+            lost,
+            in_flight: 0,
+            consistent: true,
+        }
+    }
+
+    /// Attempted less everything that is accounted for.
+    fn missing(&self) -> i128 {
+        i128::from(self.attempted)
+            - i128::from(self.delivered)
+            - i128::from(self.lost_total())
+            - i128::from(self.in_flight)
+    }
+}
+
+/// The ledger. `previous` are the inputs of the reading before: the kernel side's counters cannot be read all at
+/// once, so a difference counts as an error only when it is larger than what the counters moved since then.
+#[must_use]
+pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
+    let before = hops(previous);
+    let mut hops = hops(now);
+    for (hop, before) in hops.iter_mut().zip(&before) {
+        let moved = hop
+            .attempted
+            .saturating_sub(before.attempted)
+            .max(hop.delivered.saturating_sub(before.delivered));
+        if matches!(hop.hop.as_str(), "ring" | "source") {
+            let waiting = u64::try_from(hop.missing()).unwrap_or(0);
+            hop.in_flight = waiting;
+            // What neither moves nor arrives is not under way.
+            let stuck = waiting > 0 && moved == 0;
+            hop.consistent = !stuck && hop.missing() == 0;
+        } else {
+            hop.consistent = hop.missing().unsigned_abs()
+                <= u128::from(if hop.hop == "kernel" { moved } else { 0 });
+        }
+    }
+    if now.trace.is_none() {
+        hops.retain(|hop| hop.hop != "trace");
+    }
+    if now.follow.is_none() {
+        hops.retain(|hop| hop.hop != "follow");
+    }
+    if now.marker.is_none() {
+        hops.retain(|hop| hop.hop != "marker");
+    }
+    hops
+}
+
+fn named(counts: &BTreeMap<&'static str, u64>, prefix: &str) -> Vec<(String, u64)> {
+    counts
+        .iter()
+        .map(|(cause, count)| (format!("{prefix}{cause}"), *count))
+        .collect()
+}
+
+fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
+    let LedgerInputs {
+        marker,
+        executors,
+        kernel,
+        source,
+        decode,
+        aggregate,
+        trace,
+        follow,
+    } = inputs;
+    let counter = |counter: Counter| kernel.get(counter.0 as usize).copied().unwrap_or(0);
+    let lost = |causes: &[(&str, u64)]| -> Vec<(String, u64)> {
+        causes
+            .iter()
+            .map(|(cause, count)| ((*cause).to_owned(), *count))
+            .collect()
+    };
+    let marker = marker.unwrap_or_default();
+    let submitted = counter(Counter::RECORDS_SUBMITTED);
+    let mut aggregate_lost = named(&aggregate.over_cap, "over_cap_");
+    aggregate_lost.extend(named(&aggregate.ignored, ""));
+    vec![
+        // Told before the probes were attached, or before the executor had described itself.
+        Hop::new(
+            "marker",
+            marker.emitted,
+            marker.seen,
+            &lost(&[("not_seen", marker.emitted.saturating_sub(marker.seen))]),
+        ),
+        Hop::new(
+            "kernel",
+            executors.facts_seen
+                + counter(Counter::FACTS_UNKNOWN_PROCESS)
+                + counter(Counter::EXECUTORS_REFUSED)
+                + executors.samples_seen
+                + counter(Counter::RECORDS_SEEN),
+            submitted,
+            &lost(&[
+                ("facts_rate_limited", executors.facts_rate_limited),
+                ("facts_too_long", executors.facts_too_long),
+                ("facts_unreadable", executors.facts_unreadable),
+                (
+                    "facts_unknown_process",
+                    counter(Counter::FACTS_UNKNOWN_PROCESS),
+                ),
+                ("executors_refused", counter(Counter::EXECUTORS_REFUSED)),
+                ("facts_ring_full", executors.facts_ring_full),
+                ("samples_rate_limited", executors.samples_rate_limited),
+                ("samples_ring_full", executors.samples_ring_full),
+                ("records_ring_full", counter(Counter::RECORDS_RING_FULL)),
+            ]),
+        ),
+        Hop::new("ring", submitted, source.taken, &[]),
+        Hop::new(
+            "source",
+            source.taken,
+            decode.attempted,
+            &lost(&[("malformed", source.malformed)]),
+        ),
+        Hop::new(
+            "decode",
+            decode.attempted,
+            decode.decoded,
+            &named(&decode.lost, ""),
+        ),
+        Hop::new(
+            "aggregate",
+            aggregate.attempted,
+            aggregate.applied,
+            &aggregate_lost,
+        ),
+        trace_hop(trace.as_ref().unwrap_or(&TraceCounts::default())),
+        follow_hop(follow.as_ref().unwrap_or(&FollowCounts::default())),
+    ]
+}
+
+/// Accesses on their way to those who follow, once for each.
+fn follow_hop(follow: &FollowCounts) -> Hop {
+    Hop {
+        in_flight: follow.waiting,
+        ..Hop::new(
+            "follow",
+            follow.attempted,
+            follow.delivered,
+            &named(&follow.lost, ""),
+        )
+    }
+}
+
+/// Accesses on their way to the disk: what waits is known, it is not what is missing.
+fn trace_hop(trace: &TraceCounts) -> Hop {
+    let lost: Vec<(String, u64)> = trace.lost.clone().into_iter().collect();
+    Hop {
+        in_flight: trace.queued + trace.held,
+        ..Hop::new("trace", trace.attempted, trace.written, &lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> LedgerInputs {
+        let mut kernel = [0; COUNTERS];
+        kernel[Counter::FACTS_UNKNOWN_PROCESS.0 as usize] = 5;
+        kernel[Counter::EXECUTORS_REFUSED.0 as usize] = 2;
+        kernel[Counter::RECORDS_SEEN.0 as usize] = 10;
+        kernel[Counter::RECORDS_SUBMITTED.0 as usize] = 105;
+        LedgerInputs {
+            marker: Some(MarkerCounts {
+                emitted: 120,
+                seen: 100,
+            }),
+            executors: ExecutorCounters {
+                facts_seen: 100,
+                facts_ring_full: 3,
+                facts_rate_limited: 2,
+                ..ExecutorCounters::default()
+            },
+            kernel,
+            source: SourceCounts {
+                taken: 100,
+                malformed: 1,
+            },
+            decode: DecodeCounts {
+                attempted: 90,
+                decoded: 89,
+                lost: BTreeMap::from([("truncated", 1)]),
+            },
+            aggregate: AggregateCounts {
+                attempted: 89,
+                applied: 80,
+                over_cap: BTreeMap::from([("rdds", 4)]),
+                ignored: BTreeMap::from([("block_not_known", 5)]),
+            },
+            trace: Some(TraceCounts {
+                attempted: 60,
+                written: 40,
+                lost: BTreeMap::from([("disk_full".to_owned(), 5)]),
+                queued: 7,
+                held: 8,
+                ..TraceCounts::default()
+            }),
+            follow: Some(FollowCounts {
+                attempted: 12,
+                delivered: 5,
+                lost: BTreeMap::from([("client_too_slow", 4)]),
+                waiting: 3,
+            }),
+        }
+    }
+
+    #[test]
+    fn every_hop_adds_up() {
+        let hops = ledger(&inputs(), &LedgerInputs::default());
+        let names: Vec<_> = hops.iter().map(|hop| hop.hop.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "marker",
+                "kernel",
+                "ring",
+                "source",
+                "decode",
+                "aggregate",
+                "trace",
+                "follow"
+            ]
+        );
+        for hop in &hops {
+            assert_eq!(hop.missing(), 0, "{hop:?}");
+            assert!(hop.consistent, "{hop:?}");
+        }
+        assert_eq!((hops[2].in_flight, hops[3].in_flight), (5, 9));
+        assert_eq!(
+            hops[5].lost,
+            BTreeMap::from([
+                ("over_cap_rdds".to_owned(), 4),
+                ("block_not_known".to_owned(), 5)
+            ])
+        );
+    }
+
+    #[test]
+    fn a_difference_that_stays_is_flagged() {
+        let mut now = inputs();
+        now.executors.facts_seen += 1;
+        assert!(
+            ledger(&now, &LedgerInputs::default())[1].consistent,
+            "counters were moving"
+        );
+        assert!(!ledger(&now, &now)[1].consistent, "they stood still");
+        now.aggregate.applied -= 1;
+        assert!(
+            !ledger(&now, &LedgerInputs::default())[5].consistent,
+            "no race excuses this one"
+        );
+    }
+
+    #[test]
+    fn records_that_never_arrive_are_flagged() {
+        let hops = ledger(&inputs(), &inputs());
+        assert_eq!(hops[2].in_flight, 5);
+        assert!(!hops[2].consistent);
+        let mut more = inputs();
+        more.source.taken = 200;
+        assert!(
+            !ledger(&more, &inputs())[2].consistent,
+            "more came out than went in"
+        );
+    }
+
+    #[test]
+    fn a_trace_record_that_is_nowhere_is_flagged() {
+        let mut now = inputs();
+        if let Some(trace) = &mut now.trace {
+            trace.held -= 1;
+        }
+        assert!(!ledger(&now, &LedgerInputs::default())[6].consistent);
+        now.trace = None;
+        now.follow = None;
+        let hops = ledger(&now, &LedgerInputs::default());
+        assert!(
+            hops.iter()
+                .all(|hop| hop.hop != "trace" && hop.hop != "follow")
+        );
+    }
+
+    #[test]
+    fn without_a_slot_file_there_is_no_marker_hop() {
+        let now = LedgerInputs {
+            marker: None,
+            ..inputs()
+        };
+        assert_eq!(ledger(&now, &LedgerInputs::default())[0].hop, "kernel");
+    }
+}

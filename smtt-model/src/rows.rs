@@ -1,0 +1,216 @@
+//! Listings: the state as rows, filtered, for `smtt-ctl`, the HTTP interface and the metrics.
+
+mod consumers;
+mod executors;
+mod history;
+mod pages;
+mod rdds;
+mod walks;
+mod work;
+
+use serde::{Deserialize, Serialize};
+use smtt_common::counter::FaultCounters;
+
+use crate::attribute::{Names, RddKey, StageKey};
+use crate::state::{Executor, FaultFigures, Measured, State, faults};
+
+pub use executors::{ExecutorRow, ExecutorState, SpanRow};
+pub use history::HistoryRow;
+pub use pages::{PagesBy, PagesRow};
+pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
+pub use work::{StageRddRow, StageRow, TaskRow};
+
+pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};
+pub use crate::state::object_sample::{NodeShare, PageSizeShare, SampleRow};
+
+/// Name of a row that stands for work of no RDD.
+pub const NO_RDD: &str = "(no RDD)";
+/// Name of a row that stands for everything that had no room for a row of its own.
+pub const OVERFLOW: &str = "(overflow)";
+
+/// Which rows are wanted. Without a condition all are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// Application id or name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// Executor id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// RDD id or name: the RDD itself, its blocks, and executors, stages and tasks that worked on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdd: Option<String>,
+    /// Stage id, or id and attempt as `3.1`: the stage itself, its tasks, blocks that its tasks stored, and
+    /// executors and RDDs that worked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Task attempt id, of listings of tasks and of where bytes are: the task itself, and what it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u64>,
+    /// Spark's name of a block, of listings of blocks and of where bytes are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<String>,
+    /// Of where bytes are, only rows with blocks or pages of execution memory that are on more than one NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spanning: Option<bool>,
+}
+
+impl Filter {
+    fn executor(
+        &self,
+        key: u64,
+        executor: &Executor,
+        names: &std::collections::BTreeMap<u64, Names>,
+    ) -> bool {
+        let said = executor.described.as_ref();
+        let app = self.app.as_ref().is_none_or(|wanted| {
+            // An empty name finds executors that have not described themselves.
+            said.map_or(wanted.is_empty(), |said| {
+                said.application_id == *wanted || said.application_name == *wanted
+            })
+        });
+        let id = self.executor.as_ref().is_none_or(|wanted| {
+            said.is_some_and(|said| said.executor_id == *wanted)
+                || names
+                    .get(&key)
+                    .is_some_and(|names| names.executor_id == *wanted)
+        });
+        app && id
+    }
+
+    fn rdd(&self, executor: &Executor, rdd: RddKey) -> bool {
+        self.rdd.as_ref().is_none_or(|wanted| match rdd {
+            RddKey::Id(id) => {
+                wanted.parse() == Ok(id)
+                    || executor
+                        .rdds
+                        .get(&rdd)
+                        .and_then(|rdd| rdd.described.as_ref())
+                        .is_some_and(|said| said.name == *wanted)
+            }
+            RddKey::None => wanted == NO_RDD,
+            RddKey::Overflow => wanted == OVERFLOW,
+        })
+    }
+
+    fn stage(&self, stage: Option<StageKey>) -> bool {
+        self.stage.as_ref().is_none_or(|wanted| {
+            stage.is_some_and(|stage| match wanted.split_once('.') {
+                Some((id, attempt)) => {
+                    id.parse() == Ok(stage.id) && attempt.parse() == Ok(stage.attempt)
+                }
+                None => wanted.parse() == Ok(stage.id),
+            })
+        })
+    }
+}
+
+/// Who an executor is, in front of every row.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Who {
+    /// Application id as the executor claims it; absent before it described itself.
+    pub application_id: Option<String>,
+    /// Executor id as the executor claims it.
+    pub executor_id: Option<String>,
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+}
+
+impl Who {
+    pub(super) fn new(executor: &Executor) -> Self {
+        let said = executor.described.as_ref();
+        Self {
+            application_id: said.map(|said| said.application_id.clone()),
+            executor_id: said.map(|said| said.executor_id.clone()),
+            pid: executor.pid,
+        }
+    }
+}
+
+/// What stands below a listing: how much of the faults of its executors has a row at all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Executors that the filter lets through.
+    pub executors: u64,
+    /// All page faults of these executors; absent where none are counted.
+    pub page_faults: Option<u64>,
+    /// Of them, with a context.
+    pub page_faults_attributed: Option<u64>,
+    /// Of them, without.
+    pub page_faults_unattributed: Option<u64>,
+    /// Unattributed faults as a share of all, 0 to 1; absent without faults.
+    pub unattributed_share: Option<f64>,
+    /// What this machine measures.
+    pub measured: Measured,
+    /// Executors that found no room, since the start.
+    pub executors_over_cap: u64,
+}
+
+/// Rows with what stands below them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Listing<Row> {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// What stands below them.
+    pub summary: Summary,
+}
+
+impl State {
+    /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
+    pub(super) fn listing<Row>(
+        &self,
+        filter: &Filter,
+        mut rows_of: impl FnMut(u64, &Executor, &mut Vec<Row>),
+    ) -> Listing<Row> {
+        let names = self.names();
+        let mut rows = Vec::new();
+        let (mut attributed, mut unattributed) =
+            (FaultCounters::default(), FaultCounters::default());
+        let mut executors = 0;
+        for (key, executor) in self.executors() {
+            if !filter.executor(*key, executor, &names) {
+                continue;
+            }
+            executors += 1;
+            faults::add(&mut attributed, &executor.counters.attributed);
+            faults::add(&mut unattributed, &faults::unattributed(&executor.counters));
+            rows_of(*key, executor, &mut rows);
+        }
+        let measured = self.measured();
+        let (with, without) = (faults::total(&attributed), faults::total(&unattributed));
+        let all = with.saturating_add(without);
+        let counted = |faults| (measured.page_faults || all > 0).then_some(faults);
+        let summary = Summary {
+            executors,
+            page_faults: counted(all),
+            page_faults_attributed: counted(with),
+            page_faults_unattributed: counted(without),
+            unattributed_share: (all > 0).then(|| without as f64 / all as f64),
+            measured,
+            executors_over_cap: self.executors_over_cap().0,
+        };
+        Listing { rows, summary }
+    }
+
+    fn figures(&self, faults: &FaultCounters) -> FaultFigures {
+        FaultFigures::new(faults, self.measured())
+    }
+}
+
+/// The stages in which an RDD worked, or that compute it.
+fn stages_of(executor: &Executor, rdd: RddKey) -> impl Iterator<Item = StageKey> {
+    executor
+        .tasks
+        .stages
+        .iter()
+        .filter_map(move |(key, stage)| {
+            let last = stage
+                .described
+                .as_ref()
+                .and_then(|said| said.rdd_id)
+                .map(RddKey::Id);
+            (stage.rdds.contains_key(&rdd) || last == Some(rdd)).then_some(*key)
+        })
+}

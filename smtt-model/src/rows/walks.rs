@@ -1,0 +1,369 @@
+//! Page walks as they are shown: figures with their interval, ratios to two denominators, the last minute, and the
+//! distribution over tasks. What the machine does not give is not there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smtt_common::walk::WalkCounters;
+
+use crate::cpu::Ratio;
+use crate::readings::{Slot, SlotFigure};
+use crate::state::{Distribution, Executor, Meaning, Points, State, Walks};
+
+/// Standard deviations to either side of a 95 % interval.
+const DEVIATIONS: f64 = 1.96;
+
+/// A number of a row: whole where it counts, else real.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Number {
+    /// Events or samples.
+    Whole(u64),
+    /// A ratio.
+    Real(f64),
+}
+
+/// A number that is known from samples, with its 95 % interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The number.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end; absent where there are too few samples for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+}
+
+/// One figure of a row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FigureRow {
+    /// Events.
+    pub events: Spread,
+    /// Samples that it is known from.
+    pub samples: u64,
+    /// What its ratios are: `fraction` of the cycles, `occupancy` per cycle or `estimated` fraction; absent without
+    /// ratios.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_is: Option<String>,
+    /// Its ratio to the row's own cycles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<Spread>,
+    /// Its ratio to all cycles of the executor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of_executor: Option<Spread>,
+    /// Its ratio to the row's own cycles, in the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_last_minute: Option<Spread>,
+    /// Its ratio to all cycles of the executor, in the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of_executor_last_minute: Option<Spread>,
+    /// Tasks in the distribution of the ratio to a task's own cycles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
+    /// Half of the tasks have at most this ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_p50: Option<f64>,
+    /// 95 % of the tasks have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_p95: Option<f64>,
+    /// 99 % of the tasks have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_p99: Option<f64>,
+}
+
+/// Page walks of one row: each figure under its own name for columns and sorting, and in detail below `page_walks`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PageWalkRow {
+    /// In detail, by figure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub page_walks: BTreeMap<String, FigureRow>,
+    /// `cycles`, `page_walk_samples`, and each figure and ratio that there is.
+    #[serde(flatten)]
+    pub flat: BTreeMap<String, Number>,
+}
+
+/// What is measured of page walks, for `smtt-ctl status`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PageWalksShown {
+    /// Name of the core.
+    pub uarch: String,
+    /// The events.
+    pub events: Vec<EventShown>,
+    /// What the reader has to know, in lines.
+    pub notes: Vec<String>,
+    /// What a walk costs, for estimates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<crate::readings::Calibration>,
+}
+
+/// One event of [`PageWalksShown`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EventShown {
+    /// What it is for.
+    pub role: String,
+    /// Its name.
+    pub event: String,
+    /// Events that take turns have different numbers.
+    pub pass: u64,
+    /// Events per sample now.
+    pub period: u64,
+    /// What the counters say of the whole machine.
+    pub counted: u64,
+    /// What the samples say of the whole machine.
+    pub sampled: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Sampled events in contexts of executors.
+    pub attributed: u64,
+    /// Sampled events in executors, outside of every context.
+    pub unattributed: u64,
+    /// Sampled events in executors that have no row (any more).
+    pub forgotten: u64,
+    /// Share of the time in which it was meant to count that it had a counter, 0 to 1.
+    pub counted_share: Option<f64>,
+    /// Seconds for which it was meant to count, added up over CPUs.
+    pub enabled_seconds: f64,
+    /// Seconds for which it had a counter.
+    pub running_seconds: f64,
+    /// Why its numbers are not published; empty where they are.
+    pub fault: String,
+}
+
+/// What a row has and what it is compared with.
+pub(super) struct Compared<'a> {
+    pub own: &'a WalkCounters,
+    pub executor: &'a WalkCounters,
+    pub own_last_minute: Option<WalkCounters>,
+    pub executor_last_minute: Option<WalkCounters>,
+    pub distribution: Option<&'a Distribution>,
+}
+
+impl State {
+    /// Page walks of a row; empty where none are measured.
+    pub(super) fn walks_row(&self, compared: &Compared<'_>) -> PageWalkRow {
+        self.page_walks()
+            .map_or_else(PageWalkRow::default, |meaning| row(meaning, compared))
+    }
+
+    /// Page walks of a row that has a last minute.
+    pub(super) fn walks_of(
+        &self,
+        executor: &Executor,
+        walks: &Walks,
+        distribution: Option<&Distribution>,
+    ) -> PageWalkRow {
+        if self.page_walks().is_none() {
+            return PageWalkRow::default();
+        }
+        let now_ns = self.now_ns();
+        self.walks_row(&Compared {
+            own: &walks.life,
+            executor: &executor.all_walks.life,
+            own_last_minute: Some(walks.last_minute(now_ns)),
+            executor_last_minute: Some(executor.all_walks.last_minute(now_ns)),
+            distribution,
+        })
+    }
+
+    /// Page walks of a row that only has sums.
+    pub(super) fn walks_sum(&self, executor: &Executor, own: &WalkCounters) -> PageWalkRow {
+        if self.page_walks().is_none() {
+            return PageWalkRow::default();
+        }
+        self.walks_row(&Compared {
+            own,
+            executor: &executor.all_walks.life,
+            own_last_minute: None,
+            executor_last_minute: None,
+            distribution: None,
+        })
+    }
+
+    /// What is measured of page walks; `None` where nothing is.
+    #[must_use]
+    pub fn page_walks_shown(&self) -> Option<PageWalksShown> {
+        let meaning = self.page_walks()?;
+        let (with, without, other) = self.walk_totals();
+        let event = |(index, slot): (usize, &Slot)| EventShown {
+            role: slot.role.to_string(),
+            event: slot.event.clone(),
+            pass: slot.pass as u64,
+            period: slot.period,
+            counted: slot.counted,
+            sampled: slot.sampled,
+            samples: slot.samples,
+            attributed: with.events[index],
+            unattributed: without.events[index],
+            forgotten: other.events[index],
+            counted_share: slot.counted_share(),
+            enabled_seconds: slot.enabled_ns as f64 / 1e9,
+            running_seconds: slot.running_ns as f64 / 1e9,
+            fault: slot.fault.clone(),
+        };
+        Some(PageWalksShown {
+            uarch: meaning.uarch.clone(),
+            events: meaning.slots.iter().enumerate().map(event).collect(),
+            notes: meaning.notes.clone(),
+            calibration: meaning.calibration.clone(),
+        })
+    }
+}
+
+fn row(meaning: &Meaning, compared: &Compared<'_>) -> PageWalkRow {
+    let mut row = PageWalkRow::default();
+    let mut put = |key: String, number| {
+        row.flat.insert(key, number);
+    };
+    if let Some(cycles) = meaning.cycles() {
+        put("cycles".into(), Number::Whole(compared.own.events[cycles]));
+        put(
+            "cycles_samples".into(),
+            Number::Whole(compared.own.samples[cycles]),
+        );
+    }
+    let mut samples = 0;
+    for figure in &meaning.figures {
+        samples += compared.own.samples[figure.of];
+        put(
+            figure.name.key().into(),
+            Number::Whole(figure.value(compared.own)),
+        );
+        let detail = figure_row(meaning, figure, compared);
+        for (suffix, ratio) in [
+            ("", &detail.ratio),
+            ("_of_executor", &detail.ratio_of_executor),
+            ("_last_minute", &detail.ratio_last_minute),
+        ] {
+            if let Some(ratio) = ratio {
+                put(
+                    format!("{}{suffix}", figure.name.ratio_key()),
+                    Number::Real(ratio.value),
+                );
+            }
+        }
+        row.page_walks.insert(figure.name.key().into(), detail);
+    }
+    if !meaning.figures.is_empty() {
+        put("page_walk_samples".into(), Number::Whole(samples));
+    }
+    row
+}
+
+fn figure_row(meaning: &Meaning, figure: &SlotFigure, compared: &Compared<'_>) -> FigureRow {
+    let ratio = |own: Option<&WalkCounters>, of: Option<&WalkCounters>| {
+        let cycles = figure.cycles.filter(|slot| meaning.sound(*slot))?;
+        let (own, of) = (own?, of?);
+        let weight = meaning.ratio(figure, 1.0, of.events[cycles])?;
+        let events = spread(meaning, figure, own);
+        // The denominator is sampled as well.
+        let error = DEVIATIONS / (of.samples[cycles] as f64).sqrt();
+        Some(Spread {
+            value: events.value * weight,
+            low: events.low * weight / (1.0 + error),
+            high: events
+                .high
+                .filter(|_| error < 1.0)
+                .map(|high| high * weight / (1.0 - error)),
+        })
+    };
+    let points: Option<Points> = compared
+        .distribution
+        .and_then(|distribution| distribution.points(figure.name));
+    FigureRow {
+        events: spread(meaning, figure, compared.own),
+        samples: compared.own.samples[figure.of],
+        ratio_is: figure.ratio.map(|ratio| {
+            match ratio {
+                Ratio::Fraction => "fraction",
+                Ratio::Occupancy => "occupancy",
+                Ratio::Estimated => "estimated",
+            }
+            .to_owned()
+        }),
+        ratio: ratio(Some(compared.own), Some(compared.own)),
+        ratio_of_executor: ratio(Some(compared.own), Some(compared.executor)),
+        ratio_last_minute: ratio(
+            compared.own_last_minute.as_ref(),
+            compared.own_last_minute.as_ref(),
+        ),
+        ratio_of_executor_last_minute: ratio(
+            compared.own_last_minute.as_ref(),
+            compared.executor_last_minute.as_ref(),
+        ),
+        tasks: points.map(|points| points.tasks),
+        ratio_p50: points.map(|points| points.p50),
+        ratio_p95: points.map(|points| points.p95),
+        ratio_p99: points.map(|points| points.p99),
+    }
+}
+
+/// A figure with its 95 % interval. Samples fall like the drops of a rain: so many of them scatter by their square root.
+fn spread(meaning: &Meaning, figure: &SlotFigure, counters: &WalkCounters) -> Spread {
+    let value = figure.value(counters) as f64;
+    let of = figure.of;
+    let samples = counters.samples[of] as f64;
+    let Some(less) = figure.less else {
+        // How much one sample stands for; without any, what the next one will.
+        let weight = if counters.samples[of] > 0 {
+            counters.events[of] as f64 / samples
+        } else {
+            meaning.slots.get(of).map_or(1.0, |slot| slot.period as f64)
+        };
+        let (low, high) = poisson(samples);
+        return Spread {
+            value,
+            low: low * weight,
+            high: Some(high * weight),
+        };
+    };
+    let variance = |slot: usize| {
+        let samples = counters.samples[slot].max(1) as f64;
+        (counters.events[slot] as f64).powi(2) / samples
+    };
+    let error = DEVIATIONS * (variance(of) + variance(less)).sqrt();
+    Spread {
+        value,
+        low: (value - error).max(0.0),
+        high: Some(value + error),
+    }
+}
+
+/// The 95 % interval of the mean that so many samples come from (Wilson and Hilferty's approximation of the exact one).
+fn poisson(samples: f64) -> (f64, f64) {
+    let end = |of: f64, deviations: f64| {
+        let root = 1.0 - 1.0 / (9.0 * of) + deviations / (3.0 * of.sqrt());
+        of * root.powi(3)
+    };
+    let low = if samples > 0.0 {
+        end(samples, -DEVIATIONS).max(0.0)
+    } else {
+        0.0
+    };
+    (low, end(samples + 1.0, DEVIATIONS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::poisson;
+
+    #[test]
+    fn intervals_are_those_of_the_tables() {
+        for (samples, low, high) in [
+            (0.0, 0.0, 3.689),
+            (1.0, 0.025, 5.572),
+            (10.0, 4.795, 18.39),
+            (100.0, 81.36, 121.63),
+        ] {
+            let (seen_low, seen_high) = poisson(samples);
+            assert!(
+                (seen_low - low).abs() < 0.02 * high,
+                "{samples}: {seen_low}"
+            );
+            assert!(
+                (seen_high - high).abs() < 0.02 * high,
+                "{samples}: {seen_high}"
+            );
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Stages and tasks as rows.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::consumers::{ConsumerRow, by_task, consumers};
+use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
+use crate::attribute::{RddKey, StageKey};
+use crate::state::{FaultFigures, Stage, State, Task, TaskState};
+
+/// One attempt of a stage on one executor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageRow {
+    /// The executor.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Id of the stage; absent in the overflow row.
+    pub stage_id: Option<u32>,
+    /// Its attempt.
+    pub stage_attempt: Option<u32>,
+    /// Its name; absent before it is known.
+    pub name: Option<String>,
+    /// Its job.
+    pub job_id: Option<u32>,
+    /// Its last RDD.
+    pub rdd_id: Option<u32>,
+    /// Tasks of the whole stage, on all executors.
+    pub tasks: Option<u64>,
+    /// Tasks that run on this executor.
+    pub tasks_running: u64,
+    /// Tasks that returned their result.
+    pub tasks_succeeded: u64,
+    /// Tasks that threw.
+    pub tasks_failed: u64,
+    /// Tasks that were killed.
+    pub tasks_killed: u64,
+    /// Tasks whose end was not seen.
+    pub tasks_lost: u64,
+    /// Sum of the durations of its ended tasks on this executor, in nanoseconds.
+    pub task_time_ns: u64,
+    /// Page faults of its tasks.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Bytes of execution memory that its running tasks hold.
+    pub execution_memory_bytes: u64,
+    /// Largest peak of one of its tasks, in bytes.
+    pub execution_memory_peak_bytes: u64,
+    /// Its page faults by RDD.
+    pub rdds: Vec<StageRddRow>,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
+}
+
+/// Page faults of one RDD within a stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageRddRow {
+    /// Id of the RDD; absent for work of no RDD and for the overflow row.
+    pub rdd_id: Option<u32>,
+    /// Its name, `(no RDD)` or `(overflow)`; absent before it is known.
+    pub name: Option<String>,
+    /// Its page faults.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
+}
+
+/// One task attempt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskRow {
+    /// The executor.
+    #[serde(flatten)]
+    pub who: Who,
+    /// Its stage.
+    pub stage_id: Option<u32>,
+    /// Attempt of the stage.
+    pub stage_attempt: Option<u32>,
+    /// Id of the attempt, unique in the application; absent in the overflow row.
+    pub task_attempt_id: Option<u64>,
+    /// Partition that it computes.
+    pub partition: Option<u32>,
+    /// Number of the attempt for this partition.
+    pub attempt_number: Option<u32>,
+    /// Its job.
+    pub job_id: Option<u32>,
+    /// `running`, `succeeded`, `failed`, `killed`, `lost`, or `unknown` when only its faults were seen.
+    pub state: TaskState,
+    /// Why it failed or was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Time since its start, or from its start to its end, in nanoseconds.
+    pub duration_ns: Option<u64>,
+    /// Whether it is older than `duration_ns` says, because its start was not seen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duration_is_lower_bound: bool,
+    /// Its page faults.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Bytes of execution memory that it holds.
+    pub execution_memory_bytes: u64,
+    /// Most that it held at a time.
+    pub execution_memory_peak_bytes: u64,
+    /// Spark's `peakExecutionMemory`, once it has ended: what each consumer held when Spark looked, added up. Absent
+    /// where part of the task's life was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_memory_spark_peak_bytes: Option<u64>,
+    /// Who holds its execution memory, or held it.
+    pub consumers: Vec<ConsumerRow>,
+    /// RDDs that its faults were counted for.
+    pub rdd_ids: Vec<u32>,
+    /// Its page walks.
+    #[serde(flatten)]
+    pub walks: PageWalkRow,
+}
+
+impl State {
+    /// Stages that the filter lets through.
+    #[must_use]
+    pub fn list_stages(&self, filter: &Filter) -> Listing<StageRow> {
+        self.listing(filter, |_, executor, rows| {
+            let who = Who::new(executor);
+            let name_of = |rdd: RddKey| match rdd {
+                RddKey::None => Some(NO_RDD.to_owned()),
+                RddKey::Overflow => Some(OVERFLOW.to_owned()),
+                RddKey::Id(_) => executor
+                    .rdds
+                    .get(&rdd)
+                    .and_then(|rdd| rdd.described.as_ref())
+                    .map(|said| said.name.clone())
+                    .filter(|name| !name.is_empty()),
+            };
+            // Live memory and the largest peak of its tasks, by stage.
+            let mut memory: HashMap<StageKey, (u64, u64)> = HashMap::new();
+            for task in executor.tasks.tasks.values() {
+                if let Some(stage) = task.stage {
+                    let (live, peak) = memory.entry(stage).or_default();
+                    *live = live.saturating_add(task.live_bytes);
+                    *peak = (*peak).max(task.seen_peak_bytes);
+                }
+            }
+            let row = |key: StageKey, stage: &Stage| {
+                let said = stage.described.as_ref();
+                let (live, peak) = memory.get(&key).copied().unwrap_or_default();
+                StageRow {
+                    who: who.clone(),
+                    stage_id: Some(key.id),
+                    stage_attempt: Some(u32::from(key.attempt)),
+                    name: said.map(|said| said.name.clone()),
+                    job_id: said.and_then(|said| said.job_id),
+                    rdd_id: said.and_then(|said| said.rdd_id),
+                    tasks: said.map(|said| said.tasks),
+                    tasks_running: stage.count(TaskState::Running),
+                    tasks_succeeded: stage.count(TaskState::Succeeded),
+                    tasks_failed: stage.count(TaskState::Failed),
+                    tasks_killed: stage.count(TaskState::Killed),
+                    tasks_lost: stage.count(TaskState::Lost),
+                    task_time_ns: stage.task_time_ns,
+                    faults: self.figures(&stage.faults),
+                    execution_memory_bytes: live,
+                    execution_memory_peak_bytes: stage.peak_bytes.max(peak),
+                    rdds: stage
+                        .rdds
+                        .keys()
+                        .chain(stage.rdd_walks.keys())
+                        .collect::<BTreeSet<_>>()
+                        .into_iter()
+                        .map(|rdd| StageRddRow {
+                            rdd_id: rdd.id(),
+                            name: name_of(*rdd),
+                            faults: self.figures(&stage.rdds.get(rdd).copied().unwrap_or_default()),
+                            walks: self.walks_sum(
+                                executor,
+                                &stage.rdd_walks.get(rdd).copied().unwrap_or_default(),
+                            ),
+                        })
+                        .collect(),
+                    walks: self.walks_of(executor, &stage.walks, Some(&stage.distribution)),
+                }
+            };
+            rows.extend(
+                executor
+                    .tasks
+                    .stages
+                    .iter()
+                    .filter(|(key, _)| filter.stage(Some(**key)))
+                    .filter(|(_, stage)| {
+                        let last = stage
+                            .described
+                            .as_ref()
+                            .and_then(|said| said.rdd_id)
+                            .map(RddKey::Id);
+                        filter.rdd.is_none()
+                            || stage
+                                .rdds
+                                .keys()
+                                .copied()
+                                .chain(last)
+                                .any(|rdd| filter.rdd(executor, rdd))
+                    })
+                    .map(|(key, stage)| row(*key, stage)),
+            );
+            let over = executor.tasks.stages_over_cap;
+            if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
+                rows.push(StageRow {
+                    who: who.clone(),
+                    name: Some(OVERFLOW.to_owned()),
+                    faults: self.figures(&over.faults),
+                    walks: self.walks_sum(executor, &over.walks),
+                    ..StageRow::default()
+                });
+            }
+        })
+    }
+
+    /// Tasks that the filter lets through. A row without `task_attempt_id` stands for those that had no room.
+    #[must_use]
+    pub fn list_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
+        let now_ns = self.now_ns();
+        self.listing(filter, |_, executor, rows| {
+            let who = Who::new(executor);
+            let live = by_task(&executor.memory);
+            let row = |id: u64, task: &Task| TaskRow {
+                who: who.clone(),
+                stage_id: task.stage.map(|stage| stage.id),
+                stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
+                task_attempt_id: Some(id),
+                partition: task.started.map(|started| started.partition),
+                attempt_number: task.started.map(|started| started.attempt_number),
+                job_id: task.started.and_then(|started| started.job_id),
+                state: task.state,
+                reason: Some(task.reason.clone()).filter(|reason| !reason.is_empty()),
+                duration_ns: task.duration_ns(now_ns),
+                duration_is_lower_bound: task.start_is_late,
+                faults: self.figures(&task.faults),
+                execution_memory_bytes: task.live_bytes,
+                execution_memory_peak_bytes: task.execution_peak_bytes(),
+                execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
+                consumers: consumers(task, live.get(&id)),
+                rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
+                walks: self.walks_sum(executor, &task.walks),
+            };
+            rows.extend(
+                executor
+                    .tasks
+                    .tasks
+                    .iter()
+                    .filter(|(id, _)| filter.task.is_none_or(|wanted| **id == wanted))
+                    .filter(|(_, task)| filter.stage(task.stage))
+                    .filter(|(_, task)| {
+                        filter.rdd.is_none()
+                            || task.rdds.iter().any(|rdd| filter.rdd(executor, *rdd))
+                    })
+                    .map(|(id, task)| row(*id, task)),
+            );
+            let over = executor.tasks.tasks_over_cap;
+            let all = filter.stage.is_none() && filter.rdd.is_none() && filter.task.is_none();
+            if over.rows > 0 && all {
+                let faults = self.figures(&over.faults);
+                rows.push(TaskRow {
+                    who: who.clone(),
+                    reason: Some(OVERFLOW.to_owned()),
+                    faults,
+                    walks: self.walks_sum(executor, &over.walks),
+                    ..TaskRow::default()
+                });
+            }
+        })
+    }
+}

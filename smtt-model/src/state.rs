@@ -1,0 +1,528 @@
+//! Per-executor state: what was told and what was counted, kept together under the executor's key.
+//!
+//! Pure: no I/O and no clock; time comes with the events. Rows hang below the executor's key, which the kernel
+//! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
+//! cap; what has no room goes to an overflow row, with a counter.
+
+mod came;
+mod crowd;
+mod executor;
+pub(crate) mod faults;
+pub mod figures;
+mod heap;
+mod held;
+pub mod history;
+mod hot;
+mod memory;
+pub mod object_sample;
+mod pages;
+mod rdd;
+mod reads;
+mod resync;
+mod task;
+mod tick;
+mod uses;
+mod walks;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+
+use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
+use smtt_common::settings::executor_pid;
+use smtt_common::walk::WalkCounters;
+
+use crate::attribute::{Claim, Names, names};
+use crate::decode::{Event, Fact};
+use crate::ledger::AggregateCounts;
+use crate::readings::{Calibration, PageWalkReadings, Readings};
+
+pub use executor::{Executor, SlotsSay, Spans};
+pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use heap::{Heap, Trust};
+pub use held::Held;
+pub use hot::{LastTouched, Touched};
+pub use memory::{Block, Memory, Page, PageKey};
+pub use object_sample::SampleRow;
+pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
+pub use rdd::{Peak, Rdd};
+pub use reads::{Heat, NodeReads};
+pub use task::{OverCap, Stage, Task, TaskState, Tasks};
+pub use tick::Tick;
+pub use uses::Uses;
+pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
+
+/// Executors without a row whose kernel totals are remembered.
+const STRANGERS_MAX: usize = 1024;
+/// One row of so many is kept free of dead executors.
+const FREE_SHARE: usize = 4;
+/// Keys of expired executors that are remembered, so that a late reading does not bring them back.
+const EXPIRED_MAX: usize = 1024;
+
+/// Caps of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Executors, living and dead.
+    pub executors: usize,
+    /// RDDs of one executor.
+    pub rdds_per_executor: usize,
+    /// Task attempts of one executor.
+    pub tasks_per_executor: usize,
+    /// Stage attempts of one executor.
+    pub stages_per_executor: usize,
+    /// Blocks of one executor.
+    pub blocks_per_executor: usize,
+    /// Pages and grants of execution memory of one executor.
+    pub pages_per_executor: usize,
+    /// Address ranges of one executor.
+    pub ranges_per_executor: usize,
+    /// How long a dead executor's rows are kept, in nanoseconds.
+    pub retention_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            executors: 64,
+            rdds_per_executor: 1024,
+            tasks_per_executor: 8192,
+            stages_per_executor: 1024,
+            blocks_per_executor: 8192,
+            pages_per_executor: 16_384,
+            ranges_per_executor: 32_768,
+            retention_ns: 15 * 60 * 1_000_000_000,
+        }
+    }
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in the state now.
+    Applied,
+    /// The named table has no room; counted in its overflow row.
+    OverCap(&'static str),
+    /// It says nothing that still matters, for the named reason.
+    Ignored(&'static str),
+}
+
+/// Everything that is known.
+#[derive(Debug)]
+pub struct State {
+    limits: Limits,
+    executors: BTreeMap<u64, Executor>,
+    /// What this machine can measure.
+    measured: Measured,
+    /// What this machine measures of page walks; absent where it measures none.
+    page_walks: Option<Meaning>,
+    /// Samples of page walks of executors that have been forgotten, or have no row.
+    other_walks: WalkCounters,
+    calibration: Option<Calibration>,
+    /// Sums of executors that have been forgotten.
+    forgotten: ExecutorCounters,
+    /// Last totals of executors that have no row.
+    strangers: BTreeMap<u64, ExecutorCounters>,
+    /// Faults in contexts of executors that have no row.
+    stranger_faults: FaultCounters,
+    /// Executors that found no room.
+    executors_refused: u64,
+    /// The kernel side's own counters.
+    kernel: [u64; COUNTERS],
+    /// What became of events.
+    counts: AggregateCounts,
+    expired: VecDeque<u64>,
+    expired_set: HashSet<u64>,
+    /// Dead executors that had to make room since the last call of [`State::expire`].
+    evicted: Vec<u64>,
+    /// What the resolver has done; `None` while it is switched off.
+    resolve_counts: Option<ResolveCounts>,
+    now_ns: u64,
+}
+
+impl State {
+    /// An empty state.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            executors: BTreeMap::new(),
+            measured: Measured::default(),
+            page_walks: None,
+            other_walks: WalkCounters::default(),
+            calibration: None,
+            forgotten: ExecutorCounters::default(),
+            strangers: BTreeMap::new(),
+            stranger_faults: FaultCounters::default(),
+            executors_refused: 0,
+            kernel: [0; COUNTERS],
+            counts: AggregateCounts::default(),
+            expired: VecDeque::new(),
+            expired_set: HashSet::new(),
+            evicted: Vec::new(),
+            resolve_counts: None,
+            now_ns: 0,
+        }
+    }
+
+    /// Takes in one event. Events may come in any order and more than once.
+    pub fn apply(&mut self, event: Event) -> Outcome {
+        self.now_ns = self.now_ns.max(event.time_ns);
+        let outcome = self.apply_uncounted(event);
+        self.counts.count(outcome);
+        outcome
+    }
+
+    fn apply_uncounted(&mut self, event: Event) -> Outcome {
+        if event.executor == 0 {
+            return Outcome::Ignored("executor_not_known");
+        }
+        if self.expired_set.contains(&event.executor) {
+            return Outcome::Ignored("executor_forgotten");
+        }
+        // The end of an executor that was never heard of makes no row.
+        if matches!(event.fact, Fact::ProcessGone { .. })
+            && !self.executors.contains_key(&event.executor)
+        {
+            return Outcome::Ignored("executor_not_known");
+        }
+        let limits = self.limits;
+        match self.executor(event.executor, event.time_ns) {
+            Some(executor) => executor.apply(event, &limits),
+            None => Outcome::OverCap("executors"),
+        }
+    }
+
+    /// The row of an executor, made when there is room: the one that has been dead longest makes it.
+    fn executor(&mut self, key: u64, now_ns: u64) -> Option<&mut Executor> {
+        if !self.executors.contains_key(&key) {
+            if self.executors.len() >= self.limits.executors {
+                let dead = self
+                    .executors
+                    .iter()
+                    .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+                    .min();
+                match dead {
+                    Some((_, dead)) => {
+                        self.forget(dead);
+                        self.evicted.push(dead);
+                    }
+                    None => {
+                        if !self.strangers.contains_key(&key) {
+                            self.executors_refused += 1;
+                            self.remember_stranger(key, ExecutorCounters::default());
+                        }
+                        return None;
+                    }
+                }
+            }
+            self.supersede(executor_pid(key), now_ns);
+            // What was counted while it had no row is in its totals, which are read again.
+            self.strangers.remove(&key);
+            self.executors
+                .insert(key, Executor::new(executor_pid(key), now_ns));
+        }
+        self.executors.get_mut(&key)
+    }
+
+    /// A process id that is used again means that the executor that had it before is dead.
+    fn supersede(&mut self, pid: u32, now_ns: u64) {
+        let limits = self.limits;
+        for executor in self
+            .executors
+            .values_mut()
+            .filter(|executor| executor.pid == pid)
+        {
+            executor.die(now_ns, &limits);
+        }
+    }
+
+    fn remember_stranger(&mut self, key: u64, counters: ExecutorCounters) {
+        if self.strangers.len() >= STRANGERS_MAX
+            && !self.strangers.contains_key(&key)
+            && let Some((_, old)) = self.strangers.pop_first()
+        {
+            faults::add_executor(&mut self.forgotten, &old);
+        }
+        self.strangers.insert(key, counters);
+    }
+
+    fn forget(&mut self, key: u64) {
+        let Some(executor) = self.executors.remove(&key) else {
+            return;
+        };
+        faults::add_executor(&mut self.forgotten, &executor.counters);
+        self.other_walks.add(&executor.all_walks.life);
+        self.expired.push_back(key);
+        self.expired_set.insert(key);
+        if self.expired.len() > EXPIRED_MAX
+            && let Some(old) = self.expired.pop_front()
+        {
+            self.expired_set.remove(&old);
+        }
+    }
+
+    /// Takes in what the kernel side has added up.
+    pub fn add(&mut self, readings: &Readings, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.measured.access = readings.access_known;
+        self.measured.major = readings.major_known;
+        self.kernel = readings.counters;
+        let limits = self.limits;
+        for (key, totals) in &readings.executors {
+            if self.expired_set.contains(key) {
+                continue;
+            }
+            match self.executor(*key, now_ns) {
+                Some(executor) => {
+                    executor.counters = *totals;
+                    executor.see_first_minute(now_ns);
+                }
+                None => self.remember_stranger(*key, *totals),
+            }
+        }
+        for (context, growth) in &readings.contexts {
+            if growth == &FaultCounters::default() || self.expired_set.contains(&context.executor) {
+                continue;
+            }
+            match self.executor(context.executor, now_ns) {
+                Some(executor) => executor.add(context, growth, now_ns, &limits),
+                None => faults::add(&mut self.stranger_faults, growth),
+            }
+        }
+        self.add_walks(readings.page_walks.as_ref(), now_ns);
+    }
+
+    /// Takes in samples of page walks, and what they mean now.
+    fn add_walks(&mut self, readings: Option<&PageWalkReadings>, now_ns: u64) {
+        let Some(readings) = readings else {
+            self.page_walks = None;
+            return;
+        };
+        let limits = self.limits;
+        let mut meaning = self.page_walks.take().unwrap_or_default();
+        meaning.update(readings);
+        meaning.calibration.clone_from(&self.calibration);
+        for (context, growth) in &readings.contexts {
+            if self.expired_set.contains(&context.executor) {
+                self.other_walks.add(growth);
+                continue;
+            }
+            match self.executor(context.executor, now_ns) {
+                Some(executor) => executor.add_walks(context, growth, now_ns, &limits),
+                None => self.other_walks.add(growth),
+            }
+        }
+        for executor in self.executors.values_mut() {
+            executor.finish_tasks(&meaning, now_ns);
+        }
+        self.page_walks = Some(meaning);
+    }
+
+    /// What this machine measures of page walks; `None` where it measures none.
+    #[must_use]
+    pub const fn page_walks(&self) -> Option<&Meaning> {
+        self.page_walks.as_ref()
+    }
+
+    /// What a page walk costs here, for estimates; `None` where that is not known.
+    pub fn set_calibration(&mut self, calibration: Option<Calibration>) {
+        if let Some(meaning) = &mut self.page_walks {
+            meaning.calibration.clone_from(&calibration);
+        }
+        self.calibration = calibration;
+    }
+
+    /// Samples of page walks by whom they fell on: contexts of executors, executors without one, and executors that
+    /// have no row (any more).
+    #[must_use]
+    pub fn walk_totals(&self) -> (WalkCounters, WalkCounters, WalkCounters) {
+        let (mut with, mut without) = (WalkCounters::default(), WalkCounters::default());
+        for executor in self.executors.values() {
+            with.add(&executor.walks.life);
+            executor
+                .walks_without
+                .iter()
+                .for_each(|more| without.add(more));
+        }
+        (with, without, self.other_walks)
+    }
+
+    /// Whether page faults are counted at all; false makes them absent in every output.
+    pub fn set_page_faults_measured(&mut self, measured: bool) {
+        self.measured.page_faults = measured;
+    }
+
+    /// What an executor's marker says in its slot file. Read it after the kernel side's counters, so that it is never
+    /// behind them.
+    pub fn set_slots(&mut self, executor: u64, said: SlotsSay) {
+        if let Some(executor) = self.executors.get_mut(&executor) {
+            executor.slots = Some(said);
+        }
+    }
+
+    /// The daemon asked an executor to tell everything again. When the marker says that it is done and all that it told
+    /// has come, what it has not told since is gone.
+    pub fn resync_requested(&mut self, executor: u64, request: u64, now_ns: u64) {
+        if let Some(executor) = self.executors.get_mut(&executor) {
+            executor.resync.asked(request, now_ns);
+        }
+    }
+
+    /// Executors whose last resync lost facts on the way: they are to be asked once more.
+    #[must_use]
+    pub fn resyncs_wanted(&self) -> BTreeSet<u64> {
+        let wanted =
+            |executor: &Executor| executor.died_ns.is_none() && executor.resync.is_wanted_again();
+        let all = self.executors.iter();
+        all.filter(|(_, executor)| wanted(executor))
+            .map(|(key, _)| *key)
+            .collect()
+    }
+
+    /// The executor's process is gone, seen in another way than by its own record.
+    pub fn executor_gone(&mut self, executor: u64, now_ns: u64) {
+        let limits = self.limits;
+        if let Some(executor) = self.executors.get_mut(&executor) {
+            executor.die(now_ns, &limits);
+        }
+    }
+
+    /// Forgets executors that died longer ago than the retention, those that have been dead longest where rows get
+    /// scarce, and pages whose freeing was lost. Returns the keys of executors forgotten since the last call, whose
+    /// rows in the kernel side can go too.
+    pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
+        self.now_ns = self.now_ns.max(now_ns);
+        for executor in self.executors.values_mut() {
+            executor.drop_stale_pages(now_ns);
+        }
+        let old: Vec<u64> = self
+            .executors
+            .iter()
+            .filter(|(_, executor)| {
+                executor
+                    .died_ns
+                    .is_some_and(|died| now_ns.saturating_sub(died) >= self.limits.retention_ns)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in &old {
+            self.forget(*key);
+        }
+        self.evicted.extend(old);
+        self.make_room();
+        std::mem::take(&mut self.evicted)
+    }
+
+    /// Keeps rows free for executors that start before the next call. The kernel side has as many rows as the state:
+    /// one that finds none there is not traced, and never gets as far as to take a dead one's row here.
+    fn make_room(&mut self) {
+        let most = self.limits.executors - self.limits.executors / FREE_SHARE;
+        let mut dead: Vec<(u64, u64)> = self
+            .executors
+            .iter()
+            .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+            .collect();
+        dead.sort_unstable();
+        let surplus = self.executors.len().saturating_sub(most);
+        for (_, key) in dead.into_iter().take(surplus) {
+            self.forget(key);
+            self.evicted.push(key);
+        }
+    }
+
+    /// All executors by key.
+    #[must_use]
+    pub const fn executors(&self) -> &BTreeMap<u64, Executor> {
+        &self.executors
+    }
+
+    /// Unique names of all executors.
+    #[must_use]
+    pub fn names(&self) -> BTreeMap<u64, Names> {
+        names(
+            self.executors
+                .iter()
+                .map(|(key, executor)| Claim {
+                    key: *key,
+                    pid: executor.pid,
+                    first_seen_ns: executor.first_seen_ns,
+                    application_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.application_id.clone()),
+                    executor_id: executor
+                        .described
+                        .as_ref()
+                        .map_or_else(String::new, |said| said.executor_id.clone()),
+                })
+                .collect(),
+        )
+    }
+
+    /// What this machine can measure.
+    #[must_use]
+    pub const fn measured(&self) -> Measured {
+        self.measured
+    }
+
+    /// The latest time that any event or reading came with, nanoseconds since boot.
+    #[must_use]
+    pub const fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Totals of all executors that ever were.
+    #[must_use]
+    pub fn executor_totals(&self) -> ExecutorCounters {
+        let mut sum = self.forgotten;
+        for counters in self
+            .executors
+            .values()
+            .map(|executor| &executor.counters)
+            .chain(self.strangers.values())
+        {
+            faults::add_executor(&mut sum, counters);
+        }
+        sum
+    }
+
+    /// Facts that markers say they emitted and facts that the kernel side saw, of executors whose slot file was
+    /// read; `None` without any.
+    #[must_use]
+    pub fn marker_counts(&self) -> Option<(u64, u64)> {
+        self.executors
+            .values()
+            .filter_map(|executor| {
+                let (emitted, seen) = (executor.slots?.facts_emitted, executor.counters.facts_seen);
+                // The last words of a dying executor are counted by the kernel side after its slots were last read.
+                Some((
+                    if executor.died_ns.is_some() {
+                        emitted.max(seen)
+                    } else {
+                        emitted
+                    },
+                    seen,
+                ))
+            })
+            .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
+    }
+
+    /// The kernel side's own counters, at the last reading.
+    #[must_use]
+    pub const fn kernel_counters(&self) -> &[u64; COUNTERS] {
+        &self.kernel
+    }
+
+    /// What became of events.
+    #[must_use]
+    pub const fn counts(&self) -> &AggregateCounts {
+        &self.counts
+    }
+
+    /// Executors that found no room, and the faults in their contexts.
+    #[must_use]
+    pub const fn executors_over_cap(&self) -> (u64, FaultCounters) {
+        (self.executors_refused, self.stranger_faults)
+    }
+}
+
+#[cfg(test)]
+mod tests;

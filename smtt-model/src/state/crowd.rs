@@ -1,0 +1,103 @@
+//! Blocks of RDDs that have no room in the table of blocks: only how large they are, so that the sums of an RDD with
+//! very many partitions are still those of Spark.
+
+use std::collections::HashMap;
+
+use super::held::Held;
+use crate::attribute::RddKey;
+use crate::decode::BlockFact;
+
+/// Such blocks per row of the table of blocks. One takes 40 bytes, a row of the table ten times as much.
+const PER_ROW: usize = 16;
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    size_bytes: u64,
+    serialized: bool,
+    told_ns: u64,
+}
+
+impl Small {
+    fn held(self) -> Held {
+        Held {
+            storage_bytes: self.size_bytes,
+            blocks: 1,
+            estimated_blocks: u64::from(!self.serialized),
+            ..Held::default()
+        }
+    }
+}
+
+/// The blocks, by RDD and partition.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    blocks: HashMap<(u32, u32), Small>,
+}
+
+impl Crowd {
+    /// A block is stored, or told again. Returns what it held before and what it holds now; `None` where it is no
+    /// block of an RDD, or there is no room here either: `rows` is the size of the table of blocks.
+    pub(super) fn stored(
+        &mut self,
+        fact: &BlockFact,
+        time_ns: u64,
+        rows: usize,
+    ) -> Option<(RddKey, Held, Held)> {
+        let key = (fact.rdd_id?, fact.partition?);
+        if !self.blocks.contains_key(&key) && self.blocks.len() >= rows.saturating_mul(PER_ROW) {
+            return None;
+        }
+        let now = Small {
+            size_bytes: fact.size_bytes,
+            serialized: fact.serialized,
+            told_ns: time_ns,
+        };
+        let before = self.blocks.insert(key, now);
+        let before = before.map_or_else(Held::default, Small::held);
+        Some((RddKey::Id(key.0), before, now.held()))
+    }
+
+    /// A block is gone, or has a row in the table now. Returns what it held.
+    pub(super) fn removed(
+        &mut self,
+        rdd: Option<u32>,
+        partition: Option<u32>,
+    ) -> Option<(RddKey, Held)> {
+        let key = (rdd?, partition?);
+        let small = self.blocks.remove(&key)?;
+        self.shrink();
+        Some((RddKey::Id(key.0), small.held()))
+    }
+
+    /// Everything that was last told before `since_ns` is gone. Returns what each held.
+    pub(super) fn sweep(&mut self, since_ns: u64) -> Vec<(RddKey, Held)> {
+        let old = |small: &Small| small.told_ns < since_ns;
+        let gone = self.blocks.iter().filter(|(_, small)| old(small));
+        let gone = gone
+            .map(|((rdd, _), small)| (RddKey::Id(*rdd), small.held()))
+            .collect();
+        self.blocks.retain(|_, small| !old(small));
+        self.shrink();
+        gone
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Gives room back once most of it is empty: an RDD of very many partitions is rare.
+    fn shrink(&mut self) {
+        if self.blocks.capacity() > 1024 && self.blocks.len() < self.blocks.capacity() / 8 {
+            self.blocks.shrink_to(self.blocks.len() * 2);
+        }
+    }
+}

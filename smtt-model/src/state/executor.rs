@@ -1,0 +1,591 @@
+//! One executor: everything that was told or counted under its key.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use smtt_common::context::Activity;
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
+use smtt_common::walk::WalkCounters;
+
+use super::came::Came;
+use super::heap::{Heap, Trust};
+use super::history::History;
+use super::memory::Memory;
+use super::pages::{Mark, Seen};
+use super::rdd::{Peak, Rdd};
+use super::resync::{End, Resync};
+use super::task::{OverCap, TaskState, Tasks};
+use super::uses::Left;
+use super::walks::{LATE_NS, Meaning, Walks};
+use super::{Limits, Outcome, faults};
+use crate::attribute::{Agreement, Owner, RddKey, StageKey, Who};
+use crate::decode::{Event, ExecutorDescribed, Fact};
+
+/// Most threads or Python workers of an executor that are remembered by id.
+const IDS_MAX: usize = 8192;
+/// Pages of a task that are still there so long after its end were freed by a fact that got lost, in nanoseconds.
+const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
+
+/// What counts as the start of an executor, in nanoseconds.
+const FIRST_MINUTE_NS: u64 = 60_000_000_000;
+
+/// Spans of one activity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// How many.
+    pub count: u64,
+    /// Sum of their durations in nanoseconds.
+    pub duration_ns: u64,
+}
+
+/// What a marker says in its slot file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotsSay {
+    /// Facts that it has told since its probes were in place.
+    pub facts_emitted: u64,
+    /// Threads that found no free slot: what they do has no context.
+    pub slots_refused: u64,
+}
+
+/// One executor.
+#[derive(Debug, Default)]
+pub struct Executor {
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+    /// What it says about itself.
+    pub described: Option<ExecutorDescribed>,
+    /// When it was first heard of, nanoseconds since boot.
+    pub first_seen_ns: u64,
+    /// When it died, nanoseconds since boot.
+    pub died_ns: Option<u64>,
+    /// The kernel side's totals.
+    pub counters: ExecutorCounters,
+    /// Facts that came, by kind.
+    pub came: Came,
+    /// Faults that reached a context row.
+    pub context_faults: FaultCounters,
+    /// Sampled page walks and cycles with a context.
+    pub walks: Walks,
+    /// Both together.
+    pub all_walks: Walks,
+    /// Those without, by reason.
+    pub walks_without: [WalkCounters; UNATTRIBUTED_CLASSES],
+    /// RDDs.
+    pub rdds: HashMap<RddKey, Rdd>,
+    /// RDDs that were folded into the overflow row, or never had one.
+    pub rdds_over_cap: u64,
+    /// Tasks and stages.
+    pub tasks: Tasks,
+    /// Blocks and pages.
+    pub memory: Memory,
+    /// Whether their addresses on the Java heap are right.
+    pub heap: Heap,
+    /// Threads with a slot, by thread id in the JVM's pid namespace.
+    pub threads: BTreeSet<u32>,
+    /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
+    pub python_workers: BTreeMap<u32, u64>,
+    /// Child processes that live, by process id in the initial pid namespace.
+    pub children: BTreeSet<u32>,
+    /// Rare activities, by code.
+    pub spans: BTreeMap<u8, Spans>,
+    /// Addresses of sampled faults against contexts.
+    pub agreement: Agreement,
+    /// Addresses of sampled page walks against contexts.
+    pub walk_agreement: Agreement,
+    /// Most that all its RDDs together ever held.
+    pub peak: Peak,
+    /// All its page faults up to a minute after it was first heard of; `None` until then.
+    pub faults_first_minute: Option<u64>,
+    /// What it held over time.
+    pub history: History,
+    /// Partitions of cached RDDs that left its memory.
+    left: Left,
+    /// What its marker says in its slot file; `None` where that is not open.
+    pub slots: Option<SlotsSay>,
+    /// Ended tasks whose last samples may still come, the oldest first.
+    finishing: VecDeque<(u64, u64)>,
+    pub(super) resync: Resync,
+}
+
+impl Executor {
+    /// A new row.
+    pub(super) fn new(pid: u32, now_ns: u64) -> Self {
+        Self {
+            pid,
+            first_seen_ns: now_ns,
+            ..Self::default()
+        }
+    }
+
+    /// The row of an RDD; the overflow row when there is no room. RDDs without blocks, pages and running tasks'
+    /// work go first.
+    fn rdd(&mut self, key: RddKey, now_ns: u64, limits: &Limits) -> (&mut Rdd, bool) {
+        let mut key = key;
+        if key.id().is_some()
+            && !self.rdds.contains_key(&key)
+            && self.rdds.len() >= limits.rdds_per_executor
+        {
+            self.fold_rdds();
+            if self.rdds.len() >= limits.rdds_per_executor {
+                self.rdds_over_cap += 1;
+                key = RddKey::Overflow;
+            }
+        }
+        let row = self.rdds.entry(key).or_default();
+        row.touched_ns = row.touched_ns.max(now_ns);
+        (row, key == RddKey::Overflow)
+    }
+
+    fn fold_rdds(&mut self) {
+        let held: BTreeSet<RddKey> = self.memory.holders().map(|(rdd, _)| rdd).collect();
+        let mut old: Vec<(u64, RddKey)> = self
+            .rdds
+            .iter()
+            .filter(|(key, _)| key.id().is_some() && !held.contains(key))
+            .map(|(key, rdd)| (rdd.touched_ns, *key))
+            .collect();
+        old.sort_unstable();
+        old.truncate((self.rdds.len() / 8).max(1));
+        for (_, key) in old {
+            let Some(rdd) = self.rdds.remove(&key) else {
+                continue;
+            };
+            self.rdds_over_cap += 1;
+            let over = self.rdds.entry(RddKey::Overflow).or_default();
+            faults::add(&mut over.faults, &rdd.faults);
+            over.samples_by_address += rdd.samples_by_address;
+            over.uses.fold(&rdd.uses);
+            over.walk_samples_by_address += rdd.walk_samples_by_address;
+            over.walks.fold(&rdd.walks);
+            over.distribution.fold(&rdd.distribution);
+            for (doing, more) in &rdd.doing_walks {
+                over.doing_walks.entry(*doing).or_default().add(more);
+            }
+            for (doing, more) in &rdd.doing {
+                faults::add(over.doing.entry(*doing).or_default(), more);
+            }
+        }
+    }
+
+    /// Counts the growth of one context.
+    pub(super) fn add(
+        &mut self,
+        context: &ContextKey,
+        growth: &FaultCounters,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
+        let who = Who::from(context);
+        faults::add(&mut self.context_faults, growth);
+        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        faults::add(&mut rdd.faults, growth);
+        faults::add(rdd.doing.entry(who.doing).or_default(), growth);
+        if let Some(id) = who.task {
+            match self.tasks.task(id, limits.tasks_per_executor) {
+                Some(task) => {
+                    task.add(growth, who.rdd, now_ns);
+                    if task.stage.is_none() {
+                        task.stage = who.stage;
+                    }
+                }
+                None => faults::add(&mut self.tasks.tasks_over_cap.faults, growth),
+            }
+        }
+        if let Some(key) = who.stage {
+            match self.tasks.stage(key, limits.stages_per_executor) {
+                Some(stage) => stage.add(growth, who.rdd, now_ns),
+                None => faults::add(&mut self.tasks.stages_over_cap.faults, growth),
+            }
+        }
+    }
+
+    /// Counts the growth of one context's sampled page walks.
+    pub(super) fn add_walks(
+        &mut self,
+        context: &ContextKey,
+        growth: &WalkCounters,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
+        if let Some(class) = context.class() {
+            let class = usize::from(class.0).min(UNATTRIBUTED_CLASSES - 1);
+            self.walks_without[class].add(growth);
+            self.all_walks.add(growth, now_ns);
+            return;
+        }
+        let who = Who::from(context);
+        self.walks.add(growth, now_ns);
+        self.all_walks.add(growth, now_ns);
+        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        rdd.walks.add(growth, now_ns);
+        rdd.doing_walks.entry(who.doing).or_default().add(growth);
+        if let Some(id) = who.task {
+            match self.tasks.task(id, limits.tasks_per_executor) {
+                Some(task) => {
+                    task.add_walks(growth, who.rdd, now_ns);
+                    if task.stage.is_none() {
+                        task.stage = who.stage;
+                    }
+                }
+                None => self.tasks.tasks_over_cap.walks.add(growth),
+            }
+        }
+        if let Some(key) = who.stage {
+            match self.tasks.stage(key, limits.stages_per_executor) {
+                Some(stage) => stage.add_walks(growth, who.rdd, now_ns),
+                None => self.tasks.stages_over_cap.walks.add(growth),
+            }
+        }
+    }
+
+    /// Keeps the page faults of its first minute, once that is over.
+    pub(super) fn see_first_minute(&mut self, now_ns: u64) {
+        if self.faults_first_minute.is_none()
+            && now_ns.saturating_sub(self.first_seen_ns) >= FIRST_MINUTE_NS
+        {
+            let with = faults::total(&self.counters.attributed);
+            let without = faults::total(&faults::unattributed(&self.counters));
+            self.faults_first_minute = Some(with.saturating_add(without));
+        }
+    }
+
+    /// Puts tasks whose last samples are in into the distributions.
+    pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64) {
+        while let Some((id, end_ns)) = self.finishing.front().copied() {
+            if now_ns.saturating_sub(end_ns) < LATE_NS {
+                return;
+            }
+            self.finishing.pop_front();
+            let Some(task) = self.tasks.tasks.get_mut(&id) else {
+                continue;
+            };
+            let (stage, all) = (task.stage, task.walks);
+            for (rdd, walks) in std::mem::take(&mut task.walks_by_rdd) {
+                if let Some(row) = self.rdds.get_mut(&rdd) {
+                    row.distribution.add(meaning, &walks);
+                }
+            }
+            if let Some(stage) = stage.and_then(|stage| self.tasks.stages.get_mut(&stage)) {
+                stage.distribution.add(meaning, &all);
+            }
+        }
+    }
+
+    /// Takes in one fact.
+    pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
+        let now_ns = event.time_ns;
+        self.came.count(&event.fact);
+        self.resync.see(&event);
+        let outcome = self.apply_living(event, limits);
+        if self.died_ns.is_some() {
+            // Told before it died and arrived after: nothing of it is held or runs any more.
+            self.let_go(now_ns, limits);
+        }
+        outcome
+    }
+
+    fn apply_living(&mut self, event: Event, limits: &Limits) -> Outcome {
+        let now_ns = event.time_ns;
+        let caps = (limits.tasks_per_executor, limits.stages_per_executor);
+        let room = |ok| {
+            if ok {
+                Outcome::Applied
+            } else {
+                Outcome::OverCap("tasks")
+            }
+        };
+        match event.fact {
+            Fact::ExecutorDescribed(described) => {
+                self.heap.described(described.flags);
+                self.described = Some(*described);
+            }
+            Fact::ThreadRegistered(thread) => {
+                if self.threads.len() >= IDS_MAX && !self.threads.contains(&thread.tid) {
+                    return Outcome::OverCap("threads");
+                }
+                self.threads.insert(thread.tid);
+            }
+            Fact::ThreadGone(thread) => {
+                self.threads.remove(&thread.tid);
+            }
+            Fact::RddDescribed(described) => {
+                let (rdd, over) = self.rdd(RddKey::Id(described.rdd_id), now_ns, limits);
+                if over {
+                    return Outcome::OverCap("rdds");
+                }
+                rdd.described = Some(*described);
+            }
+            Fact::StageDescribed(described) => {
+                let key = StageKey::new(described.stage_id, described.stage_attempt);
+                let Some(stage) = self.tasks.stage(key, caps.1) else {
+                    return Outcome::OverCap("stages");
+                };
+                stage.touched_ns = now_ns;
+                stage.described = Some(described);
+            }
+            Fact::TaskStarted(fact) => {
+                return room(
+                    self.tasks
+                        .started(&fact, self.resync.is_under_way(), now_ns, caps),
+                );
+            }
+            Fact::TaskEnded(fact) => {
+                if self.finishing.len() >= limits.tasks_per_executor {
+                    self.finishing.pop_front();
+                }
+                self.finishing.push_back((fact.task_attempt_id, now_ns));
+                return room(self.tasks.ended(&fact, now_ns, caps));
+            }
+            Fact::BlockStored(fact) => {
+                let known = self.memory.blocks.contains_key(&fact.block_id);
+                let left = self.left.take(&fact, known);
+                let (rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                rdd.uses.stored(&fact, known, left, now_ns);
+                let stage = fact
+                    .task_attempt_id
+                    .and_then(|id| self.tasks.tasks.get(&id))
+                    .and_then(|task| task.stage);
+                let outcome = self.memory.block_stored(&fact, stage, now_ns, limits);
+                self.see_peak(RddKey::of_fact(fact.rdd_id));
+                return outcome;
+            }
+            Fact::BlockMoved(fact) => {
+                self.heap.moved();
+                return self.memory.block_moved(&fact, now_ns, limits);
+            }
+            Fact::BlockRead(fact) => {
+                // Also of a block that is not (or no longer) in memory, or has no row: the RDD is of use.
+                let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
+                let counted = rdd.map(|rdd| rdd.uses.reads += 1).is_some();
+                let heap_known = self.heap.trust().can_be_looked_at();
+                return match self.memory.block_read(&fact, heap_known, now_ns) {
+                    // Read from a disk, as Spark does with what it evicted: nothing is lost.
+                    Outcome::Ignored(_) if counted => Outcome::Applied,
+                    outcome => outcome,
+                };
+            }
+            Fact::BlockRemoved(fact) => {
+                let outcome = self.memory.block_removed(&fact);
+                if outcome == Outcome::Applied {
+                    self.left.add(fact.rdd_id, fact.partition);
+                    if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                        rdd.uses.removed += 1;
+                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
+                    }
+                }
+                return outcome;
+            }
+            Fact::PageAllocated(fact) => {
+                if fact.told_again {
+                    self.heap.moved();
+                }
+                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let resync = self.resync.id();
+                let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
+                self.tasks.memory_changed(fact.task_attempt_id, change);
+                self.see_peak(RddKey::of_fact(fact.rdd_id));
+                return outcome;
+            }
+            Fact::PageFreed(fact) => {
+                let (outcome, change) = self.memory.page_freed(&fact);
+                self.tasks.memory_changed(fact.task_attempt_id, change);
+                return outcome;
+            }
+            Fact::ConsumerUsed(used) => {
+                let Some(task) = used.task_attempt_id else {
+                    return Outcome::Ignored("consumer_without_task");
+                };
+                let Some(task) = self.tasks.task(task, caps.0) else {
+                    return Outcome::OverCap("tasks");
+                };
+                task.used(used);
+            }
+            Fact::Span(span) => {
+                let code = if Activity(span.activity).name().is_some() {
+                    span.activity
+                } else {
+                    u8::MAX
+                };
+                let spans = self.spans.entry(code).or_default();
+                spans.count += 1;
+                spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
+            }
+            Fact::PythonWorker(worker) => match worker.task_attempt_id {
+                Some(_) if self.python_workers.len() >= IDS_MAX => {
+                    return Outcome::OverCap("python_workers");
+                }
+                Some(task) => {
+                    self.python_workers.insert(worker.pid, task);
+                }
+                None => {
+                    self.python_workers.remove(&worker.pid);
+                }
+            },
+            Fact::AddressesTold {
+                collection,
+                moved_facts,
+            } => self.heap.addresses_told(collection, moved_facts, now_ns),
+            // Counted before anything else.
+            Fact::ResyncTold { .. } => {}
+            Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
+            Fact::ProcessForked { child_pid } => {
+                if self.children.len() >= IDS_MAX {
+                    return Outcome::OverCap("child_processes");
+                }
+                self.children.insert(child_pid);
+            }
+            Fact::ProcessGone {
+                is_executor: false,
+                exec,
+            } => {
+                // A child that replaced its image is still a child.
+                if !exec {
+                    self.children.remove(&event.pid);
+                }
+            }
+            Fact::ProcessGone {
+                is_executor: true, ..
+            } => self.die(now_ns, limits),
+            Fact::FaultSample {
+                address, context, ..
+            } => self.sample(address, context.as_ref(), now_ns, limits),
+            Fact::WalkSample {
+                address, context, ..
+            } => self.walk_sample(address, context.as_ref(), now_ns, limits),
+        }
+        Outcome::Applied
+    }
+
+    /// Something of that RDD may have grown.
+    fn see_peak(&mut self, rdd: RddKey) {
+        if let Some(row) = self.rdds.get_mut(&rdd) {
+            row.peak.see(&self.memory.held(rdd));
+        }
+        self.peak.see(&self.memory.total());
+    }
+
+    /// Whose memory an address is, where that can be said.
+    fn owner(&self, address: u64) -> Option<Owner> {
+        let owner = self.memory.addresses.owner(address)?;
+        (!owner.on_heap || self.heap.trust().attributes()).then_some(owner)
+    }
+
+    /// What the resolver saw of a block or page when it last looked, if that was where it is now.
+    #[must_use]
+    pub fn looked(&self, mark: Option<Mark>, on_heap: bool) -> Option<&Seen> {
+        self.memory.looked.of(self.known(mark, on_heap)?)
+    }
+
+    /// What stands for a block or page where it is, if that is known now.
+    pub(super) fn known(&self, mark: Option<Mark>, on_heap: bool) -> Option<Mark> {
+        mark.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
+    }
+
+    fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
+        let owner = self.owner(address);
+        self.agreement
+            .add(owner, context.map(|context| Who::from(context).rdd));
+        if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
+            self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
+        }
+    }
+
+    fn walk_sample(
+        &mut self,
+        address: u64,
+        context: Option<&ContextKey>,
+        now_ns: u64,
+        limits: &Limits,
+    ) {
+        let owner = self.owner(address);
+        self.walk_agreement
+            .add(owner, context.map(|context| Who::from(context).rdd));
+        if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
+            self.rdd(owner.rdd, now_ns, limits)
+                .0
+                .walk_samples_by_address += 1;
+        }
+    }
+
+    fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
+        let end = self.resync.ended(request);
+        if end == End::NotAsked {
+            return Outcome::Ignored("resync_not_requested");
+        }
+        self.heap.told_again(end != End::Incomplete);
+        let End::Complete(since_ns) = end else {
+            return Outcome::Ignored("resync_incomplete");
+        };
+        self.memory.sweep(since_ns);
+        self.tasks
+            .sweep(since_ns, now_ns, limits.stages_per_executor);
+        Outcome::Applied
+    }
+
+    /// The JVM is gone: what it held is free, and its running tasks are lost.
+    pub(super) fn die(&mut self, now_ns: u64, limits: &Limits) {
+        if self.died_ns.is_some() {
+            return;
+        }
+        self.died_ns = Some(now_ns);
+        self.let_go(now_ns, limits);
+    }
+
+    fn let_go(&mut self, now_ns: u64, limits: &Limits) {
+        self.tasks
+            .lose(now_ns, limits.stages_per_executor, |_| true);
+        self.memory.clear();
+        self.threads.clear();
+        self.python_workers.clear();
+        self.children.clear();
+        self.resync = Resync::default();
+    }
+
+    /// Drops pages of tasks that ended a while ago: their freeing was lost on the way.
+    pub(super) fn drop_stale_pages(&mut self, now_ns: u64) -> u64 {
+        let tasks = &self.tasks.tasks;
+        self.memory.drop_pages(|page| {
+            let task = page.task.and_then(|id| tasks.get(&id));
+            let ended = task
+                .filter(|task| task.state.ended())
+                .and_then(|task| task.end_ns);
+            ended.is_some_and(|end| now_ns.saturating_sub(end) > PAGES_OUTLIVE_TASK_NS)
+        })
+    }
+
+    /// The row that memory of an RDD is listed in.
+    #[must_use]
+    pub fn row_of(&self, rdd: RddKey) -> RddKey {
+        if rdd == RddKey::None || self.rdds.contains_key(&rdd) {
+            rdd
+        } else {
+            RddKey::Overflow
+        }
+    }
+
+    /// Tasks in one state.
+    #[must_use]
+    pub fn task_count(&self, state: TaskState) -> u64 {
+        self.tasks
+            .stages
+            .values()
+            .map(|stage| stage.count(state))
+            .sum()
+    }
+
+    /// Rows that were folded or refused, by table.
+    #[must_use]
+    pub fn over_cap(&self) -> BTreeMap<&'static str, u64> {
+        let OverCap { rows: tasks, .. } = self.tasks.tasks_over_cap;
+        [
+            ("rdds", self.rdds_over_cap),
+            ("tasks", tasks),
+            ("stages", self.tasks.stages_over_cap.rows),
+            ("blocks", self.memory.blocks_over_cap),
+            ("pages", self.memory.pages_over_cap),
+            ("ranges", self.memory.ranges_refused),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect()
+    }
+}

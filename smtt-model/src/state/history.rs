@@ -1,0 +1,337 @@
+//! What executors held over time: a point every few seconds, fewer as they grow old, within a bound.
+//!
+//! A point is one moment. When a history is full, of each two neighbouring points the one stays at which the executor
+//! held more, and the interval doubles: so the peaks stay, and the RDDs of a point add up to what was held at that
+//! moment. Beside that all histories together have a bound ([`BYTES_MAX`]); the longest ones give way first.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{NodeRow, PageSizeRow, Placed, by_rdd};
+use super::{Executor, SizesBy, State, TaskState};
+use crate::attribute::{RddKey, StageKey};
+
+/// Between two points of a young history, in nanoseconds.
+pub const INTERVAL_NS: u64 = 2_000_000_000;
+/// Points of one executor. Even, so that halving leaves nothing over.
+pub const POINTS_MAX: usize = 240;
+/// RDDs of one point that have figures of their own: those that hold most. The others are added up.
+pub const RDDS_MAX: usize = 32;
+/// Stages of one point that have figures of their own.
+pub const STAGES_MAX: usize = 16;
+/// Nodes of one RDD in a point; bytes on more nodes are not told by node.
+pub const NODES_MAX: usize = 16;
+/// Bytes of all histories together, as far as they can be added up.
+pub const BYTES_MAX: usize = 8 << 20;
+
+/// What one executor held over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// Between two points, in nanoseconds; zero before the first.
+    pub interval_ns: u64,
+    /// The points, the oldest first.
+    pub points: Vec<Point>,
+}
+
+/// What an executor held at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// When it was, nanoseconds since boot.
+    pub time_ns: u64,
+    /// All page faults of the executor up to then; absent where none are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
+    /// What its RDDs held; those that held nothing are left out.
+    pub rdds: Vec<RddPoint>,
+    /// RDDs that had no room for figures of their own: they are in the row without `rdd_id` and `name`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rdds_folded: u64,
+    /// Execution memory by stage; stages that held none are left out.
+    pub stages: Vec<StagePoint>,
+}
+
+/// What one RDD held at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RddPoint {
+    /// Id of the RDD; absent for work of no RDD and for RDDs that were added up.
+    pub rdd_id: Option<u32>,
+    /// Whether this is what is held for no RDD, as broadcasts are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_rdd: bool,
+    /// Bytes of blocks on the Java heap.
+    pub storage_heap_bytes: u64,
+    /// Bytes of blocks outside of it.
+    pub storage_off_heap_bytes: u64,
+    /// Bytes of execution memory on the Java heap.
+    pub execution_heap_bytes: u64,
+    /// Bytes of execution memory outside of it.
+    pub execution_off_heap_bytes: u64,
+    /// Where the bytes were at the last look; absent where they were not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Box<PagePoint>>,
+}
+
+impl RddPoint {
+    /// All bytes that it holds.
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        self.storage_heap_bytes
+            .saturating_add(self.storage_off_heap_bytes)
+            .saturating_add(self.execution_heap_bytes)
+            .saturating_add(self.execution_off_heap_bytes)
+    }
+}
+
+/// Where bytes were when they were last looked at before a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagePoint {
+    /// Bytes in memory.
+    pub present_bytes: u64,
+    /// Bytes swapped out.
+    pub swapped_bytes: u64,
+    /// Bytes that had no memory.
+    pub untouched_bytes: u64,
+    /// Bytes in memory by page size; absent where sizes are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_sizes: Option<Vec<PageSizeRow>>,
+    /// Bytes in memory by node; absent where there are more than have room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<NodeRow>>,
+}
+
+/// Execution memory of one stage at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagePoint {
+    /// Id of the stage; absent where stages were added up or are not known.
+    pub stage_id: Option<u32>,
+    /// Its attempt.
+    pub stage_attempt: Option<u32>,
+    /// Bytes that its tasks held.
+    pub execution_bytes: u64,
+    /// Tasks that held them.
+    pub tasks: u32,
+    /// The most that one task held.
+    pub largest_task_bytes: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+impl Point {
+    fn held_bytes(&self) -> u64 {
+        let held = self.rdds.iter().map(RddPoint::held_bytes);
+        held.fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of memory that it takes here.
+    fn own_bytes(&self) -> usize {
+        let pages = self.rdds.iter().filter_map(|rdd| rdd.pages.as_deref());
+        let pages: usize = pages
+            .map(|pages| {
+                let sizes = pages.page_sizes.as_ref().map_or(0, Vec::len);
+                let nodes = pages.nodes.as_ref().map_or(0, Vec::len);
+                size_of::<PagePoint>()
+                    + sizes * size_of::<PageSizeRow>()
+                    + nodes * size_of::<NodeRow>()
+            })
+            .sum();
+        size_of::<Self>()
+            + self.rdds.len() * size_of::<RddPoint>()
+            + self.stages.len() * size_of::<StagePoint>()
+            + pages
+    }
+}
+
+impl History {
+    /// Whether it is time for a point.
+    fn is_due(&self, now_ns: u64) -> bool {
+        self.points
+            .last()
+            .is_none_or(|last| now_ns.saturating_sub(last.time_ns) >= self.interval_ns)
+    }
+
+    /// Adds a point.
+    fn add(&mut self, point: Point) {
+        self.interval_ns = self.interval_ns.max(INTERVAL_NS);
+        if self.points.len() >= POINTS_MAX {
+            self.thin();
+        }
+        self.points.push(point);
+    }
+
+    /// Halves it: of two neighbouring points the one stays at which more was held.
+    fn thin(&mut self) {
+        let mut kept = Vec::with_capacity(self.points.len().div_ceil(2));
+        let mut old = std::mem::take(&mut self.points).into_iter();
+        while let Some(first) = old.next() {
+            kept.push(match old.next() {
+                Some(second) if second.held_bytes() > first.held_bytes() => second,
+                _ => first,
+            });
+        }
+        self.points = kept;
+        self.interval_ns = self.interval_ns.saturating_mul(2);
+    }
+
+    /// Bytes of memory that it takes, as far as they can be added up.
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
+        self.points.iter().map(Point::own_bytes).sum()
+    }
+}
+
+/// Keeps the largest rows and adds up the others.
+fn fold<Row>(
+    rows: &mut Vec<Row>,
+    room: usize,
+    size: impl Fn(&Row) -> u64,
+    add: impl Fn(&mut Row, Row),
+) -> u64
+where
+    Row: Default,
+{
+    if rows.len() <= room {
+        return 0;
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(size(row)));
+    let more = rows.split_off(room - 1);
+    let folded = more.len() as u64;
+    let mut sum = Row::default();
+    for row in more {
+        add(&mut sum, row);
+    }
+    rows.push(sum);
+    folded
+}
+
+fn page_point(placed: Placed) -> Box<PagePoint> {
+    Box::new(PagePoint {
+        present_bytes: placed.present_bytes,
+        swapped_bytes: placed.swapped_bytes,
+        untouched_bytes: placed.untouched_bytes,
+        page_sizes: placed.page_sizes,
+        nodes: (placed.nodes.len() <= NODES_MAX).then_some(placed.nodes),
+    })
+}
+
+fn rdd_points(executor: &Executor) -> Vec<RddPoint> {
+    let mut held = BTreeMap::new();
+    for (rdd, holds) in executor.memory.holders() {
+        let sum: &mut super::Held = held.entry(executor.row_of(rdd)).or_default();
+        sum.add(holds);
+    }
+    let mut figures = by_rdd(executor, 0);
+    let sizes_known = executor.memory.looked.sizes_by != SizesBy::Nothing;
+    held.into_iter()
+        .map(|(rdd, held)| {
+            let placed = figures
+                .remove(&rdd)
+                .and_then(|figures| figures.placed(sizes_known));
+            RddPoint {
+                rdd_id: rdd.id(),
+                no_rdd: rdd == RddKey::None,
+                storage_heap_bytes: held.storage_bytes - held.storage_off_heap_bytes,
+                storage_off_heap_bytes: held.storage_off_heap_bytes,
+                execution_heap_bytes: held.execution_bytes - held.execution_off_heap_bytes,
+                execution_off_heap_bytes: held.execution_off_heap_bytes,
+                pages: placed.map(page_point),
+            }
+        })
+        .collect()
+}
+
+fn stage_points(executor: &Executor) -> Vec<StagePoint> {
+    let mut stages: BTreeMap<Option<StageKey>, StagePoint> = BTreeMap::new();
+    let tasks = executor.tasks.tasks.values();
+    for task in tasks.filter(|task| task.live_bytes > 0 && task.state == TaskState::Running) {
+        let point = stages.entry(task.stage).or_insert_with(|| StagePoint {
+            stage_id: task.stage.map(|stage| stage.id),
+            stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
+            ..StagePoint::default()
+        });
+        point.execution_bytes = point.execution_bytes.saturating_add(task.live_bytes);
+        point.tasks = point.tasks.saturating_add(1);
+        point.largest_task_bytes = point.largest_task_bytes.max(task.live_bytes);
+    }
+    stages.into_values().collect()
+}
+
+fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
+    let mut rdds = rdd_points(executor);
+    let rdds_folded = fold(&mut rdds, RDDS_MAX, RddPoint::held_bytes, |sum, more| {
+        for (sum, more) in [
+            (&mut sum.storage_heap_bytes, more.storage_heap_bytes),
+            (&mut sum.storage_off_heap_bytes, more.storage_off_heap_bytes),
+            (&mut sum.execution_heap_bytes, more.execution_heap_bytes),
+            (
+                &mut sum.execution_off_heap_bytes,
+                more.execution_off_heap_bytes,
+            ),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    });
+    let mut stages = stage_points(executor);
+    fold(
+        &mut stages,
+        STAGES_MAX,
+        |stage| stage.execution_bytes,
+        |sum, more| {
+            sum.execution_bytes = sum.execution_bytes.saturating_add(more.execution_bytes);
+            sum.tasks = sum.tasks.saturating_add(more.tasks);
+            sum.largest_task_bytes = sum.largest_task_bytes.max(more.largest_task_bytes);
+        },
+    );
+    let faults = super::total(&executor.counters.attributed)
+        .saturating_add(super::total(&super::unattributed(&executor.counters)));
+    Point {
+        time_ns: now_ns,
+        page_faults: (faults_counted || faults > 0).then_some(faults),
+        rdds,
+        rdds_folded,
+        stages,
+    }
+}
+
+impl State {
+    /// Adds a point to the history of every living executor that is due. Does nothing in between.
+    pub fn record_history(&mut self, now_ns: u64) {
+        let counted = self.measured().page_faults;
+        let mut added = false;
+        for executor in self.executors.values_mut() {
+            if executor.died_ns.is_none()
+                && executor.described.is_some()
+                && executor.history.is_due(now_ns)
+            {
+                let point = point(executor, counted, now_ns);
+                executor.history.add(point);
+                added = true;
+            }
+        }
+        while added && self.history_bytes() > BYTES_MAX {
+            let longest = self
+                .executors
+                .values_mut()
+                .map(|executor| &mut executor.history)
+                .filter(|history| history.points.len() > 1)
+                .max_by_key(|history| history.own_bytes());
+            match longest {
+                Some(history) => history.thin(),
+                None => return,
+            }
+        }
+    }
+
+    /// Bytes of memory that all histories take.
+    #[must_use]
+    pub fn history_bytes(&self) -> usize {
+        let all = self.executors().values();
+        all.map(|executor| executor.history.own_bytes()).sum()
+    }
+}

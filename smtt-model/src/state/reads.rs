@@ -1,0 +1,274 @@
+//! Reads of cached blocks: from which node, of bytes on which node, and how often of late.
+//!
+//! A read is told once, when it begins; what it reads is taken to be the whole block, from the node of the CPU that
+//! it began on. Where the bytes were is what the resolver saw at the same addresses: before the read, or, of a block
+//! that nobody had looked at yet, at the first look after it. Bytes without a node on either side are in neither sum.
+
+use std::collections::BTreeMap;
+
+use super::Outcome;
+use super::memory::Memory;
+use super::pages::{LastLook, Resolved, Seen};
+use crate::attribute::RddKey;
+use crate::decode::{BlockRead, Contents};
+
+/// RDDs whose sums are kept apart; further ones share a row.
+const RDDS_MAX: usize = 4096;
+/// Time in which the heat of a read falls to the e-th part, in nanoseconds: a minute, so that steady reads have their
+/// number per minute as heat.
+const COOLS_NS: f64 = 60e9;
+
+/// Bytes that were read, by where they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeReads {
+    /// On the node of the CPU that read them.
+    pub local_bytes: u64,
+    /// On another node.
+    pub remote_bytes: u64,
+    /// Nobody knows: not in memory, not looked at, without addresses, or read by a CPU whose node was not told.
+    pub unknown_bytes: u64,
+}
+
+impl NodeReads {
+    /// Reads of a block of so many bytes with addresses by CPUs of a node.
+    #[must_use]
+    pub fn of(seen: &Seen, addressed_bytes: u64, node: u32, reads: u64) -> Self {
+        let scaled = |part: u64| {
+            let scaled = u128::from(part) * u128::from(addressed_bytes) * u128::from(reads)
+                / u128::from(seen.looked_bytes.max(1));
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        let on = |wanted: bool| {
+            let some = seen
+                .by_node
+                .iter()
+                .filter(|(at, _)| (*at == node) == wanted);
+            scaled(some.map(|(_, bytes)| *bytes).sum())
+        };
+        let (local_bytes, remote_bytes) = (on(true), on(false));
+        Self {
+            local_bytes,
+            remote_bytes,
+            unknown_bytes: addressed_bytes
+                .saturating_mul(reads)
+                .saturating_sub(local_bytes)
+                .saturating_sub(remote_bytes),
+        }
+    }
+
+    /// Reads of which nothing is known.
+    #[must_use]
+    pub const fn unknown(bytes: u64, reads: u64) -> Self {
+        Self {
+            local_bytes: 0,
+            remote_bytes: 0,
+            unknown_bytes: bytes.saturating_mul(reads),
+        }
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, more: &Self) {
+        self.local_bytes = self.local_bytes.saturating_add(more.local_bytes);
+        self.remote_bytes = self.remote_bytes.saturating_add(more.remote_bytes);
+        self.unknown_bytes = self.unknown_bytes.saturating_add(more.unknown_bytes);
+    }
+
+    /// Share of the bytes with known nodes that were on another node, 0 to 1; `None` where there are none.
+    #[must_use]
+    pub fn remote_ratio(&self) -> Option<f64> {
+        let known = self.local_bytes.saturating_add(self.remote_bytes);
+        (known > 0).then(|| self.remote_bytes as f64 / known as f64)
+    }
+}
+
+/// The sums of one executor.
+#[derive(Debug, Default)]
+pub struct ReadsByRdd(BTreeMap<RddKey, NodeReads>);
+
+impl ReadsByRdd {
+    /// Adds reads of an RDD.
+    pub fn add(&mut self, rdd: RddKey, reads: &NodeReads) {
+        if reads == &NodeReads::default() {
+            return;
+        }
+        let known = self.0.contains_key(&rdd) || self.0.len() < RDDS_MAX;
+        let key = if known { rdd } else { RddKey::Overflow };
+        self.0.entry(key).or_default().add(reads);
+    }
+
+    /// All that has been read, by RDD.
+    pub fn iter(&self) -> impl Iterator<Item = (RddKey, &NodeReads)> {
+        self.0.iter().map(|(rdd, reads)| (*rdd, reads))
+    }
+}
+
+/// Reads of a block that wait for the first look at it, by node of the reader.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting(Vec<(u32, u64)>);
+
+impl Waiting {
+    /// One more.
+    pub fn add(&mut self, node: u32) {
+        match self.0.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, reads)) => *reads += 1,
+            None => self.0.push((node, 1)),
+        }
+    }
+
+    /// Takes all of them, placed by what was seen of the block; `None` for one that nobody has seen.
+    pub fn place(&mut self, seen: Option<&Seen>, addressed_bytes: u64) -> NodeReads {
+        let mut sum = NodeReads::default();
+        for (node, reads) in self.0.drain(..) {
+            sum.add(&match seen {
+                Some(seen) => NodeReads::of(seen, addressed_bytes, node, reads),
+                None => NodeReads::unknown(addressed_bytes, reads),
+            });
+        }
+        sum
+    }
+
+    /// Whether none wait.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// How often something is read of late: every read adds one, and what is there cools by the minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Heat {
+    value: f64,
+    at_ns: u64,
+}
+
+impl Heat {
+    /// It is read.
+    pub fn read(&mut self, now_ns: u64) {
+        self.value = self.per_minute(now_ns) + 1.0;
+        self.at_ns = now_ns;
+    }
+
+    /// Reads per minute, a running value.
+    #[must_use]
+    pub fn per_minute(&self, now_ns: u64) -> f64 {
+        self.value * (-(now_ns.saturating_sub(self.at_ns) as f64) / COOLS_NS).exp()
+    }
+}
+
+impl Memory {
+    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap_known: bool,
+        time_ns: u64,
+    ) -> Outcome {
+        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+            return Outcome::Ignored("block_not_known");
+        };
+        block.reads += 1;
+        block.heat.read(time_ns);
+        let bytes = block.addressed_bytes();
+        // A few objects do not say how many bytes were read on which node.
+        let whole = block.contents != Contents::Objects;
+        let mark = block
+            .mark()
+            .filter(|_| whole && (heap_known || !block.on_heap));
+        let reads = match (fact.node, mark) {
+            (Some(node), Some(mark)) => match self.looked.of(mark) {
+                Some(seen) => NodeReads::of(seen, bytes, node, 1),
+                None => {
+                    block.waiting.add(node);
+                    return Outcome::Applied;
+                }
+            },
+            _ => NodeReads::unknown(block.size_bytes, 1),
+        };
+        block.by_node.add(&reads);
+        self.reads.add(block.rdd, &reads);
+        Outcome::Applied
+    }
+
+    /// The resolver has looked.
+    pub(super) fn looked(&mut self, resolved: Resolved) {
+        self.looked = LastLook::from(resolved);
+        for block in self.blocks.values_mut() {
+            if block.waiting.is_empty() {
+                continue;
+            }
+            let seen = block.mark().and_then(|mark| self.looked.of(mark));
+            if let Some(seen) = seen {
+                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+                block.by_node.add(&reads);
+                self.reads.add(block.rdd, &reads);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(by_node: &[(u32, u64)], looked_bytes: u64) -> Seen {
+        Seen {
+            looked_bytes,
+            by_node: by_node.to_vec(),
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn bytes_are_local_or_remote_or_nobody_knows() {
+        let reads = NodeReads::of(&seen(&[(0, 300), (1, 100)], 500), 1000, 0, 2);
+        assert_eq!(
+            reads,
+            NodeReads {
+                local_bytes: 1200,
+                remote_bytes: 400,
+                unknown_bytes: 400
+            }
+        );
+        assert_eq!(reads.remote_ratio(), Some(0.25));
+        assert_eq!(NodeReads::unknown(1000, 3).remote_ratio(), None);
+    }
+
+    #[test]
+    fn what_waits_is_placed_once() {
+        let mut waiting = Waiting::default();
+        waiting.add(1);
+        waiting.add(0);
+        waiting.add(1);
+        let reads = waiting.place(Some(&seen(&[(1, 10)], 10)), 10);
+        assert_eq!((reads.local_bytes, reads.remote_bytes), (20, 10));
+        assert!(waiting.is_empty());
+        assert_eq!(waiting.place(None, 10), NodeReads::default());
+    }
+
+    #[test]
+    fn steady_reads_have_their_rate_as_heat() {
+        let mut heat = Heat::default();
+        let second = 1_000_000_000;
+        for read in 0..600 {
+            heat.read(read * second);
+        }
+        let rate = heat.per_minute(600 * second);
+        assert!((59.0..61.0).contains(&rate), "{rate}");
+        assert!(heat.per_minute(1200 * second) < 0.01);
+    }
+
+    #[test]
+    fn sums_are_kept_for_so_many_rdds() {
+        let mut sums = ReadsByRdd::default();
+        for rdd in 0..10_000 {
+            sums.add(RddKey::Id(rdd), &NodeReads::unknown(1, 1));
+        }
+        assert_eq!(sums.iter().count(), RDDS_MAX + 1);
+        assert_eq!(
+            sums.iter()
+                .map(|(_, reads)| reads.unknown_bytes)
+                .sum::<u64>(),
+            10_000
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! Executors that are told of again, die, and make room for others.
+
+use super::replay::job;
+use super::*;
+use crate::rows::ExecutorState;
+
+/// Facts of [`tell_all_again`].
+const TOLD: u64 = 8;
+
+/// So many facts were told of a resync up to now.
+const fn told(request: u64, facts: u64) -> Fact {
+    Fact::ResyncTold { request, facts }
+}
+
+/// Everything of [`job`]'s executor 1, as a resync tells it.
+fn tell_all_again(state: &mut State, time_ns: u64) {
+    tell(state, 1, time_ns, described("app-1", "0"));
+    tell(
+        state,
+        1,
+        time_ns,
+        rdd(7, "ranks", "Memory Serialized 1x Replicated"),
+    );
+    tell(state, 1, time_ns, started(1, 3));
+    for (partition, size, range) in [(0, 1000, (0x1000, 0x400)), (1, 500, (0x9000, 0x200))] {
+        tell(
+            state,
+            1,
+            time_ns,
+            stored(BlockFact {
+                told_again: true,
+                ..block(7, partition, size, &[range])
+            }),
+        );
+    }
+    tell(
+        state,
+        1,
+        time_ns,
+        Fact::PageAllocated(PageAllocated {
+            told_again: true,
+            ..page(1, Some(0), 4096)
+        }),
+    );
+    for _ in 0..2 {
+        // Two grants of one consumer.
+        tell(
+            state,
+            1,
+            time_ns,
+            Fact::PageAllocated(PageAllocated {
+                told_again: true,
+                ..page(1, None, 100)
+            }),
+        );
+    }
+}
+
+#[test]
+fn a_resync_told_twice_changes_nothing() {
+    let mut state = job();
+    for _ in 0..2 {
+        tell(
+            &mut state,
+            1,
+            S + 10,
+            Fact::PageAllocated(page(1, None, 100)),
+        );
+    }
+    let rows = |state: &State| {
+        let mut rows = (
+            rdds(state),
+            state.list_tasks(&Filter::default()).rows,
+            state.list_blocks(&Filter::default()).rows,
+        );
+        rows.0
+            .iter_mut()
+            .for_each(|row| row.last_stored_age_ns = None);
+        rows.1.iter_mut().for_each(|row| row.duration_ns = None);
+        rows.2.iter_mut().for_each(|row| row.age_ns = 0);
+        rows.2
+            .sort_by(|left, right| left.block_id.cmp(&right.block_id));
+        rows.1.sort_by_key(|row| row.task_attempt_id);
+        rows
+    };
+    let before = rows(&state);
+    for request in 1..3 {
+        let time_ns = (2 + request) * S;
+        state.resync_requested(key(1), request, time_ns);
+        tell(&mut state, 1, time_ns, told(request, 0));
+        tell_all_again(&mut state, time_ns + 1);
+        tell(&mut state, 1, time_ns + 2, told(request, TOLD));
+        assert_eq!(
+            tell(&mut state, 1, time_ns + 2, Fact::ResyncDone { request }),
+            Outcome::Applied
+        );
+        assert_eq!(rows(&state), before, "resync {request}");
+    }
+    assert_eq!(the_task(&state, 1).execution_memory_peak_bytes, 4296);
+}
+
+#[test]
+fn what_a_resync_does_not_tell_is_gone() {
+    let mut state = job();
+    tell(&mut state, 1, 2 * S, started(9, 3));
+    tell(&mut state, 1, 2 * S, stored(block(7, 5, 77, &[])));
+    tell(
+        &mut state,
+        1,
+        2 * S,
+        Fact::PageAllocated(page(9, Some(4), 50)),
+    );
+    state.resync_requested(key(1), 77, 3 * S);
+    tell(&mut state, 1, 3 * S, told(77, 0));
+    tell_all_again(&mut state, 3 * S + 1);
+    tell(&mut state, 1, 3 * S + 2, told(77, TOLD));
+    assert_eq!(the_rdd(&state, 1, 7).partitions_cached, 3);
+    assert_eq!(
+        tell(&mut state, 1, 3 * S + 2, Fact::ResyncDone { request: 76 }),
+        Outcome::Ignored("resync_not_requested")
+    );
+    assert_eq!(the_rdd(&state, 1, 7).partitions_cached, 3);
+    tell(&mut state, 1, 3 * S + 2, Fact::ResyncDone { request: 77 });
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(
+        (row.partitions_cached, row.execution_memory_bytes),
+        (2, 4296)
+    );
+    assert_eq!(
+        (the_task(&state, 9).state, the_task(&state, 1).state),
+        (TaskState::Lost, TaskState::Running)
+    );
+}
+
+/// Tells three blocks again, and of the telling only what is named comes: the beginning, blocks, the number of facts.
+/// Returns what became of its end, and how many blocks of RDD 7 there are after it.
+fn lossy(beginning: bool, blocks: &[u32], end: bool) -> (State, Outcome, u64) {
+    let mut state = job();
+    tell(&mut state, 1, 2 * S, stored(block(7, 5, 77, &[])));
+    state.resync_requested(key(1), 5, 3 * S);
+    if beginning {
+        tell(&mut state, 1, 3 * S, told(5, 0));
+    }
+    for partition in blocks {
+        let again = BlockFact {
+            told_again: true,
+            ..block(7, *partition, 500, &[])
+        };
+        tell(&mut state, 1, 3 * S + 1, stored(again));
+    }
+    // What other threads tell, or the kernel side, is not of the telling.
+    for (tid, fact) in [
+        (7, stored(block(7, 6, 1, &[]))),
+        (101, Fact::ProcessForked { child_pid: 3 }),
+    ] {
+        state.apply(Event {
+            time_ns: 3 * S + 1,
+            executor: key(1),
+            pid: 101,
+            tid,
+            fact,
+        });
+    }
+    if end {
+        tell(&mut state, 1, 3 * S + 2, told(5, 3));
+    }
+    let outcome = tell(&mut state, 1, 3 * S + 2, Fact::ResyncDone { request: 5 });
+    let blocks = the_rdd(&state, 1, 7).partitions_cached;
+    (state, outcome, blocks)
+}
+
+#[test]
+fn what_was_lost_while_it_was_told_again_is_not_gone() {
+    let lost = Outcome::Ignored("resync_incomplete");
+    let (_, outcome, blocks) = lossy(true, &[0, 1, 5], true);
+    assert_eq!((outcome, blocks), (Outcome::Applied, 4), "nothing was lost");
+    // The third block lives, and its fact was lost.
+    let (mut state, outcome, blocks) = lossy(true, &[0, 1], true);
+    assert_eq!((outcome, blocks), (lost, 4));
+    assert_eq!(state.resyncs_wanted(), [key(1)].into());
+    assert_eq!(state.counts().ignored["resync_incomplete"], 1);
+    // It is asked once more; now it is gone indeed, and everything comes.
+    state.resync_requested(key(1), 6, 9 * S);
+    assert!(state.resyncs_wanted().is_empty());
+    tell(&mut state, 1, 9 * S, told(6, 0));
+    tell_all_again(&mut state, 9 * S + 1);
+    tell(&mut state, 1, 9 * S + 2, told(6, TOLD));
+    let end = Fact::ResyncDone { request: 6 };
+    assert_eq!(tell(&mut state, 1, 9 * S + 2, end), Outcome::Applied);
+    assert_eq!(the_rdd(&state, 1, 7).partitions_cached, 2);
+    assert!(state.resyncs_wanted().is_empty());
+
+    // Who does not know where it began, or how much there was, knows nothing.
+    for (beginning, end) in [(false, true), (true, false), (false, false)] {
+        let (state, outcome, blocks) = lossy(beginning, &[0, 1, 5], end);
+        assert_eq!((outcome, blocks), (lost, 4), "{beginning} {end}");
+        assert_eq!(state.resyncs_wanted().len(), usize::from(beginning));
+    }
+}
+
+#[test]
+fn a_resync_that_another_one_overtakes_says_nothing() {
+    let mut state = job();
+    state.resync_requested(key(1), 1, 2 * S);
+    tell(&mut state, 1, 2 * S, told(1, 0));
+    state.resync_requested(key(1), 2, 3 * S);
+    // The first telling goes on; its grants are not those of the second.
+    tell_all_again(&mut state, 4 * S);
+    tell(&mut state, 1, 4 * S, told(1, TOLD));
+    let first = tell(&mut state, 1, 4 * S, Fact::ResyncDone { request: 1 });
+    assert_eq!(first, Outcome::Ignored("resync_not_requested"));
+    tell(&mut state, 1, 5 * S, told(2, 0));
+    tell_all_again(&mut state, 5 * S);
+    tell(&mut state, 1, 5 * S, told(2, TOLD));
+    let second = tell(&mut state, 1, 5 * S, Fact::ResyncDone { request: 2 });
+    assert_eq!(second, Outcome::Applied);
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(
+        (row.partitions_cached, row.execution_memory_bytes),
+        (2, 4296)
+    );
+}
+
+#[test]
+fn a_task_first_heard_of_in_a_resync_is_older_than_it_looks() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "0"));
+    state.resync_requested(key(1), 1, S);
+    tell(&mut state, 1, S + 1, started(1, 3));
+    tell(&mut state, 1, S + 2, Fact::ResyncDone { request: 1 });
+    tell(&mut state, 1, S + 3, started(2, 3));
+    assert!(the_task(&state, 1).duration_is_lower_bound);
+    assert!(!the_task(&state, 2).duration_is_lower_bound);
+}
+
+#[test]
+fn the_death_of_an_executor_ends_what_it_held() {
+    let mut state = job();
+    tell(
+        &mut state,
+        1,
+        3 * S,
+        Fact::ProcessGone {
+            exec: false,
+            is_executor: true,
+        },
+    );
+    // Told before and arrived after.
+    tell(&mut state, 1, 3 * S, stored(block(7, 9, 1, &[])));
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(
+        (
+            row.partitions_cached,
+            row.storage_memory_bytes,
+            row.storage_memory_peak_bytes
+        ),
+        (0, 0, 1500)
+    );
+    assert_eq!(
+        row.faults.page_faults,
+        Some(12),
+        "its figures stay for the retention"
+    );
+    assert_eq!(
+        (the_task(&state, 1).state, the_task(&state, 2).state),
+        (TaskState::Lost, TaskState::Running)
+    );
+    assert_eq!(
+        state
+            .list_executors(&filter(None, Some("0"), None, None))
+            .rows[0]
+            .state,
+        ExecutorState::Dead
+    );
+    let retention = Limits::default().retention_ns;
+    assert_eq!(state.expire(3 * S + retention - 1), Vec::<u64>::new());
+    assert_eq!(state.expire(3 * S + retention), [key(1)]);
+    // A late reading does not bring it back, and its totals stay in the ledger.
+    state.add(
+        &readings(vec![(context(1, 1, 3, Some(7)), faults(1, 0, 0))]),
+        4 * S + retention,
+    );
+    assert_eq!(state.list_executors(&Filter::default()).rows.len(), 1);
+    assert_eq!(total(&state.executor_totals().attributed), 49);
+}
+
+#[test]
+fn a_process_id_used_again_is_another_executor() {
+    let mut state = job();
+    let again = executor_key(101, 99);
+    let fact = described("app-2", "0");
+    state.apply(Event {
+        time_ns: 9 * S,
+        executor: again,
+        pid: 101,
+        tid: 101,
+        fact,
+    });
+    let rows = state.list_executors(&Filter::default()).rows;
+    let of = |app: &str, executor: &str| {
+        let found = rows.iter().find(|row| {
+            row.who.application_id.as_deref() == Some(app)
+                && row.who.executor_id.as_deref() == Some(executor)
+        });
+        found.map(|row| row.state)
+    };
+    assert_eq!(
+        (of("app-1", "0"), of("app-2", "0")),
+        (Some(ExecutorState::Dead), Some(ExecutorState::Alive))
+    );
+}
+
+#[test]
+fn the_dead_leave_room_before_somebody_needs_it() {
+    let mut state = state_with(Limits {
+        executors: 8,
+        ..Limits::default()
+    });
+    let start = |state: &mut State, n: u32| {
+        state.apply(Event {
+            time_ns: u64::from(n) * S,
+            executor: key(n),
+            pid: 100 + n,
+            tid: 100 + n,
+            fact: described("app-1", &n.to_string()),
+        });
+    };
+    for n in 1..=8 {
+        start(&mut state, n);
+    }
+    assert!(
+        state.expire(10 * S).is_empty(),
+        "the living are never forgotten"
+    );
+    for n in [3, 1, 5] {
+        state.executor_gone(key(n), (20 + u64::from(n)) * S);
+    }
+    assert_eq!(state.expire(30 * S), [key(1), key(3)], "two of eight rows");
+    assert!(state.expire(31 * S).is_empty());
+    start(&mut state, 11);
+    assert_eq!(state.expire(32 * S), [key(5)], "one living executor more");
+}

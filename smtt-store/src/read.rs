@@ -1,0 +1,88 @@
+//! Finished segments -> records again, for `smtt-ctl trace` and the tests.
+
+use std::fs::File;
+use std::path::Path;
+
+use parquet::errors::Result;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, List, Row};
+use serde_json::{Map, Value, json};
+use smtt_model::time::utc;
+
+use crate::segment::{APPLICATION_KEY, HOST_KEY};
+
+pub use parquet::errors::ParquetError;
+
+/// A segment that is open for reading.
+pub struct Reader {
+    file: SerializedFileReader<File>,
+    /// Application id, as the executor claimed it.
+    pub application_id: String,
+    /// Host, as Spark names it.
+    pub host: String,
+}
+
+impl Reader {
+    /// Opens a segment.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no Parquet file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = SerializedFileReader::new(File::open(path)?)?;
+        let said = |key: &str| {
+            let pairs = file.metadata().file_metadata().key_value_metadata();
+            pairs
+                .and_then(|pairs| pairs.iter().find(|pair| pair.key == key)?.value.clone())
+                .unwrap_or_default()
+        };
+        let (application_id, host) = (said(APPLICATION_KEY), said(HOST_KEY));
+        Ok(Self {
+            file,
+            application_id,
+            host,
+        })
+    }
+
+    /// Its records in the order in which they were written: every column that is not absent, by name. Application
+    /// and host come first.
+    ///
+    /// # Errors
+    /// When the file's schema cannot be read.
+    pub fn records(&self) -> Result<impl Iterator<Item = Result<Map<String, Value>>> + '_> {
+        let rows = self.file.get_row_iter(None)?;
+        Ok(rows.map(|row| {
+            let mut record = Map::new();
+            record.insert("application_id".into(), json!(self.application_id));
+            record.insert("host".into(), json!(self.host));
+            add(&mut record, &row?);
+            Ok(record)
+        }))
+    }
+}
+
+fn add(record: &mut Map<String, Value>, row: &Row) {
+    for (name, field) in row.get_column_iter() {
+        let value = value(field);
+        if !value.is_null() {
+            record.insert(name.clone(), value);
+        }
+    }
+}
+
+fn value(field: &Field) -> Value {
+    match field {
+        Field::Bool(flag) => json!(flag),
+        Field::Int(number) => json!(number),
+        Field::Long(number) => json!(number),
+        Field::Double(number) => json!(number),
+        Field::Str(text) => json!(text),
+        Field::TimestampMicros(micros) => json!(utc(*micros)),
+        Field::ListInternal(list) => list_value(list),
+        // No column of ours has another type.
+        _ => Value::Null,
+    }
+}
+
+fn list_value(list: &List) -> Value {
+    Value::Array(list.elements().iter().map(value).collect())
+}
