@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
+use crate::contract;
 use crate::places::Jdk;
 
 /// File name of the agent's jar.
@@ -24,8 +25,8 @@ Implementation-Title: smtt-marker
 /// Builds `smtt-marker.jar` and `libsmtt_marker.so` into `out_dir`, against the Spark whose jars are in `jars`.
 ///
 /// # Errors
-/// A tool that is missing or fails, a probe pad that does not begin with its nop, or a fact whose form differs
-/// between Java and Rust.
+/// A tool that is missing or fails, a probe pad that does not begin with its nop, a hook that does not fit, or a
+/// generated class that is not what `smtt-common` says.
 pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
     let library = build_library(root, out_dir)?;
@@ -36,7 +37,6 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         out_dir,
         &[(std::env::consts::ARCH, library.clone())],
     )?;
-    check_forms(&jar)?;
     check_hooks(&jar, jars)?;
     println!(
         "marker: {} and {} ({pads} probe pads checked)",
@@ -110,6 +110,7 @@ fn build_jar(
         "{} is no folder with Spark's jars; run `cargo xtask setup`",
         jars.display()
     );
+    contract::check(root)?;
     let marker = root.join("smtt-marker");
     let work = out_dir.join("marker-classes");
     if work.exists() {
@@ -188,54 +189,6 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// Refuses a jar whose idea of the facts differs from the contract.
-fn check_forms(jar: &Path) -> Result<()> {
-    let output = Command::new(tool("java")?)
-        .arg("-cp")
-        .arg(jar)
-        .arg("io.smtt.marker.FactForm")
-        .output()
-        .context("cannot run java")?;
-    ensure!(
-        output.status.success(),
-        "FactForm failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let told = String::from_utf8_lossy(&output.stdout);
-    let wanted: Vec<String> = MARKER_FACTS
-        .iter()
-        .map(|fact| {
-            format!(
-                "{} | {} | {} | {}",
-                fact.entry,
-                fact.words.join(" "),
-                fact.ranges,
-                fact.strings.join(" ")
-            )
-            .trim_end()
-            .to_owned()
-        })
-        .collect();
-    let seen: Vec<String> = told
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
-    for (at, want) in wanted.iter().enumerate() {
-        let have = seen.get(at).map_or("nothing", String::as_str);
-        ensure!(
-            have == want,
-            "FactForm.java differs from the contract:\n  contract: {want}\n  Java:     {have}"
-        );
-    }
-    ensure!(
-        seen.len() == wanted.len(),
-        "FactForm.java has {} facts, the contract {}",
-        seen.len(),
-        wanted.len()
-    );
-    Ok(())
 }
 
 /// Refuses a jar whose hooks do not fit the Spark in `jars`: rewritten classes must verify and find their callbacks.
