@@ -42,8 +42,8 @@ pub fn files(root: &Path) -> [(PathBuf, String); 2] {
 /// The first file that differs.
 pub fn check(root: &Path) -> Result<()> {
     for (path, wanted) in files(root) {
-        let written = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let written =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         ensure!(
             written == wanted,
             "{} is not what smtt-common says: run `cargo xtask tidy`",
@@ -194,7 +194,9 @@ enum FactForm {{
             fact.kind.0, fact.entry
         );
     }
-    java.push_str("            default: throw new IllegalStateException(entry);\n        }\n    }\n}\n");
+    java.push_str(
+        "            default: throw new IllegalStateException(entry);\n        }\n    }\n}\n",
+    );
     java
 }
 

@@ -1,5 +1,7 @@
 //! Builds the marker: the agent's jar with `javac` and `jar`, the native library with cargo, and checks of both.
 
+pub mod unit;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -336,7 +338,45 @@ fn run(command: &mut Command, what: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::places::Places;
+
+    /// Classes that a `package-info.java` names in its table.
+    fn listed(package_info: &str) -> BTreeSet<&str> {
+        package_info
+            .lines()
+            .filter_map(|line| line.strip_prefix(" *   "))
+            .filter_map(|row| row.split_once(' '))
+            .filter(|(_, purpose)| !purpose.trim().is_empty())
+            .map(|(class, _)| class)
+            .collect()
+    }
+
+    #[test]
+    fn the_table_of_classes_names_every_class_and_no_other() {
+        let root = Places::find().expect("finds the checkout").root;
+        let sources = sources(&root.join("smtt-marker/java")).expect("lists the classes");
+        let table = "package-info";
+        let info = sources
+            .iter()
+            .find(|path| path.file_stem().is_some_and(|stem| stem == table))
+            .expect("the package has a table");
+        let text = fs::read_to_string(info).expect("reads the table");
+        let classes: BTreeSet<&str> = sources
+            .iter()
+            .filter_map(|path| path.file_stem()?.to_str())
+            .filter(|class| *class != table)
+            .collect();
+        assert_eq!(listed(&text), classes, "table (left) and classes (right)");
+    }
+
+    #[test]
+    fn rows_of_the_table() {
+        let text = "/**\n * Text.\n * Group\n *   One   what it is\n *   Two\n */\n";
+        assert_eq!(listed(text), BTreeSet::from(["One"]));
+    }
 
     #[test]
     fn a_file_that_is_no_elf_has_no_exports() {
