@@ -36,13 +36,16 @@ final class ConsumersTest {
         Object first = new Sorter();
         Object second = new Sorter();
         consumers.of(first).hold(10);
-        consumers.of(first).hold(-10);
+        consumers.of(first).hold(-4);
+        // Two more than ever before.
+        consumers.of(first).hold(6);
+        consumers.of(first).hold(-9);
         consumers.of(first).hold(5);
         consumers.of(second).hold(7);
         consumers.of(new Table()).hold(100);
         Facts.Fact told = told(SORTER);
         Check.same("instances", 2, told.word("instances"));
-        Check.same("peak", 17, told.word("peak_bytes"));
+        Check.same("peak", 19, told.word("peak_bytes"));
         Check.same("counted", 0, told.word("counted_bytes"));
         Check.same("peak of the other class", 100, told("ConsumersTest$Table").word("peak_bytes"));
     }

@@ -23,6 +23,7 @@ final class SamplesTest {
         for (Object[] more = Samples.of(numbers(1000)); more.length > 0; more = Samples.of(numbers(1000))) {
             Check.that("at most 32 of one block: " + more.length, more.length <= PER_BLOCK);
             taken += more.length;
+            Check.that("at most 8192 of all blocks: " + taken, taken <= MOST);
         }
         Samples.giveBack(taken);
         return taken;
