@@ -24,6 +24,11 @@ pub const SLOT_SIZE: usize = 128;
 /// Slots the marker makes; threads beyond it stay unregistered and are counted in [`Header::slots_refused`].
 pub const SLOT_COUNT: u32 = 4096;
 
+/// [`Slot::state`] of a slot without a thread.
+pub const SLOT_FREE: u32 = 0;
+/// [`Slot::state`] of a thread's slot.
+pub const SLOT_IN_USE: u32 = 1;
+
 /// The first words of the slot file. Written by the marker, but for `resync_request`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +91,7 @@ pub struct Slot {
     pub generation: u32,
     /// Job id, or all ones when not known.
     pub job_id: u32,
-    /// 0 free, 1 in use.
+    /// [`SLOT_FREE`] or [`SLOT_IN_USE`].
     pub state: u32,
     /// Facts that this slot's threads have emitted since the JVM started; never reset.
     pub facts_emitted: u64,

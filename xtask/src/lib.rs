@@ -9,6 +9,7 @@
 //! | [`setup`] | everything a fresh machine needs |
 //! | [`fixture`] | the Spark applications of tests and demo, compiled |
 //! | [`marker`] | the marker's jar and native library |
+//! | [`contract`] | the marker's `Contract.java`, generated |
 //! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
 //! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
 //! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
@@ -22,6 +23,7 @@
 //! | [`tidy`] | `cargo xtask tidy` |
 
 pub mod bench;
+pub mod contract;
 pub mod cross;
 pub mod daemon;
 pub mod demo;

@@ -69,6 +69,9 @@ enum Task {
         jars: Option<PathBuf>,
         /// Folder for the results (default: target/marker).
         out: Option<PathBuf>,
+        /// Run the unit tests of its classes too.
+        #[arg(long)]
+        test: bool,
     },
     /// Format, lint, regenerate generated files and check the repository's rules.
     Tidy,
@@ -115,15 +118,17 @@ fn run(arguments: &Arguments) -> Result<()> {
                 workers: workers.map(usize::from),
             },
         ),
-        Task::Marker { jars, out } => {
+        Task::Marker { jars, out, test } => {
             let jars = jars
                 .clone()
                 .map_or_else(|| setup::compile_jars(&places), Ok)?;
-            marker::build(
-                &places.root,
-                &jars,
-                out.as_ref().unwrap_or(&places.marker()),
-            )
+            let out = out.clone().unwrap_or_else(|| places.marker());
+            let build = if *test {
+                marker::unit::test
+            } else {
+                marker::build
+            };
+            build(&places.root, &jars, &out)
         }
         Task::Tidy => tidy::tidy(&places),
     }

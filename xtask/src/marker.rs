@@ -1,5 +1,7 @@
 //! Builds the marker: the agent's jar with `javac` and `jar`, the native library with cargo, and checks of both.
 
+pub mod unit;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
+use crate::contract;
 use crate::places::Jdk;
 
 /// File name of the agent's jar.
@@ -24,8 +27,8 @@ Implementation-Title: smtt-marker
 /// Builds `smtt-marker.jar` and `libsmtt_marker.so` into `out_dir`, against the Spark whose jars are in `jars`.
 ///
 /// # Errors
-/// A tool that is missing or fails, a probe pad that does not begin with its nop, or a fact whose form differs
-/// between Java and Rust.
+/// A tool that is missing or fails, a probe pad that does not begin with its nop, a hook that does not fit, or a
+/// generated class that is not what `smtt-common` says.
 pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
     let library = build_library(root, out_dir)?;
@@ -36,7 +39,6 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         out_dir,
         &[(std::env::consts::ARCH, library.clone())],
     )?;
-    check_forms(&jar)?;
     check_hooks(&jar, jars)?;
     println!(
         "marker: {} and {} ({pads} probe pads checked)",
@@ -110,6 +112,7 @@ fn build_jar(
         "{} is no folder with Spark's jars; run `cargo xtask setup`",
         jars.display()
     );
+    contract::check(root)?;
     let marker = root.join("smtt-marker");
     let work = out_dir.join("marker-classes");
     if work.exists() {
@@ -188,54 +191,6 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// Refuses a jar whose idea of the facts differs from the contract.
-fn check_forms(jar: &Path) -> Result<()> {
-    let output = Command::new(tool("java")?)
-        .arg("-cp")
-        .arg(jar)
-        .arg("io.smtt.marker.FactForm")
-        .output()
-        .context("cannot run java")?;
-    ensure!(
-        output.status.success(),
-        "FactForm failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let told = String::from_utf8_lossy(&output.stdout);
-    let wanted: Vec<String> = MARKER_FACTS
-        .iter()
-        .map(|fact| {
-            format!(
-                "{} | {} | {} | {}",
-                fact.entry,
-                fact.words.join(" "),
-                fact.ranges,
-                fact.strings.join(" ")
-            )
-            .trim_end()
-            .to_owned()
-        })
-        .collect();
-    let seen: Vec<String> = told
-        .lines()
-        .map(|line| line.trim_end().to_owned())
-        .collect();
-    for (at, want) in wanted.iter().enumerate() {
-        let have = seen.get(at).map_or("nothing", String::as_str);
-        ensure!(
-            have == want,
-            "FactForm.java differs from the contract:\n  contract: {want}\n  Java:     {have}"
-        );
-    }
-    ensure!(
-        seen.len() == wanted.len(),
-        "FactForm.java has {} facts, the contract {}",
-        seen.len(),
-        wanted.len()
-    );
-    Ok(())
 }
 
 /// Refuses a jar whose hooks do not fit the Spark in `jars`: rewritten classes must verify and find their callbacks.
@@ -383,7 +338,45 @@ fn run(command: &mut Command, what: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::places::Places;
+
+    /// Classes that a `package-info.java` names in its table.
+    fn listed(package_info: &str) -> BTreeSet<&str> {
+        package_info
+            .lines()
+            .filter_map(|line| line.strip_prefix(" *   "))
+            .filter_map(|row| row.split_once(' '))
+            .filter(|(_, purpose)| !purpose.trim().is_empty())
+            .map(|(class, _)| class)
+            .collect()
+    }
+
+    #[test]
+    fn the_table_of_classes_names_every_class_and_no_other() {
+        let root = Places::find().expect("finds the checkout").root;
+        let sources = sources(&root.join("smtt-marker/java")).expect("lists the classes");
+        let table = "package-info";
+        let info = sources
+            .iter()
+            .find(|path| path.file_stem().is_some_and(|stem| stem == table))
+            .expect("the package has a table");
+        let text = fs::read_to_string(info).expect("reads the table");
+        let classes: BTreeSet<&str> = sources
+            .iter()
+            .filter_map(|path| path.file_stem()?.to_str())
+            .filter(|class| *class != table)
+            .collect();
+        assert_eq!(listed(&text), classes, "table (left) and classes (right)");
+    }
+
+    #[test]
+    fn rows_of_the_table() {
+        let text = "/**\n * Text.\n * Group\n *   One   what it is\n *   Two\n */\n";
+        assert_eq!(listed(text), BTreeSet::from(["One"]));
+    }
 
     #[test]
     fn a_file_that_is_no_elf_has_no_exports() {

@@ -55,6 +55,7 @@ const STAGES: [Stage; 6] = [
                 "smtt-tests",
             ],
             &["test", "-p", "smtt-tests", "--lib", "--bins"],
+            &["xtask", "marker", "--test"],
         ],
         limit: Duration::from_secs(900),
     },

@@ -1,9 +1,9 @@
 //! The marker's facts as data: which JNI entry point tells what, in which order.
 //!
-//! The marker (Java), the native library, the kernel side's probe table, the decoder and the tests all take
-//! names and order from here.
+//! The native library, the kernel side's probe table, the decoder and the tests all take names and order from here;
+//! the marker's `Contract.java` and `FactForm.java` are generated from here by `cargo xtask tidy`.
 
-use super::Kind;
+use super::{Kind, PAYLOAD_MAX};
 
 /// Form of one fact.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +16,10 @@ pub struct Schema {
     pub words: &'static [&'static str],
     /// Whether `range_count` (the last word) pairs of address and length follow the words.
     pub ranges: bool,
-    /// Strings, in order; longer ones are cut by the marker at a character boundary.
+    /// Strings, in order.
     pub strings: &'static [&'static str],
+    /// Bytes of UTF-8 that each string has at most; the marker cuts longer ones at a character boundary.
+    pub string_limits: &'static [usize],
 }
 
 /// Entry points that libraries of earlier markers do not have: one without them is probed all the same.
@@ -48,6 +50,14 @@ pub const PAGE_ON_HEAP: u64 = 1;
 pub const PAGE_ACTIVITY_SHIFT: u32 = 8;
 /// Bit of `flags` in facts about consumers: what is counted is Spark's estimate of the size of objects.
 pub const CONSUMER_ESTIMATED: u64 = 1;
+/// Address ranges that one fact has at most; more come as further facts.
+pub const RANGES_PER_FACT: usize = 96;
+/// Address ranges that the marker follows of one block; the daemon keeps no more.
+pub const RANGES_PER_BLOCK: usize = 4096;
+/// Bytes of a block's name.
+const BLOCK_ID_MAX: usize = 300;
+/// Bytes of the name of a consumer's class.
+const CONSUMER_NAME_MAX: usize = 200;
 /// `address` of an execution memory grant that has no page (byte counts of spillable collections).
 pub const NO_ADDRESS: u64 = 0;
 
@@ -100,6 +110,7 @@ pub const MARKER_FACTS: &[Schema] = &[
             "java_version",
             "missing_hook_names",
         ],
+        string_limits: &[200, 250, 100, 200, 60, 60, 700],
     },
     Schema {
         kind: Kind::THREAD_REGISTERED,
@@ -107,6 +118,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["slot_address", "tid", "generation"],
         ranges: false,
         strings: &["thread_name"],
+        string_limits: &[128],
     },
     Schema {
         kind: Kind::THREAD_GONE,
@@ -114,6 +126,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["slot_address", "tid", "generation"],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
     Schema {
         kind: Kind::RDD_DESCRIBED,
@@ -122,6 +135,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         // parents: ids joined with commas.
         strings: &["name", "call_site", "storage_level_text", "parents"],
+        string_limits: &[300, 400, 100, 600],
     },
     Schema {
         kind: Kind::STAGE_DESCRIBED,
@@ -129,6 +143,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["stage_id", "stage_attempt", "tasks", "job_id", "rdd_id"],
         ranges: false,
         strings: &["name"],
+        string_limits: &[400],
     },
     Schema {
         kind: Kind::TASK_STARTED,
@@ -143,6 +158,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
     Schema {
         kind: Kind::TASK_ENDED,
@@ -156,6 +172,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &["reason"],
+        string_limits: &[500],
     },
     Schema {
         kind: Kind::BLOCK_STORED,
@@ -173,6 +190,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: true,
         strings: &["block_id"],
+        string_limits: &[BLOCK_ID_MAX],
     },
     Schema {
         kind: Kind::BLOCK_READ,
@@ -180,6 +198,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["rdd_id", "partition", "task_attempt_id"],
         ranges: false,
         strings: &["block_id"],
+        string_limits: &[200],
     },
     Schema {
         kind: Kind::BLOCK_MOVED,
@@ -196,6 +215,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: true,
         strings: &["block_id"],
+        string_limits: &[BLOCK_ID_MAX],
     },
     Schema {
         kind: Kind::BLOCK_REMOVED,
@@ -204,6 +224,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         // activity: the code of what the thread was doing, in decimal digits.
         strings: &["block_id", "activity"],
+        string_limits: &[BLOCK_ID_MAX, 3],
     },
     Schema {
         kind: Kind::PAGE_ALLOCATED,
@@ -222,6 +243,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &["consumer"],
+        string_limits: &[CONSUMER_NAME_MAX],
     },
     Schema {
         kind: Kind::PAGE_FREED,
@@ -235,6 +257,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &["consumer"],
+        string_limits: &[CONSUMER_NAME_MAX],
     },
     Schema {
         kind: Kind::CONSUMER_USED,
@@ -250,6 +273,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &["consumer"],
+        string_limits: &[CONSUMER_NAME_MAX],
     },
     Schema {
         kind: Kind::SPAN,
@@ -264,6 +288,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         ],
         ranges: false,
         strings: &["name"],
+        string_limits: &[100],
     },
     Schema {
         kind: Kind::PYTHON_WORKER,
@@ -272,6 +297,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["pid", "task_attempt_id", "hot", "stage_id", "stage_attempt"],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
     Schema {
         kind: Kind::RESYNC_DONE,
@@ -279,6 +305,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["request"],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
     Schema {
         kind: Kind::ADDRESSES_TOLD,
@@ -288,6 +315,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["collection", "moved_facts", "heap_addresses"],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
     Schema {
         kind: Kind::RESYNC_TOLD,
@@ -298,8 +326,36 @@ pub const MARKER_FACTS: &[Schema] = &[
         words: &["request", "facts"],
         ranges: false,
         strings: &[],
+        string_limits: &[],
     },
 ];
+
+/// Bytes of a fact whose ranges and strings are all as long as they may be.
+const fn longest(fact: &Schema) -> usize {
+    let mut bytes = 8 * fact.words.len();
+    if fact.ranges {
+        bytes += 16 * RANGES_PER_FACT;
+    }
+    let mut at = 0;
+    while at < fact.string_limits.len() {
+        bytes += 2 + fact.string_limits[at];
+        at += 1;
+    }
+    bytes
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < MARKER_FACTS.len() {
+        let fact = &MARKER_FACTS[at];
+        assert!(
+            fact.strings.len() == fact.string_limits.len(),
+            "every string has a limit"
+        );
+        assert!(longest(fact) <= PAYLOAD_MAX, "a fact may be too long");
+        at += 1;
+    }
+};
 
 /// The form of a kind's payload, or `None` where the kind is not a marker's.
 #[must_use]

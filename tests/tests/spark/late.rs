@@ -136,6 +136,19 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
         lab.spark
             .helper(&lab.places, "Attach", &[&pid.to_string(), &jar])?;
     }
+    // The application waits, so no task runs. Blocks are told after tasks: with the first of them all tasks are there.
+    wait_for("blocks of the attached executors", FOUND_WITHIN, || {
+        Ok((!run.rows(&daemon, &["rdds"])?.is_empty()).then_some(()))
+    })?;
+    let running: Vec<Value> = run
+        .rows(&daemon, &["tasks"])?
+        .into_iter()
+        .filter(|task| task["state"].as_str() == Some("running"))
+        .collect();
+    assert!(
+        running.is_empty(),
+        "idle threads run these tasks: {running:#?}"
+    );
     run.open("cached")?;
     run.reach("end")?;
     // Without the plugin there are no names, but blocks and tasks are those of Spark from now on.

@@ -16,12 +16,6 @@ import java.lang.management.ManagementFactory;
  * other objects have no address then.
  */
 final class Addresses {
-    // The values of smtt_common::context::HeapAddresses.
-    private static final int FOLLOWED = 1;
-    private static final int FOLLOWED_SLOWLY = 2;
-    private static final int POLLED = 3;
-    private static final int REFUSED = 4;
-
     /** What the collectors are called that move things only while the application stands still. */
     private static final String[] COLLECTORS = {
         "G1 ", "PS ", "Copy", "MarkSweepCompact", "Epsilon",
@@ -44,23 +38,23 @@ final class Addresses {
 
     /** Finds out what can be had in this JVM, or is wanted at most. The slot file is there already. */
     static void start() {
-        int found = POLLED;
+        int found = Contract.HEAP_ADDRESSES_POLLED;
         String wanted = String.valueOf(Options.get("addresses"));
         try {
             if (wanted.equals("off") || !movesInPauses()) {
-                found = REFUSED;
+                found = Contract.HEAP_ADDRESSES_REFUSED;
             } else if (!wanted.equals("polled") && Native.followCollections(SlotFile.address()) == 0) {
-                way = FOLLOWED;
+                way = Contract.HEAP_ADDRESSES_FOLLOWED;
                 smallArray = new byte[24];
                 longArray = new long[100];
                 largeArray = new byte[20_000];
                 samples = new HeapHandle[] {
                     HeapHandle.ofArray(smallArray), HeapHandle.ofArray(longArray), HeapHandle.ofArray(largeArray)
                 };
-                found = FOLLOWED_SLOWLY;
+                found = Contract.HEAP_ADDRESSES_FOLLOWED_SLOWLY;
                 if (!wanted.equals("slow")) {
                     if (samplesAgree()) {
-                        found = FOLLOWED;
+                        found = Contract.HEAP_ADDRESSES_FOLLOWED;
                     } else {
                         Warnings.once(TROUBLE, null);
                     }
@@ -83,25 +77,25 @@ final class Addresses {
 
     /** No address on the heap holds still long enough to be told. */
     static boolean refused() {
-        return way == REFUSED;
+        return way == Contract.HEAP_ADDRESSES_REFUSED;
     }
 
     /** Collections are counted while they happen. */
     static boolean followed() {
-        return way == FOLLOWED || way == FOLLOWED_SLOWLY;
+        return way == Contract.HEAP_ADDRESSES_FOLLOWED || way == Contract.HEAP_ADDRESSES_FOLLOWED_SLOWLY;
     }
 
     /** Handles lead to objects by one read, so that any object has an address. */
     static boolean handlesAreRead() {
-        return way == FOLLOWED;
+        return way == Contract.HEAP_ADDRESSES_FOLLOWED;
     }
 
     /** Address of the first element of the array behind a handle. */
     static long at(long handle, int elements) {
-        if (way == FOLLOWED) {
+        if (way == Contract.HEAP_ADDRESSES_FOLLOWED) {
             return read(handle, elements);
         }
-        return way == REFUSED ? 0 : Native.handleAddress(handle);
+        return way == Contract.HEAP_ADDRESSES_REFUSED ? 0 : Native.handleAddress(handle);
     }
 
     /** Reads the word behind a handle. Java code stands still during a collection, so no half-done move is seen. */
@@ -127,9 +121,9 @@ final class Addresses {
         if (epoch == told || epoch != SlotFile.collectionsBegun()) {
             return;
         }
-        if (way == FOLLOWED && !samplesAgree()) {
+        if (way == Contract.HEAP_ADDRESSES_FOLLOWED && !samplesAgree()) {
             Warnings.once(TROUBLE, null);
-            set(FOLLOWED_SLOWLY);
+            set(Contract.HEAP_ADDRESSES_FOLLOWED_SLOWLY);
         }
         Pace pace = new Pace(teller);
         Blocks.tellMoved(pace);
@@ -141,7 +135,10 @@ final class Addresses {
         told = epoch;
         // The word first: whoever has the fact finds it.
         SlotFile.addressesTold(epoch);
-        teller.facts.begin(FactForm.ADDRESSES_TOLD).word(epoch).word(movedFacts).word(way).tell();
+        teller.facts.begin(FactForm.ADDRESSES_TOLD)
+                .word(Contract.ADDRESSES_TOLD_COLLECTION, epoch)
+                .word(Contract.ADDRESSES_TOLD_MOVED_FACTS, movedFacts)
+                .word(Contract.ADDRESSES_TOLD_HEAP_ADDRESSES, way).tell();
         movedFacts = 0;
     }
 

@@ -100,13 +100,15 @@ final class Background implements Runnable {
         Blocks.tellAgain(pace);
         Pages.tellAgain(pace);
         told(teller, request, teller.factsTold() - before);
-        teller.facts.begin(FactForm.RESYNC_DONE).word(request).tell();
+        teller.facts.begin(FactForm.RESYNC_DONE).word(Contract.RESYNC_DONE_REQUEST, request).tell();
         SlotFile.resyncDone(request);
         Addresses.toldAgain();
     }
 
     /** How many facts of a resync were told up to now: the daemon counts those that come, and believes only all of them. */
     private static void told(ThreadState teller, long request, long facts) {
-        teller.facts.begin(FactForm.RESYNC_TOLD).word(request).word(facts).tell();
+        teller.facts.begin(FactForm.RESYNC_TOLD)
+                .word(Contract.RESYNC_TOLD_REQUEST, request)
+                .word(Contract.RESYNC_TOLD_FACTS, facts).tell();
     }
 }

@@ -11,15 +11,6 @@ import org.apache.spark.storage.memory.SerializedMemoryEntry;
 
 /** One block in memory. Keeps no bytes alive: arrays and objects are held weakly, off-heap memory by its address only. */
 final class BlockRecord {
-    private static final long ON_HEAP = 1;
-    private static final long SERIALIZED = 2;
-    private static final long WITHOUT_TASK = 4;
-    private static final long TOLD_AGAIN = 8;
-    private static final long SAMPLED = 16;
-    private static final long ARRAY = 32;
-    /** Ranges that are told of one block: the daemon keeps no more. */
-    private static final int RANGES_MAX = 4096;
-
     final String id;
     private final long rdd;
     private final long partition;
@@ -27,7 +18,7 @@ final class BlockRecord {
     private final long sizeBytes;
     private final long flags;
     private final long taskAttemptId;
-    /** Ranges that it has, also those beyond {@link #RANGES_MAX}. */
+    /** Ranges that it has, also those beyond {@link Contract#RANGES_PER_BLOCK}. */
     private final int rangeTotal;
     /** Ranges that are elements of a block of objects, each the whole object and nothing of what it refers to. */
     private final int sampled;
@@ -51,14 +42,14 @@ final class BlockRecord {
         boolean objects = value instanceof Object[] && columns.length == 0;
         Object[] sample = objects ? Samples.of((Object[]) value) : new Object[0];
         sampled = sample.length;
-        flags = (entry.memoryMode() == MemoryMode.ON_HEAP ? ON_HEAP : 0)
-                | (entry instanceof SerializedMemoryEntry ? SERIALIZED : 0)
-                | (task == null ? WITHOUT_TASK : 0)
-                | (objects ? SAMPLED : 0)
-                | (array ? ARRAY : 0);
+        flags = (entry.memoryMode() == MemoryMode.ON_HEAP ? Contract.BLOCK_ON_HEAP : 0)
+                | (entry instanceof SerializedMemoryEntry ? Contract.BLOCK_SERIALIZED : 0)
+                | (task == null ? Contract.BLOCK_WITHOUT_TASK : 0)
+                | (objects ? Contract.BLOCK_SAMPLED : 0)
+                | (array ? Contract.BLOCK_ARRAY : 0);
         ByteBuffer[] chunks = entry instanceof SerializedMemoryEntry ? ((SerializedMemoryEntry<?>) entry).buffer().chunks() : new ByteBuffer[0];
         rangeTotal = chunks.length + columns.length + sample.length + (array ? 1 : 0);
-        int count = Math.min(rangeTotal, RANGES_MAX);
+        int count = Math.min(rangeTotal, Contract.RANGES_PER_BLOCK);
         handles = new HeapHandle[count];
         offsets = new long[count];
         addresses = new long[count];
@@ -129,41 +120,63 @@ final class BlockRecord {
 
     /** The record is where {@link #tellMoved} finds it: a collection after this one looked is not missed. */
     synchronized void tellStored(ThreadState teller, boolean again) {
-        if (!removed) {
-            locate();
-            tell(teller, FactForm.BLOCK_STORED, flags | (again ? TOLD_AGAIN : 0));
+        if (removed) {
+            return;
         }
+        locate();
+        int first = 0;
+        do {
+            int count = Math.min(addresses.length - first, Contract.RANGES_PER_FACT);
+            FactWriter fact = teller.facts.begin(FactForm.BLOCK_STORED)
+                    .word(Contract.BLOCK_STORED_RDD_ID, rdd)
+                    .word(Contract.BLOCK_STORED_PARTITION, partition)
+                    .word(Contract.BLOCK_STORED_SIZE_BYTES, sizeBytes)
+                    .word(Contract.BLOCK_STORED_FLAGS, flags | (again ? Contract.TOLD_AGAIN : 0))
+                    .word(Contract.BLOCK_STORED_TASK_ATTEMPT_ID, taskAttemptId)
+                    .word(Contract.BLOCK_STORED_RANGE_TOTAL, rangeTotal)
+                    .word(Contract.BLOCK_STORED_RANGE_FIRST, first)
+                    .word(Contract.BLOCK_STORED_RANGE_COUNT, count);
+            ranges(fact, first, count).text(Contract.BLOCK_STORED_BLOCK_ID, id).tell();
+            first += count;
+        } while (first < addresses.length);
     }
 
     synchronized void tellRemoved(ThreadState teller) {
         forget();
-        teller.facts.begin(FactForm.BLOCK_REMOVED).word(rdd).word(partition).text(id, 300)
-                .text(Integer.toString(Words.activity(teller.hot())), 3).tell();
+        teller.facts.begin(FactForm.BLOCK_REMOVED)
+                .word(Contract.BLOCK_REMOVED_RDD_ID, rdd)
+                .word(Contract.BLOCK_REMOVED_PARTITION, partition)
+                .text(Contract.BLOCK_REMOVED_BLOCK_ID, id)
+                .text(Contract.BLOCK_REMOVED_ACTIVITY, Integer.toString(Words.activity(teller.hot()))).tell();
     }
 
     /** Tells the new addresses if the collector moved anything. */
     synchronized void tellMoved(ThreadState teller) {
-        if (!removed && locate()) {
-            tell(teller, FactForm.BLOCK_MOVED, flags);
+        if (removed || !locate()) {
+            return;
         }
-    }
-
-    /** One fact, or several where there are more ranges than fit into one. */
-    private void tell(ThreadState teller, FactForm form, long flags) {
-        int total = addresses.length;
         int first = 0;
         do {
-            int count = Math.min(total - first, FactWriter.RANGES_MAX);
-            FactWriter fact = teller.facts.begin(form).word(rdd).word(partition).word(sizeBytes).word(flags).word(taskAttemptId)
-                    .word(rangeTotal).word(first).word(count);
-            for (int i = first; i < first + count; i++) {
-                fact.word(addresses[i]).word(lengths[i]);
-            }
-            fact.text(id, 300).tell();
-            if (form == FactForm.BLOCK_MOVED) {
-                Addresses.countMoved();
-            }
+            int count = Math.min(addresses.length - first, Contract.RANGES_PER_FACT);
+            FactWriter fact = teller.facts.begin(FactForm.BLOCK_MOVED)
+                    .word(Contract.BLOCK_MOVED_RDD_ID, rdd)
+                    .word(Contract.BLOCK_MOVED_PARTITION, partition)
+                    .word(Contract.BLOCK_MOVED_SIZE_BYTES, sizeBytes)
+                    .word(Contract.BLOCK_MOVED_FLAGS, flags)
+                    .word(Contract.BLOCK_MOVED_TASK_ATTEMPT_ID, taskAttemptId)
+                    .word(Contract.BLOCK_MOVED_RANGE_TOTAL, rangeTotal)
+                    .word(Contract.BLOCK_MOVED_RANGE_FIRST, first)
+                    .word(Contract.BLOCK_MOVED_RANGE_COUNT, count);
+            ranges(fact, first, count).text(Contract.BLOCK_MOVED_BLOCK_ID, id).tell();
+            Addresses.countMoved();
             first += count;
-        } while (first < total);
+        } while (first < addresses.length);
+    }
+
+    private FactWriter ranges(FactWriter fact, int first, int count) {
+        for (int i = first; i < first + count; i++) {
+            fact.range(addresses[i], lengths[i]);
+        }
+        return fact;
     }
 }

@@ -8,8 +8,8 @@ import scala.reflect.ClassTag;
 
 /** Calls inside Spark's methods that are scopes of their own; each makes the very call that it stands for, once. */
 public final class Calls {
-    private static final long FETCH = Words.tag(Words.SHUFFLE_FETCH, Words.NO_ACCESS, Words.NO_REGION);
-    private static final long DESERIALIZE = Words.tag(Words.TASK_DESERIALIZE, Words.NO_ACCESS, Words.NO_REGION);
+    private static final long FETCH = Words.tag(Contract.ACTIVITY_SHUFFLE_FETCH, Contract.ACCESS_NONE, Contract.REGION_NONE);
+    private static final long DESERIALIZE = Words.tag(Contract.ACTIVITY_TASK_DESERIALIZE, Contract.ACCESS_NONE, Contract.REGION_NONE);
 
     private Calls() {}
 

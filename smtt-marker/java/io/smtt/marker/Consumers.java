@@ -19,9 +19,6 @@ final class Consumers {
     private static final String OTHERS = "others";
     private static final String UNKNOWN = "unknown";
 
-    /** Bit of {@code flags}: what is counted is an estimate of Spark's. */
-    private static final long ESTIMATED = 1;
-
     /** All consumers of one class. */
     private static final class Use {
         long instances;
@@ -129,14 +126,24 @@ final class Consumers {
     void tell(ThreadState state, long taskAttemptId) {
         for (Map.Entry<String, Use> entry : uses.entrySet()) {
             Use use = entry.getValue();
-            state.facts.begin(FactForm.CONSUMER_USED).word(taskAttemptId).word(use.instances).word(use.peakBytes)
-                    .word(incomplete ? -1 : use.countedBytes).word(use.estimated ? ESTIMATED : 0).text(entry.getKey(), 200).tell();
+            tell(state, taskAttemptId, use.instances, use.peakBytes, incomplete ? -1 : use.countedBytes, use.estimated, entry.getKey());
         }
     }
 
     /** The same of a task whose memory nobody has seen. */
     static void tellUnknown(ThreadState state, long taskAttemptId) {
-        state.facts.begin(FactForm.CONSUMER_USED).word(taskAttemptId).word(0).word(0).word(-1).word(0).text(UNKNOWN, 200).tell();
+        tell(state, taskAttemptId, 0, 0, -1, false, UNKNOWN);
+    }
+
+    private static void tell(ThreadState state, long taskAttemptId, long instances, long peakBytes, long countedBytes,
+            boolean estimated, String name) {
+        state.facts.begin(FactForm.CONSUMER_USED)
+                .word(Contract.CONSUMER_USED_TASK_ATTEMPT_ID, taskAttemptId)
+                .word(Contract.CONSUMER_USED_INSTANCES, instances)
+                .word(Contract.CONSUMER_USED_PEAK_BYTES, peakBytes)
+                .word(Contract.CONSUMER_USED_COUNTED_BYTES, countedBytes)
+                .word(Contract.CONSUMER_USED_FLAGS, estimated ? Contract.CONSUMER_ESTIMATED : 0)
+                .text(Contract.CONSUMER_USED_CONSUMER, name).tell();
     }
 
     private Use use(String name) {

@@ -102,17 +102,15 @@ final class Descriptions implements Runnable {
     }
 
     private static void tell(ThreadState teller, Object[] description) {
-        boolean rdd = description[1].equals(Catalogue.RDD);
-        FactWriter fact = teller.facts.begin(rdd ? FactForm.RDD_DESCRIBED : FactForm.STAGE_DESCRIBED);
-        // Names first and short, the call site may be long.
-        int[] longest = rdd ? new int[] {300, 400, 100, 600} : new int[] {400};
-        int string = 0;
-        for (int i = 2; i < description.length; i++) {
-            if (description[i] instanceof Long) {
-                fact.word((Long) description[i]);
-            } else {
-                fact.text((String) description[i], longest[Math.min(string++, longest.length - 1)]);
-            }
+        FactForm form = description[1].equals(Catalogue.RDD) ? FactForm.RDD_DESCRIBED : FactForm.STAGE_DESCRIBED;
+        FactWriter fact = teller.facts.begin(form);
+        // After sequence number and kind, as StageListener put them together.
+        int at = 2;
+        for (int i = 0; i < form.words.length; i++) {
+            fact.word(form.word(i), (Long) description[at++]);
+        }
+        for (int i = 0; i < form.strings.length; i++) {
+            fact.text(form.string(i), (String) description[at++]);
         }
         fact.tell();
     }

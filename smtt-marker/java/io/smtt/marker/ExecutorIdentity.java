@@ -58,19 +58,19 @@ final class ExecutorIdentity {
         toldApplication = application;
         toldMissing = MissingHooks.count();
         ThreadState.current().facts.begin(FactForm.EXECUTOR_DESCRIBED)
-                .word(SlotFile.address())
-                .word(SlotFile.SLOT_COUNT)
-                .word(ManagementFactory.getRuntimeMXBean().getStartTime())
-                .word(Runtime.getRuntime().maxMemory())
-                .word(toldMissing)
-                .word(Addresses.way())
-                .text(application, 200)
-                .text(conf.get("spark.app.name", ""), 250)
-                .text(env.executorId(), 100)
-                .text(host(env), 200)
-                .text(sparkVersion(), 60)
-                .text(System.getProperty("java.version"), 60)
-                .text(MissingHooks.names(), 700)
+                .word(Contract.EXECUTOR_DESCRIBED_SLOTS_ADDRESS, SlotFile.address())
+                .word(Contract.EXECUTOR_DESCRIBED_SLOT_COUNT, Contract.SLOT_COUNT)
+                .word(Contract.EXECUTOR_DESCRIBED_START_UNIX_MS, ManagementFactory.getRuntimeMXBean().getStartTime())
+                .word(Contract.EXECUTOR_DESCRIBED_HEAP_MAX_BYTES, Runtime.getRuntime().maxMemory())
+                .word(Contract.EXECUTOR_DESCRIBED_MISSING_HOOKS, toldMissing)
+                .word(Contract.EXECUTOR_DESCRIBED_FLAGS, Addresses.way())
+                .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_ID, application)
+                .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_NAME, conf.get("spark.app.name", ""))
+                .text(Contract.EXECUTOR_DESCRIBED_EXECUTOR_ID, env.executorId())
+                .text(Contract.EXECUTOR_DESCRIBED_HOST, host(env))
+                .text(Contract.EXECUTOR_DESCRIBED_SPARK_VERSION, sparkVersion())
+                .text(Contract.EXECUTOR_DESCRIBED_JAVA_VERSION, System.getProperty("java.version"))
+                .text(Contract.EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES, MissingHooks.names())
                 .tell();
         known = true;
         Background.start();

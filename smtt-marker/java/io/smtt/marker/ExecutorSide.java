@@ -49,15 +49,14 @@ public final class ExecutorSide implements ExecutorPlugin {
 
     @Override
     public void onTaskSucceeded() {
-        taskEnded(Task.SUCCESS, "");
+        taskEnded(Contract.OUTCOME_SUCCESS, "");
     }
 
     @Override
     public void onTaskFailed(TaskFailedReason reason) {
         try {
-            String text = reason.toErrorString();
             boolean killed = reason.getClass().getName().endsWith("TaskKilled");
-            taskEnded(killed ? Task.KILLED : Task.FAILED, text.substring(0, Math.min(text.length(), 500)));
+            taskEnded(killed ? Contract.OUTCOME_KILLED : Contract.OUTCOME_FAILED, reason.toErrorString());
         } catch (Throwable e) {
             Scopes.failed(e);
         }

@@ -3,19 +3,22 @@ package io.smtt.marker;
 import java.nio.charset.StandardCharsets;
 import sun.misc.Unsafe;
 
-/** Writes one fact at a time into its thread's off-heap buffer and calls the entry point that a probe may sit on. */
+/**
+ * Writes one fact at a time into its thread's off-heap buffer and calls the entry point that a probe may sit on. Words
+ * and strings are named by constants of {@link Contract}: one that belongs to another fact, or is missing, is refused.
+ */
 final class FactWriter {
-    /** Longest payload: {@code smtt_common::event::PAYLOAD_MAX}. */
-    static final int PAYLOAD_MAX = 2048;
-    /** Ranges that always fit beside the words and the longest string of a fact. */
-    static final int RANGES_MAX = 96;
-
     private static final Unsafe U = Memory.UNSAFE;
 
     private final ThreadState owner;
     private final long buffer;
     private FactForm form;
+    /** Where the next range or string begins. */
     private int at;
+    /** One bit per word that is written. */
+    private int words;
+    private int ranges;
+    private int strings;
 
     FactWriter(ThreadState owner, long buffer) {
         this.owner = owner;
@@ -24,20 +27,40 @@ final class FactWriter {
 
     FactWriter begin(FactForm form) {
         this.form = form;
-        at = 0;
+        at = Long.BYTES * form.words.length;
+        words = 0;
+        ranges = 0;
+        strings = 0;
         return this;
     }
 
-    FactWriter word(long value) {
-        U.putLong(buffer + at, value);
-        at += 8;
+    FactWriter word(int word, long value) {
+        int place = form.placeOfWord(word);
+        U.putLong(buffer + Long.BYTES * place, value);
+        words |= 1 << place;
         return this;
     }
 
-    /** Adds a string of at most {@code maxBytes}, cut at a character boundary. */
-    FactWriter text(String value, int maxBytes) {
+    FactWriter range(long address, long length) {
+        if (!form.ranges || strings != 0 || ranges == Contract.RANGES_PER_FACT) {
+            throw new IllegalStateException(form.entry + " has no room for a range here");
+        }
+        U.putLong(buffer + at, address);
+        U.putLong(buffer + at + Long.BYTES, length);
+        at += 2 * Long.BYTES;
+        ranges++;
+        return this;
+    }
+
+    /** Adds a string, cut at a character boundary where it is longer than its limit. Strings come in their order. */
+    FactWriter text(int string, String value) {
+        int place = form.placeOfString(string);
+        if (place != strings) {
+            throw new IllegalStateException(form.entry + " has " + form.strings[place] + " at another place");
+        }
+        strings++;
         byte[] bytes = value == null ? new byte[0] : value.getBytes(StandardCharsets.UTF_8);
-        int length = Math.min(bytes.length, Math.min(maxBytes, PAYLOAD_MAX - at - 2));
+        int length = Math.min(bytes.length, form.limits[place]);
         while (length > 0 && length < bytes.length && (bytes[length] & 0xc0) == 0x80) {
             length--;
         }
@@ -53,34 +76,23 @@ final class FactWriter {
 
     /** Calls the entry point. The fact is counted first, so what arrives is never more than what was told. */
     void tell() {
+        if (!complete()) {
+            throw new IllegalStateException(form.entry + " is not complete");
+        }
         if (form != FactForm.EXECUTOR_DESCRIBED && !ExecutorIdentity.known()) {
-            // Nobody could say whose fact it is; what is alive by then is told when the executor is known.
+            // The fact would belong to no executor; what is alive by then is told when the executor is known.
             return;
         }
         owner.countFact();
         if (FactLog.on()) {
             FactLog.write(form, buffer, at);
         }
-        switch (form) {
-            case EXECUTOR_DESCRIBED: Native.executorDescribed(buffer, at); break;
-            case THREAD_REGISTERED: Native.threadRegistered(buffer, at); break;
-            case THREAD_GONE: Native.threadGone(buffer, at); break;
-            case RDD_DESCRIBED: Native.rddDescribed(buffer, at); break;
-            case STAGE_DESCRIBED: Native.stageDescribed(buffer, at); break;
-            case TASK_STARTED: Native.taskStarted(buffer, at); break;
-            case TASK_ENDED: Native.taskEnded(buffer, at); break;
-            case BLOCK_STORED: Native.blockStored(buffer, at); break;
-            case BLOCK_READ: Native.blockRead(buffer, at); break;
-            case BLOCK_MOVED: Native.blockMoved(buffer, at); break;
-            case BLOCK_REMOVED: Native.blockRemoved(buffer, at); break;
-            case PAGE_ALLOCATED: Native.pageAllocated(buffer, at); break;
-            case PAGE_FREED: Native.pageFreed(buffer, at); break;
-            case CONSUMER_USED: Native.consumerUsed(buffer, at); break;
-            case SPAN: Native.span(buffer, at); break;
-            case PYTHON_WORKER: Native.pythonWorker(buffer, at); break;
-            case RESYNC_DONE: Native.resyncDone(buffer, at); break;
-            case ADDRESSES_TOLD: Native.addressesTold(buffer, at); break;
-            case RESYNC_TOLD: Native.resyncTold(buffer, at); break;
-        }
+        form.call(buffer, at);
+    }
+
+    private boolean complete() {
+        int count = form.words.length;
+        return words == (1 << count) - 1 && strings == form.strings.length
+                && (!form.ranges || U.getLong(buffer + Long.BYTES * (count - 1)) == ranges);
     }
 }

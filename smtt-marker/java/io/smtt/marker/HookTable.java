@@ -96,16 +96,17 @@ final class HookTable {
         String store = "storage/memory/MemoryStore";
         String map = "java/util/LinkedHashMap";
         on(PULL, store, "putIterator", "(Lorg/apache/spark/storage/BlockId;Lscala/collection/Iterator;*").to("Blocks", "beginUnroll", 1)
-                .replaces(2).ends("Scopes", "endPull").tag(Words.CACHE_WRITE, Words.WRITE, Words.STORAGE);
+                .replaces(2).ends("Scopes", "endPull").tag(Contract.ACTIVITY_CACHE_WRITE, Contract.ACCESS_WRITE, Contract.REGION_STORAGE);
         on(CALL, store, "*", "*").to("Blocks", "put").call(map, "put", "(Ljava/lang/Object;Ljava/lang/Object;)Ljava/lang/Object;");
         on(CALL, store, "*", "*").to("Blocks", "remove").call(map, "remove", "(Ljava/lang/Object;)Ljava/lang/Object;");
         on(CALL, store, "*", "*").to("Blocks", "clear").call(map, "clear", "()V");
         on(SCOPE, "storage/BlockManager", "dropFromMemory", BLOCK_ID + "*").to("Blocks", "beginDrop", 1).ends("Scopes", "end")
-                .tag(Words.EVICT, Words.READ, Words.STORAGE).span("BlockManager.dropFromMemory");
+                .tag(Contract.ACTIVITY_EVICT, Contract.ACCESS_READ, Contract.REGION_STORAGE).span("BlockManager.dropFromMemory");
         String broadcast = "broadcast/TorrentBroadcast";
-        on(SCOPE, broadcast, "readBroadcastBlock", "()Ljava/lang/Object;").tag(Words.BROADCAST, Words.NO_ACCESS, Words.STORAGE)
+        on(SCOPE, broadcast, "readBroadcastBlock", "()Ljava/lang/Object;")
+                .tag(Contract.ACTIVITY_BROADCAST, Contract.ACCESS_NONE, Contract.REGION_STORAGE)
                 .span("TorrentBroadcast.readBroadcastBlock");
-        on(SCOPE, broadcast, "writeBlocks", "(Ljava/lang/Object;)I").tag(Words.BROADCAST, Words.NO_ACCESS, Words.STORAGE)
+        on(SCOPE, broadcast, "writeBlocks", "(Ljava/lang/Object;)I").tag(Contract.ACTIVITY_BROADCAST, Contract.ACCESS_NONE, Contract.REGION_STORAGE)
                 .span("TorrentBroadcast.writeBlocks");
     }
 
@@ -138,11 +139,11 @@ final class HookTable {
     private static void functions() {
         for (String writer : new String[] {"UnsafeShuffleWriter", "SortShuffleWriter", "BypassMergeSortShuffleWriter"}) {
             on(PULL, "shuffle/sort/" + writer, "write", ITERATOR).to("Scopes", "beginPull").ends("Scopes", "endPull")
-                    .tag(Words.SHUFFLE_WRITE, Words.WRITE, Words.EXECUTION);
+                    .tag(Contract.ACTIVITY_SHUFFLE_WRITE, Contract.ACCESS_WRITE, Contract.REGION_EXECUTION);
         }
         for (String map : new String[] {"ExternalSorter", "ExternalAppendOnlyMap"}) {
             on(PULL, "util/collection/" + map, "insertAll", ITERATOR).to("Scopes", "beginPull").ends("Scopes", "endPull")
-                    .tag(Words.INSERT, Words.WRITE, Words.EXECUTION);
+                    .tag(Contract.ACTIVITY_INSERT, Contract.ACCESS_WRITE, Contract.REGION_EXECUTION);
         }
         sort("shuffle/sort/ShuffleInMemorySorter", "getSortedIterator", "()*");
         sort("util/collection/unsafe/sort/UnsafeInMemorySorter", "getSortedIterator", "()*");
@@ -162,7 +163,8 @@ final class HookTable {
         merge("util/collection/ExternalSorter", "writePartitionedMapOutput", "*");
         merge("util/collection/ExternalSorter", "merge", "*");
         merge("util/collection/unsafe/sort/UnsafeSorterSpillMerger", "getSortedIterator", "()*");
-        on(SCOPE, "unsafe/map/BytesToBytesMap", "growAndRehash", "()V").tag(Words.HASH_GROW, Words.WRITE, Words.EXECUTION)
+        on(SCOPE, "unsafe/map/BytesToBytesMap", "growAndRehash", "()V")
+                .tag(Contract.ACTIVITY_HASH_GROW, Contract.ACCESS_WRITE, Contract.REGION_EXECUTION)
                 .span("BytesToBytesMap.growAndRehash");
         // The queue became a deque in 4.3, and the call moved into a lambda: any method of the class.
         for (String queue : new String[] {"java/util/concurrent/LinkedBlockingQueue", "java/util/concurrent/LinkedBlockingDeque"}) {
@@ -171,15 +173,15 @@ final class HookTable {
     }
 
     private static void sort(String className, String method, String descriptor) {
-        named(on(SCOPE, className, method, descriptor).tag(Words.SORT, Words.WRITE, Words.EXECUTION));
+        named(on(SCOPE, className, method, descriptor).tag(Contract.ACTIVITY_SORT, Contract.ACCESS_WRITE, Contract.REGION_EXECUTION));
     }
 
     private static void spill(String className, String method, String descriptor) {
-        named(on(SCOPE, className, method, descriptor).tag(Words.SPILL, Words.READ, Words.EXECUTION));
+        named(on(SCOPE, className, method, descriptor).tag(Contract.ACTIVITY_SPILL, Contract.ACCESS_READ, Contract.REGION_EXECUTION));
     }
 
     private static void merge(String className, String method, String descriptor) {
-        named(on(SCOPE, className, method, descriptor).tag(Words.MERGE, Words.READ, Words.EXECUTION));
+        named(on(SCOPE, className, method, descriptor).tag(Contract.ACTIVITY_MERGE, Contract.ACCESS_READ, Contract.REGION_EXECUTION));
     }
 
     private static void named(Hook hook) {
@@ -191,8 +193,10 @@ final class HookTable {
         String runner = "api/python/BasePythonRunner";
         on(ARGUMENT, runner, "compute", "(Lscala/collection/Iterator;ILorg/apache/spark/TaskContext;)Lscala/collection/Iterator;")
                 .to("Python", "input");
-        on(HOT, runner + "$ReaderIterator", "hasNext", "()Z").tag(Words.PYTHON_EXCHANGE, Words.NO_ACCESS, Words.NO_REGION);
-        on(HOT, runner + "$ReaderIterator", "next", "()Ljava/lang/Object;").tag(Words.PYTHON_EXCHANGE, Words.NO_ACCESS, Words.NO_REGION);
+        on(HOT, runner + "$ReaderIterator", "hasNext", "()Z")
+                .tag(Contract.ACTIVITY_PYTHON_EXCHANGE, Contract.ACCESS_NONE, Contract.REGION_NONE);
+        on(HOT, runner + "$ReaderIterator", "next", "()Ljava/lang/Object;")
+                .tag(Contract.ACTIVITY_PYTHON_EXCHANGE, Contract.ACCESS_NONE, Contract.REGION_NONE);
         on(RETURN, "api/python/PythonWorkerFactory", "create", "()Lscala/Tuple2;").to("Python", "created");
     }
 }

@@ -24,7 +24,7 @@ public final class Native {
         return loaded;
     }
 
-    // One per fact, see FactForm. Each takes the payload's address and length.
+    // One per fact; FactForm.call calls them. Each takes the payload's address and length.
     static native void executorDescribed(long address, int length);
 
     static native void threadRegistered(long address, int length);

@@ -22,7 +22,7 @@ public final class Reads {
                 return;
             }
             pipeline.rdd = Words.rdd(((RDD<?>) rdd).id(), ((Partition) partition).index());
-            if (Words.activity(state.hot()) == Words.COMPUTE) {
+            if (Words.activity(state.hot()) == Contract.ACTIVITY_COMPUTE) {
                 state.hot(Words.COMPUTE_TAG | pipeline.rdd);
             }
         } catch (Throwable e) {
@@ -76,8 +76,8 @@ public final class Reads {
                 return result;
             }
             RDD<?> rdd = (RDD<?>) frame.subject;
-            int region = rdd.getStorageLevel().useMemory() ? Words.STORAGE : Words.NO_REGION;
-            long word = Words.tag(Words.CACHE_READ, Words.READ, region) | frame.rdd;
+            int region = rdd.getStorageLevel().useMemory() ? Contract.REGION_STORAGE : Contract.REGION_NONE;
+            long word = Words.tag(Contract.ACTIVITY_CACHE_READ, Contract.ACCESS_READ, region) | frame.rdd;
             // Spark returns a subclass for a block that was there before and the plain class for one just computed.
             if (result.getClass() != InterruptibleIterator.class) {
                 tellRead(frame);
@@ -99,10 +99,12 @@ public final class Reads {
             return;
         }
         int rdd = ((RDD<?>) frame.subject).id();
-        long partition = frame.rdd & 0xff_ffff;
+        long partition = Words.partition(frame.rdd);
         frame.thread.facts.begin(FactForm.BLOCK_READ)
-                .word(rdd).word(partition).word(task == null ? -1 : task.attemptId)
-                .text("rdd_" + rdd + "_" + partition, 200).tell();
+                .word(Contract.BLOCK_READ_RDD_ID, rdd)
+                .word(Contract.BLOCK_READ_PARTITION, partition)
+                .word(Contract.BLOCK_READ_TASK_ATTEMPT_ID, task == null ? -1 : task.attemptId)
+                .text(Contract.BLOCK_READ_BLOCK_ID, "rdd_" + rdd + "_" + partition).tell();
     }
 
     /** Entry of {@code BlockManager.releaseLock}: Spark calls it when a cached block's iterator is exhausted. */
@@ -123,7 +125,7 @@ public final class Reads {
             }
             if (state.outside) {
                 pipeline.word = word;
-            } else if (Words.activity(state.hot()) == Words.CACHE_READ) {
+            } else if (Words.activity(state.hot()) == Contract.ACTIVITY_CACHE_READ) {
                 state.hot(word);
             }
         } catch (Throwable e) {

@@ -100,7 +100,13 @@ public final class Scopes {
     static void span(ThreadState state, long taskAttemptId, int activity, long startNs, int rddId, String name) {
         long duration = System.nanoTime() - startNs;
         if (duration >= SPAN_MIN_NS) {
-            state.facts.begin(FactForm.SPAN).word(taskAttemptId).word(activity).word(startNs).word(duration).word(rddId).text(name, 100).tell();
+            state.facts.begin(FactForm.SPAN)
+                    .word(Contract.SPAN_TASK_ATTEMPT_ID, taskAttemptId)
+                    .word(Contract.SPAN_ACTIVITY, activity)
+                    .word(Contract.SPAN_START_MONOTONIC_NS, startNs)
+                    .word(Contract.SPAN_DURATION_NS, duration)
+                    .word(Contract.SPAN_RDD_ID, rddId)
+                    .text(Contract.SPAN_NAME, name).tell();
         }
     }
 

@@ -69,7 +69,14 @@ final class StageListener extends SparkListener {
             }
             int job = jobOfStage.getOrDefault(stage.stageId(), -1);
             catalogue.put(Catalogue.STAGE, stage.stageId() + "." + stage.attemptNumber(),
-                    (long) stage.stageId(), (long) stage.attemptNumber(), (long) stage.numTasks(), (long) job, terminal, stage.name());
+                    new Description(FactForm.STAGE_DESCRIBED)
+                            .word(Contract.STAGE_DESCRIBED_STAGE_ID, stage.stageId())
+                            .word(Contract.STAGE_DESCRIBED_STAGE_ATTEMPT, stage.attemptNumber())
+                            .word(Contract.STAGE_DESCRIBED_TASKS, stage.numTasks())
+                            .word(Contract.STAGE_DESCRIBED_JOB_ID, job)
+                            .word(Contract.STAGE_DESCRIBED_RDD_ID, terminal)
+                            .text(Contract.STAGE_DESCRIBED_NAME, stage.name())
+                            .values());
         } catch (Throwable e) {
             Warnings.once("a stage could not be described", e);
         }
@@ -82,15 +89,24 @@ final class StageListener extends SparkListener {
             parents.append(parents.length() == 0 ? "" : ",").append(ids.next());
         }
         catalogue.put(Catalogue.RDD, Integer.toString(rdd.id()),
-                (long) rdd.id(), (long) rdd.numPartitions(), bits(level),
-                rdd.name() == null ? "" : rdd.name(), rdd.callSite() == null ? "" : rdd.callSite(), level.description(), parents.toString());
+                new Description(FactForm.RDD_DESCRIBED)
+                        .word(Contract.RDD_DESCRIBED_RDD_ID, rdd.id())
+                        .word(Contract.RDD_DESCRIBED_PARTITIONS, rdd.numPartitions())
+                        .word(Contract.RDD_DESCRIBED_STORAGE_LEVEL, bits(level))
+                        .text(Contract.RDD_DESCRIBED_NAME, rdd.name())
+                        .text(Contract.RDD_DESCRIBED_CALL_SITE, rdd.callSite())
+                        .text(Contract.RDD_DESCRIBED_STORAGE_LEVEL_TEXT, level.description())
+                        .text(Contract.RDD_DESCRIBED_PARENTS, parents.toString())
+                        .values());
     }
 
-    /** See {@code smtt_common::event::marker::storage_level}. */
     private static long bits(StorageLevel level) {
         boolean kept = level.useMemory() || level.useDisk();
-        return (level.useDisk() ? 1 : 0) | (level.useMemory() ? 2 : 0) | (level.useOffHeap() ? 4 : 0) | (kept && level.deserialized() ? 8 : 0)
-                | (kept ? (long) level.replication() << 8 : 0);
+        return (level.useDisk() ? Contract.STORAGE_LEVEL_DISK : 0)
+                | (level.useMemory() ? Contract.STORAGE_LEVEL_MEMORY : 0)
+                | (level.useOffHeap() ? Contract.STORAGE_LEVEL_OFF_HEAP : 0)
+                | (kept && level.deserialized() ? Contract.STORAGE_LEVEL_DESERIALIZED : 0)
+                | (kept ? (long) level.replication() << Contract.STORAGE_LEVEL_REPLICATION_SHIFT : 0);
     }
 
     private static Iterator<?> sequence(Object of, String method) throws Exception {

@@ -14,10 +14,6 @@ final class Task {
 
     private static final AtomicLong STARTED = new AtomicLong();
 
-    static final long SUCCESS = 0;
-    static final long FAILED = 1;
-    static final long KILLED = 2;
-
     /** Told reads per task: beyond it a cached block's read is no longer told, only counted by the word. */
     private static final int READS_MAX = 1000;
 
@@ -70,7 +66,12 @@ final class Task {
         }
         STARTED.incrementAndGet();
         teller.facts.begin(FactForm.TASK_STARTED)
-                .word(attemptId).word(stageId).word(stageAttempt).word(partition).word(attemptNumber).word(jobId).tell();
+                .word(Contract.TASK_STARTED_TASK_ATTEMPT_ID, attemptId)
+                .word(Contract.TASK_STARTED_STAGE_ID, stageId)
+                .word(Contract.TASK_STARTED_STAGE_ATTEMPT, stageAttempt)
+                .word(Contract.TASK_STARTED_PARTITION, partition)
+                .word(Contract.TASK_STARTED_ATTEMPT_NUMBER, attemptNumber)
+                .word(Contract.TASK_STARTED_JOB_ID, jobId).tell();
     }
 
     synchronized void tellEnd(ThreadState teller) {
@@ -86,8 +87,12 @@ final class Task {
             Consumers.tellUnknown(teller, attemptId);
         }
         teller.facts.begin(FactForm.TASK_ENDED)
-                .word(attemptId).word(stageId).word(stageAttempt).word(outcome < 0 ? SUCCESS : outcome)
-                .word(held == null ? 0 : held.peakBytes()).text(reason, 500).tell();
+                .word(Contract.TASK_ENDED_TASK_ATTEMPT_ID, attemptId)
+                .word(Contract.TASK_ENDED_STAGE_ID, stageId)
+                .word(Contract.TASK_ENDED_STAGE_ATTEMPT, stageAttempt)
+                .word(Contract.TASK_ENDED_OUTCOME, outcome < 0 ? Contract.OUTCOME_SUCCESS : outcome)
+                .word(Contract.TASK_ENDED_EXECUTION_MEMORY_PEAK_BYTES, held == null ? 0 : held.peakBytes())
+                .text(Contract.TASK_ENDED_REASON, reason).tell();
     }
 
     /** True the first time a block is read by this task. */
@@ -118,7 +123,12 @@ final class Task {
     }
 
     private void tellPython(ThreadState teller, long pid, long attempt) {
-        long hot = attempt < 0 ? 0 : Words.tag(Words.PYTHON_WORKER, Words.NO_ACCESS, Words.NO_REGION) | pipeline.rdd;
-        teller.facts.begin(FactForm.PYTHON_WORKER).word(pid).word(attempt).word(hot).word(stageId).word(stageAttempt).tell();
+        long hot = attempt < 0 ? 0 : Words.tag(Contract.ACTIVITY_PYTHON_WORKER, Contract.ACCESS_NONE, Contract.REGION_NONE) | pipeline.rdd;
+        teller.facts.begin(FactForm.PYTHON_WORKER)
+                .word(Contract.PYTHON_WORKER_PID, pid)
+                .word(Contract.PYTHON_WORKER_TASK_ATTEMPT_ID, attempt)
+                .word(Contract.PYTHON_WORKER_HOT, hot)
+                .word(Contract.PYTHON_WORKER_STAGE_ID, stageId)
+                .word(Contract.PYTHON_WORKER_STAGE_ATTEMPT, stageAttempt).tell();
     }
 }

@@ -17,6 +17,6 @@ final class TaskFrame {
 
     /** The task is there now: what came before was deserialising it. */
     void tellDeserialized() {
-        Scopes.span(thread, attemptId, Words.TASK_DESERIALIZE, startNs, -1, "Executor.TaskRunner.deserialize");
+        Scopes.span(thread, attemptId, Contract.ACTIVITY_TASK_DESERIALIZE, startNs, -1, "Executor.TaskRunner.deserialize");
     }
 }

@@ -20,10 +20,6 @@ final class TaskMemory extends WeakReference<Object> {
     /** Keeps these references reachable until their manager is gone. */
     private static final Set<TaskMemory> ALL = Collections.newSetFromMap(new ConcurrentHashMap<>());
 
-    private static final long ON_HEAP = 1;
-    private static final long TOLD_AGAIN = 8;
-    private static final int ACTIVITY_SHIFT = 8;
-
     /** One page. Its array is not kept alive: Spark pools arrays and lets the collector take them. */
     private static final class Page {
         final long number;
@@ -67,6 +63,9 @@ final class TaskMemory extends WeakReference<Object> {
             this.rdd = rdd;
         }
     }
+
+    /** Page number of a grant without a page. */
+    private static final long NO_PAGE = -1;
 
     private static final AtomicLong MANAGERS = new AtomicLong();
 
@@ -150,7 +149,7 @@ final class TaskMemory extends WeakReference<Object> {
         Grant grant = grants.computeIfAbsent(consumer.name, name -> new Grant(rdd(state)));
         grant.bytes += bytes;
         hold(consumer, bytes);
-        tellAllocated(state, -1, 0, bytes, activity(state), grant.rdd, consumer.name);
+        tellAllocated(state, NO_PAGE, Contract.NO_ADDRESS, bytes, activity(state), grant.rdd, consumer.name);
     }
 
     synchronized void release(Object by, long bytes, ThreadState state) {
@@ -165,7 +164,7 @@ final class TaskMemory extends WeakReference<Object> {
             grants.remove(consumer.name);
         }
         hold(consumer, -less);
-        tellFreed(state, -1, 0, less, false, consumer.name);
+        tellFreed(state, NO_PAGE, Contract.NO_ADDRESS, less, false, consumer.name);
     }
 
     /** Everything is given back at once. */
@@ -175,7 +174,7 @@ final class TaskMemory extends WeakReference<Object> {
             tellFreed(state, page.number, page.address, page.sizeBytes, page.array != null, page.consumer.name);
         }
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
-            tellFreed(state, -1, 0, grant.getValue().bytes, false, grant.getKey());
+            tellFreed(state, NO_PAGE, Contract.NO_ADDRESS, grant.getValue().bytes, false, grant.getKey());
         }
         pages.clear();
         grants.clear();
@@ -185,11 +184,11 @@ final class TaskMemory extends WeakReference<Object> {
 
     synchronized void tellAgain(ThreadState state) {
         for (Page page : pages.values()) {
-            tellPage(state, page, TOLD_AGAIN);
+            tellPage(state, page, Contract.TOLD_AGAIN);
         }
         // The sum that is held now, not one grant: they are not kept apart.
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
-            tellAllocated(state, -1, 0, grant.getValue().bytes, TOLD_AGAIN, grant.getValue().rdd, grant.getKey());
+            tellAllocated(state, NO_PAGE, Contract.NO_ADDRESS, grant.getValue().bytes, Contract.TOLD_AGAIN, grant.getValue().rdd, grant.getKey());
         }
     }
 
@@ -201,7 +200,7 @@ final class TaskMemory extends WeakReference<Object> {
             long now = page.at();
             if (now != page.address) {
                 page.address = now;
-                tellPage(state, page, TOLD_AGAIN);
+                tellPage(state, page, Contract.TOLD_AGAIN);
                 Addresses.countMoved();
             }
         }
@@ -227,20 +226,33 @@ final class TaskMemory extends WeakReference<Object> {
 
     /** What the thread is doing, as it stands in {@code flags}. */
     private static long activity(ThreadState state) {
-        return (long) Words.activity(state.hot()) << ACTIVITY_SHIFT;
+        return (long) Words.activity(state.hot()) << Contract.PAGE_ACTIVITY_SHIFT;
     }
 
     private void tellPage(ThreadState state, Page page, long flags) {
-        tellAllocated(state, page.number, page.address, page.sizeBytes, flags | (page.array != null ? ON_HEAP : 0), page.rdd, page.consumer.name);
+        long all = flags | (page.array != null ? Contract.PAGE_ON_HEAP : 0);
+        tellAllocated(state, page.number, page.address, page.sizeBytes, all, page.rdd, page.consumer.name);
     }
 
     private void tellAllocated(ThreadState state, long number, long address, long bytes, long flags, long rdd, String consumer) {
-        state.facts.begin(FactForm.PAGE_ALLOCATED).word(taskAttemptId).word(number).word(address).word(bytes).word(flags)
-                .word(rdd).word(stageId).text(consumer, 200).tell();
+        state.facts.begin(FactForm.PAGE_ALLOCATED)
+                .word(Contract.PAGE_ALLOCATED_TASK_ATTEMPT_ID, taskAttemptId)
+                .word(Contract.PAGE_ALLOCATED_PAGE_NUMBER, number)
+                .word(Contract.PAGE_ALLOCATED_ADDRESS, address)
+                .word(Contract.PAGE_ALLOCATED_SIZE_BYTES, bytes)
+                .word(Contract.PAGE_ALLOCATED_FLAGS, flags)
+                .word(Contract.PAGE_ALLOCATED_RDD_ID, rdd)
+                .word(Contract.PAGE_ALLOCATED_STAGE_ID, stageId)
+                .text(Contract.PAGE_ALLOCATED_CONSUMER, consumer).tell();
     }
 
     private void tellFreed(ThreadState state, long number, long address, long bytes, boolean onHeap, String consumer) {
-        state.facts.begin(FactForm.PAGE_FREED).word(taskAttemptId).word(number).word(address).word(bytes)
-                .word(activity(state) | (onHeap ? ON_HEAP : 0)).text(consumer, 200).tell();
+        state.facts.begin(FactForm.PAGE_FREED)
+                .word(Contract.PAGE_FREED_TASK_ATTEMPT_ID, taskAttemptId)
+                .word(Contract.PAGE_FREED_PAGE_NUMBER, number)
+                .word(Contract.PAGE_FREED_ADDRESS, address)
+                .word(Contract.PAGE_FREED_SIZE_BYTES, bytes)
+                .word(Contract.PAGE_FREED_FLAGS, activity(state) | (onHeap ? Contract.PAGE_ON_HEAP : 0))
+                .text(Contract.PAGE_FREED_CONSUMER, consumer).tell();
     }
 }

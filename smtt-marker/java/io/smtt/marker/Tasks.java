@@ -9,9 +9,9 @@ import scala.Option;
 
 /** Hooks around tasks: which task a thread works for, from when to when, and how it ended. */
 public final class Tasks {
-    private static final long DESERIALIZE = Words.tag(Words.TASK_DESERIALIZE, Words.NO_ACCESS, Words.NO_REGION);
-    private static final long RESULT = Words.tag(Words.RESULT_SERIALIZE, Words.NO_ACCESS, Words.NO_REGION);
-    private static final long PYTHON = Words.tag(Words.PYTHON_EXCHANGE, Words.NO_ACCESS, Words.NO_REGION);
+    private static final long DESERIALIZE = Words.tag(Contract.ACTIVITY_TASK_DESERIALIZE, Contract.ACCESS_NONE, Contract.REGION_NONE);
+    private static final long RESULT = Words.tag(Contract.ACTIVITY_RESULT_SERIALIZE, Contract.ACCESS_NONE, Contract.REGION_NONE);
+    private static final long PYTHON = Words.tag(Contract.ACTIVITY_PYTHON_EXCHANGE, Contract.ACCESS_NONE, Contract.REGION_NONE);
 
     private Tasks() {}
 
@@ -45,9 +45,9 @@ public final class Tasks {
                 task.tellStart(state);
             }
             if (!frame.state.equals("FINISHED")) {
-                task.outcome = frame.state.equals("KILLED") ? Task.KILLED : Task.FAILED;
+                task.outcome = frame.state.equals("KILLED") ? Contract.OUTCOME_KILLED : Contract.OUTCOME_FAILED;
             } else {
-                task.outcome = Task.SUCCESS;
+                task.outcome = Contract.OUTCOME_SUCCESS;
                 task.reason = "";
             }
             task.tellEnd(state);
@@ -129,7 +129,8 @@ public final class Tasks {
     /** The thread no longer works for its task. What follows on a task's own thread is making and sending the result. */
     public static void unset() {
         try {
-            ThreadState state = ThreadState.current();
+            // A task that was running when the agent was attached may come by no hook but this one.
+            ThreadState state = ThreadState.currentInTask();
             Task task = state.task;
             if (task == null) {
                 return;
@@ -164,7 +165,7 @@ public final class Tasks {
             Task task = Task.ALIVE.get(((TaskContext) context).taskAttemptId());
             if (task != null) {
                 boolean killed = ((TaskContext) context).isInterrupted();
-                task.outcome = killed ? Task.KILLED : Task.FAILED;
+                task.outcome = killed ? Contract.OUTCOME_KILLED : Contract.OUTCOME_FAILED;
                 task.reason = String.valueOf(error);
             }
         } catch (Throwable e) {

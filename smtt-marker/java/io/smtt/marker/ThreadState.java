@@ -33,10 +33,10 @@ public final class ThreadState {
     private long told;
 
     private ThreadState() {
-        memory = U.allocateMemory(FactWriter.PAYLOAD_MAX + SlotFile.SLOT_BYTES);
-        U.setMemory(memory, FactWriter.PAYLOAD_MAX + SlotFile.SLOT_BYTES, (byte) 0);
+        memory = U.allocateMemory(Contract.PAYLOAD_MAX + Contract.SLOT_SIZE);
+        U.setMemory(memory, Contract.PAYLOAD_MAX + Contract.SLOT_SIZE, (byte) 0);
         facts = new FactWriter(this, memory);
-        slot = memory + FactWriter.PAYLOAD_MAX;
+        slot = memory + Contract.PAYLOAD_MAX;
         ALL.add(this);
     }
 
@@ -83,7 +83,11 @@ public final class ThreadState {
         }
         slot = taken;
         registered = true;
-        tellThread(FactForm.THREAD_REGISTERED, this).text(thread.getName(), 128).tell();
+        facts.begin(FactForm.THREAD_REGISTERED)
+                .word(Contract.THREAD_REGISTERED_SLOT_ADDRESS, slot)
+                .word(Contract.THREAD_REGISTERED_TID, tid)
+                .word(Contract.THREAD_REGISTERED_GENERATION, U.getInt(slot + Contract.SLOT_GENERATION))
+                .text(Contract.THREAD_REGISTERED_THREAD_NAME, thread.getName()).tell();
     }
 
     /** Starts or ends work for a task; the hot word is 0 while the cold words change. */
@@ -103,7 +107,7 @@ public final class ThreadState {
     void countFact() {
         told++;
         if (registered) {
-            U.putOrderedLong(null, slot + SlotFile.FACTS, U.getLong(slot + SlotFile.FACTS) + 1);
+            U.putOrderedLong(null, slot + Contract.SLOT_FACTS_EMITTED, U.getLong(slot + Contract.SLOT_FACTS_EMITTED) + 1);
         } else {
             SlotFile.countFactWithoutSlot();
         }
@@ -112,10 +116,6 @@ public final class ThreadState {
     /** Facts that this thread has told. */
     long factsTold() {
         return told;
-    }
-
-    private FactWriter tellThread(FactForm form, ThreadState of) {
-        return facts.begin(form).word(of.slot).word(U.getInt(of.slot + SlotFile.TID)).word(U.getInt(of.slot + SlotFile.GENERATION));
     }
 
     /** Takes back what dead threads held. Helper threads of a task never say that they end. */
@@ -128,7 +128,10 @@ public final class ThreadState {
             }
             all.remove();
             if (state.registered) {
-                teller.tellThread(FactForm.THREAD_GONE, state).tell();
+                teller.facts.begin(FactForm.THREAD_GONE)
+                        .word(Contract.THREAD_GONE_SLOT_ADDRESS, state.slot)
+                        .word(Contract.THREAD_GONE_TID, U.getInt(state.slot + Contract.SLOT_TID))
+                        .word(Contract.THREAD_GONE_GENERATION, U.getInt(state.slot + Contract.SLOT_GENERATION)).tell();
                 SlotFile.give(state.slot);
             }
             U.freeMemory(state.memory);

@@ -1,0 +1,262 @@
+package io.smtt.marker;
+
+// Generated from smtt-common by `cargo xtask tidy`; a test compares.
+
+/**
+ * What the marker shares with the kernel side and the daemon. Only constants, which the compiler copies to where they are
+ * used: this class is never loaded.
+ */
+final class Contract {
+    private Contract() {}
+
+    // Slot file: sizes, and the state of a slot.
+    static final int HEADER_SIZE = 4096;
+    static final int SLOT_SIZE = 128;
+    static final int SLOT_COUNT = 4096;
+    static final int SLOT_FREE = 0;
+    static final int SLOT_IN_USE = 1;
+
+    // Slot file: offsets in the header.
+    static final int HEADER_MAGIC = 0;
+    static final int HEADER_VERSION = 8;
+    static final int HEADER_SLOT_SIZE = 12;
+    static final int HEADER_SLOT_COUNT = 16;
+    static final int HEADER_PID = 20;
+    static final int HEADER_RESYNC_REQUEST = 24;
+    static final int HEADER_RESYNC_DONE = 32;
+    static final int HEADER_SLOTS_REFUSED = 40;
+    static final int HEADER_FACTS_WITHOUT_SLOT = 48;
+    static final int HEADER_ADDRESS = 56;
+    static final int HEADER_HEAP_ADDRESSES = 64;
+    static final int HEADER_COLLECTIONS_BEGUN = 72;
+    static final int HEADER_COLLECTIONS_ENDED = 80;
+    static final int HEADER_ADDRESSES_EPOCH = 88;
+    static final int HEADER_COLLECTION_ENDED_NS = 96;
+    static final int HEADER_ADDRESSES_TOLD_NS = 104;
+
+    // Slot file: offsets in a slot.
+    static final int SLOT_HOT = 0;
+    static final int SLOT_TASK_ATTEMPT_ID = 8;
+    static final int SLOT_STAGE_ID = 16;
+    static final int SLOT_STAGE_ATTEMPT = 20;
+    static final int SLOT_PARTITION = 24;
+    static final int SLOT_ATTEMPT_NUMBER = 28;
+    static final int SLOT_TID = 32;
+    static final int SLOT_GENERATION = 36;
+    static final int SLOT_JOB_ID = 40;
+    static final int SLOT_STATE = 44;
+    static final int SLOT_FACTS_EMITTED = 48;
+
+    // Hot word: places of its fields.
+    static final int HOT_ACTIVITY_SHIFT = 56;
+    static final int HOT_ACCESS_SHIFT = 54;
+    static final int HOT_REGION_SHIFT = 52;
+    static final int HOT_RDD_SHIFT = 24;
+    static final long HOT_FIELD_MASK = 0xffffffL;
+
+    // Hot word: activities.
+    static final int ACTIVITY_IDLE = 0;
+    static final int ACTIVITY_COMPUTE = 1;
+    static final int ACTIVITY_SHUFFLE_WRITE = 2;
+    static final int ACTIVITY_SORT = 3;
+    static final int ACTIVITY_SPILL = 4;
+    static final int ACTIVITY_MERGE = 5;
+    static final int ACTIVITY_SHUFFLE_FETCH = 6;
+    static final int ACTIVITY_TASK_DESERIALIZE = 7;
+    static final int ACTIVITY_CACHE_READ = 8;
+    static final int ACTIVITY_CACHE_WRITE = 9;
+    static final int ACTIVITY_RESULT_SERIALIZE = 10;
+    static final int ACTIVITY_BROADCAST = 11;
+    static final int ACTIVITY_EVICT = 12;
+    static final int ACTIVITY_PYTHON_EXCHANGE = 13;
+    static final int ACTIVITY_PYTHON_WORKER = 14;
+    static final int ACTIVITY_INSERT = 15;
+    static final int ACTIVITY_HASH_GROW = 16;
+
+    // Hot word: accesses and regions.
+    static final int ACCESS_NONE = 0;
+    static final int ACCESS_READ = 1;
+    static final int ACCESS_WRITE = 2;
+    static final int REGION_NONE = 0;
+    static final int REGION_STORAGE = 1;
+    static final int REGION_EXECUTION = 2;
+
+    // What is known of addresses on the heap.
+    static final int HEAP_ADDRESSES_AS_TOLD = 0;
+    static final int HEAP_ADDRESSES_FOLLOWED = 1;
+    static final int HEAP_ADDRESSES_FOLLOWED_SLOWLY = 2;
+    static final int HEAP_ADDRESSES_POLLED = 3;
+    static final int HEAP_ADDRESSES_REFUSED = 4;
+
+    // Facts: flags, codes and bounds.
+    static final long TOLD_AGAIN = 0x8L;
+    static final long BLOCK_ON_HEAP = 0x1L;
+    static final long BLOCK_SERIALIZED = 0x2L;
+    static final long BLOCK_WITHOUT_TASK = 0x4L;
+    static final long BLOCK_SAMPLED = 0x10L;
+    static final long BLOCK_ARRAY = 0x20L;
+    static final long PAGE_ON_HEAP = 0x1L;
+    static final long CONSUMER_ESTIMATED = 0x1L;
+    static final long NO_ADDRESS = 0x0L;
+    static final int PAGE_ACTIVITY_SHIFT = 8;
+    static final int PAYLOAD_MAX = 2048;
+    static final int RANGES_PER_FACT = 96;
+    static final int RANGES_PER_BLOCK = 4096;
+    static final long OUTCOME_SUCCESS = 0x0L;
+    static final long OUTCOME_FAILED = 0x1L;
+    static final long OUTCOME_KILLED = 0x2L;
+    static final long STORAGE_LEVEL_DISK = 0x1L;
+    static final long STORAGE_LEVEL_MEMORY = 0x2L;
+    static final long STORAGE_LEVEL_OFF_HEAP = 0x4L;
+    static final long STORAGE_LEVEL_DESERIALIZED = 0x8L;
+    static final int STORAGE_LEVEL_REPLICATION_SHIFT = 8;
+
+    // Facts: bit that tells the constant of a string from that of a word.
+    static final int STRING = 128;
+
+    // Words and strings of executorDescribed.
+    static final int EXECUTOR_DESCRIBED_SLOTS_ADDRESS = 0x0100;
+    static final int EXECUTOR_DESCRIBED_SLOT_COUNT = 0x0101;
+    static final int EXECUTOR_DESCRIBED_START_UNIX_MS = 0x0102;
+    static final int EXECUTOR_DESCRIBED_HEAP_MAX_BYTES = 0x0103;
+    static final int EXECUTOR_DESCRIBED_MISSING_HOOKS = 0x0104;
+    static final int EXECUTOR_DESCRIBED_FLAGS = 0x0105;
+    static final int EXECUTOR_DESCRIBED_APPLICATION_ID = 0x0180;
+    static final int EXECUTOR_DESCRIBED_APPLICATION_NAME = 0x0181;
+    static final int EXECUTOR_DESCRIBED_EXECUTOR_ID = 0x0182;
+    static final int EXECUTOR_DESCRIBED_HOST = 0x0183;
+    static final int EXECUTOR_DESCRIBED_SPARK_VERSION = 0x0184;
+    static final int EXECUTOR_DESCRIBED_JAVA_VERSION = 0x0185;
+    static final int EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES = 0x0186;
+
+    // Words and strings of threadRegistered.
+    static final int THREAD_REGISTERED_SLOT_ADDRESS = 0x0200;
+    static final int THREAD_REGISTERED_TID = 0x0201;
+    static final int THREAD_REGISTERED_GENERATION = 0x0202;
+    static final int THREAD_REGISTERED_THREAD_NAME = 0x0280;
+
+    // Words and strings of threadGone.
+    static final int THREAD_GONE_SLOT_ADDRESS = 0x0300;
+    static final int THREAD_GONE_TID = 0x0301;
+    static final int THREAD_GONE_GENERATION = 0x0302;
+
+    // Words and strings of rddDescribed.
+    static final int RDD_DESCRIBED_RDD_ID = 0x0400;
+    static final int RDD_DESCRIBED_PARTITIONS = 0x0401;
+    static final int RDD_DESCRIBED_STORAGE_LEVEL = 0x0402;
+    static final int RDD_DESCRIBED_NAME = 0x0480;
+    static final int RDD_DESCRIBED_CALL_SITE = 0x0481;
+    static final int RDD_DESCRIBED_STORAGE_LEVEL_TEXT = 0x0482;
+    static final int RDD_DESCRIBED_PARENTS = 0x0483;
+
+    // Words and strings of stageDescribed.
+    static final int STAGE_DESCRIBED_STAGE_ID = 0x0500;
+    static final int STAGE_DESCRIBED_STAGE_ATTEMPT = 0x0501;
+    static final int STAGE_DESCRIBED_TASKS = 0x0502;
+    static final int STAGE_DESCRIBED_JOB_ID = 0x0503;
+    static final int STAGE_DESCRIBED_RDD_ID = 0x0504;
+    static final int STAGE_DESCRIBED_NAME = 0x0580;
+
+    // Words and strings of taskStarted.
+    static final int TASK_STARTED_TASK_ATTEMPT_ID = 0x0600;
+    static final int TASK_STARTED_STAGE_ID = 0x0601;
+    static final int TASK_STARTED_STAGE_ATTEMPT = 0x0602;
+    static final int TASK_STARTED_PARTITION = 0x0603;
+    static final int TASK_STARTED_ATTEMPT_NUMBER = 0x0604;
+    static final int TASK_STARTED_JOB_ID = 0x0605;
+
+    // Words and strings of taskEnded.
+    static final int TASK_ENDED_TASK_ATTEMPT_ID = 0x0700;
+    static final int TASK_ENDED_STAGE_ID = 0x0701;
+    static final int TASK_ENDED_STAGE_ATTEMPT = 0x0702;
+    static final int TASK_ENDED_OUTCOME = 0x0703;
+    static final int TASK_ENDED_EXECUTION_MEMORY_PEAK_BYTES = 0x0704;
+    static final int TASK_ENDED_REASON = 0x0780;
+
+    // Words and strings of blockStored.
+    static final int BLOCK_STORED_RDD_ID = 0x0800;
+    static final int BLOCK_STORED_PARTITION = 0x0801;
+    static final int BLOCK_STORED_SIZE_BYTES = 0x0802;
+    static final int BLOCK_STORED_FLAGS = 0x0803;
+    static final int BLOCK_STORED_TASK_ATTEMPT_ID = 0x0804;
+    static final int BLOCK_STORED_RANGE_TOTAL = 0x0805;
+    static final int BLOCK_STORED_RANGE_FIRST = 0x0806;
+    static final int BLOCK_STORED_RANGE_COUNT = 0x0807;
+    static final int BLOCK_STORED_BLOCK_ID = 0x0880;
+
+    // Words and strings of blockRead.
+    static final int BLOCK_READ_RDD_ID = 0x0900;
+    static final int BLOCK_READ_PARTITION = 0x0901;
+    static final int BLOCK_READ_TASK_ATTEMPT_ID = 0x0902;
+    static final int BLOCK_READ_BLOCK_ID = 0x0980;
+
+    // Words and strings of blockMoved.
+    static final int BLOCK_MOVED_RDD_ID = 0x0a00;
+    static final int BLOCK_MOVED_PARTITION = 0x0a01;
+    static final int BLOCK_MOVED_SIZE_BYTES = 0x0a02;
+    static final int BLOCK_MOVED_FLAGS = 0x0a03;
+    static final int BLOCK_MOVED_TASK_ATTEMPT_ID = 0x0a04;
+    static final int BLOCK_MOVED_RANGE_TOTAL = 0x0a05;
+    static final int BLOCK_MOVED_RANGE_FIRST = 0x0a06;
+    static final int BLOCK_MOVED_RANGE_COUNT = 0x0a07;
+    static final int BLOCK_MOVED_BLOCK_ID = 0x0a80;
+
+    // Words and strings of blockRemoved.
+    static final int BLOCK_REMOVED_RDD_ID = 0x0b00;
+    static final int BLOCK_REMOVED_PARTITION = 0x0b01;
+    static final int BLOCK_REMOVED_BLOCK_ID = 0x0b80;
+    static final int BLOCK_REMOVED_ACTIVITY = 0x0b81;
+
+    // Words and strings of pageAllocated.
+    static final int PAGE_ALLOCATED_TASK_ATTEMPT_ID = 0x0c00;
+    static final int PAGE_ALLOCATED_PAGE_NUMBER = 0x0c01;
+    static final int PAGE_ALLOCATED_ADDRESS = 0x0c02;
+    static final int PAGE_ALLOCATED_SIZE_BYTES = 0x0c03;
+    static final int PAGE_ALLOCATED_FLAGS = 0x0c04;
+    static final int PAGE_ALLOCATED_RDD_ID = 0x0c05;
+    static final int PAGE_ALLOCATED_STAGE_ID = 0x0c06;
+    static final int PAGE_ALLOCATED_CONSUMER = 0x0c80;
+
+    // Words and strings of pageFreed.
+    static final int PAGE_FREED_TASK_ATTEMPT_ID = 0x0d00;
+    static final int PAGE_FREED_PAGE_NUMBER = 0x0d01;
+    static final int PAGE_FREED_ADDRESS = 0x0d02;
+    static final int PAGE_FREED_SIZE_BYTES = 0x0d03;
+    static final int PAGE_FREED_FLAGS = 0x0d04;
+    static final int PAGE_FREED_CONSUMER = 0x0d80;
+
+    // Words and strings of consumerUsed.
+    static final int CONSUMER_USED_TASK_ATTEMPT_ID = 0x1100;
+    static final int CONSUMER_USED_INSTANCES = 0x1101;
+    static final int CONSUMER_USED_PEAK_BYTES = 0x1102;
+    static final int CONSUMER_USED_COUNTED_BYTES = 0x1103;
+    static final int CONSUMER_USED_FLAGS = 0x1104;
+    static final int CONSUMER_USED_CONSUMER = 0x1180;
+
+    // Words and strings of span.
+    static final int SPAN_TASK_ATTEMPT_ID = 0x0e00;
+    static final int SPAN_ACTIVITY = 0x0e01;
+    static final int SPAN_START_MONOTONIC_NS = 0x0e02;
+    static final int SPAN_DURATION_NS = 0x0e03;
+    static final int SPAN_RDD_ID = 0x0e04;
+    static final int SPAN_NAME = 0x0e80;
+
+    // Words and strings of pythonWorker.
+    static final int PYTHON_WORKER_PID = 0x0f00;
+    static final int PYTHON_WORKER_TASK_ATTEMPT_ID = 0x0f01;
+    static final int PYTHON_WORKER_HOT = 0x0f02;
+    static final int PYTHON_WORKER_STAGE_ID = 0x0f03;
+    static final int PYTHON_WORKER_STAGE_ATTEMPT = 0x0f04;
+
+    // Words and strings of resyncDone.
+    static final int RESYNC_DONE_REQUEST = 0x1000;
+
+    // Words and strings of addressesTold.
+    static final int ADDRESSES_TOLD_COLLECTION = 0x1200;
+    static final int ADDRESSES_TOLD_MOVED_FACTS = 0x1201;
+    static final int ADDRESSES_TOLD_HEAP_ADDRESSES = 0x1202;
+
+    // Words and strings of resyncTold.
+    static final int RESYNC_TOLD_REQUEST = 0x1300;
+    static final int RESYNC_TOLD_FACTS = 0x1301;
+}

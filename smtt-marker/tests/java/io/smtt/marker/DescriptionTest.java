@@ -1,0 +1,42 @@
+package io.smtt.marker;
+
+import java.util.Arrays;
+
+final class DescriptionTest {
+    private static Description stage(long id) {
+        return new Description(FactForm.STAGE_DESCRIBED)
+                .word(Contract.STAGE_DESCRIBED_RDD_ID, 5)
+                .word(Contract.STAGE_DESCRIBED_JOB_ID, 4)
+                .word(Contract.STAGE_DESCRIBED_TASKS, 3)
+                .word(Contract.STAGE_DESCRIBED_STAGE_ATTEMPT, 2)
+                .word(Contract.STAGE_DESCRIBED_STAGE_ID, id)
+                .text(Contract.STAGE_DESCRIBED_NAME, "map");
+    }
+
+    @Test
+    void fieldsAreInTheOrderOfTheFact() {
+        Check.same("values", "[1, 2, 3, 4, 5, map]", Arrays.toString(stage(1).values()));
+    }
+
+    @Test
+    void aMissingFieldIsRefused() {
+        Check.refused("no field", () -> new Description(FactForm.RDD_DESCRIBED).values());
+        Check.refused("a field of another fact", () -> stage(1).word(Contract.RDD_DESCRIBED_RDD_ID, 1));
+    }
+
+    @Test
+    void theCatalogueGivesWhatChanged() {
+        Catalogue catalogue = new Catalogue();
+        catalogue.put(Catalogue.STAGE, "1", stage(1).values());
+        catalogue.put(Catalogue.STAGE, "2", stage(2).values());
+        Object[] all = catalogue.since(0);
+        Check.same("descriptions", 2, all.length);
+        long seen = (Long) ((Object[]) all[1])[0];
+        catalogue.put(Catalogue.STAGE, "2", stage(2).values());
+        Check.same("the same again", 0, catalogue.since(seen).length);
+        catalogue.put(Catalogue.STAGE, "1", stage(1).text(Contract.STAGE_DESCRIBED_NAME, "filter").values());
+        Object[] changed = catalogue.since(seen);
+        Check.same("what changed", 1, changed.length);
+        Check.same("its name", "filter", ((Object[]) changed[0])[7]);
+    }
+}
