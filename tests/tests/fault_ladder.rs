@@ -18,7 +18,7 @@ use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::probes::Probes;
 use smtt_model::readings::Readings;
 use smtt_model::verdict::VerdictState;
-use xtask::places::Places;
+use xtask::paths::Paths;
 
 /// The RDD that is read and the RDD that is written.
 const READ_RDD: u32 = 7;
@@ -136,7 +136,7 @@ fn every_rung_counts_the_same() {
 
 #[test]
 fn pads_are_hit_as_often_as_they_are_called() {
-    let library = Places::find()
+    let library = Paths::find()
         .expect("a home folder")
         .marker()
         .join(LIBRARY_NAME);

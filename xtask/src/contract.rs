@@ -127,7 +127,7 @@ final class Contract {{
     java.group("Slot file: offsets in a slot.");
     offsets!(java, "slot", Slot: hot, task_attempt_id, stage_id, stage_attempt, partition, attempt_number, tid, generation,
         job_id, state, facts_emitted; reserved);
-    java.group("Hot word: places of its fields.");
+    java.group("Hot word: paths of its fields.");
     named!(java.int: HOT_ACTIVITY_SHIFT, HOT_ACCESS_SHIFT, HOT_REGION_SHIFT, HOT_RDD_SHIFT);
     named!(java.long: HOT_FIELD_MASK);
     java.group("Hot word: activities.");
@@ -268,11 +268,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::places::Places;
+    use crate::paths::Paths;
 
     #[test]
     fn the_java_contract_is_what_smtt_common_says() {
-        let root = Places::find().expect("finds the checkout").root;
+        let root = Paths::find().expect("finds the checkout").root;
         if std::env::var_os("SMTT_BLESS").is_some() {
             for (path, text) in files(&root) {
                 fs::write(&path, text).expect("it can be written");

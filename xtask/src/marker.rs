@@ -12,7 +12,7 @@ use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
 use crate::contract;
-use crate::places::Jdk;
+use crate::paths::Jdk;
 
 /// File name of the agent's jar.
 pub const JAR_NAME: &str = "smtt-marker.jar";
@@ -341,7 +341,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::places::Places;
+    use crate::paths::Paths;
 
     /// Classes that a `package-info.java` names in its table.
     fn listed(package_info: &str) -> BTreeSet<&str> {
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn the_table_of_classes_names_every_class_and_no_other() {
-        let root = Places::find().expect("finds the checkout").root;
+        let root = Paths::find().expect("finds the checkout").root;
         let sources = sources(&root.join("smtt-marker/java")).expect("lists the classes");
         let table = "package-info";
         let info = sources

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::output;
 
 /// Lines that a source file may have, without its tests.
@@ -36,10 +36,10 @@ const GENERATED: [&str; 4] = [
 ///
 /// # Errors
 /// When something is left that a person must mend.
-pub fn tidy(places: &Places) -> Result<()> {
-    cargo(places, &["fmt", "--all"], &[])?;
+pub fn tidy(paths: &Paths) -> Result<()> {
+    cargo(paths, &["fmt", "--all"], &[])?;
     cargo(
-        places,
+        paths,
         &[
             "clippy",
             "--workspace",
@@ -53,8 +53,8 @@ pub fn tidy(places: &Places) -> Result<()> {
     )?;
     let mut bless = vec!["test", "--quiet", "--workspace", "--lib", "--"];
     bless.extend(GENERATED);
-    cargo(places, &bless, &[("SMTT_BLESS", "1")])?;
-    let findings = check(&places.root)?;
+    cargo(paths, &bless, &[("SMTT_BLESS", "1")])?;
+    let findings = check(&paths.root)?;
     if !findings.is_empty() {
         bail!(
             "{} things to mend:\n  {}",
@@ -66,12 +66,12 @@ pub fn tidy(places: &Places) -> Result<()> {
     Ok(())
 }
 
-fn cargo(places: &Places, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+fn cargo(paths: &Paths, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("cargo {}", arguments.join(" "));
     let status = Command::new("cargo")
         .args(arguments)
         .envs(environment.iter().copied())
-        .current_dir(&places.root)
+        .current_dir(&paths.root)
         .status()?;
     if !status.success() {
         bail!("cargo {} failed", arguments[0]);
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_repository_keeps_its_rules() {
-        let places = Places::find().expect("finds the checkout");
-        let findings = check(&places.root).expect("reads the repository");
+        let paths = Paths::find().expect("finds the checkout");
+        let findings = check(&paths.root).expect("reads the repository");
         assert!(
             findings.is_empty(),
             "{} findings:\n{}",
@@ -174,11 +174,11 @@ mod tests {
 
     #[test]
     fn the_tests_that_write_generated_files_exist() {
-        let places = Places::find().expect("finds the checkout");
+        let paths = Paths::find().expect("finds the checkout");
         let mut sources = String::new();
-        for file in files(&places.root).expect("lists the repository") {
+        for file in files(&paths.root).expect("lists the repository") {
             if file.extension().is_some_and(|extension| extension == "rs") {
-                sources += &fs::read_to_string(places.root.join(file)).expect("reads a source");
+                sources += &fs::read_to_string(paths.root.join(file)).expect("reads a source");
             }
         }
         for test in GENERATED {

@@ -24,7 +24,7 @@ use smtt_model::readings::Slot;
 use smtt_model::verdict::Verdict;
 use smtt_model::verdict::VerdictState;
 use smtt_tests::witness;
-use xtask::places::Places;
+use xtask::paths::Paths;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -119,7 +119,7 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
 
 /// The marker's native library.
 pub fn library() -> Result<PathBuf> {
-    let path = Places::find()?
+    let path = Paths::find()?
         .marker()
         .join(smtt_common::event::marker::LIBRARY_NAME);
     ensure!(
