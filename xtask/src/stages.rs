@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::places::{Places, SPARK_VERSIONS};
+use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::check_interrupt;
 use crate::setup::setup;
 
@@ -124,7 +124,7 @@ struct Tally {
 ///
 /// # Errors
 /// When anything failed.
-pub fn test(places: &Places, only: &[String]) -> Result<()> {
+pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     if chosen
@@ -139,7 +139,7 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
             );
         }
     }
-    setup(places, &SPARK_VERSIONS)?;
+    setup(paths, &SPARK_VERSIONS)?;
     let mut total = Tally::default();
     let mut summary = Vec::new();
     for stage in chosen {
@@ -149,7 +149,7 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
         let mut error = None;
         for arguments in stage.commands {
             let left = stage.limit.saturating_sub(start.elapsed());
-            if let Err(problem) = run(places, arguments, left, &mut tally) {
+            if let Err(problem) = run(paths, arguments, left, &mut tally) {
                 check_interrupt()?;
                 error = Some(problem);
                 break;
@@ -184,10 +184,10 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
 }
 
 /// Runs cargo, shows its output as it comes and counts the results in it.
-fn run(places: &Places, arguments: &[&str], limit: Duration, tally: &mut Tally) -> Result<()> {
+fn run(paths: &Paths, arguments: &[&str], limit: Duration, tally: &mut Tally) -> Result<()> {
     let mut child = Command::new("cargo")
         .args(arguments)
-        .current_dir(&places.root)
+        .current_dir(&paths.root)
         // An error that a test returns says what it has to say; a backtrace would bury it.
         .env("RUST_LIB_BACKTRACE", "0")
         .stdin(Stdio::null())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::places::{DEMO_SPARK, Jdk};
+use xtask::paths::{DEMO_SPARK, Jdk};
 
 use crate::heap::{LIMIT, MARK_BYTES, Ranges, SAMPLED, Subject, Told, start};
 use crate::storage::{number, text};

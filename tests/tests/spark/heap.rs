@@ -10,7 +10,7 @@ use serde_json::Value;
 use smtt_tests::lab::{Lab, Run};
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::Jdk;
+use xtask::paths::Jdk;
 use xtask::spark::Application;
 
 use crate::storage::{number, text};
@@ -57,7 +57,7 @@ pub fn start(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<Subject>
         ),
         ..Options::default()
     })?;
-    let mut application = Application::java(&lab.places, "local[2]", "Addresses", &[])?;
+    let mut application = Application::java(&lab.paths, "local[2]", "Addresses", &[])?;
     for (key, value) in [
         // The pattern is to be seen in memory.
         ("spark.rdd.compress", "false"),
@@ -76,7 +76,7 @@ pub fn start(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<Subject>
     for option in java_options {
         application = application.java_option(option);
     }
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("cached")?;
     let start = Instant::now();
     let pid = loop {

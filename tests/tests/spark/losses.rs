@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use smtt_tests::lab::{Lab, Run};
 use xtask::daemon::{Daemon, Options};
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
@@ -144,9 +144,9 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
         ),
         ..Options::default()
     })?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
+    let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = ["20000", "8", "3", "4", "MEMORY_ONLY_SER"];
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &job)?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &job)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.open("begin")?;

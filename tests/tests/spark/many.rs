@@ -7,7 +7,7 @@ use serde_json::Value;
 use smtt_tests::lab::{Lab, Run};
 use smtt_tests::truth::same_storage;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
 
 use crate::LOCAL_CLUSTER;
@@ -75,8 +75,8 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     })?;
     let job = [PARTITIONS.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "ManyPartitions", &job)?
-        .with_marker(&lab.places);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "ManyPartitions", &job)?
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("cached")?;
     let bytes = healed(&daemon, &run)?;

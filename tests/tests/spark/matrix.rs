@@ -3,7 +3,7 @@
 use anyhow::Result;
 use smtt_tests::lab::Lab;
 use smtt_tests::truth::{same_stages, same_storage, same_tasks};
-use xtask::places::Jdk;
+use xtask::paths::Jdk;
 use xtask::spark::Application;
 
 use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
@@ -11,7 +11,7 @@ use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 fn page_rank(lab: &Lab, master: &str) -> Result<()> {
     let daemon = lab.daemon()?;
     let application =
-        Application::java(&lab.places, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.places);
+        Application::java(&lab.paths, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.open("cached")?;

@@ -13,12 +13,12 @@ fn page_rank(version: &str) -> Result<()> {
     let lab = Lab::new(version)?;
     let daemon = lab.daemon()?;
     let application = Application::python(
-        &lab.places,
+        &lab.paths,
         LOCAL_CLUSTER,
         "pagerank.py",
         &["20000", "10", "2", "4"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;
     run.open("begin")?;

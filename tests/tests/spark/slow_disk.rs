@@ -11,7 +11,7 @@ use smtt_daemon::trace::folder::look;
 use smtt_tests::lab::{LIMIT, Lab, Run};
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
@@ -228,10 +228,10 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
         ),
         ..Options::default()
     })?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
+    let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = [FEW.to_string(), MANY.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Accesses", &job)?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Accesses", &job)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.reach("few")?;
@@ -286,7 +286,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
         came_after >= 4 * FEW && written_after >= came_after,
         "the disk is back: {came_after} accesses came, {written_after} were written"
     );
-    let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
+    let python = lab.paths.spark_env(DEMO_SPARK).join("bin/python");
     let counted = output(
         Command::new(python)
             .args(["-c", COUNT])
