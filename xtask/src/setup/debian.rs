@@ -39,7 +39,7 @@ const NEEDS: [Need; 4] = [
 const MACHINES_NEED: [Need; 3] = [
     Need {
         package: "binutils",
-        present: || answers("readelf", &["--version"]) && answers("strip", &["--version"]),
+        present: || answers("strip", &["--version"]),
     },
     Need {
         package: "xz-utils",
