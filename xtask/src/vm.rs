@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`guest`] | the machines there are: processor, kernel package, what each must be able to do |
-//! | [`apt`] | Debian packages of any suite and processor, without touching the system's own packages |
+//! | [`packages`] | Debian packages of any suite and processor, without touching the system's own packages |
 //! | [`prepare`] | emulator, kernels and the guests' shell, kept in the cache |
 //! | [`archive`] | the guest's first file system |
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
@@ -14,7 +14,6 @@
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
 //! | [`matrix`] | one line per kernel and probe, and whether it is as it must be |
 
-mod apt;
 mod archive;
 mod disk;
 mod guest;
@@ -24,6 +23,7 @@ mod libraries;
 mod machine;
 mod matrix;
 mod modules;
+pub mod packages;
 mod prepare;
 
 use std::path::PathBuf;
@@ -35,7 +35,6 @@ use crate::cross;
 use crate::paths::Paths;
 use crate::setup;
 
-pub use apt::Apt;
 pub use disk::disk;
 pub use guest::{Guest, Processor};
 pub use kernel_tests::KernelTests;
