@@ -1,6 +1,9 @@
-//! One line per kernel and probe: ok, unsupported with the reason, or broken.
+//! The table of one guest: what it is, and for each test whether it passed, was skipped and why, or failed.
+//!
+//! Rows come from the guest's output: lines `row NAME ok|unsupported|broken DETAIL` of the script, and libtest's own
+//! lines. A test that skips itself passes; here it does not count as one that ran, and fails where the guest must be able
+//! to run it.
 
-use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
@@ -40,11 +43,36 @@ impl Display for Totals {
     }
 }
 
+/// A line of the table.
+struct Row {
+    name: String,
+    verdict: Verdict,
+    detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Unsupported,
+    Broken,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unsupported => "unsupported",
+            Self::Broken => "broken",
+        }
+    }
+}
+
 /// The rows of one guest while they come in.
 pub struct Matrix<'a> {
     guest: &'a Guest,
-    totals: Totals,
-    seen: BTreeSet<String>,
+    rows: Vec<Row>,
+    /// The test whose output libtest shows at the moment.
+    shown: Option<String>,
 }
 
 impl<'a> Matrix<'a> {
@@ -52,64 +80,109 @@ impl<'a> Matrix<'a> {
     pub fn new(guest: &'a Guest) -> Self {
         Self {
             guest,
-            totals: Totals::default(),
-            seen: BTreeSet::new(),
+            rows: Vec::new(),
+            shown: None,
         }
     }
 
-    /// Takes a line of the guest's output and prints its row; a line that is no row is printed as it is.
+    /// Takes a line of the guest's output, and prints it: the table comes when the guest is done.
     pub fn line(&mut self, line: &str) {
-        // libtest's own lines.
-        if let Some((name, outcome)) = line
+        println!("{:<10} | {line}", self.guest.name);
+        if let Some(row) = line.strip_prefix("row ") {
+            let mut words = row.splitn(3, ' ');
+            let (name, word) = (words.next(), words.next());
+            let verdict = match word {
+                Some("ok") => Verdict::Ok,
+                Some("unsupported") => Verdict::Unsupported,
+                _ => Verdict::Broken,
+            };
+            self.add(
+                name.unwrap_or_default(),
+                verdict,
+                words.next().unwrap_or_default(),
+            );
+        } else if let Some((name, outcome)) = line
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "))
         {
             match outcome {
-                "ok" => return self.row(name, "ok", ""),
-                "FAILED" => return self.row(name, "broken", "its output is below"),
-                _ => {}
+                "ok" => self.add(name, Verdict::Ok, ""),
+                _ => self.add(name, Verdict::Broken, "its output is above"),
             }
-        }
-        let mut words = line.splitn(4, ' ');
-        let (Some("probe"), Some(name), Some(word)) = (words.next(), words.next(), words.next())
-        else {
-            println!("{:<10} | {line}", self.guest.name);
-            return;
-        };
-        let detail = words.next().unwrap_or_default();
-        match word {
-            "ok" => self.row(name, "ok", detail),
-            "unsupported" if !self.guest.needs(name) => self.row(name, "unsupported", detail),
-            "unsupported" => self.row(
-                name,
-                "broken",
-                &format!("this kernel must have it: {detail}"),
-            ),
-            _ => self.row(name, "broken", detail),
+        } else if let Some(rest) = line.strip_prefix("---- ") {
+            self.shown = rest.strip_suffix(" stdout ----").map(str::to_owned);
+        } else if line.starts_with("test result: ") {
+            self.shown = None;
+        } else if let Some(why) = line.strip_prefix("skipped: ") {
+            self.skipped(why);
         }
     }
 
-    /// Adds the rows that did not come and the script's exit status, and gives the sums.
+    /// The test whose output is shown did not run what it is for.
+    fn skipped(&mut self, why: &str) {
+        // The last one: some run once more when the guest has swap.
+        let row = self
+            .rows
+            .iter_mut()
+            .rfind(|row| Some(&row.name) == self.shown.as_ref());
+        if let Some(row) = row.filter(|row| row.verdict == Verdict::Ok) {
+            row.verdict = Verdict::Unsupported;
+            row.detail = why.to_owned();
+        }
+    }
+
+    /// Prints the table with the rows that did not come and the script's exit status, and gives the sums.
     pub fn finish(mut self, status: i32) -> Totals {
-        for name in self.guest.needed() {
-            if !self.seen.contains(name) {
-                self.row(name, "broken", "was not tried");
+        for row in &mut self.rows {
+            if row.verdict == Verdict::Unsupported && self.guest.needs(&row.name) {
+                row.verdict = Verdict::Broken;
+                row.detail = format!("this guest must have it: {}", row.detail);
             }
         }
-        if status != 0 && self.totals.broken == 0 {
-            self.row("script", "broken", &format!("ended with status {status}"));
+        for name in self.guest.needed() {
+            if !self.rows.iter().any(|row| row.name == name) {
+                self.add(name, Verdict::Broken, "was not tried");
+            }
         }
-        self.totals
+        if status != 0 && self.count(Verdict::Broken) == 0 {
+            let detail = format!("ended with status {status}");
+            self.add("script", Verdict::Broken, &detail);
+        }
+        let longest = self.rows.iter().map(|row| row.name.len()).max();
+        let width = longest.unwrap_or_default();
+        for Row {
+            name,
+            verdict,
+            detail,
+        } in &self.rows
+        {
+            let line = format!(
+                "{:<10} {name:<width$} {:<12} {detail}",
+                self.guest.name,
+                verdict.word()
+            );
+            println!("{}", line.trim_end());
+        }
+        Totals {
+            ok: self.count(Verdict::Ok),
+            unsupported: self.count(Verdict::Unsupported),
+            broken: self.count(Verdict::Broken),
+        }
     }
 
-    fn row(&mut self, name: &str, word: &str, detail: &str) {
-        println!("{:<10} {name:<18} {word:<12} {detail}", self.guest.name);
-        match word {
-            "ok" => self.totals.ok += 1,
-            "unsupported" => self.totals.unsupported += 1,
-            _ => self.totals.broken += 1,
-        }
-        self.seen.insert(name.to_owned());
+    fn add(&mut self, name: &str, verdict: Verdict, detail: &str) {
+        self.rows.push(Row {
+            name: name.to_owned(),
+            verdict,
+            detail: detail.to_owned(),
+        });
+    }
+
+    fn count(&self, verdict: Verdict) -> u32 {
+        self.rows
+            .iter()
+            .filter(|row| row.verdict == verdict)
+            .count() as u32
     }
 }
 
@@ -118,34 +191,57 @@ mod tests {
     use super::{Matrix, Totals};
     use crate::vm::guest::ALL;
 
-    fn verdict(lines: &[&str], status: i32) -> bool {
+    /// What those lines make of a guest that has everything else that it must have.
+    fn totals(lines: &[&str], status: i32) -> Totals {
         let mut guest = Matrix::new(&ALL[0]);
-        let all = ALL[0]
+        let others = ALL[0]
             .needed()
             .filter(|name| !lines.iter().any(|line| line.contains(name)));
-        all.for_each(|name| guest.line(&format!("probe {name} ok fine")));
+        others.for_each(|name| guest.line(&format!("row {name} ok fine")));
         lines.iter().for_each(|line| guest.line(line));
-        guest.finish(status).broken == 0
+        guest.finish(status)
+    }
+
+    fn fine(lines: &[&str], status: i32) -> bool {
+        totals(lines, status).broken == 0
     }
 
     #[test]
     fn broken_fails_and_unsupported_fails_only_where_it_must_be() {
-        assert!(verdict(&[], 0));
-        assert!(verdict(
-            &[
-                "probe dtlb_sampling unsupported no such counter",
-                "a stray line"
-            ],
-            0
-        ));
-        assert!(!verdict(&["probe fentry unsupported no such hook"], 0));
-        assert!(!verdict(&["probe dtlb_sampling broken 7 of 100"], 1));
-        assert!(!verdict(&["probe uprobe strange"], 0));
-        assert!(!verdict(&["test counts::exact ... FAILED"], 0));
-        assert!(verdict(
+        assert!(fine(&[], 0));
+        assert!(fine(&["row jvm unsupported no disk", "a stray line"], 0));
+        assert!(!fine(&["row nodes unsupported 1"], 0));
+        assert!(!fine(&["row jvm broken no answer"], 0));
+        assert!(!fine(&["row release strange"], 0));
+        assert!(!fine(&["test counts::exact ... FAILED"], 0));
+        assert!(fine(
             &["test counts::exact ... ok", "test result: ok. 1 passed"],
             0
         ));
+    }
+
+    #[test]
+    fn a_test_that_skips_itself_has_not_passed() {
+        let lines = |name: &str| {
+            [
+                format!("test {name} ... ok"),
+                "test counts::exact ... ok".to_owned(),
+                format!("---- {name} stdout ----"),
+                "skipped: this machine has none".to_owned(),
+                "---- counts::exact stdout ----".to_owned(),
+                "one rung: skipped, it is missing".to_owned(),
+                "test result: ok. 2 passed".to_owned(),
+                "skipped: a line of no test".to_owned(),
+            ]
+        };
+        let of = |name: &str| {
+            let lines = lines(name);
+            totals(&lines.each_ref().map(String::as_str), 0)
+        };
+        let (free, must) = (of("walks::few"), of("every_rung_counts_the_same"));
+        assert_eq!((free.unsupported, free.broken), (1, 0));
+        assert_eq!((must.unsupported, must.broken), (0, 1));
+        assert_eq!(must.ok + 1, free.ok);
     }
 
     #[test]
@@ -164,6 +260,6 @@ mod tests {
     #[test]
     fn a_row_that_does_not_come_and_a_bad_exit_fail() {
         assert!(Matrix::new(&ALL[0]).finish(0).broken > 0);
-        assert!(!verdict(&[], 139));
+        assert!(!fine(&[], 139));
     }
 }
