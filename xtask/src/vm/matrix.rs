@@ -71,8 +71,10 @@ impl Verdict {
 pub struct Matrix<'a> {
     guest: &'a Guest,
     rows: Vec<Row>,
-    /// The test whose output libtest shows at the moment.
-    shown: Option<String>,
+    /// The row of the test that runs.
+    running: Option<usize>,
+    /// The row of the test whose output libtest shows, once all have run.
+    shown: Option<usize>,
 }
 
 impl<'a> Matrix<'a> {
@@ -81,6 +83,7 @@ impl<'a> Matrix<'a> {
         Self {
             guest,
             rows: Vec::new(),
+            running: None,
             shown: None,
         }
     }
@@ -90,44 +93,48 @@ impl<'a> Matrix<'a> {
         println!("{:<10} | {line}", self.guest.name);
         if let Some(row) = line.strip_prefix("row ") {
             let mut words = row.splitn(3, ' ');
-            let (name, word) = (words.next(), words.next());
-            let verdict = match word {
-                Some("ok") => Verdict::Ok,
-                Some("unsupported") => Verdict::Unsupported,
+            let mut word = || words.next().unwrap_or_default();
+            let (name, verdict, detail) = (word(), word(), word());
+            let verdict = match verdict {
+                "ok" => Verdict::Ok,
+                "unsupported" => Verdict::Unsupported,
                 _ => Verdict::Broken,
             };
-            self.add(
-                name.unwrap_or_default(),
-                verdict,
-                words.next().unwrap_or_default(),
-            );
-        } else if let Some((name, outcome)) = line
+            self.add(name, verdict, detail);
+        } else if let Some((name, said)) = line
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "))
         {
-            match outcome {
-                "ok" => self.add(name, Verdict::Ok, ""),
-                _ => self.add(name, Verdict::Broken, "its output is above"),
-            }
+            self.add(name, Verdict::Broken, "did not end");
+            self.running = Some(self.rows.len() - 1);
+            self.said(said);
         } else if let Some(rest) = line.strip_prefix("---- ") {
-            self.shown = rest.strip_suffix(" stdout ----").map(str::to_owned);
+            let name = rest.strip_suffix(" stdout ----");
+            // The last of that name: some run once more when the guest has swap.
+            self.shown = self.rows.iter().rposition(|row| Some(&*row.name) == name);
         } else if line.starts_with("test result: ") {
-            self.shown = None;
-        } else if let Some(why) = line.strip_prefix("skipped: ") {
-            self.skipped(why);
+            (self.running, self.shown) = (None, None);
+        } else {
+            self.said(line);
         }
     }
 
-    /// The test whose output is shown did not run what it is for.
-    fn skipped(&mut self, why: &str) {
-        // The last one: some run once more when the guest has swap.
-        let row = self
-            .rows
-            .iter_mut()
-            .rfind(|row| Some(&row.name) == self.shown.as_ref());
-        if let Some(row) = row.filter(|row| row.verdict == Verdict::Ok) {
-            row.verdict = Verdict::Unsupported;
-            row.detail = why.to_owned();
+    /// What a test prints past libtest comes between its name and its outcome; the rest comes when all have run.
+    fn said(&mut self, line: &str) {
+        let Some(row) = self.running.or(self.shown).map(|at| &mut self.rows[at]) else {
+            return;
+        };
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            if row.verdict == Verdict::Ok || self.running.is_some() {
+                (row.verdict, row.detail) = (Verdict::Unsupported, why.to_owned());
+            }
+        } else if self.running.is_some() && matches!(line, "ok" | "FAILED") {
+            if line == "FAILED" {
+                (row.verdict, row.detail) = (Verdict::Broken, "its output is above".to_owned());
+            } else if row.verdict == Verdict::Broken {
+                (row.verdict, row.detail) = (Verdict::Ok, String::new());
+            }
+            self.running = None;
         }
     }
 
@@ -220,10 +227,11 @@ mod tests {
         ));
     }
 
+    /// Both ways to say it: among what libtest keeps until all have run, and past libtest.
     #[test]
     fn a_test_that_skips_itself_has_not_passed() {
-        let lines = |name: &str| {
-            [
+        let kept = |name: &str| {
+            vec![
                 format!("test {name} ... ok"),
                 "test counts::exact ... ok".to_owned(),
                 format!("---- {name} stdout ----"),
@@ -234,14 +242,35 @@ mod tests {
                 "skipped: a line of no test".to_owned(),
             ]
         };
-        let of = |name: &str| {
-            let lines = lines(name);
-            totals(&lines.each_ref().map(String::as_str), 0)
+        let past = |name: &str| {
+            vec![
+                format!("test {name} ... skipped: this machine has none"),
+                "ok".to_owned(),
+                "test counts::exact ... ok".to_owned(),
+                "skipped: a line of no test".to_owned(),
+            ]
         };
-        let (free, must) = (of("walks::few"), of("every_rung_counts_the_same"));
-        assert_eq!((free.unsupported, free.broken), (1, 0));
-        assert_eq!((must.unsupported, must.broken), (0, 1));
-        assert_eq!(must.ok + 1, free.ok);
+        let of = |lines: Vec<String>| {
+            let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+            totals(&lines, 0)
+        };
+        for lines in [&kept as &dyn Fn(&str) -> Vec<String>, &past] {
+            let (free, must) = (
+                of(lines("walks::few")),
+                of(lines("every_rung_counts_the_same")),
+            );
+            assert_eq!((free.unsupported, free.broken), (1, 0));
+            assert_eq!((must.unsupported, must.broken), (0, 1));
+            assert_eq!(must.ok + 1, free.ok);
+        }
+    }
+
+    #[test]
+    fn a_test_ends_on_a_later_line_or_not_at_all() {
+        assert!(fine(&["test walks::few ... a stray line", "ok"], 0));
+        assert!(!fine(&["test walks::few ... a stray line", "FAILED"], 0));
+        assert!(!fine(&["test walks::few ... skipped: none", "FAILED"], 0));
+        assert!(!fine(&["test walks::few ... the program is killed"], 0));
     }
 
     #[test]
