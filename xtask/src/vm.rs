@@ -51,8 +51,9 @@ const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
      for node in /sys/devices/system/node/node[0-9]*; do\n\
      [ -d $node ] || continue\n\
      count=$((count + 1))\n\
+     processors=$(cat $node/cpulist)\n\
      memory=$(sed -n 's/.*MemTotal: *//p' $node/meminfo)\n\
-     nodes=\"$nodes; ${node##*/}: processors $(cat $node/cpulist), $memory\"\n\
+     nodes=\"$nodes; ${node##*/}: processors ${processors:-none}, $memory\"\n\
      done\n\
      word=ok; [ $count -gt 1 ] || word=unsupported\n\
      echo \"row nodes $word $count$nodes\"\n";
