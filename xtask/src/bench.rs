@@ -10,6 +10,7 @@ mod pages;
 mod pairs;
 mod sample;
 mod trace;
+mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use smtt_common::event::marker::LIBRARY_NAME;
 use crate::paths::Paths;
 use crate::process::output;
 use crate::step::Steps;
-use crate::vm::{Apt, Processor, unpacked};
+use crate::vm::{Processor, packages, unpacked};
 
 /// Rust's name of the foreign processor.
 const TARGET: &str = "riscv64gc-unknown-linux-gnu";
@@ -189,9 +189,8 @@ fn linker(paths: &Paths) -> Result<PathBuf> {
         "bookworm",
         title,
         |step, folder| {
-            let apt = Apt::open(paths, step, "amd64")?;
-            let packages = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
-            apt.unpack_with_dependencies(step, "bookworm", &packages, folder)
+            let names = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
+            packages::unpack(step, Processor::X86, "bookworm", &names, folder)
         },
     )?;
     Ok(PREPARED.get_or_init(|| folder).clone())

@@ -1,4 +1,4 @@
-//! What `cargo xtask` is made of, and what the tests share with it: where things lie, processes that are
+//! What `cargo xtask` is made of, and what the tests share with it: folders, processes that are
 //! stopped again, a daemon of one's own, Spark from a Python environment.
 //!
 //! | module | what |
@@ -16,6 +16,7 @@
 //! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
 //! | [`demo`] | `cargo xtask demo` |
 //! | [`stages`] | `cargo xtask test` |
+//! | [`elf`] | what an ELF file says about itself |
 //! | [`cross`] | programs for the processors of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
 //! | [`bench`] | `cargo xtask bench` |
@@ -27,6 +28,7 @@ pub mod contract;
 pub mod cross;
 pub mod daemon;
 pub mod demo;
+pub mod elf;
 pub mod experiment;
 pub mod fixture;
 pub mod http;

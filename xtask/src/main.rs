@@ -39,7 +39,7 @@ enum Task {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(stages::names()))]
         stages: Vec<String>,
     },
-    /// Try the kernel hooks and counters in emulated machines; the stage `vm` of `test` does it for all of them.
+    /// Run the tests against other kernels in emulated machines; the stage `vm` of `test` does it for all of them.
     Vm {
         /// Only this machine.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]

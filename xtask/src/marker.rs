@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
 use crate::contract;
+use crate::elf::Elf;
 use crate::paths::Jdk;
 
 /// File name of the agent's jar.
@@ -218,101 +220,33 @@ pub fn check_hooks(jar: &Path, jars: &Path) -> Result<()> {
 /// Checks in the finished file that every entry point is exported, has an address of its own and begins with the pad.
 fn check_pads(library: &Path) -> Result<usize> {
     let bytes = fs::read(library)?;
-    let symbols = exported(&bytes).with_context(|| {
-        format!(
-            "{} is no 64-bit little-endian shared object",
-            library.display()
-        )
-    })?;
-    let pad: &[u8] = match machine(&bytes) {
-        Some(62) => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
-        Some(183) => &[0x1f, 0x20, 0x03, 0xd5],
+    let elf = Elf::parse(&bytes).with_context(|| format!("cannot read {}", library.display()))?;
+    let pad: &[u8] = match elf.machine() {
+        EM_X86_64 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+        EM_AARCH64 => &[0x1f, 0x20, 0x03, 0xd5],
         // The long form: the daemon looks for it, and a probe needs four bytes.
-        Some(243) => &[0x13, 0x00, 0x00, 0x00],
-        other => bail!("no probe pad is known for ELF machine {other:?}"),
+        EM_RISCV => &[0x13, 0x00, 0x00, 0x00],
+        other => bail!("no probe pad is known for ELF machine {other}"),
     };
+    let symbols = elf.exported();
     let mut seen = BTreeMap::new();
     for fact in MARKER_FACTS {
         let name = format!("{SYMBOL_PREFIX}{}", fact.entry);
-        let &offset = symbols
+        let symbol = symbols
             .get(&name)
             .with_context(|| format!("{name} is not exported"))?;
-        let code = bytes
-            .get(offset..offset + pad.len())
+        let code = elf
+            .bytes(symbol.value, pad.len() as u64)
             .with_context(|| format!("{name} lies outside the file"))?;
         ensure!(
             code == pad,
             "{name} begins with {code:02x?}, not with the probe pad {pad:02x?}"
         );
-        if let Some(other) = seen.insert(offset, fact.entry) {
+        if let Some(other) = seen.insert(symbol.value, fact.entry) {
             bail!("{other} and {} were folded into one function", fact.entry);
         }
     }
     Ok(seen.len())
-}
-
-/// ELF machine of a file.
-fn machine(elf: &[u8]) -> Option<u16> {
-    number(elf, 18, 2)?.try_into().ok()
-}
-
-/// Little-endian number of `bytes` bytes.
-fn number(elf: &[u8], at: usize, bytes: usize) -> Option<usize> {
-    let mut value = 0;
-    for (place, &byte) in elf.get(at..at + bytes)?.iter().enumerate() {
-        value |= usize::from(byte) << (8 * place);
-    }
-    Some(value)
-}
-
-/// Exported functions and their place in the file.
-fn exported(elf: &[u8]) -> Option<BTreeMap<String, usize>> {
-    const DYNSYM: usize = 11;
-    const LOAD: usize = 1;
-    if elf.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
-        return None;
-    }
-    let (segments, segment_size, segment_count) = (
-        number(elf, 32, 8)?,
-        number(elf, 54, 2)?,
-        number(elf, 56, 2)?,
-    );
-    let in_file = |address: usize| {
-        (0..segment_count)
-            .map(|at| segments + at * segment_size)
-            .find_map(|at| {
-                let (kind, offset, start, length) = (
-                    number(elf, at, 4)?,
-                    number(elf, at + 8, 8)?,
-                    number(elf, at + 16, 8)?,
-                    number(elf, at + 32, 8)?,
-                );
-                (kind == LOAD && (start..start + length).contains(&address))
-                    .then(|| address - start + offset)
-            })
-    };
-    let (sections, section_size, section_count) = (
-        number(elf, 40, 8)?,
-        number(elf, 58, 2)?,
-        number(elf, 60, 2)?,
-    );
-    let header = |index: usize| sections + index * section_size;
-    let mut found = BTreeMap::new();
-    for at in (0..section_count).map(header) {
-        if number(elf, at + 4, 4)? != DYNSYM {
-            continue;
-        }
-        let strings = number(elf, header(number(elf, at + 40, 4)?) + 24, 8)?;
-        let (start, length) = (number(elf, at + 24, 8)?, number(elf, at + 32, 8)?);
-        for symbol in (start..start + length).step_by(24) {
-            let name = elf.get(strings + number(elf, symbol, 4)?..)?;
-            let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
-            if let Some(offset) = in_file(number(elf, symbol + 8, 8)?) {
-                found.insert(name.to_owned(), offset);
-            }
-        }
-    }
-    Some(found)
 }
 
 /// A program of the JDK that the marker is built with, whichever one is first on the PATH.
@@ -376,17 +310,5 @@ mod tests {
     fn rows_of_the_table() {
         let text = "/**\n * Text.\n * Group\n *   One   what it is\n *   Two\n */\n";
         assert_eq!(listed(text), BTreeSet::from(["One"]));
-    }
-
-    #[test]
-    fn a_file_that_is_no_elf_has_no_exports() {
-        assert!(exported(b"#!/bin/sh").is_none());
-        assert!(exported(&[]).is_none());
-    }
-
-    #[test]
-    fn numbers_are_little_endian_and_bounded() {
-        assert_eq!(number(&[1, 2, 3], 1, 2), Some(0x0302));
-        assert_eq!(number(&[1, 2, 3], 2, 2), None);
     }
 }

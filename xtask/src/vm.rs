@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`guest`] | the machines there are: processor, kernel package, what each must be able to do |
-//! | [`apt`] | Debian packages of any suite and processor, without touching the system's own packages |
+//! | [`packages`] | Debian packages of any suite and processor, without touching the system's own packages |
 //! | [`prepare`] | emulator, kernels and the guests' shell, kept in the cache |
 //! | [`archive`] | the guest's first file system |
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
@@ -12,9 +12,8 @@
 //! | [`machine`] | boots one, runs a script in it, brings output and exit status back |
 //! | [`jvm`] | what a JVM that is traced in a guest needs |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
-//! | [`matrix`] | one line per kernel and probe, and whether it is as it must be |
+//! | [`matrix`] | the table of what each guest has and which tests passed in it |
 
-mod apt;
 mod archive;
 mod disk;
 mod guest;
@@ -24,6 +23,7 @@ mod libraries;
 mod machine;
 mod matrix;
 mod modules;
+pub mod packages;
 mod prepare;
 
 use std::path::PathBuf;
@@ -31,25 +31,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::cross;
 use crate::paths::Paths;
 use crate::setup;
 
-pub use apt::Apt;
 pub use disk::disk;
 pub use guest::{Guest, Processor};
 pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};
 pub use prepare::{Prepared, prepare, unpacked};
 
-/// Probing and testing take three minutes in the slowest guest, some more when the machine has other work; beyond this
-/// something hangs.
-const PROBE_TIME_OUT: Duration = Duration::from_secs(1200);
+/// The tests take three minutes in the slowest guest, some more when the machine has other work; beyond this something
+/// hangs.
+const TIME_OUT: Duration = Duration::from_secs(1200);
+
+/// What the guest is. One node is too few: the tests that need two would skip.
+const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
+     echo \"row processors ok $(cat /sys/devices/system/cpu/online)\"\n\
+     nodes= count=0\n\
+     for node in /sys/devices/system/node/node[0-9]*; do\n\
+     [ -d $node ] || continue\n\
+     count=$((count + 1))\n\
+     processors=$(cat $node/cpulist)\n\
+     memory=$(sed -n 's/.*MemTotal: *//p' $node/meminfo)\n\
+     nodes=\"$nodes; ${node##*/}: processors ${processors:-none}, $memory\"\n\
+     done\n\
+     word=ok; [ $count -gt 1 ] || word=unsupported\n\
+     echo \"row nodes $word $count$nodes\"\n";
 
 /// Whether a JVM starts: its own answer is the row's detail.
-const JVM_PROBE: &str = "java=$(ls -d /disk/usr/lib/jvm/*/bin/java | head -n 1)\n\
+const JVM: &str = "java=$(ls -d /disk/usr/lib/jvm/*/bin/java | head -n 1)\n\
      answer=$(chroot /disk ${java#/disk} -Xint -version 2>&1) \
-     && echo \"probe jvm ok $(echo \"$answer\" | head -n 1)\" || echo \"probe jvm broken $(echo \"$answer\" | tail -n 1)\"\n";
+     && echo \"row jvm ok $(echo \"$answer\" | head -n 1)\" || echo \"row jvm broken $(echo \"$answer\" | tail -n 1)\"\n";
 
 /// Names of the emulated machines, in the order in which they run.
 #[must_use]
@@ -57,7 +69,7 @@ pub fn names() -> Vec<&'static str> {
     guest::ALL.iter().map(|guest| guest.name).collect()
 }
 
-/// Runs the probe matrix in all emulated machines or the one of that name, one after the other (emulation wants
+/// Runs the tests in all emulated machines or the one of that name, one after the other (emulation wants
 /// all processors).
 ///
 /// # Errors
@@ -73,7 +85,6 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
         timed("prepare", since);
 
         let since = Instant::now();
-        let probe = cross::build(paths, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
         let tests = kernel_tests::build(paths, guest)?;
         timed("build", since);
 
@@ -85,9 +96,9 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
         timed("disk", since);
 
         let since = Instant::now();
-        let content = Content { probe, tests, disk };
-        total.add(&probe_guest(paths, guest, &prepared, content)?);
-        timed("boot and probe", since);
+        let content = Content { tests, disk };
+        total.add(&run(paths, guest, &prepared, content)?);
+        timed("boot and test", since);
     }
     println!();
     for (guest, stage, time) in times {
@@ -103,27 +114,20 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
 
 /// What runs in a guest.
 struct Content {
-    probe: PathBuf,
     tests: KernelTests,
     disk: Option<PathBuf>,
 }
 
 /// Boots one guest and prints its rows of the matrix.
-fn probe_guest(
+fn run(
     paths: &Paths,
     guest: &Guest,
     prepared: &Prepared,
     content: Content,
 ) -> Result<matrix::Totals> {
-    let mut files = vec![GuestFile {
-        here: content.probe,
-        there: "/bin/smtt-vmprobe".to_owned(),
-    }];
-    let mut script = "failed=0\n/bin/smtt-vmprobe || failed=1\n".to_owned();
-    files.extend(content.tests.files);
-    script += &content.tests.script;
+    let mut script = format!("failed=0\n{MACHINE}{}", content.tests.script);
     if guest.jvm {
-        script += JVM_PROBE;
+        script += JVM;
     }
     script += "exit $failed";
     // In the target folder: another checkout may run the same machine at the same time.
@@ -134,15 +138,15 @@ fn probe_guest(
     let machine = Machine {
         guest,
         prepared,
-        files,
+        files: content.tests.files,
         disk: content.disk,
-        time_out: PROBE_TIME_OUT,
+        time_out: TIME_OUT,
         log,
     };
     let mut matrix = matrix::Matrix::new(guest);
     let ran = machine.run(&script, |line| matrix.line(line))?;
     println!(
-        "{:<10} up in {:.1} s, probed in {:.1} s",
+        "\n{:<10} up in {:.1} s, tested in {:.1} s",
         guest.name,
         ran.boot.as_secs_f64(),
         ran.script.as_secs_f64()

@@ -1,12 +1,10 @@
 //! What tracing adds to a page fault: a native workload writes fresh pages, its own CPU time tells.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::Result;
 
+use super::workload::{self, figure};
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::Paths;
@@ -68,44 +66,13 @@ pub fn fault(paths: &Paths, folder: &Path) -> Result<()> {
 
 /// CPU nanoseconds per fault of one run.
 fn run(paths: &Paths, describe: &str) -> Result<f64> {
-    let figures = workload(
-        paths,
-        &[
-            "faults",
-            "threads=1",
-            "reads=1",
-            &format!("writes={FAULTS}"),
-            &format!("describe={describe}"),
-        ],
-    )?;
-    let nanoseconds = figures["cpu_ns"]
-        .as_f64()
-        .context("the workload does not tell its CPU time")?;
-    Ok(nanoseconds / FAULTS as f64)
-}
-
-/// Runs a scenario of the native workload, and gives what it says of itself.
-pub fn workload(paths: &Paths, arguments: &[&str]) -> Result<Value> {
-    let mut child = Command::new(paths.target.join("release/workload"))
-        .arg(paths.marker().join("libsmtt_marker.so"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("the workload does not start")?;
-    let mut commands = child.stdin.take().context("no standard input")?;
-    let mut answers = BufReader::new(child.stdout.take().context("no standard output")?).lines();
-    let mut answer =
-        || -> Result<String> { Ok(answers.next().context("the workload ended early")??) };
-    let ready = answer()?;
-    if ready != "READY" {
-        bail!("the workload said {ready:?}, not READY");
-    }
-    commands.write_all(b"go\n")?;
-    let done = answer()?;
-    let figures = serde_json::from_str(done.trim_start_matches("DONE").trim())?;
-    commands.write_all(b"end\n")?;
-    drop(commands);
-    child.wait()?;
-    Ok(figures)
+    let arguments = [
+        "faults",
+        "threads=1",
+        "reads=1",
+        &format!("writes={FAULTS}"),
+        &format!("describe={describe}"),
+    ];
+    let figures = workload::run(paths, &arguments)?;
+    Ok(figure(&figures, "cpu_ns")? / FAULTS as f64)
 }

@@ -1,13 +1,11 @@
 //! What looking where pages are costs: the daemon's CPU time, and what a thread of the process that is looked at
 //! waits for it.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::Result;
 
+use super::workload::{self, figure};
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::Paths;
@@ -91,30 +89,11 @@ fn cpu_ms_per_second(metrics: &str) -> Option<f64> {
 
 /// Milliseconds of the slowest step of a thousand.
 fn run(paths: &Paths) -> Result<f64> {
-    let mut child = Command::new(paths.target.join("release/workload"))
-        .arg(paths.marker().join("libsmtt_marker.so"))
-        .arg("latency")
-        .args([format!("large={LARGE_GIB}"), format!("seconds={SECONDS}")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("the workload does not start")?;
-    let mut commands = child.stdin.take().context("no standard input")?;
-    let mut answers = BufReader::new(child.stdout.take().context("no standard output")?).lines();
-    let mut answer =
-        || -> Result<String> { Ok(answers.next().context("the workload ended early")??) };
-    let ready = answer()?;
-    if ready != "READY" {
-        bail!("the workload said {ready:?}, not READY");
-    }
-    commands.write_all(b"go\n")?;
-    let done = answer()?;
-    let figures: Value = serde_json::from_str(done.trim_start_matches("DONE").trim())?;
-    let nanoseconds = figures["p999_ns"]
-        .as_f64()
-        .context("the workload does not tell its slowest steps")?;
-    commands.write_all(b"end\n")?;
-    drop(commands);
-    child.wait()?;
-    Ok(nanoseconds / 1e6)
+    let arguments = [
+        "latency",
+        &format!("large={LARGE_GIB}"),
+        &format!("seconds={SECONDS}"),
+    ];
+    let figures = workload::run(paths, &arguments)?;
+    Ok(figure(&figures, "p999_ns")? / 1e6)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::fault::workload;
+use super::workload::{self, figure};
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::Paths;
@@ -77,9 +77,8 @@ pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
 
 /// CPU nanoseconds of the loop.
 fn spin(paths: &Paths) -> Result<f64> {
-    workload(paths, &["spin", &format!("rounds={ROUNDS_OF_LOOP}")])?["cpu_ns"]
-        .as_f64()
-        .context("the workload does not tell its CPU time")
+    let arguments = ["spin", &format!("rounds={ROUNDS_OF_LOOP}")];
+    figure(&workload::run(paths, &arguments)?, "cpu_ns")
 }
 
 /// What the program takes, by the kernel's own statistics.

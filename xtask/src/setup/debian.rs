@@ -36,10 +36,10 @@ const NEEDS: [Need; 4] = [
 ];
 
 /// What emulated machines are made with.
-const MACHINES_NEED: [Need; 3] = [
+const MACHINES_NEED: [Need; 4] = [
     Need {
         package: "binutils",
-        present: || answers("readelf", &["--version"]) && answers("strip", &["--version"]),
+        present: || answers("strip", &["--version"]),
     },
     Need {
         package: "xz-utils",
@@ -48,6 +48,10 @@ const MACHINES_NEED: [Need; 3] = [
     Need {
         package: "e2fsprogs",
         present: || answers("mke2fs", &["-V"]),
+    },
+    Need {
+        package: "mmdebstrap",
+        present: || answers("mmdebstrap", &["--version"]),
     },
 ];
 
@@ -63,9 +67,8 @@ pub(super) fn packages(paths: &Paths, steps: &mut Steps) -> Result<()> {
 
 /// Step: what emulated machines are made with.
 pub(super) fn for_machines(paths: &Paths, steps: &mut Steps) -> Result<()> {
-    let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs";
-    let remedy =
-        "become root and run it again, or install binutils, xz-utils and e2fsprogs by hand";
+    let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs, mmdebstrap";
+    let remedy = "become root and run it again, or install binutils, xz-utils, e2fsprogs and mmdebstrap by hand";
     needed(paths, steps, &MACHINES_NEED, title, remedy)
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::apt::Apt;
 use super::guest::Processor;
 use super::libraries;
+use super::packages;
 use super::prepare::unpacked;
 use crate::cross;
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
@@ -69,9 +69,8 @@ fn debian_disk(paths: &Paths, steps: &mut Steps, processor: Processor) -> Result
         DISK_PACKAGES.join(" ")
     );
     unpacked(paths, steps, &name, &key, &title, |step, folder| {
-        let tree = bare_tree(folder)?;
-        let apt = Apt::open(paths, step, architecture)?;
-        apt.unpack_with_dependencies(step, suite, &DISK_PACKAGES, &tree)?;
+        let tree = folder.join("tree");
+        packages::unpack(step, processor, suite, &DISK_PACKAGES, &tree)?;
         image(paths, step, &tree, folder)
     })
 }
@@ -127,12 +126,10 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folders of a root file system, and the few files in which a JVM looks for its user and machine.
+/// The folders that a system's programs and libraries are copied to.
 fn bare_tree(folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("tree");
-    for part in [
-        "usr/bin", "usr/sbin", "usr/lib", "etc", "proc", "sys", "dev", "tmp", "run", "opt",
-    ] {
+    for part in ["usr/bin", "usr/sbin", "usr/lib", "etc"] {
         fs::create_dir_all(tree.join(part))
             .with_context(|| format!("cannot fill {}", tree.display()))?;
     }
@@ -143,8 +140,13 @@ fn bare_tree(folder: &Path) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// Adds Spark, and makes an image of the tree, which goes.
+/// Adds what a running system mounts and the few files in which a JVM looks for its user and machine, and Spark; makes an
+/// image of the tree, which goes.
 fn image(paths: &Paths, step: &mut Step, tree: &Path, folder: &Path) -> Result<()> {
+    for part in ["proc", "sys", "dev", "tmp", "run", "opt"] {
+        fs::create_dir_all(tree.join(part))
+            .with_context(|| format!("cannot fill {}", tree.display()))?;
+    }
     for (file, text) in [
         ("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
         ("group", "root:x:0:\n"),

@@ -1,6 +1,9 @@
-//! One line per kernel and probe: ok, unsupported with the reason, or broken.
+//! The table of one guest: what it is, and for each test whether it passed, was skipped and why, or failed.
+//!
+//! Rows come from the guest's output: lines `row NAME ok|unsupported|broken DETAIL` of the script, and libtest's own
+//! lines. A test that skips itself passes; here it does not count as one that ran, and fails where the guest must be able
+//! to run it.
 
-use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
@@ -40,11 +43,38 @@ impl Display for Totals {
     }
 }
 
+/// A line of the table.
+struct Row {
+    name: String,
+    verdict: Verdict,
+    detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Unsupported,
+    Broken,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unsupported => "unsupported",
+            Self::Broken => "broken",
+        }
+    }
+}
+
 /// The rows of one guest while they come in.
 pub struct Matrix<'a> {
     guest: &'a Guest,
-    totals: Totals,
-    seen: BTreeSet<String>,
+    rows: Vec<Row>,
+    /// The row of the test that runs.
+    running: Option<usize>,
+    /// The row of the test whose output libtest shows, once all have run.
+    shown: Option<usize>,
 }
 
 impl<'a> Matrix<'a> {
@@ -52,64 +82,114 @@ impl<'a> Matrix<'a> {
     pub fn new(guest: &'a Guest) -> Self {
         Self {
             guest,
-            totals: Totals::default(),
-            seen: BTreeSet::new(),
+            rows: Vec::new(),
+            running: None,
+            shown: None,
         }
     }
 
-    /// Takes a line of the guest's output and prints its row; a line that is no row is printed as it is.
+    /// Takes a line of the guest's output, and prints it: the table comes when the guest is done.
     pub fn line(&mut self, line: &str) {
-        // libtest's own lines.
-        if let Some((name, outcome)) = line
+        println!("{:<10} | {line}", self.guest.name);
+        if let Some(row) = line.strip_prefix("row ") {
+            let mut words = row.splitn(3, ' ');
+            let mut word = || words.next().unwrap_or_default();
+            let (name, verdict, detail) = (word(), word(), word());
+            let verdict = match verdict {
+                "ok" => Verdict::Ok,
+                "unsupported" => Verdict::Unsupported,
+                _ => Verdict::Broken,
+            };
+            self.add(name, verdict, detail);
+        } else if let Some((name, said)) = line
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "))
         {
-            match outcome {
-                "ok" => return self.row(name, "ok", ""),
-                "FAILED" => return self.row(name, "broken", "its output is below"),
-                _ => {}
-            }
+            self.add(name, Verdict::Broken, "did not end");
+            self.running = Some(self.rows.len() - 1);
+            self.said(said);
+        } else if let Some(rest) = line.strip_prefix("---- ") {
+            let name = rest.strip_suffix(" stdout ----");
+            // The last of that name: some run once more when the guest has swap.
+            self.shown = self.rows.iter().rposition(|row| Some(&*row.name) == name);
+        } else if line.starts_with("test result: ") {
+            (self.running, self.shown) = (None, None);
+        } else {
+            self.said(line);
         }
-        let mut words = line.splitn(4, ' ');
-        let (Some("probe"), Some(name), Some(word)) = (words.next(), words.next(), words.next())
-        else {
-            println!("{:<10} | {line}", self.guest.name);
+    }
+
+    /// What a test prints past libtest comes between its name and its outcome; the rest comes when all have run.
+    fn said(&mut self, line: &str) {
+        let Some(row) = self.running.or(self.shown).map(|at| &mut self.rows[at]) else {
             return;
         };
-        let detail = words.next().unwrap_or_default();
-        match word {
-            "ok" => self.row(name, "ok", detail),
-            "unsupported" if !self.guest.needs(name) => self.row(name, "unsupported", detail),
-            "unsupported" => self.row(
-                name,
-                "broken",
-                &format!("this kernel must have it: {detail}"),
-            ),
-            _ => self.row(name, "broken", detail),
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            if row.verdict == Verdict::Ok || self.running.is_some() {
+                (row.verdict, row.detail) = (Verdict::Unsupported, why.to_owned());
+            }
+        } else if self.running.is_some() && matches!(line, "ok" | "FAILED") {
+            if line == "FAILED" {
+                (row.verdict, row.detail) = (Verdict::Broken, "its output is above".to_owned());
+            } else if row.verdict == Verdict::Broken {
+                (row.verdict, row.detail) = (Verdict::Ok, String::new());
+            }
+            self.running = None;
         }
     }
 
-    /// Adds the rows that did not come and the script's exit status, and gives the sums.
+    /// Prints the table with the rows that did not come and the script's exit status, and gives the sums.
     pub fn finish(mut self, status: i32) -> Totals {
-        for name in self.guest.needed() {
-            if !self.seen.contains(name) {
-                self.row(name, "broken", "was not tried");
+        for row in &mut self.rows {
+            if row.verdict == Verdict::Unsupported && self.guest.needs(&row.name) {
+                row.verdict = Verdict::Broken;
+                row.detail = format!("this guest must have it: {}", row.detail);
             }
         }
-        if status != 0 && self.totals.broken == 0 {
-            self.row("script", "broken", &format!("ended with status {status}"));
+        for name in self.guest.needed() {
+            if !self.rows.iter().any(|row| row.name == name) {
+                self.add(name, Verdict::Broken, "was not tried");
+            }
         }
-        self.totals
+        if status != 0 && self.count(Verdict::Broken) == 0 {
+            let detail = format!("ended with status {status}");
+            self.add("script", Verdict::Broken, &detail);
+        }
+        let longest = self.rows.iter().map(|row| row.name.len()).max();
+        let width = longest.unwrap_or_default();
+        for Row {
+            name,
+            verdict,
+            detail,
+        } in &self.rows
+        {
+            let line = format!(
+                "{:<10} {name:<width$} {:<12} {detail}",
+                self.guest.name,
+                verdict.word()
+            );
+            println!("{}", line.trim_end());
+        }
+        Totals {
+            ok: self.count(Verdict::Ok),
+            unsupported: self.count(Verdict::Unsupported),
+            broken: self.count(Verdict::Broken),
+        }
     }
 
-    fn row(&mut self, name: &str, word: &str, detail: &str) {
-        println!("{:<10} {name:<18} {word:<12} {detail}", self.guest.name);
-        match word {
-            "ok" => self.totals.ok += 1,
-            "unsupported" => self.totals.unsupported += 1,
-            _ => self.totals.broken += 1,
-        }
-        self.seen.insert(name.to_owned());
+    fn add(&mut self, name: &str, verdict: Verdict, detail: &str) {
+        self.rows.push(Row {
+            name: name.to_owned(),
+            verdict,
+            detail: detail.to_owned(),
+        });
+    }
+
+    fn count(&self, verdict: Verdict) -> u32 {
+        self.rows
+            .iter()
+            .filter(|row| row.verdict == verdict)
+            .count() as u32
     }
 }
 
@@ -118,34 +198,79 @@ mod tests {
     use super::{Matrix, Totals};
     use crate::vm::guest::ALL;
 
-    fn verdict(lines: &[&str], status: i32) -> bool {
+    /// What those lines make of a guest that has everything else that it must have.
+    fn totals(lines: &[&str], status: i32) -> Totals {
         let mut guest = Matrix::new(&ALL[0]);
-        let all = ALL[0]
+        let others = ALL[0]
             .needed()
             .filter(|name| !lines.iter().any(|line| line.contains(name)));
-        all.for_each(|name| guest.line(&format!("probe {name} ok fine")));
+        others.for_each(|name| guest.line(&format!("row {name} ok fine")));
         lines.iter().for_each(|line| guest.line(line));
-        guest.finish(status).broken == 0
+        guest.finish(status)
+    }
+
+    fn fine(lines: &[&str], status: i32) -> bool {
+        totals(lines, status).broken == 0
     }
 
     #[test]
     fn broken_fails_and_unsupported_fails_only_where_it_must_be() {
-        assert!(verdict(&[], 0));
-        assert!(verdict(
-            &[
-                "probe dtlb_sampling unsupported no such counter",
-                "a stray line"
-            ],
-            0
-        ));
-        assert!(!verdict(&["probe fentry unsupported no such hook"], 0));
-        assert!(!verdict(&["probe dtlb_sampling broken 7 of 100"], 1));
-        assert!(!verdict(&["probe uprobe strange"], 0));
-        assert!(!verdict(&["test counts::exact ... FAILED"], 0));
-        assert!(verdict(
+        assert!(fine(&[], 0));
+        assert!(fine(&["row jvm unsupported no disk", "a stray line"], 0));
+        assert!(!fine(&["row nodes unsupported 1"], 0));
+        assert!(!fine(&["row jvm broken no answer"], 0));
+        assert!(!fine(&["row release strange"], 0));
+        assert!(!fine(&["test counts::exact ... FAILED"], 0));
+        assert!(fine(
             &["test counts::exact ... ok", "test result: ok. 1 passed"],
             0
         ));
+    }
+
+    /// Both ways to say it: among what libtest keeps until all have run, and past libtest.
+    #[test]
+    fn a_test_that_skips_itself_has_not_passed() {
+        let kept = |name: &str| {
+            vec![
+                format!("test {name} ... ok"),
+                "test counts::exact ... ok".to_owned(),
+                format!("---- {name} stdout ----"),
+                "skipped: this machine has none".to_owned(),
+                "---- counts::exact stdout ----".to_owned(),
+                "one rung: skipped, it is missing".to_owned(),
+                "test result: ok. 2 passed".to_owned(),
+                "skipped: a line of no test".to_owned(),
+            ]
+        };
+        let past = |name: &str| {
+            vec![
+                format!("test {name} ... skipped: this machine has none"),
+                "ok".to_owned(),
+                "test counts::exact ... ok".to_owned(),
+                "skipped: a line of no test".to_owned(),
+            ]
+        };
+        let of = |lines: Vec<String>| {
+            let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+            totals(&lines, 0)
+        };
+        for lines in [&kept as &dyn Fn(&str) -> Vec<String>, &past] {
+            let (free, must) = (
+                of(lines("walks::few")),
+                of(lines("every_rung_counts_the_same")),
+            );
+            assert_eq!((free.unsupported, free.broken), (1, 0));
+            assert_eq!((must.unsupported, must.broken), (0, 1));
+            assert_eq!(must.ok + 1, free.ok);
+        }
+    }
+
+    #[test]
+    fn a_test_ends_on_a_later_line_or_not_at_all() {
+        assert!(fine(&["test walks::few ... a stray line", "ok"], 0));
+        assert!(!fine(&["test walks::few ... a stray line", "FAILED"], 0));
+        assert!(!fine(&["test walks::few ... skipped: none", "FAILED"], 0));
+        assert!(!fine(&["test walks::few ... the program is killed"], 0));
     }
 
     #[test]
@@ -164,6 +289,6 @@ mod tests {
     #[test]
     fn a_row_that_does_not_come_and_a_bad_exit_fail() {
         assert!(Matrix::new(&ALL[0]).finish(0).broken > 0);
-        assert!(!verdict(&[], 139));
+        assert!(!fine(&[], 139));
     }
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::apt::Apt;
 use super::guest::{Guest, Processor};
+use super::packages;
 use crate::cross;
 use crate::paths::Paths;
 use crate::step::{Stamp, Step, Steps};
@@ -68,9 +68,8 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
         EMULATOR_SUITE,
         "emulator (90 MB to fetch, 350 MB unpacked)",
         |step, folder| {
-            let apt = Apt::open(paths, step, "amd64")?;
-            let packages = ["qemu-system-x86", "qemu-system-misc"];
-            apt.unpack_with_dependencies(step, EMULATOR_SUITE, &packages, folder)
+            let names = ["qemu-system-x86", "qemu-system-misc"];
+            packages::unpack(step, Processor::X86, EMULATOR_SUITE, &names, folder)
         },
     )?;
     let kernel = unpacked(
@@ -83,9 +82,7 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
             guest.name
         ),
         |step, folder| {
-            let apt = Apt::open(paths, step, architecture)?;
-            let package = apt.first_dependency(guest.suite, guest.kernel)?;
-            apt.unpack_alone(step, guest.suite, &[&package], folder)
+            packages::unpack(step, guest.processor, guest.suite, &[guest.kernel], folder)
         },
     )?;
     let shell = unpacked(
@@ -95,8 +92,8 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
         guest.processor.suite(),
         &format!("shell for {architecture}"),
         |step, folder| {
-            let apt = Apt::open(paths, step, architecture)?;
-            apt.unpack_alone(step, guest.processor.suite(), &["busybox-static"], folder)
+            let suite = guest.processor.suite();
+            packages::unpack(step, guest.processor, suite, &["busybox-static"], folder)
         },
     )?;
     Ok(Prepared {

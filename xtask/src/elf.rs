@@ -1,0 +1,137 @@
+//! What an ELF file says about itself: its loader, the libraries that it needs, what it exports, and the code at an
+//! address.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use object::elf::{DT_NEEDED, FileHeader64};
+use object::read::elf::{ElfFile, FileHeader as _, ProgramHeader as _};
+use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
+
+/// A 64-bit little-endian file: every processor that the marker has a library for is one.
+pub struct Elf<'data> {
+    file: ElfFile<'data, FileHeader64<LittleEndian>>,
+}
+
+/// A symbol that the file defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its address.
+    pub value: u64,
+    /// Bytes that belong to it.
+    pub size: u64,
+}
+
+impl<'data> Elf<'data> {
+    /// Reads the headers and tables.
+    ///
+    /// # Errors
+    /// When the bytes are no such file.
+    pub fn parse(bytes: &'data [u8]) -> Result<Self> {
+        let file = ElfFile::parse(bytes).context("this is no 64-bit little-endian ELF file")?;
+        Ok(Self { file })
+    }
+
+    /// The processor, as `EM_*`.
+    #[must_use]
+    pub fn machine(&self) -> u16 {
+        self.file.elf_header().e_machine(LittleEndian)
+    }
+
+    /// Path of the loader; a static program and a library have none.
+    ///
+    /// # Errors
+    /// When the segment that names it is cut off.
+    pub fn interpreter(&self) -> Result<Option<String>> {
+        for segment in self.file.elf_program_headers() {
+            if let Some(path) = segment.interpreter(LittleEndian, self.file.data())? {
+                return Ok(Some(text(path)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Names of the libraries that the loader must find, in its order.
+    ///
+    /// # Errors
+    /// When the table that names them is cut off.
+    pub fn needed(&self) -> Result<Vec<String>> {
+        let sections = self.file.elf_section_table();
+        let dynamic = sections.dynamic_table(LittleEndian, self.file.data())?;
+        dynamic
+            .iter()
+            .filter(|entry| entry.tag == DT_NEEDED)
+            .map(|entry| Ok(text(dynamic.string(entry)?)))
+            .collect()
+    }
+
+    /// The dynamic symbols that the file defines, by name.
+    #[must_use]
+    pub fn exported(&self) -> BTreeMap<String, Symbol> {
+        self.file
+            .dynamic_symbols()
+            .filter(|symbol| symbol.is_definition())
+            .filter_map(|symbol| {
+                let place = Symbol {
+                    value: symbol.address(),
+                    size: symbol.size(),
+                };
+                Some((text(symbol.name_bytes().ok()?), place))
+            })
+            .collect()
+    }
+
+    /// The `length` bytes at an address, from the section that holds them.
+    #[must_use]
+    pub fn bytes(&self, address: u64, length: u64) -> Option<&'data [u8]> {
+        self.file
+            .sections()
+            .find_map(|section| section.data_range(address, length).ok().flatten())
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Elf;
+
+    /// The test program itself: linked with the C library, with the loader of its processor.
+    #[test]
+    fn a_program_names_its_loader_and_libraries() {
+        let bytes = std::fs::read("/proc/self/exe").expect("readable");
+        let elf = Elf::parse(&bytes).expect("an ELF file");
+        let loader = elf.interpreter().expect("whole").expect("not static");
+        assert!(loader.contains("/ld-linux"), "{loader}");
+        let needed = elf.needed().expect("whole");
+        assert!(needed.iter().any(|name| name == "libc.so.6"), "{needed:?}");
+    }
+
+    /// The library that the machine's own loader has mapped into this process.
+    #[test]
+    fn a_library_exports_functions_that_have_code() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+        let path = maps
+            .lines()
+            .find_map(|line| {
+                line.split_ascii_whitespace()
+                    .last()?
+                    .strip_suffix("libc.so.6")
+            })
+            .expect("the C library is mapped");
+        let bytes = std::fs::read(format!("{path}libc.so.6")).expect("readable");
+        let elf = Elf::parse(&bytes).expect("an ELF file");
+        let getpid = elf.exported()["getpid"];
+        let code = elf.bytes(getpid.value, getpid.size).expect("in a section");
+        assert!(getpid.size > 0 && code.iter().any(|byte| *byte != 0));
+        assert!(elf.bytes(u64::MAX - 8, 4).is_none());
+    }
+
+    #[test]
+    fn a_file_that_is_no_elf_is_refused() {
+        assert!(Elf::parse(b"#!/bin/sh").is_err());
+        assert!(Elf::parse(&[]).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! Debian packages of any suite and processor, unpacked by mmdebstrap: the system's lists, its package database and
+//! its installed files are not touched, and no program of a package is run.
+//!
+//! The mirror, its key and the way to it (a proxy, for example) are those of the machine's own apt, with another suite;
+//! signatures are checked as apt does by default.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::guest::Processor;
+use crate::process::output;
+use crate::step::Step;
+
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Where the machine's own sources get Debian from.
+struct Mirror {
+    uri: String,
+    /// File with the key that signs it, where the source names one.
+    key: Option<String>,
+}
+
+/// Unpacks packages of `suite` and all that they depend on into the empty folder `into`. Backports draw what they do
+/// not have from their own release, and never the other way round: nothing newer than wanted comes in.
+///
+/// # Errors
+/// When the machine has no Debian mirror, the mirror does not answer, or a package is missing or not signed.
+pub fn unpack(
+    step: &mut Step,
+    processor: Processor,
+    suite: &str,
+    packages: &[&str],
+    into: &Path,
+) -> Result<()> {
+    let release = suite.strip_suffix("-backports").unwrap_or(suite);
+    let mirror = own_mirror()?;
+    let options = mirror
+        .key
+        .map(|key| format!("[signed-by={key}] "))
+        .unwrap_or_default();
+    let mut command = Command::new("mmdebstrap");
+    command
+        .env("LC_ALL", "C")
+        // Without root too: nothing is mounted, and no program is run in the folder.
+        .args(["--variant=extract", "--mode=chrootless"])
+        .arg(format!("--architectures={}", processor.debian()))
+        .arg(format!("--include={}", packages.join(",")))
+        .arg(format!("--aptopt=APT::Default-Release \"{suite}\""))
+        .arg("--aptopt=Acquire::Retries \"3\"");
+    for setting in own_settings()? {
+        command.arg(format!("--aptopt={setting}"));
+    }
+    command.arg(release).arg(into);
+    let mut suites = vec![release, suite];
+    suites.dedup();
+    for suite in suites {
+        command.arg(format!("deb {options}{} {suite} main", mirror.uri));
+    }
+    step.run(&mut command, LIMIT)
+}
+
+/// How the machine's own apt fetches: proxies, certificates, which dates it checks.
+fn own_settings() -> Result<Vec<String>> {
+    let text = output(Command::new("apt-config").args(["dump", "Acquire"]))?;
+    let wanted = ["Acquire::http", "Acquire::Check-"];
+    let lines = text.lines().map(str::to_owned);
+    Ok(lines
+        .filter(|line| wanted.iter().any(|name| line.starts_with(name)))
+        .collect())
+}
+
+/// The mirror of the machine's own release. apt itself says which of its sources that is.
+fn own_mirror() -> Result<Mirror> {
+    let os = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
+    let value = |key: &str| {
+        os.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .map(|value| value.trim_matches('"'))
+    };
+    let (Some("debian"), Some(codename)) = (value("ID"), value("VERSION_CODENAME")) else {
+        bail!(
+            "the emulated machines are made of Debian packages, and this is not Debian: run this on Debian 12 or later"
+        );
+    };
+    let mut targets = Command::new("apt-get");
+    targets
+        .args(["indextargets", "--no-release-info"])
+        .args(["--format", "$(REPO_URI) $(SOURCESENTRY)"])
+        .args(["Created-By: Packages", "Component: main"])
+        .arg(format!("Release: {codename}"));
+    let text = output(&mut targets)?;
+    let (uri, file) = text
+        .lines()
+        .find_map(|line| {
+            let (uri, entry) = line.split_once(' ')?;
+            Some((uri, entry.rsplit_once(':')?.0))
+        })
+        .with_context(|| {
+            format!("no source of {codename} main in /etc/apt: add the Debian mirror to /etc/apt/sources.list")
+        })?;
+    let entries = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    Ok(Mirror {
+        uri: uri.to_owned(),
+        key: key_file(&entries, uri),
+    })
+}
+
+/// The key that the entry with that address names: `[signed-by=FILE]` in a line, `Signed-By: FILE` in a paragraph. A
+/// key that stands in the entry itself is left out: Debian's keyring has it as well.
+fn key_file(entries: &str, uri: &str) -> Option<String> {
+    let lines: Vec<_> = entries
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    let entries: Vec<String> = if lines.iter().any(|line| line.starts_with("deb")) {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    } else {
+        let paragraphs = lines.split(|line| line.trim().is_empty());
+        paragraphs.map(|lines| lines.join("\n")).collect()
+    };
+    let uri = uri.trim_end_matches('/');
+    let entry = entries.iter().find(|entry| {
+        let mut words = entry.split_ascii_whitespace();
+        words.any(|word| word.trim_end_matches('/') == uri)
+    })?;
+    let at = entry.to_ascii_lowercase().find("signed-by")?;
+    entry[at + "signed-by".len()..]
+        .trim_start_matches([':', '=', ' ', '\t'])
+        .split([' ', ']', '\n'])
+        .next()
+        .filter(|key| key.starts_with('/'))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::key_file;
+
+    #[test]
+    fn the_key_is_found_in_lines() {
+        let text = "# deb [signed-by=/old.gpg] http://mirror.example/debian bookworm main\n\
+                    deb [signed-by=/tools.gpg] https://tools.example/apt sdk main\n\
+                    deb [arch=amd64 signed-by=/a.gpg] http://mirror.example/debian bookworm contrib main\n";
+        let key = |uri| key_file(text, uri);
+        assert_eq!(
+            key("http://mirror.example/debian/").as_deref(),
+            Some("/a.gpg")
+        );
+        assert_eq!(
+            key("https://tools.example/apt").as_deref(),
+            Some("/tools.gpg")
+        );
+        assert_eq!(key("http://elsewhere.example/"), None);
+        assert_eq!(
+            key_file("deb http://a.example bookworm main\n", "http://a.example"),
+            None
+        );
+    }
+
+    #[test]
+    fn the_key_is_found_in_paragraphs() {
+        let text = "Types: deb\nURIs: http://mirror.example/debian-security\nSigned-By: /tools.gpg\n\n\
+                    Types: deb\n# a comment\nURIs: http://mirror.example/debian\nSuites: bookworm\n\
+                    Signed-By: /a.gpg\n";
+        assert_eq!(
+            key_file(text, "http://mirror.example/debian/").as_deref(),
+            Some("/a.gpg")
+        );
+        let inline = "URIs: http://a.example\nSigned-By:\n -----BEGIN PGP-----\n";
+        assert_eq!(key_file(inline, "http://a.example/"), None);
+    }
+}
