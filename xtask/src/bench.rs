@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::daemon::{Daemon, Options};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
-use crate::process::{run, wait_for};
+use crate::process::{cargo, run, wait_for};
 use crate::setup::setup;
 use crate::spark::Spark;
 use crate::step::Steps;
@@ -53,7 +53,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     let mut steps = Steps::new(2);
     experiment::fixture_step(paths, &mut steps)?;
     steps.always("release build", paths.logs().join("build.log"), |step| {
-        let mut cargo = Command::new("cargo");
+        let mut cargo = cargo();
         cargo.args([
             "build",
             "--release",

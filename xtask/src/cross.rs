@@ -120,7 +120,10 @@ pub fn command(paths: &Paths, processor: Processor, verb: &str) -> Result<(Comma
 /// the processors.
 fn cargo() -> Command {
     let mut command = Command::new("nice");
-    command.args(["-n", "19", "cargo"]).stdin(Stdio::null());
+    command
+        .args(["-n", "19", "cargo"])
+        .env("SMTT_EBPF_REQUIRED", "1")
+        .stdin(Stdio::null());
     for name in [
         "CARGO",
         "RUSTFLAGS",

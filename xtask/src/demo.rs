@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Options};
 use crate::paths::{Jdk, Paths};
-use crate::process::{check_interrupt, on_terminal, show};
+use crate::process::{cargo, check_interrupt, on_terminal, show};
 use crate::setup::setup;
 use crate::spark::{Application, Spark, Submitted};
 use crate::step::Steps;
@@ -39,7 +38,7 @@ pub fn demo(paths: &Paths, version: &str, python: bool) -> Result<()> {
         "release build of smtt-daemon and smtt-ctl",
         paths.logs().join("build.log"),
         |step| {
-            let mut cargo = Command::new("cargo");
+            let mut cargo = cargo();
             cargo
                 .args([
                     "build",

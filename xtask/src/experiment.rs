@@ -8,14 +8,13 @@ pub mod run;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::daemon::{Daemon, Options};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
-use crate::process::check_interrupt;
+use crate::process::{cargo, check_interrupt};
 use crate::setup::setup;
 use crate::spark::Spark;
 use crate::step::Steps;
@@ -83,7 +82,7 @@ pub fn experiment(paths: &Paths, plan: &Plan) -> Result<()> {
         "release build of smtt-daemon and smtt-ctl",
         paths.logs().join("build.log"),
         |step| {
-            let mut cargo = Command::new("cargo");
+            let mut cargo = cargo();
             cargo.args([
                 "build",
                 "--release",

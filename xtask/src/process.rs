@@ -36,6 +36,14 @@ pub fn catch_interrupt() -> Result<()> {
     Ok(())
 }
 
+/// Cargo, for builds that must have the kernel side: smtt-daemon's build script puts no stub in its place.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.env("SMTT_EBPF_REQUIRED", "1");
+    cargo
+}
+
 /// Fails when the user pressed Ctrl-C.
 ///
 /// # Errors

@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::paths::{Paths, SPARK_VERSIONS};
-use crate::process::check_interrupt;
+use crate::process::{cargo, check_interrupt};
 use crate::setup::setup;
 
 /// One stage: a cargo command with a time limit.
@@ -195,7 +195,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Runs cargo, shows its output as it comes and counts the results in it.
 fn run(paths: &Paths, arguments: &[&str], limit: Duration, tally: &mut Tally) -> Result<()> {
-    let mut child = Command::new("cargo")
+    let mut child = cargo()
         .args(arguments)
         .current_dir(&paths.root)
         // An error that a test returns says what it has to say; a backtrace would bury it.

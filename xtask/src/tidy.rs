@@ -68,7 +68,7 @@ pub fn tidy(paths: &Paths) -> Result<()> {
 
 fn cargo(paths: &Paths, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("cargo {}", arguments.join(" "));
-    let status = Command::new("cargo")
+    let status = crate::process::cargo()
         .args(arguments)
         .envs(environment.iter().copied())
         .current_dir(&paths.root)
