@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, VerdictState};
+use smtt_tests::json::number;
 use smtt_tests::jvm::{
     CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, CACHED_SCAN, Prepared, variable,
 };
@@ -231,10 +232,4 @@ fn dominates(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> R
         "{own} of {all} are the cached RDD's: {before:?}, then {after:?}"
     );
     Ok(())
-}
-
-fn number(row: &Value, key: &str) -> Result<u64> {
-    row[key]
-        .as_u64()
-        .with_context(|| format!("no number {key} in {row}"))
 }

@@ -93,7 +93,7 @@ const STAGES: [Stage; 6] = [
                 "--test",
                 "jvm",
                 "--test",
-                "trace",
+                "trace_crash",
                 "--",
                 "--test-threads=1",
             ],

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_daemon::aggregate::view::PagesRow;
 use smtt_daemon::hotness::damon::{Damon, Owner, owner};
 use smtt_daemon::hotness::{Hotness, PROBE, Pace};
+use smtt_tests::skip::skip;
 
 use crate::lab::Workload;
 use crate::pages::{MIB, Scene, scene_of};
@@ -26,12 +27,7 @@ const PACE: Pace = Pace {
 fn monitor() -> Result<Option<Owner>> {
     match owner(Path::new("/")) {
         Owner::Missing(why) => {
-            let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
-            ensure!(
-                !must.split(',').any(|name| name == "damon"),
-                "this machine must have DAMON: {why}"
-            );
-            println!("skipped: {why}");
+            skip("damon", why)?;
             Ok(None)
         }
         owner => Ok(Some(owner)),
@@ -44,7 +40,7 @@ fn free_monitor() -> Result<bool> {
         None => Ok(false),
         Some(Owner::Nobody) => Ok(true),
         Some(other) => {
-            println!("skipped: DAMON is not free on this machine: {other:?}");
+            skip("free_damon", format!("{other:?}"))?;
             Ok(false)
         }
     }

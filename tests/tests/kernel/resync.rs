@@ -9,7 +9,7 @@ use smtt_daemon::decode::decode;
 use smtt_daemon::discover::Discoverer;
 use smtt_daemon::probes::FaultHook;
 
-use crate::lab::{Lab, Workload, lab, with_hook};
+use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 /// Bytes of a ring that holds some ninety records of a block.
 const SMALL_RING: u32 = 16 << 10;
@@ -20,7 +20,7 @@ const STEP: u64 = 40;
 
 /// The probes and a state that gets what they say.
 struct Both {
-    lab: Lab,
+    lab: KernelLab,
     state: State,
     taken: usize,
 }

@@ -1,16 +1,15 @@
 //! PySpark: the faults of Python workers count for their executor, and for the task that they serve.
 
 use anyhow::Result;
-use smtt_tests::lab::Lab;
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::faults::{at_rest, between};
+use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::{same_faults, same_stages, same_storage, same_tasks};
 use smtt_tests::witness;
 use xtask::spark::Application;
 
-use crate::LOCAL_CLUSTER;
-use crate::faults::{at_rest, between};
-
 fn page_rank(version: &str) -> Result<()> {
-    let lab = Lab::new(version)?;
+    let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
     let application = Application::python(
         &lab.places,
@@ -43,8 +42,7 @@ fn page_rank(version: &str) -> Result<()> {
         assert!(pair.kernel > 5_000, "too few faults to compare: {pair:?}");
         same_faults(
             &format!("executor {executor} with its Python workers"),
-            pair.kernel,
-            pair.smtt,
+            pair,
         )?;
     }
 
@@ -70,6 +68,7 @@ fn page_rank(version: &str) -> Result<()> {
         result.starts_with("RESULT pagerank 20000 pages"),
         "{result}"
     );
+    drop(daemon);
     lab.passed()
 }
 

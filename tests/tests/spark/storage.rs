@@ -3,36 +3,21 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
-use smtt_tests::lab::{Lab, Run};
+use smtt_tests::application::storage;
+use smtt_tests::json::{list, number, text};
+use smtt_tests::lab::{Run, SparkLab};
 use smtt_tests::truth::same_storage;
 use smtt_tests::witness;
 use xtask::daemon::Daemon;
-use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
 
 /// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
 const PATTERN_SHARE: f64 = 0.95;
 
-pub fn application(lab: &Lab) -> Result<Application> {
-    Ok(
-        Application::java(&lab.places, LOCAL_CLUSTER, "Storage", &["4"])?
-            // The pattern is to be seen in memory; Spark 4.3 compresses serialised blocks unless told otherwise.
-            .conf("spark.rdd.compress", "false")
-            // So little room that the large RDD pushes others out.
-            .conf("spark.memory.fraction", "0.25")
-            .conf("spark.memory.offHeap.enabled", "true")
-            .conf("spark.memory.offHeap.size", "128m")
-            .with_marker(&lab.places),
-    )
-}
-
 /// All storage levels, then unpersisted RDDs, then evicted blocks.
 fn storage_memory(version: &str) -> Result<()> {
-    let lab = Lab::new(version)?;
+    let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
-    let mut run = lab.run(application(&lab)?)?;
+    let mut run = lab.run(storage(&lab)?)?;
 
     run.reach("cached")?;
     let cached = same_storage(&daemon, &run.submitted)?;
@@ -85,6 +70,7 @@ fn storage_memory(version: &str) -> Result<()> {
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
     assert_eq!(run.finish(&["end"])?, "RESULT storage 6816 records");
+    drop(daemon);
     lab.passed()
 }
 
@@ -128,9 +114,7 @@ fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool
             .get(&executor)
             .with_context(|| format!("no executor {executor} in {pids:?}"))?;
         let pattern = format!("<{name}/{}>", number(block, "partition")?);
-        let ranges = block["ranges"]
-            .as_array()
-            .with_context(|| format!("no ranges in {block}"))?;
+        let ranges = list(block, "ranges")?;
         let (mut bytes, mut covered) = (0, 0);
         for range in ranges {
             let (address, length) = (number(range, "address")?, number(range, "length")? as usize);
@@ -162,24 +146,11 @@ fn occurrences(memory: &[u8], pattern: &[u8]) -> usize {
     count
 }
 
-pub fn text(row: &Value, key: &str) -> Result<String> {
-    Ok(row[key]
-        .as_str()
-        .with_context(|| format!("no text {key} in {row}"))?
-        .to_owned())
-}
-
-pub fn number(row: &Value, key: &str) -> Result<u64> {
-    row[key]
-        .as_u64()
-        .with_context(|| format!("no number {key} in {row}"))
-}
-
 #[test]
 fn address_ranges_hold_the_blocks() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let mut run = lab.run(application(&lab)?)?;
+    let mut run = lab.run(storage(&lab)?)?;
     run.reach("cached")?;
     same_storage(&daemon, &run.submitted)?;
     assert_eq!(
@@ -198,5 +169,6 @@ fn address_ranges_hold_the_blocks() -> Result<()> {
     };
     assert_eq!(on_heap, 4);
     run.finish(&["cached", "unpersisted", "evicted", "end"])?;
+    drop(daemon);
     lab.passed()
 }

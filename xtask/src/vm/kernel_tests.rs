@@ -13,6 +13,7 @@ use super::guest::{Guest, Processor};
 use super::jvm;
 use super::machine::{GuestFile, swap_on};
 use crate::cross::{self, BUILD_LIMIT};
+use crate::features::MUST_HAVE;
 use crate::places::Places;
 use crate::process::run;
 use crate::step::Steps;
@@ -106,7 +107,8 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     let messages =
         fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
 
-    let mut script = format!("export SMTT_MUST_HAVE={} RUST_BACKTRACE=0\n", guest.rungs);
+    let must = must_have(guest);
+    let mut script = format!("export {MUST_HAVE}={must} RUST_BACKTRACE=0\n");
     if guest.jvm {
         script += &jvm::variables(guest.processor);
     }
@@ -129,7 +131,7 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     };
     script += &lines(chosen);
     script += &swap_on();
-    script += &format!("export SMTT_MUST_HAVE={},swap\n", guest.rungs);
+    script += &format!("export {MUST_HAVE}={must},swap\n");
     script += &lines(&last);
     if let Some(built) = executable(&messages, WORKLOAD) {
         files.push(GuestFile {
@@ -138,6 +140,23 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
         });
     }
     Ok(KernelTests { files, script })
+}
+
+/// What the tests may not miss in a guest. Each has two nodes and lends its processors; the foreign one counts misses.
+fn must_have(guest: &Guest) -> String {
+    let more = match guest.processor {
+        Processor::X86 => "",
+        Processor::Riscv => ",dtlb_counters",
+    };
+    let monitor = if guest.rungs.contains("damon") {
+        ",free_damon"
+    } else {
+        ""
+    };
+    format!(
+        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}",
+        guest.rungs
+    )
 }
 
 /// The line of a script that runs tests of a program.
@@ -185,8 +204,23 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::executable;
+    use super::{executable, must_have};
+    use crate::features;
+    use crate::vm::guest;
     use std::path::PathBuf;
+
+    #[test]
+    fn what_guests_must_have_are_features() {
+        for guest in &guest::ALL {
+            for name in must_have(guest).split(',') {
+                assert!(
+                    features::ALL.iter().any(|(feature, _)| *feature == name),
+                    "{name} of {} is no feature",
+                    guest.name
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_program_is_found_among_cargos_messages() {
