@@ -37,7 +37,7 @@ pub struct Program {
 
 /// Caches arrays and scans them; gates `begin`, `cached` and `scanned`. No collection before the end: it would move the
 /// arrays, or let them be made in pages that were touched before. The arguments are partitions, MiB of all arrays,
-/// milliseconds of scanning; both partitions' pages hold its number, counted from 1.
+/// milliseconds of CPU time of scanning; both partitions' pages hold its number, counted from 1.
 pub const CACHED_SCAN: Program = Program {
     class: "io.smtt.fixture.CachedScan",
     arguments: &["2", "96", "5000"],

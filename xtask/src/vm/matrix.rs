@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
+use crate::features::SKIPPED_LINE;
 
 /// How many rows there were of each kind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +68,11 @@ impl<'a> Matrix<'a> {
             match outcome {
                 "ok" => return self.row(name, "ok", ""),
                 "FAILED" => return self.row(name, "broken", "its output is below"),
-                _ => {}
+                _ => {
+                    if let Some(why) = outcome.strip_prefix(SKIPPED_LINE) {
+                        return self.unsupported(name, why);
+                    }
+                }
             }
         }
         let mut words = line.splitn(4, ' ');
@@ -79,13 +84,16 @@ impl<'a> Matrix<'a> {
         let detail = words.next().unwrap_or_default();
         match word {
             "ok" => self.row(name, "ok", detail),
-            "unsupported" if !self.guest.needs(name) => self.row(name, "unsupported", detail),
-            "unsupported" => self.row(
-                name,
-                "broken",
-                &format!("this kernel must have it: {detail}"),
-            ),
+            "unsupported" => self.unsupported(name, detail),
             _ => self.row(name, "broken", detail),
+        }
+    }
+
+    fn unsupported(&mut self, name: &str, why: &str) {
+        if self.guest.needs(name) {
+            self.row(name, "broken", &format!("this kernel must have it: {why}"));
+        } else {
+            self.row(name, "unsupported", why);
         }
     }
 
@@ -141,6 +149,10 @@ mod tests {
         assert!(!verdict(&["probe fentry unsupported no such hook"], 0));
         assert!(!verdict(&["probe dtlb_sampling broken 7 of 100"], 1));
         assert!(!verdict(&["probe uprobe strange"], 0));
+        assert!(verdict(
+            &["test pages::bound ... skipped: swap: none", "ok"],
+            0
+        ));
         assert!(!verdict(&["test counts::exact ... FAILED"], 0));
         assert!(verdict(
             &["test counts::exact ... ok", "test result: ok. 1 passed"],
