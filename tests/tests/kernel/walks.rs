@@ -503,9 +503,11 @@ const TURNS_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
+    // One more than the four counters that every core has.
     let mut settings = with_events(&[
         (Role::Cycles, "cpu-clock", CLOCK_PERIOD),
         (Role::LoadWalksCompleted, "page-faults", 1),
+        (Role::StoreWalksCompleted, "page-faults", 1),
         (Role::PreciseLoad, "page-faults", 1),
         (Role::PreciseStore, "minor-faults", 1),
     ]);
