@@ -8,6 +8,9 @@ use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::same_faults;
 use xtask::spark::Application;
 
+/// Share of the attributed faults that must be known by task, in hundredths. The rest is of contexts without a task.
+const TASKS_PERCENT: u64 = 95;
+
 #[test]
 fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
@@ -49,7 +52,7 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
         "faults by RDD do not add up to the attributed ones"
     );
     assert!(
-        tasks <= attributed && tasks > attributed / 2,
+        tasks <= attributed && tasks * 100 >= attributed * TASKS_PERCENT,
         "faults by task do not fit the attributed ones"
     );
     run.finish(&["end"])?;
