@@ -14,7 +14,7 @@ use xtask::process::wait_for;
 use xtask::spark::{Application, Spark, Submitted};
 
 /// How long an application may take from one gate to the next on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// How long processes that were stopped may go on writing into a folder.
 const REMOVE_LIMIT: Duration = Duration::from_secs(20);

@@ -17,14 +17,16 @@ use crate::faults::Pair;
 use crate::json::{number, text};
 
 /// How long the two sides may take to agree at a gate.
-const SETTLE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(120);
+/// How long collections may come between an answer and the test's own reading of the same memory.
+const UNDISTURBED: Duration = Duration::from_secs(60);
 /// Relative difference of two counts of page faults that is allowed.
 const FAULT_TOLERANCE: f64 = 0.01;
 
 /// Asks until the two sides agree.
 ///
 /// # Errors
-/// With the differences, when they do not within a minute.
+/// With the differences, when they do not within two minutes.
 pub fn agree<T: Ord + std::fmt::Debug>(
     what: &str,
     mut ask: impl FnMut() -> Result<(BTreeSet<T>, BTreeSet<T>)>,
@@ -45,6 +47,23 @@ pub fn agree<T: Ord + std::fmt::Debug>(
             );
         }
         thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// Asks once more where the collector may have moved blocks between an answer and the test's own reading of them.
+///
+/// # Errors
+/// With the last error, when it fails for a minute.
+pub fn unless_collected<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match ask() {
+            Err(error) if start.elapsed() < UNDISTURBED => {
+                println!("again, the collector may have run: {error:#}");
+                thread::sleep(Duration::from_millis(300));
+            }
+            answer => return answer,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::places::{Jdk, Places};
 use crate::process::{Running, free_port, wait_for};
 
 /// How long Spark may take to come up on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(90);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 /// What Spark's own start scripts give a JVM of release 17 or later, for a JVM that is started without them.
 pub const JAVA_OPTIONS: [&str; 12] = [

@@ -44,7 +44,7 @@ pub use prepare::{Prepared, prepare, unpacked};
 
 /// Probing and testing take three minutes in the slowest guest, some more when the machine has other work; beyond this
 /// something hangs.
-const PROBE_TIME_OUT: Duration = Duration::from_secs(1200);
+const PROBE_TIME_OUT: Duration = Duration::from_secs(4800);
 
 /// Whether a JVM starts: its own answer is the row's detail.
 const JVM_PROBE: &str = "java=$(ls -d /disk/usr/lib/jvm/*/bin/java | head -n 1)\n\

@@ -13,7 +13,7 @@ use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
 /// Share of the page faults of Python's processes that must be tagged with a task, in hundredths.
-const TAGGED_PERCENT: u64 = 50;
+const TAGGED_PERCENT: u64 = 85;
 
 /// Page faults of Python's processes by the kernel's count. Workers are kept for later tasks, so they are alive at both
 /// gates and the kernel still knows their faults.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use smtt_tests::application::storage;
 use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::{Run, SparkLab};
-use smtt_tests::truth::same_storage;
+use smtt_tests::truth::{same_storage, unless_collected};
 use smtt_tests::witness;
 use xtask::daemon::Daemon;
 
@@ -157,16 +157,7 @@ fn address_ranges_hold_the_blocks() -> Result<()> {
         ranges_hold_the_pattern(&daemon, &run, "off-heap", false)?,
         4
     );
-    // The collector may move on-heap bytes between the answer and our reading of them; not five times in a row.
-    let mut tries = 0;
-    let on_heap = loop {
-        tries += 1;
-        match ranges_hold_the_pattern(&daemon, &run, "serialised", true) {
-            Err(error) if tries < 5 => println!("again, the collector may have run: {error:#}"),
-            result => break result?,
-        }
-        std::thread::sleep(std::time::Duration::from_secs(1));
-    };
+    let on_heap = unless_collected(|| ranges_hold_the_pattern(&daemon, &run, "serialised", true))?;
     assert_eq!(on_heap, 4);
     run.finish(&["cached", "unpersisted", "evicted", "end"])?;
     drop(daemon);
