@@ -267,13 +267,21 @@ pub fn same_storage(daemon: &Daemon, submitted: &Submitted) -> Result<BTreeMap<S
 /// # Errors
 /// When they do not.
 pub fn same_faults(what: &str, pair: &Pair) -> Result<()> {
+    same_faults_within(what, pair, FAULT_TOLERANCE)
+}
+
+/// The same with another share of the kernel's count by which they may differ.
+///
+/// # Errors
+/// When they differ by more.
+pub fn same_faults_within(what: &str, pair: &Pair, tolerance: f64) -> Result<()> {
     let (kernel, smtt) = (pair.kernel, pair.smtt);
     let difference = kernel.abs_diff(smtt).saturating_sub(pair.idle) as f64 / kernel.max(1) as f64;
     println!(
         "{what}: the kernel counted {kernel} faults, SMTT {smtt}: {:.3} % apart",
         100.0 * difference
     );
-    if difference > FAULT_TOLERANCE {
+    if difference > tolerance {
         bail!("{what}: the kernel counted {kernel} faults, SMTT {smtt}: {pair:?}");
     }
     Ok(())

@@ -6,12 +6,15 @@ use smtt_tests::faults::{at_rest, between};
 use smtt_tests::json::sum;
 use smtt_tests::lab::SparkLab;
 use smtt_tests::skip::skip;
-use smtt_tests::truth::{same_faults, same_stages, same_storage, same_tasks};
+use smtt_tests::truth::{same_faults_within, same_stages, same_storage, same_tasks};
 use xtask::places::Jdk;
 use xtask::spark::Application;
 
 /// Page faults of an executor between the two gates, at least.
 const FAULTS_MIN: u64 = 2_000;
+/// Share by which both sides' counts may differ. The job is short: of its 12,000 faults those that enter the kernel's
+/// handler a second time are 0.5 %; `faults.rs` compares ten times as many.
+const TOLERANCE: f64 = 0.02;
 
 fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
     let daemon = lab.daemon()?;
@@ -28,7 +31,7 @@ fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
             pair.kernel > FAULTS_MIN,
             "executor {executor}: too few faults to compare: {pair:?}"
         );
-        same_faults(&format!("executor {executor}"), pair)?;
+        same_faults_within(&format!("executor {executor}"), pair, TOLERANCE)?;
     }
     let cached = same_storage(&daemon, &run.submitted)?;
     assert!(cached.contains_key("links"), "{cached:?}");
