@@ -20,13 +20,13 @@ pub const PAGE_RANK_RESULT: &str =
 /// When set-up has not been done.
 pub fn storage(lab: &SparkLab) -> Result<Application> {
     Ok(
-        Application::java(&lab.places, LOCAL_CLUSTER, "Storage", &["4"])?
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Storage", &["4"])?
             // The pattern is to be seen in memory; Spark 4.3 compresses serialised blocks unless told otherwise.
             .conf("spark.rdd.compress", "false")
             // So little room that the large RDD pushes others out.
             .conf("spark.memory.fraction", "0.25")
             .conf("spark.memory.offHeap.enabled", "true")
             .conf("spark.memory.offHeap.size", "128m")
-            .with_marker(&lab.places),
+            .with_marker(&lab.paths),
     )
 }

@@ -62,7 +62,7 @@ pub struct Subject<'lab> {
 pub fn start<'lab>(lab: &'lab SparkLab, java_options: &[&str]) -> Result<Subject<'lab>> {
     let trace = lab.folder().join("trace");
     let daemon = lab.daemon_with(&tracing(&trace, ""))?;
-    let mut application = Application::java(&lab.places, "local[2]", "Addresses", &[])?;
+    let mut application = Application::java(&lab.paths, "local[2]", "Addresses", &[])?;
     for (key, value) in [
         // The pattern is to be seen in memory.
         ("spark.rdd.compress", "false"),
@@ -81,7 +81,7 @@ pub fn start<'lab>(lab: &'lab SparkLab, java_options: &[&str]) -> Result<Subject
     for option in java_options {
         application = application.java_option(option);
     }
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("cached")?;
     let start = Instant::now();
     let pid = loop {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use smtt_common::event::marker::LIBRARY_NAME;
 use tempfile::TempDir;
-use xtask::places::{DEMO_SPARK, Jdk, Places};
+use xtask::paths::{DEMO_SPARK, Jdk, Paths};
 use xtask::process::{Running, wait_for};
 use xtask::spark::{JAVA_OPTIONS, finished};
 
@@ -76,12 +76,12 @@ struct Java {
 }
 
 impl Java {
-    fn find(places: &Places) -> Result<Self> {
+    fn find(paths: &Paths) -> Result<Self> {
         let Some(root) = variable("SMTT_JAVA_ROOT").map(PathBuf::from) else {
             return Ok(Self {
                 root: None,
                 program: Jdk::main()?.tool("java"),
-                jars: places.spark_home(DEMO_SPARK)?.join("jars"),
+                jars: paths.spark_home(DEMO_SPARK)?.join("jars"),
             });
         };
         let inside = PathBuf::from("usr/lib/jvm");
@@ -143,18 +143,15 @@ impl Prepared {
     /// # Errors
     /// When set-up has not been done.
     pub fn new() -> Result<Self> {
-        let places = Places::find()?;
-        let java = Java::find(&places)?;
+        let paths = Paths::find()?;
+        let java = Java::find(&paths)?;
         let folder = tempfile::Builder::new()
             .prefix("smtt-test-")
             .tempdir()
             .context("cannot make a folder for the test")?;
         let prepared = Self { java, folder };
         fs::create_dir(prepared.at("gates"))?;
-        for from in [
-            places.marker().join("smtt-marker.jar"),
-            places.fixture_jar(),
-        ] {
+        for from in [paths.marker().join("smtt-marker.jar"), paths.fixture_jar()] {
             prepared.add(&from)?;
         }
         Ok(prepared)
@@ -166,7 +163,7 @@ impl Prepared {
     /// # Errors
     /// When set-up has not been done.
     pub fn with_library(&self) -> Result<PathBuf> {
-        self.add(&Places::find()?.marker().join(LIBRARY_NAME))?;
+        self.add(&Paths::find()?.marker().join(LIBRARY_NAME))?;
         Ok(self.at(LIBRARY_NAME))
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::{Jdk, Places};
+use xtask::paths::{Jdk, Paths};
 use xtask::process::wait_for;
 use xtask::spark::{Application, Spark, Submitted};
 
@@ -26,7 +26,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub struct SparkLab {
     /// Where things lie.
-    pub places: Places,
+    pub paths: Paths,
     /// The Spark under test.
     pub spark: Spark,
     folder: Option<TempDir>,
@@ -51,15 +51,15 @@ impl SparkLab {
     pub fn on(version: &str, jdk: &Jdk) -> Result<Self> {
         // A test that failed while it had the turn leaves nothing behind that matters to the next.
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let places = Places::find()?;
+        let paths = Paths::find()?;
         let folder = tempfile::Builder::new()
             .prefix("smtt-test-")
             .tempdir()
             .context("cannot make a folder for the test")?;
         let path = folder.path().to_path_buf();
-        let spark = Spark::new(&places, version, jdk, &path.join("spark"))?;
+        let spark = Spark::new(&paths, version, jdk, &path.join("spark"))?;
         Ok(Self {
-            places,
+            paths,
             spark,
             folder: Some(folder),
             path,
@@ -81,7 +81,7 @@ impl SparkLab {
     /// # Errors
     /// When it does not get ready.
     pub fn daemon_with(&self, options: &Options) -> Result<LabDaemon<'_>> {
-        let daemon = Daemon::start(&self.places, &programs()?, &self.path, options)?;
+        let daemon = Daemon::start(&self.paths, &programs()?, &self.path, options)?;
         Ok(LabDaemon { daemon, _lab: self })
     }
 

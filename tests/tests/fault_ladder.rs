@@ -16,7 +16,7 @@ use smtt_common::counter::FaultCounters;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
 use smtt_tests::skip::{leave_out, must_have, skip};
-use xtask::places::Places;
+use xtask::paths::Paths;
 
 /// The RDD that is read and the RDD that is written.
 const READ_RDD: u32 = 7;
@@ -132,7 +132,7 @@ fn every_rung_counts_the_same() {
 
 #[test]
 fn pads_are_hit_as_often_as_they_are_called() {
-    let library = Places::find()
+    let library = Paths::find()
         .expect("a home folder")
         .marker()
         .join(LIBRARY_NAME);

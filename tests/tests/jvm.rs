@@ -18,7 +18,7 @@ use smtt_tests::jvm::{
 };
 use smtt_tests::lab::programs;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::Places;
+use xtask::paths::Paths;
 use xtask::process::{hint, wait_for};
 
 /// The daemon's figures come with its tick, and an executor that nobody announced with its scan.
@@ -82,8 +82,8 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
         without_library: true,
         ..Options::default()
     };
-    let (places, folder) = (Places::find()?, prepared.at("daemon"));
-    let daemon = Daemon::start(&places, &programs()?, &folder, &options)?;
+    let (paths, folder) = (Paths::find()?, prepared.at("daemon"));
+    let daemon = Daemon::start(&paths, &programs()?, &folder, &options)?;
     let mut application = prepared.start(&CACHED_SCAN, None)?;
     application.reach("begin")?;
     let begin = executor(&daemon, application.pid())?;

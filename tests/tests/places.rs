@@ -18,7 +18,7 @@ use smtt_tests::lab::programs;
 use smtt_tests::node;
 use smtt_tests::skip::{must_have, skip};
 use xtask::daemon::{Daemon, Options};
-use xtask::places::Places;
+use xtask::paths::Paths;
 use xtask::process::{hint, wait_for};
 
 /// The daemon's figures come with its tick, where every instruction is emulated.
@@ -204,8 +204,8 @@ fn start() -> Result<Scene> {
         without_library: true,
         ..Options::default()
     };
-    let (places, folder) = (Places::find()?, prepared.at("daemon"));
-    let daemon = Daemon::start(&places, &programs()?, &folder, &options)?;
+    let (paths, folder) = (Paths::find()?, prepared.at("daemon"));
+    let daemon = Daemon::start(&paths, &programs()?, &folder, &options)?;
     let begin = std::time::Instant::now();
     let mut application = prepared.start(&CACHED_PLACES, Some(HOME))?;
     application.reach("cached")?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use smtt_daemon::trace::folder::look;
-use xtask::places::{DEMO_SPARK, Places};
+use xtask::paths::{DEMO_SPARK, Paths};
 use xtask::process::output;
 
 /// How often the writer is killed.
@@ -71,7 +71,7 @@ fn a_writer_that_is_killed_leaves_only_files_that_open() -> Result<()> {
         child.wait()?;
         left_over += look(&folder)?.1.len();
     }
-    let python = Places::find()?.spark_env(DEMO_SPARK).join("bin/python");
+    let python = Paths::find()?.spark_env(DEMO_SPARK).join("bin/python");
     let checked = output(Command::new(python).args(["-c", CHECK]).arg(&folder))?;
     println!(
         "files and records: {}; the kills left {left_over} unfinished files",

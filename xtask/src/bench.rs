@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::daemon::{Daemon, Options};
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::process::{run, wait_for};
 use crate::setup::setup;
 use crate::spark::Spark;
@@ -43,15 +43,15 @@ const RESIDENT_MIB: f64 = 64.0;
 ///
 /// # Errors
 /// When a benchmark cannot be run. A target that is missed is printed, not an error.
-pub fn bench(places: &Places, only: &[String]) -> Result<()> {
+pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading eBPF programs needs root: run it as root");
     }
-    setup(places, &[DEMO_SPARK])?;
+    setup(paths, &[DEMO_SPARK])?;
     let mut steps = Steps::new(2);
-    experiment::fixture_step(places, &mut steps)?;
-    steps.always("release build", places.logs().join("build.log"), |step| {
+    experiment::fixture_step(paths, &mut steps)?;
+    steps.always("release build", paths.logs().join("build.log"), |step| {
         let mut cargo = Command::new("cargo");
         cargo.args([
             "build",
@@ -62,9 +62,9 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
             "smtt-tests",
             "--bins",
         ]);
-        step.run(cargo.current_dir(&places.root), BUILD_LIMIT)
+        step.run(cargo.current_dir(&paths.root), BUILD_LIMIT)
     })?;
-    let folder = places.target.join("bench");
+    let folder = paths.target.join("bench");
     if folder.exists() {
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -73,37 +73,37 @@ pub fn bench(places: &Places, only: &[String]) -> Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|chosen| chosen == name);
     println!();
     if wanted("switch") {
-        switch(places, &folder)?;
+        switch(paths, &folder)?;
     }
     if wanted("fault") {
-        fault::fault(places, &folder.join("fault"))?;
+        fault::fault(paths, &folder.join("fault"))?;
     }
     if wanted("pages") {
-        pages::pages(places, &folder.join("pages"))?;
+        pages::pages(paths, &folder.join("pages"))?;
     }
     if wanted("idle") {
-        idle(places, &folder.join("idle"))?;
+        idle(paths, &folder.join("idle"))?;
     }
     if wanted("trace") {
-        trace::trace(places, &folder.join("trace"))?;
+        trace::trace(paths, &folder.join("trace"))?;
     }
     if wanted("access") {
-        access::access(places, &folder.join("access"))?;
+        access::access(paths, &folder.join("access"))?;
     }
     if wanted("job") {
-        job::traced(places, &folder.join("job"))?;
+        job::traced(paths, &folder.join("job"))?;
     }
     if wanted("everything") {
-        job::everything(places, &folder.join("everything"))?;
+        job::everything(paths, &folder.join("everything"))?;
     }
     if wanted("sample") {
-        sample::sample(places, &folder.join("sample"))?;
+        sample::sample(paths, &folder.join("sample"))?;
     }
     if wanted("walks") {
-        job::sampled(places, &folder.join("walks"))?;
+        job::sampled(paths, &folder.join("walks"))?;
     }
     if wanted("workloads") {
-        job::workloads(places, &folder.join("workloads"))?;
+        job::workloads(paths, &folder.join("workloads"))?;
     }
     Ok(())
 }
@@ -144,16 +144,16 @@ fn report(what: &str, value: f64, unit: &str, target: f64, detail: &str) {
     println!("{what:32} {value:9.3} {unit:6} at most {target} {unit}: {verdict}  ({detail})");
 }
 
-fn switch(places: &Places, folder: &Path) -> Result<()> {
+fn switch(paths: &Paths, folder: &Path) -> Result<()> {
     let jdk = Jdk::main()?;
     let log = folder.join("switch.log");
-    let jar = places.marker().join("smtt-marker.jar");
+    let jar = paths.marker().join("smtt-marker.jar");
     let mut java = Command::new(jdk.tool("java"));
     java.arg("-cp")
         .arg(format!(
             "{}:{}",
             jar.display(),
-            places.fixture_jar().display()
+            paths.fixture_jar().display()
         ))
         .arg("io.smtt.fixture.SwitchBench");
     run(
@@ -182,16 +182,16 @@ fn switch(places: &Places, folder: &Path) -> Result<()> {
 }
 
 /// CPU and memory of the daemon while two executors hold blocks and wait.
-fn idle(places: &Places, folder: &Path) -> Result<()> {
+fn idle(paths: &Paths, folder: &Path) -> Result<()> {
     let options = Options {
         toml: tracing(folder),
         ..Options::default()
     };
-    let daemon = Daemon::start(places, &places.target.join("release"), folder, &options)?;
-    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
+    let daemon = Daemon::start(paths, &paths.target.join("release"), folder, &options)?;
+    let spark = Spark::new(paths, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
     let gates = gates(folder, "gates", &["begin", "cached"])?;
-    let mut submitted = demo::application(places, false)?
-        .with_marker(places)
+    let mut submitted = demo::application(paths, false)?
+        .with_marker(paths)
         .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
         .submit(&spark, "spark")?;
     reach(&mut submitted.running, &gates.join("end.reached"))?;

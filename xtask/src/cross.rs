@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use smtt_common::event::marker::LIBRARY_NAME;
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::output;
 use crate::step::Steps;
 use crate::vm::{Apt, Processor, unpacked};
@@ -26,17 +26,12 @@ pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 ///
 /// # Errors
 /// When there is no compiler for it, or the build fails.
-pub fn build(
-    places: &Places,
-    processor: Processor,
-    package: &str,
-    binary: &str,
-) -> Result<PathBuf> {
-    let (mut command, folder) = command(places, processor, "build")?;
+pub fn build(paths: &Paths, processor: Processor, package: &str, binary: &str) -> Result<PathBuf> {
+    let (mut command, folder) = command(paths, processor, "build")?;
     command
         .args(["--release", "--package", package, "--bin", binary])
-        .current_dir(&places.root);
-    let log = places
+        .current_dir(&paths.root);
+    let log = paths
         .target
         .join("log")
         .join(format!("build-{binary}-{}.log", processor.debian()));
@@ -49,26 +44,26 @@ pub fn build(
 ///
 /// # Errors
 /// When there is no compiler for it, or the build fails.
-pub fn marker_library(places: &Places, processor: Processor) -> Result<PathBuf> {
+pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     let (mut command, target) = match processor {
         Processor::X86 => {
             let mut command = cargo();
             command.arg("build");
-            (command, places.target.clone())
+            (command, paths.target.clone())
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(places, "build")?;
+            let mut command = foreign_cargo(paths, "build")?;
             command.args(["-Z", "build-std=core", "--target", TARGET]);
             // Apart from the programs, which have more of the library: neither build is to undo the other.
-            (command, places.target.join("foreign-library"))
+            (command, paths.target.join("foreign-library"))
         }
     };
     command
         .args(["--package", "smtt-marker-native", "--profile", "marker"])
         .arg("--target-dir")
         .arg(&target)
-        .current_dir(&places.root);
-    let log = places
+        .current_dir(&paths.root);
+    let log = paths
         .target
         .join(format!("log/build-marker-{}.log", processor.debian()));
     let title = format!("the marker's library for {}", processor.debian());
@@ -84,13 +79,13 @@ pub fn marker_library(places: &Places, processor: Processor) -> Result<PathBuf> 
 ///
 /// # Errors
 /// When they cannot be fetched.
-pub fn library_folders(places: &Places, processor: Processor) -> Result<Vec<PathBuf>> {
+pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBuf>> {
     Ok(match processor {
         Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
             .iter()
             .map(PathBuf::from)
             .collect(),
-        Processor::Riscv => vec![linker(places)?.join("usr/riscv64-linux-gnu/lib")],
+        Processor::Riscv => vec![linker(paths)?.join("usr/riscv64-linux-gnu/lib")],
     })
 }
 
@@ -98,16 +93,16 @@ pub fn library_folders(places: &Places, processor: Processor) -> Result<Vec<Path
 ///
 /// # Errors
 /// When there is no compiler for it.
-pub fn command(places: &Places, processor: Processor, verb: &str) -> Result<(Command, PathBuf)> {
+pub fn command(paths: &Paths, processor: Processor, verb: &str) -> Result<(Command, PathBuf)> {
     match processor {
         Processor::X86 => {
             let mut command = cargo();
-            command.args([verb, "--target-dir"]).arg(&places.target);
-            Ok((command, places.target.join("release")))
+            command.args([verb, "--target-dir"]).arg(&paths.target);
+            Ok((command, paths.target.join("release")))
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(places, verb)?;
-            let target = places.target.join("foreign");
+            let mut command = foreign_cargo(paths, verb)?;
+            let target = paths.target.join("foreign");
             let library = [
                 "-Z",
                 "build-std=std,panic_abort,test",
@@ -139,8 +134,8 @@ fn cargo() -> Command {
 }
 
 /// `cargo VERB` with a compiler that can build the standard library, and a linker for the foreign processor.
-fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
-    let linker = linker(places)?;
+fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
+    let linker = linker(paths)?;
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
     if nightly_with_source() {
@@ -150,7 +145,7 @@ fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
             .args(["-n", "19", "rustup", "run", "nightly", "cargo"])
             .stdin(Stdio::null());
     } else {
-        let debian = places.cache.join("rust-web/usr");
+        let debian = paths.cache.join("rust-web/usr");
         if !debian.join("bin/rustc").is_file() {
             bail!("no compiler with the standard library's source: run `cargo xtask setup`");
         }
@@ -180,7 +175,7 @@ fn foreign_cargo(places: &Places, verb: &str) -> Result<Command> {
 }
 
 /// Assembler, linker and C library. Asked for by each build, prepared and told once.
-fn linker(places: &Places) -> Result<PathBuf> {
+fn linker(paths: &Paths) -> Result<PathBuf> {
     static PREPARED: OnceLock<PathBuf> = OnceLock::new();
     if let Some(folder) = PREPARED.get() {
         return Ok(folder.clone());
@@ -188,13 +183,13 @@ fn linker(places: &Places) -> Result<PathBuf> {
     let mut steps = Steps::new(1);
     let title = "linker for riscv64 (45 MB to fetch, 180 MB unpacked)";
     let folder = unpacked(
-        places,
+        paths,
         &mut steps,
         "linker-riscv64",
         "bookworm",
         title,
         |step, folder| {
-            let apt = Apt::open(places, step, "amd64")?;
+            let apt = Apt::open(paths, step, "amd64")?;
             let packages = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
             apt.unpack_with_dependencies(step, "bookworm", &packages, folder)
         },

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::http;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::{Running, free_port, wait_for};
 
 /// How long loading the kernel side and the first scan may take.
@@ -48,12 +48,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When it does not get ready, with the end of its log.
-    pub fn start(
-        places: &Places,
-        programs: &Path,
-        folder: &Path,
-        options: &Options,
-    ) -> Result<Self> {
+    pub fn start(paths: &Paths, programs: &Path, folder: &Path, options: &Options) -> Result<Self> {
         let program = programs.join("smtt-daemon");
         let ctl = programs.join("smtt-ctl");
         for path in [&program, &ctl] {
@@ -72,7 +67,7 @@ impl Daemon {
         } else {
             format!(
                 "{:?}",
-                places
+                paths
                     .marker()
                     .join("libsmtt_marker.so")
                     .display()

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, Options};
-use crate::places::{Jdk, Places};
+use crate::paths::{Jdk, Paths};
 use crate::process::{check_interrupt, on_terminal, show};
 use crate::setup::setup;
 use crate::spark::{Application, Spark, Submitted};
@@ -29,25 +29,25 @@ const MASTER: &str = "local-cluster[2,1,1024]";
 ///
 /// # Errors
 /// When a part fails; everything that was started is stopped.
-pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
+pub fn demo(paths: &Paths, version: &str, python: bool) -> Result<()> {
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading eBPF programs needs root: run it as root");
     }
-    setup(places, &[version])?;
+    setup(paths, &[version])?;
     Steps::new(1).always(
         "release build of smtt-daemon and smtt-ctl",
-        places.logs().join("build.log"),
+        paths.logs().join("build.log"),
         |step| {
             let mut cargo = Command::new("cargo");
             cargo
                 .args(["build", "--release", "--package", "smtt-daemon"])
-                .current_dir(&places.root);
+                .current_dir(&paths.root);
             step.run(&mut cargo, BUILD_LIMIT)
         },
     )?;
 
-    let folder = places.target.join("demo");
+    let folder = paths.target.join("demo");
     if folder.exists() {
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -55,8 +55,8 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
     let gates = folder.join("gates");
     fs::create_dir_all(&gates)?;
     let daemon = Daemon::start(
-        places,
-        &places.target.join("release"),
+        paths,
+        &paths.target.join("release"),
         &folder,
         &Options::default(),
     )?;
@@ -67,8 +67,8 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
     );
     println!("{}", probes(&daemon)?);
 
-    let spark = Spark::new(places, version, &Jdk::main()?, &folder.join("spark"))?;
-    let application = application(places, python)?;
+    let spark = Spark::new(paths, version, &Jdk::main()?, &folder.join("spark"))?;
+    let application = application(paths, python)?;
     let language = if python { "Python" } else { "Java" };
     println!(
         "Spark {version}: PageRank in {language} on {MASTER}, web interface on http://127.0.0.1:{}\n",
@@ -79,7 +79,7 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
         fs::write(gates.join(format!("{gate}.go")), "")?;
     }
     let mut submitted = application
-        .with_marker(places)
+        .with_marker(paths)
         .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
         .submit(&spark, "spark")?;
     watch(&daemon, &mut submitted, &gates.join("end.reached"))?;
@@ -92,7 +92,7 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
     );
     println!(
         "kept: {0}/report.html (open it in a browser), {0}/metrics.txt, {0}/report.json, {0}/daemon.log, {0}/spark/spark.log",
-        shown(places, &folder)
+        shown(paths, &folder)
     );
     Ok(())
 }
@@ -101,12 +101,12 @@ pub fn demo(places: &Places, version: &str, python: bool) -> Result<()> {
 ///
 /// # Errors
 /// When set-up has not been done.
-pub fn application(places: &Places, python: bool) -> Result<Application> {
+pub fn application(paths: &Paths, python: bool) -> Result<Application> {
     if python {
-        Application::python(places, MASTER, "pagerank.py", &["60000", "10", "4", "4"])
+        Application::python(paths, MASTER, "pagerank.py", &["60000", "10", "4", "4"])
     } else {
         Application::java(
-            places,
+            paths,
             MASTER,
             "PageRank",
             &["400000", "10", "6", "4", "MEMORY_ONLY_SER"],
@@ -267,8 +267,8 @@ fn keep(daemon: &Daemon, application: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn shown(places: &Places, path: &Path) -> String {
-    path.strip_prefix(&places.root)
+fn shown(paths: &Paths, path: &Path) -> String {
+    path.strip_prefix(&paths.root)
         .unwrap_or(path)
         .display()
         .to_string()

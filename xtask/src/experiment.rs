@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::daemon::{Daemon, Options};
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::process::check_interrupt;
 use crate::setup::setup;
 use crate::spark::Spark;
@@ -71,24 +71,24 @@ pub fn names() -> [&'static str; 8] {
 ///
 /// # Errors
 /// When a part cannot be set up, or, at the end, when a workload failed.
-pub fn experiment(places: &Places, plan: &Plan) -> Result<()> {
+pub fn experiment(paths: &Paths, plan: &Plan) -> Result<()> {
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading eBPF programs needs root: run it as root");
     }
-    setup(places, &[DEMO_SPARK])?;
+    setup(paths, &[DEMO_SPARK])?;
     let mut steps = Steps::new(2);
-    fixture_step(places, &mut steps)?;
+    fixture_step(paths, &mut steps)?;
     steps.always(
         "release build of smtt-daemon and smtt-ctl",
-        places.logs().join("build.log"),
+        paths.logs().join("build.log"),
         |step| {
             let mut cargo = Command::new("cargo");
             cargo.args(["build", "--release", "--package", "smtt-daemon"]);
-            step.run(cargo.current_dir(&places.root), BUILD_LIMIT)
+            step.run(cargo.current_dir(&paths.root), BUILD_LIMIT)
         },
     )?;
-    let folder = places.target.join("experiment");
+    let folder = paths.target.join("experiment");
     if folder.exists() {
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -96,8 +96,8 @@ pub fn experiment(places: &Places, plan: &Plan) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let jdk = Jdk::main()?;
     let daemon = Daemon::start(
-        places,
-        &places.target.join("release"),
+        paths,
+        &paths.target.join("release"),
         &folder,
         &Options::default(),
     )?;
@@ -111,18 +111,18 @@ pub fn experiment(places: &Places, plan: &Plan) -> Result<()> {
     };
     for workers in [1, 2] {
         if plan.workers.is_none_or(|only| only == workers) {
-            on(places, plan, workers, &jdk, &daemon, &folder, &mut results)?;
+            on(paths, plan, workers, &jdk, &daemon, &folder, &mut results)?;
         }
     }
     results.seconds = start.elapsed().as_secs_f64();
     let complete = plan.workload.is_none() && plan.workers.is_none();
     let out = if complete {
-        places.root.join("docs")
+        paths.root.join("docs")
     } else {
         folder
     };
     println!("\n{}", results.write(&out)?);
-    let shown = out.strip_prefix(&places.root).unwrap_or(&out);
+    let shown = out.strip_prefix(&paths.root).unwrap_or(&out);
     println!("written: {}/EXPERIMENT.md", shown.display());
     if !results.failures.is_empty() {
         bail!(
@@ -136,7 +136,7 @@ pub fn experiment(places: &Places, plan: &Plan) -> Result<()> {
 
 /// All workloads of the plan on one cluster.
 fn on(
-    places: &Places,
+    paths: &Paths,
     plan: &Plan,
     workers: usize,
     jdk: &Jdk,
@@ -145,7 +145,7 @@ fn on(
     results: &mut Results,
 ) -> Result<()> {
     let folder = folder.join(format!("workers-{workers}"));
-    let spark = Spark::new(places, DEMO_SPARK, jdk, &folder.join("spark"))?;
+    let spark = Spark::new(paths, DEMO_SPARK, jdk, &folder.join("spark"))?;
     let cluster = spark.standalone(workers, CORES / workers, WORKER_MIB)?;
     println!("\n{workers} worker(s), scale {}", plan.scale);
     for workload in names() {
@@ -159,7 +159,7 @@ fn on(
             master: &cluster.url,
             folder: &folder,
         };
-        match run::run(places, &spark, daemon, &job) {
+        match run::run(paths, &spark, daemon, &job) {
             Ok(outcome) => {
                 println!("{}", line(&outcome));
                 results.outcomes.push(outcome);

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::places::Jdk;
+use crate::paths::Jdk;
 
 /// The environment variable with the features that must be there, separated by commas.
 pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::places::{Jdk, Places};
+use crate::paths::{Jdk, Paths};
 use crate::step::Step;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -16,10 +16,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 /// When the compiler finds an error.
-pub fn build(places: &Places, jars: &Path, step: &mut Step) -> Result<()> {
+pub fn build(paths: &Paths, jars: &Path, step: &mut Step) -> Result<()> {
     let jdk = Jdk::main()?;
-    let sources = places.root.join("tests/fixture/java");
-    let jar = places.fixture_jar();
+    let sources = paths.root.join("tests/fixture/java");
+    let jar = paths.fixture_jar();
     let classes = jar.with_file_name("classes");
     if classes.exists() {
         fs::remove_dir_all(&classes)

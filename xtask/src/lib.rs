@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`places`] | the checkout, the cache, the JDKs |
+//! | [`paths`] | the checkout, the cache, the JDKs |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
 //! | [`step`] | set-up steps: told, skipped when done before, shown while they run |
 //! | [`setup`] | everything a fresh machine needs |
@@ -31,7 +31,7 @@ pub mod features;
 pub mod fixture;
 pub mod http;
 pub mod marker;
-pub mod places;
+pub mod paths;
 pub mod process;
 pub mod setup;
 pub mod spark;

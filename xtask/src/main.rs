@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::places::{DEMO_SPARK, Places, SPARK_VERSIONS};
+use xtask::paths::{DEMO_SPARK, Paths, SPARK_VERSIONS};
 use xtask::{bench, demo, experiment, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
@@ -85,13 +85,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let places = Places::find()?;
+    let paths = Paths::find()?;
     process::catch_interrupt()?;
     match &arguments.command {
         Task::Setup { spark } => {
             let chosen: Vec<&str> = spark.iter().map(String::as_str).collect();
             setup::setup(
-                &places,
+                &paths,
                 if chosen.is_empty() {
                     &SPARK_VERSIONS
                 } else {
@@ -99,16 +99,16 @@ fn run(arguments: &Arguments) -> Result<()> {
                 },
             )
         }
-        Task::Demo { spark, python } => demo::demo(&places, spark, *python),
-        Task::Test { stages } => stages::test(&places, stages),
-        Task::Vm { machine } => vm::test(&places, machine.as_deref()),
-        Task::Bench { names } => bench::bench(&places, names),
+        Task::Demo { spark, python } => demo::demo(&paths, spark, *python),
+        Task::Test { stages } => stages::test(&paths, stages),
+        Task::Vm { machine } => vm::test(&paths, machine.as_deref()),
+        Task::Bench { names } => bench::bench(&paths, names),
         Task::Experiment {
             scale,
             workload,
             workers,
         } => experiment::experiment(
-            &places,
+            &paths,
             &experiment::Plan {
                 scale: *scale,
                 workload: workload.clone(),
@@ -118,13 +118,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         Task::Marker { jars, out } => {
             let jars = jars
                 .clone()
-                .map_or_else(|| setup::compile_jars(&places), Ok)?;
-            marker::build(
-                &places.root,
-                &jars,
-                out.as_ref().unwrap_or(&places.marker()),
-            )
+                .map_or_else(|| setup::compile_jars(&paths), Ok)?;
+            marker::build(&paths.root, &jars, out.as_ref().unwrap_or(&paths.marker()))
         }
-        Task::Tidy => tidy::tidy(&places),
+        Task::Tidy => tidy::tidy(&paths),
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
-use crate::places::Jdk;
+use crate::paths::Jdk;
 
 /// File name of the agent's jar.
 pub const JAR_NAME: &str = "smtt-marker.jar";

@@ -1,6 +1,6 @@
 //! Everything that a fresh Debian machine with Rust and root needs, step by step.
 //!
-//! Nothing but Debian packages goes into the system; the rest lies in the cache (see [`Places`]), so that a
+//! Nothing but Debian packages goes into the system; the rest lies in the cache (see [`Paths`]), so that a
 //! second checkout finds it done.
 
 mod debian;
@@ -13,45 +13,45 @@ use anyhow::{Context, Result};
 
 use crate::fixture;
 use crate::marker;
-use crate::places::{COMPILE_SPARK, DEMO_SPARK, Places};
+use crate::paths::{COMPILE_SPARK, DEMO_SPARK, Paths};
 use crate::step::{Stamp, Steps, fingerprint};
 
 /// Prepares what running Spark `versions` with the marker and building the daemon need.
 ///
 /// # Errors
 /// When a step fails; the message says what to do.
-pub fn setup(places: &Places, versions: &[&str]) -> Result<()> {
-    fs::create_dir_all(places.logs()).with_context(|| {
+pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
+    fs::create_dir_all(paths.logs()).with_context(|| {
         format!(
             "cannot make the cache {}: set SMTT_CACHE to a folder that you may write to",
-            places.cache.display()
+            paths.cache.display()
         )
     })?;
     // Two set-ups at once would write the same files; the second one waits, and then finds everything done.
-    let lock = File::create(places.cache.join(".lock"))?;
+    let lock = File::create(paths.cache.join(".lock"))?;
     if lock.try_lock().is_err() {
         println!(
             "another set-up is running in {}; waiting for it",
-            places.cache.display()
+            paths.cache.display()
         );
         lock.lock()?;
     }
     println!(
         "set-up in {} (set SMTT_CACHE for another place)",
-        places.cache.display()
+        paths.cache.display()
     );
     let mut steps = Steps::new(5 + versions.len() + usize::from(versions.contains(&DEMO_SPARK)));
-    debian::packages(places, &mut steps)?;
-    toolchain::kernel_side(places, &mut steps)?;
-    toolchain::bpf_linker(places, &mut steps)?;
+    debian::packages(paths, &mut steps)?;
+    toolchain::kernel_side(paths, &mut steps)?;
+    toolchain::bpf_linker(paths, &mut steps)?;
     for version in versions {
-        spark::environment(places, &mut steps, version)?;
+        spark::environment(paths, &mut steps, version)?;
     }
     if versions.contains(&DEMO_SPARK) {
-        spark::reader(places, &mut steps, DEMO_SPARK)?;
+        spark::reader(paths, &mut steps, DEMO_SPARK)?;
     }
-    marker_step(places, &mut steps)?;
-    fixture_step(places, &mut steps)
+    marker_step(paths, &mut steps)?;
+    fixture_step(paths, &mut steps)
 }
 
 /// Installs what emulated machines are made with. What they are made of, [`crate::vm`] fetches itself, once: 700 MB
@@ -59,8 +59,8 @@ pub fn setup(places: &Places, versions: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// When something is missing and cannot be installed.
-pub fn for_machines(places: &Places) -> Result<()> {
-    debian::for_machines(places, &mut Steps::new(1))
+pub fn for_machines(paths: &Paths) -> Result<()> {
+    debian::for_machines(paths, &mut Steps::new(1))
 }
 
 /// The jars that Java code is compiled against: the oldest supported Spark where it is set up, because the
@@ -68,10 +68,10 @@ pub fn for_machines(places: &Places) -> Result<()> {
 ///
 /// # Errors
 /// When no Spark is set up.
-pub fn compile_jars(places: &Places) -> Result<std::path::PathBuf> {
-    let home = places
+pub fn compile_jars(paths: &Paths) -> Result<std::path::PathBuf> {
+    let home = paths
         .spark_home(COMPILE_SPARK)
-        .or_else(|_| places.spark_home(DEMO_SPARK))?;
+        .or_else(|_| paths.spark_home(DEMO_SPARK))?;
     Ok(home.join("jars"))
 }
 
@@ -79,12 +79,12 @@ pub fn compile_jars(places: &Places) -> Result<std::path::PathBuf> {
 ///
 /// # Errors
 /// When Spark is not set up, or the compiler finds an error.
-pub fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
-    let out = places.marker();
+pub fn marker_step(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let out = paths.marker();
     let inputs = fingerprint(&[
-        &places.root.join("smtt-marker"),
-        &places.root.join("smtt-common/src"),
-        &places.root.join("xtask/src/marker.rs"),
+        &paths.root.join("smtt-marker"),
+        &paths.root.join("smtt-common/src"),
+        &paths.root.join("xtask/src/marker.rs"),
     ])?;
     let stamp = Stamp::new(out.join("stamp"), inputs);
     let done = || {
@@ -94,12 +94,12 @@ pub fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
     };
     steps.step(
         "marker: jar and native library",
-        places.logs().join("marker.log"),
+        paths.logs().join("marker.log"),
         "mend what the compiler says below",
         done,
         |_| {
             stamp.remove()?;
-            marker::build(&places.root, &compile_jars(places)?, &out)?;
+            marker::build(&paths.root, &compile_jars(paths)?, &out)?;
             stamp.write()
         },
     )
@@ -109,21 +109,21 @@ pub fn marker_step(places: &Places, steps: &mut Steps) -> Result<()> {
 ///
 /// # Errors
 /// When Spark is not set up, or the compiler finds an error.
-pub fn fixture_step(places: &Places, steps: &mut Steps) -> Result<()> {
-    let sources = places.root.join("tests/fixture/java");
+pub fn fixture_step(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let sources = paths.root.join("tests/fixture/java");
     let stamp = Stamp::new(
-        places.target.join("fixture/stamp"),
+        paths.target.join("fixture/stamp"),
         fingerprint(&[&sources])?,
     );
-    let done = || stamp.valid() && places.fixture_jar().is_file();
+    let done = || stamp.valid() && paths.fixture_jar().is_file();
     steps.step(
         "Spark applications of demo and tests",
-        places.logs().join("fixture.log"),
+        paths.logs().join("fixture.log"),
         "mend what the compiler says below",
         done,
         |step| {
             stamp.remove()?;
-            fixture::build(places, &compile_jars(places)?, step)?;
+            fixture::build(paths, &compile_jars(paths)?, step)?;
             stamp.write()
         },
     )

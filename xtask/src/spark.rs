@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::http;
-use crate::places::{Jdk, Places};
+use crate::paths::{Jdk, Paths};
 use crate::process::{Running, free_port, wait_for};
 
 /// How long Spark may take to come up on a busy machine.
@@ -49,8 +49,8 @@ impl Spark {
     ///
     /// # Errors
     /// When that version is not set up.
-    pub fn new(places: &Places, version: &str, jdk: &Jdk, scratch: &Path) -> Result<Self> {
-        let distribution = places.spark_home(version)?;
+    pub fn new(paths: &Paths, version: &str, jdk: &Jdk, scratch: &Path) -> Result<Self> {
+        let distribution = paths.spark_home(version)?;
         // Workers write into SPARK_HOME/work; a home of links keeps that out of the cache.
         let home = scratch.join("spark-home");
         if !home.exists() {
@@ -68,7 +68,7 @@ impl Spark {
             version: version.to_owned(),
             java_home: jdk.home.clone(),
             home,
-            python: places.spark_env(version).join("bin/python"),
+            python: paths.spark_env(version).join("bin/python"),
             scratch: scratch.to_path_buf(),
         })
     }
@@ -102,11 +102,11 @@ impl Spark {
     ///
     /// # Errors
     /// When it fails.
-    pub fn helper(&self, places: &Places, class: &str, arguments: &[&str]) -> Result<String> {
+    pub fn helper(&self, paths: &Paths, class: &str, arguments: &[&str]) -> Result<String> {
         let mut java = Command::new(self.java_home.join("bin/java"));
         java.arg("-cp").arg(format!(
             "{}:{}/jars/*",
-            places.fixture_jar().display(),
+            paths.fixture_jar().display(),
             self.home.display()
         ));
         java.arg(format!("io.smtt.fixture.{class}")).args(arguments);
@@ -214,8 +214,8 @@ impl Application {
     ///
     /// # Errors
     /// When the machine has no free port.
-    pub fn java(places: &Places, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
-        let jar = places.fixture_jar();
+    pub fn java(paths: &Paths, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
+        let jar = paths.fixture_jar();
         if !jar.is_file() {
             bail!("{} is not built: run `cargo xtask setup`", jar.display());
         }
@@ -232,8 +232,8 @@ impl Application {
     ///
     /// # Errors
     /// When it is not built, or the machine has no free port.
-    pub fn scala(places: &Places, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
-        let jar = places.scala_jar();
+    pub fn scala(paths: &Paths, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
+        let jar = paths.scala_jar();
         if !jar.is_file() {
             bail!(
                 "{} is not built: run `cargo xtask experiment`",
@@ -242,7 +242,7 @@ impl Application {
         }
         let mut program = vec![
             OsString::from("--jars"),
-            places.fixture_jar().into(),
+            paths.fixture_jar().into(),
             "--class".into(),
             format!("io.smtt.fixture.{class}").into(),
             jar.into(),
@@ -255,9 +255,9 @@ impl Application {
     ///
     /// # Errors
     /// When the machine has no free port.
-    pub fn python(places: &Places, master: &str, file: &str, arguments: &[&str]) -> Result<Self> {
+    pub fn python(paths: &Paths, master: &str, file: &str, arguments: &[&str]) -> Result<Self> {
         let mut program = vec![
-            places
+            paths
                 .root
                 .join("tests/fixture/python")
                 .join(file)
@@ -312,8 +312,8 @@ impl Application {
 
     /// The two settings of an administrator that load the marker into every executor, as README.md gives them.
     #[must_use]
-    pub fn with_marker(self, places: &Places) -> Self {
-        let folder = places.marker();
+    pub fn with_marker(self, paths: &Paths) -> Self {
+        let folder = paths.marker();
         self.with_marker_at(&folder.join("smtt-marker.jar"), "")
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::features;
-use crate::places::{Places, SPARK_VERSIONS};
+use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::check_interrupt;
 use crate::setup::setup;
 use crate::stages::output::{Output, Tally};
@@ -136,7 +136,7 @@ struct Said {
 ///
 /// # Errors
 /// When anything failed.
-pub fn test(places: &Places, only: &[String]) -> Result<()> {
+pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     if chosen
@@ -151,7 +151,7 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
             );
         }
     }
-    setup(places, &SPARK_VERSIONS)?;
+    setup(paths, &SPARK_VERSIONS)?;
     let must_have = features::of_this_machine().join(",");
     println!("{}={must_have}", features::MUST_HAVE);
     let mut total = Tally::default();
@@ -163,7 +163,7 @@ pub fn test(places: &Places, only: &[String]) -> Result<()> {
         let mut error = None;
         for arguments in stage.commands {
             let left = stage.limit.saturating_sub(start.elapsed());
-            if let Err(problem) = run(places, arguments, &must_have, left, &mut said) {
+            if let Err(problem) = run(paths, arguments, &must_have, left, &mut said) {
                 check_interrupt()?;
                 error = Some(problem);
                 break;
@@ -215,7 +215,7 @@ fn slowest(mut tests: Vec<(Duration, String)>) -> String {
 
 /// Runs cargo, shows its output as it comes and takes in what it says.
 fn run(
-    places: &Places,
+    paths: &Paths,
     arguments: &[&str],
     must_have: &str,
     limit: Duration,
@@ -224,7 +224,7 @@ fn run(
     let mut command = Command::new("cargo");
     command
         .args(arguments)
-        .current_dir(&places.root)
+        .current_dir(&paths.root)
         // An error that a test returns says what it has to say; a backtrace would bury it.
         .env("RUST_LIB_BACKTRACE", "0")
         .env(features::MUST_HAVE, must_have)

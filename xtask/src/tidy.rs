@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::output;
 
 /// Lines that a source file may have, without its tests.
@@ -24,10 +24,10 @@ const MARKERS: [&str; 5] = [
 ///
 /// # Errors
 /// When something is left that a person must mend.
-pub fn tidy(places: &Places) -> Result<()> {
-    cargo(places, &["fmt", "--all"], &[])?;
+pub fn tidy(paths: &Paths) -> Result<()> {
+    cargo(paths, &["fmt", "--all"], &[])?;
     cargo(
-        places,
+        paths,
         &[
             "clippy",
             "--workspace",
@@ -41,11 +41,11 @@ pub fn tidy(places: &Places) -> Result<()> {
     )?;
     // The tests that compare generated files write them when they are told to.
     cargo(
-        places,
+        paths,
         &["test", "--quiet", "-p", "smtt-daemon", "generated"],
         &[("SMTT_BLESS", "1")],
     )?;
-    let findings = check(&places.root)?;
+    let findings = check(&paths.root)?;
     if !findings.is_empty() {
         bail!(
             "{} things to mend:\n  {}",
@@ -57,12 +57,12 @@ pub fn tidy(places: &Places) -> Result<()> {
     Ok(())
 }
 
-fn cargo(places: &Places, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+fn cargo(paths: &Paths, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("cargo {}", arguments.join(" "));
     let status = Command::new("cargo")
         .args(arguments)
         .envs(environment.iter().copied())
-        .current_dir(&places.root)
+        .current_dir(&paths.root)
         .status()?;
     if !status.success() {
         bail!("cargo {} failed", arguments[0]);
@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn the_repository_keeps_its_rules() {
-        let places = Places::find().expect("finds the checkout");
-        let findings = check(&places.root).expect("reads the repository");
+        let paths = Paths::find().expect("finds the checkout");
+        let findings = check(&paths.root).expect("reads the repository");
         assert!(
             findings.is_empty(),
             "{} findings:\n{}",

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::cross;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::setup;
 
 pub use apt::Apt;
@@ -62,31 +62,31 @@ pub fn names() -> Vec<&'static str> {
 ///
 /// # Errors
 /// When a machine cannot be prepared or does not boot, or something that it must have is broken.
-pub fn test(places: &Places, name: Option<&str>) -> Result<()> {
-    setup::for_machines(places)?;
+pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
+    setup::for_machines(paths)?;
     let mut total = matrix::Totals::default();
     let mut times = Vec::new();
     for guest in Guest::named(name)? {
         let mut timed = |stage, since: Instant| times.push((guest.name, stage, since.elapsed()));
         let since = Instant::now();
-        let prepared = prepare(places, guest)?;
+        let prepared = prepare(paths, guest)?;
         timed("prepare", since);
 
         let since = Instant::now();
-        let probe = cross::build(places, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
-        let tests = kernel_tests::build(places, guest)?;
+        let probe = cross::build(paths, guest.processor, "smtt-vmprobe", "smtt-vmprobe")?;
+        let tests = kernel_tests::build(paths, guest)?;
         timed("build", since);
 
         let since = Instant::now();
         let disk = guest
             .jvm
-            .then(|| disk(places, guest.processor))
+            .then(|| disk(paths, guest.processor))
             .transpose()?;
         timed("disk", since);
 
         let since = Instant::now();
         let content = Content { probe, tests, disk };
-        total.add(&probe_guest(places, guest, &prepared, content)?);
+        total.add(&probe_guest(paths, guest, &prepared, content)?);
         timed("boot and probe", since);
     }
     println!();
@@ -110,7 +110,7 @@ struct Content {
 
 /// Boots one guest and prints its rows of the matrix.
 fn probe_guest(
-    places: &Places,
+    paths: &Paths,
     guest: &Guest,
     prepared: &Prepared,
     content: Content,
@@ -127,7 +127,7 @@ fn probe_guest(
     }
     script += "exit $failed";
     // In the target folder: another checkout may run the same machine at the same time.
-    let log = places
+    let log = paths
         .target
         .join("log")
         .join(format!("vm-console-{}.log", guest.name));

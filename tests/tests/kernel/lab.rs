@@ -21,7 +21,7 @@ use smtt_daemon::probes::{
 use smtt_daemon::source::{Record, SourceCounters, next_batch};
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
-use xtask::places::Places;
+use xtask::paths::Paths;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -120,7 +120,7 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
 
 /// The marker's native library.
 pub fn library() -> Result<PathBuf> {
-    let path = Places::find()?
+    let path = Paths::find()?
         .marker()
         .join(smtt_common::event::marker::LIBRARY_NAME);
     ensure!(

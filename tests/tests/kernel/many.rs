@@ -9,7 +9,7 @@ use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
-use xtask::places::Places;
+use xtask::paths::Paths;
 
 use crate::lab::Workload;
 
@@ -47,7 +47,7 @@ fn a_hundred_thousand_blocks_have_their_true_size_in_bounded_memory() -> Result<
         toml: "[probe.marker]\nfacts_per_second = 10000000\n".to_owned(),
         ..Options::default()
     };
-    let daemon = Daemon::start(&Places::find()?, &programs()?, folder.path(), &options)?;
+    let daemon = Daemon::start(&Paths::find()?, &programs()?, folder.path(), &options)?;
     let rounds = [format!("rounds={ROUNDS}"), format!("per_round={PER_ROUND}")];
     let mut workload = Workload::start("blocks", &[&rounds[0], &rounds[1]])?;
     let pid = workload.pid().to_string();

@@ -11,7 +11,7 @@ use smtt_tests::heap::{LIMIT, MARK_BYTES, Ranges, SAMPLED, Subject, Told, start}
 use smtt_tests::json::{number, text};
 use smtt_tests::lab::SparkLab;
 use smtt_tests::skip::skip;
-use xtask::places::{DEMO_SPARK, Jdk};
+use xtask::paths::{DEMO_SPARK, Jdk};
 use xtask::process::wait_for;
 
 /// Everything is found where it is said to be; a collection moves some of it, and it is found again.

@@ -63,9 +63,9 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let application =
-        Application::java(&lab.places, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
             .conf("spark.rdd.compress", "false")
-            .with_marker(&lab.places);
+            .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -152,15 +152,11 @@ fn huge_pages() -> Result<String> {
 /// advice and the share of its bytes on small pages.
 fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
-    let application = Application::java(
-        &lab.places,
-        LOCAL_CLUSTER,
-        "Unread",
-        &["4", &size, "0", "1"],
-    )?
-    .conf("spark.rdd.compress", "false")
-    .conf("spark.executor.extraJavaOptions", options)
-    .with_marker(&lab.places);
+    let application =
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", &size, "0", "1"])?
+            .conf("spark.rdd.compress", "false")
+            .conf("spark.executor.extraJavaOptions", options)
+            .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -279,9 +275,9 @@ fn figure(finding: &Value, what: &str) -> Result<u64> {
 
 /// Shuffles with so large a part of the heap for Spark's memory; returns what Spark and what the daemon say.
 fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
         .conf("spark.memory.fraction", fraction)
-        .with_marker(&lab.places);
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("shuffled")?;
     let id = run.submitted.application_id()?;
@@ -391,7 +387,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
     std::fs::create_dir(&events)?;
     // One executor: what comes back comes back to where it was. It has 289 MiB for blocks.
     let job = ["8", "192", "3"];
-    let application = Application::java(&lab.places, "local-cluster[1,1,1024]", "Evicting", &job)?
+    let application = Application::java(&lab.paths, "local-cluster[1,1,1024]", "Evicting", &job)?
         .conf("spark.rdd.compress", "false")
         .conf("spark.memory.fraction", "0.4")
         .conf("spark.memory.offHeap.enabled", "true")
@@ -404,7 +400,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         .conf("spark.eventLog.rolling.enabled", "false")
         .conf("spark.eventLog.compress", "false")
         .conf("spark.eventLog.logBlockUpdates.enabled", "true")
-        .with_marker(&lab.places);
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;

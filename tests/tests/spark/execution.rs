@@ -33,12 +33,12 @@ struct SparkTask {
 
 fn application(lab: &SparkLab, records: &str) -> Result<Application> {
     Ok(
-        Application::java(&lab.places, LOCAL_CLUSTER, "Execution", &[records])?
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Execution", &[records])?
             // More than one page, and grants, from few records.
             .conf("spark.buffer.pageSize", "256k")
             .conf("spark.shuffle.spill.initialMemoryThreshold", "65536")
             .conf("spark.shuffle.spill.batchSize", "1000")
-            .with_marker(&lab.places),
+            .with_marker(&lab.paths),
     )
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use smtt_tests::lab::SparkLab;
 use xtask::experiment::run::{self, Job};
 use xtask::experiment::{CORES, WORKER_MIB, fixture_step, names};
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::step::Steps;
 
 /// Workers of the cluster.
@@ -22,7 +22,7 @@ const WORKLOADS: [(&str, usize, &str); 4] = [
 #[test]
 fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result<()> {
     let lab = SparkLab::new(DEMO_SPARK)?;
-    fixture_step(&lab.places, &mut Steps::new(1))?;
+    fixture_step(&lab.paths, &mut Steps::new(1))?;
     let daemon = lab.daemon()?;
     let cluster = lab.spark.standalone(WORKERS, CORES / WORKERS, WORKER_MIB)?;
     for (workload, rdds, says) in WORKLOADS {
@@ -34,7 +34,7 @@ fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result
             master: &cluster.url,
             folder: lab.folder(),
         };
-        let outcome = run::run(&lab.places, &lab.spark, &daemon, &job)
+        let outcome = run::run(&lab.paths, &lab.spark, &daemon, &job)
             .with_context(|| format!("{workload} on {WORKERS} workers"))?;
         println!("{outcome:?}");
         ensure!(

@@ -9,7 +9,7 @@ use xtask::spark::Application;
 
 /// Its name tells it apart from whatever else runs on the machine.
 fn application(lab: &SparkLab) -> Result<Application> {
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
     Ok(application.conf("spark.app.name", &lab.folder().display().to_string()))
 }
 
@@ -80,7 +80,7 @@ fn without_the_marker() -> Result<()> {
 #[test]
 fn without_a_daemon() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
-    let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.places))?;
+    let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.paths))?;
     assert_eq!(submitted.result(LIMIT)?, PAGE_RANK_RESULT);
     let logs = executor_logs(&lab)?;
     assert!(
@@ -95,7 +95,7 @@ fn without_a_daemon() -> Result<()> {
 fn the_daemon_is_killed_in_the_middle() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let mut daemon = lab.daemon()?;
-    let mut run = lab.run(application(&lab)?.with_marker(&lab.places))?;
+    let mut run = lab.run(application(&lab)?.with_marker(&lab.paths))?;
     run.open("begin")?;
     run.reach("cached")?;
     wait_for("both executors are known", LIMIT, || {
@@ -115,7 +115,7 @@ fn the_daemon_is_killed_in_the_middle() -> Result<()> {
 fn without_the_native_library() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
+    let jar = lab.paths.marker().join("smtt-marker.jar");
     let marked = application(&lab)?.with_marker_at(&jar, "library=/nonexistent/libsmtt_marker.so");
     assert_eq!(lab.run_through(&marked)?.result(LIMIT)?, PAGE_RANK_RESULT);
     assert!(!traced(&lab, &daemon)?);
@@ -135,7 +135,7 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
     let patched = lab.folder().join("patched");
     let patched_path = patched.display().to_string();
     lab.spark.helper(
-        &lab.places,
+        &lab.paths,
         "RenameMethod",
         &[
             "org.apache.spark.storage.memory.MemoryStore",
@@ -144,7 +144,7 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
         ],
     )?;
     let marked = application(&lab)?
-        .with_marker(&lab.places)
+        .with_marker(&lab.paths)
         .conf("spark.executor.extraClassPath", &patched_path);
     let mut run = lab.run(marked)?;
     run.open("begin")?;

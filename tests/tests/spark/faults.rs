@@ -16,12 +16,12 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let application = Application::java(
-        &lab.places,
+        &lab.paths,
         LOCAL_CLUSTER,
         "PageRank",
         &["150000", "10", "4", "4", "MEMORY_ONLY_SER"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;
     assert_eq!(begin.len(), 2, "{begin:?}");

@@ -44,8 +44,8 @@ fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
 
 fn found(options: &Options) -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker(&lab.places);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("cached")?;
@@ -88,8 +88,8 @@ fn a_library_that_no_path_names_is_found_in_the_executors() -> Result<()> {
 fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     let lab = SparkLab::new("4.3.0")?;
     let mut daemon = lab.daemon()?;
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker(&lab.places);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("cached")?;
@@ -110,7 +110,7 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let mut run = lab.run(Application::java(
-        &lab.places,
+        &lab.paths,
         LOCAL_CLUSTER,
         "PageRank",
         &PAGE_RANK,
@@ -118,7 +118,7 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
     run.open("begin")?;
     run.reach("cached")?;
     let jar = lab
-        .places
+        .paths
         .marker()
         .join("smtt-marker.jar")
         .display()
@@ -131,7 +131,7 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
     assert_eq!(executors.len(), 2, "{executors:?}");
     for pid in executors {
         lab.spark
-            .helper(&lab.places, "Attach", &[&pid.to_string(), &jar])?;
+            .helper(&lab.paths, "Attach", &[&pid.to_string(), &jar])?;
     }
     run.open("cached")?;
     run.reach("end")?;

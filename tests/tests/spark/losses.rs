@@ -8,7 +8,7 @@ use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 use smtt_tests::lab::{Run, SparkLab};
 use smtt_tests::records::{ACCESSES, Kinds, sum, told, tracing, written};
 use xtask::daemon::Daemon;
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
 
 /// How long the last records may take to their segment, whose time is one second.
@@ -71,8 +71,8 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
              [probe.marker]\nfacts_per_second = {FACTS_PER_SECOND}\n"
         ),
     ))?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+    let jar = lab.paths.marker().join("smtt-marker.jar");
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.open("begin")?;

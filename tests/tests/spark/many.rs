@@ -10,7 +10,7 @@ use smtt_tests::records::tracing;
 use smtt_tests::truth::same_storage;
 use smtt_tests::witness;
 use xtask::daemon::Daemon;
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
 
 const PARTITIONS: u64 = 20_000;
@@ -60,8 +60,8 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     let mut daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let job = [PARTITIONS.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "ManyPartitions", &job)?
-        .with_marker(&lab.places);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "ManyPartitions", &job)?
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("cached")?;
     let bytes = healed(&daemon, &run)?;

@@ -7,7 +7,7 @@ use smtt_tests::json::sum;
 use smtt_tests::lab::SparkLab;
 use smtt_tests::skip::skip;
 use smtt_tests::truth::{same_faults_within, same_stages, same_storage, same_tasks};
-use xtask::places::Jdk;
+use xtask::paths::Jdk;
 use xtask::spark::Application;
 
 /// Page faults of an executor between the two gates, at least.
@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 0.02;
 fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
     let daemon = lab.daemon()?;
     let application =
-        Application::java(&lab.places, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.places);
+        Application::java(&lab.paths, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;

@@ -46,12 +46,12 @@ fn page_rank(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
     let application = Application::python(
-        &lab.places,
+        &lab.paths,
         LOCAL_CLUSTER,
         "pagerank.py",
         &["20000", "10", "2", "4"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;
     let (workers_begin, tagged_begin) = (workers(&daemon, &run)?, tagged(&daemon, &run)?);

@@ -13,7 +13,7 @@ use smtt_tests::records::{COUNT, Kinds, parse, sum, told, tracing, written};
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::daemon::Daemon;
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
@@ -225,10 +225,10 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
         &folder,
         "[probe.marker]\nfacts_per_second = 10000000\n",
     ))?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
+    let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = [FEW.to_string(), MANY.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "Accesses", &job)?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Accesses", &job)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.reach("few")?;
@@ -283,7 +283,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
         came_after >= 4 * FEW && written_after >= came_after,
         "the disk is back: {came_after} accesses came, {written_after} were written"
     );
-    let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
+    let python = lab.paths.spark_env(DEMO_SPARK).join("bin/python");
     let counted = output(
         Command::new(python)
             .args(["-c", COUNT])

@@ -11,7 +11,7 @@ fn every_outcome(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
     let application =
-        Application::java(&lab.places, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.places);
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("end")?;

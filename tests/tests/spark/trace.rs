@@ -14,7 +14,7 @@ use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK};
 use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::records::{COUNT, Kinds, parse, tracing, whole_lines, word};
 use xtask::daemon::Daemon;
-use xtask::places::DEMO_SPARK;
+use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
@@ -191,8 +191,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     std::fs::create_dir(&logs)?;
     let daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let live = Live::start(&daemon, &lab.folder().join("live.json"))?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+    let jar = lab.paths.marker().join("smtt-marker.jar");
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     let id = {
@@ -217,7 +217,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     live.agrees(&id, || trace(&["--json"]))?;
 
     // As it is while the daemon goes on writing.
-    let python = lab.places.spark_env(DEMO_SPARK).join("bin/python");
+    let python = lab.paths.spark_env(DEMO_SPARK).join("bin/python");
     let counted = output(
         Command::new(&python)
             .args(["-c", COUNT])
@@ -280,10 +280,10 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let told = block_of_many_ranges(&elsewhere, &id)?;
     let of_application = folder.join(format!("application_id={id}"));
     std::fs::rename(told, of_application.join("host=elsewhere"))?;
-    let script = lab.places.root.join("docs/examples/trace_report.py");
+    let script = lab.paths.root.join("docs/examples/trace_report.py");
     // The same folder, from which this application's records do not go away any more.
     let report = Application::python(
-        &lab.places,
+        &lab.paths,
         "local[1]",
         &script.display().to_string(),
         &[&folder.display().to_string(), &id],
@@ -319,14 +319,14 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
     let logs = lab.folder().join("told");
     std::fs::create_dir(&logs)?;
     let daemon = lab.daemon_with(&tracing(&folder, ""))?;
-    let jar = lab.places.marker().join("smtt-marker.jar");
+    let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = [
         PARTITIONS.to_string(),
         "300000".to_owned(),
         READS.to_string(),
     ];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
-    let application = Application::java(&lab.places, LOCAL_CLUSTER, "KnownReads", &job)?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "KnownReads", &job)?
         // A task reads where its partition lies: a block that is fetched from elsewhere is no read of this memory.
         .conf("spark.locality.wait", "300s")
         .conf("spark.memory.offHeap.enabled", "true")

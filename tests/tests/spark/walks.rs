@@ -62,7 +62,7 @@ impl Sampling {
             .map(|(role, _, period)| (*role, *period))
             .collect();
         let mut probes = Probes::load(&settings)?;
-        probes.attach_library(&lab.places.marker().join(LIBRARY_NAME))?;
+        probes.attach_library(&lab.paths.marker().join(LIBRARY_NAME))?;
         let mut ring = probes.take_ring()?;
         let drain = Box::new(move || {
             let counters = SourceCounters::default();
@@ -218,12 +218,12 @@ fn as_spark_measured(
 /// The job, and the stages that it runs before its gate `begin`.
 fn start(lab: &SparkLab) -> Result<(Run, Vec<u64>)> {
     let application = Application::java(
-        &lab.places,
+        &lab.paths,
         LOCAL_CLUSTER,
         "PageRank",
         &["100000", "10", "4", "4", "MEMORY_ONLY_SER"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.places))?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
     // Their tasks load the marker's own classes: that comes before any context.
     let warm_up = complete(&run)?

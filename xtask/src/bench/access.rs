@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{RUN_LIMIT, least, median, most, report};
 use crate::daemon::{Daemon, Options};
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::spark::{Application, Spark};
 
 /// Runs of each setting, in turns.
@@ -58,15 +58,15 @@ type Figures = [f64; STEPS.len()];
 ///
 /// # Errors
 /// When Spark or the daemon does not run.
-pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
+pub(super) fn access(paths: &Paths, folder: &Path) -> Result<()> {
     alone()?;
-    let spark = Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
+    let spark = Spark::new(paths, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
     let mut number = 0;
     let mut run = |marker: bool| -> Result<Figures> {
         number += 1;
-        let mut application = Application::java(places, "local[1]", "AccessBench", &[])?;
+        let mut application = Application::java(paths, "local[1]", "AccessBench", &[])?;
         if marker {
-            application = application.with_marker(places);
+            application = application.with_marker(paths);
         }
         let mut submitted = application.submit(&spark, &format!("spark-{number}"))?;
         figures(&submitted.result(RUN_LIMIT)?)
@@ -80,8 +80,8 @@ pub(super) fn access(places: &Places, folder: &Path) -> Result<()> {
         let without = run(false)?;
         let alone = run(true)?;
         let daemon = Daemon::start(
-            places,
-            &places.target.join("release"),
+            paths,
+            &paths.target.join("release"),
             &folder.join(format!("daemon-{round}")),
             &Options {
                 toml: ALL_FACTS.to_owned(),

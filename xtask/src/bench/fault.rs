@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// Fresh pages that one run writes.
 const FAULTS: u64 = 150_000;
@@ -21,19 +21,19 @@ const ATTRIBUTED_RATIO: f64 = 1.10;
 const STRANGER_RATIO: f64 = 1.02;
 
 /// Measures in turns, and prints the median ratios.
-pub fn fault(places: &Places, folder: &Path) -> Result<()> {
+pub fn fault(paths: &Paths, folder: &Path) -> Result<()> {
     let (mut untraced, mut stranger, mut attributed) = (Vec::new(), Vec::new(), Vec::new());
     // The first round warms up and counts for nothing.
     for round in 0..=ROUNDS {
-        let alone = run(places, "yes")?;
+        let alone = run(paths, "yes")?;
         let mut daemon = Daemon::start(
-            places,
-            &places.target.join("release"),
+            paths,
+            &paths.target.join("release"),
             folder,
             &Options::default(),
         )?;
-        let beside = run(places, "no")?;
-        let traced = run(places, "yes")?;
+        let beside = run(paths, "no")?;
+        let traced = run(paths, "yes")?;
         daemon.stop();
         if round > 0 {
             untraced.push(alone);
@@ -67,9 +67,9 @@ pub fn fault(places: &Places, folder: &Path) -> Result<()> {
 }
 
 /// CPU nanoseconds per fault of one run.
-fn run(places: &Places, describe: &str) -> Result<f64> {
+fn run(paths: &Paths, describe: &str) -> Result<f64> {
     let figures = workload(
-        places,
+        paths,
         &[
             "faults",
             "threads=1",
@@ -85,9 +85,9 @@ fn run(places: &Places, describe: &str) -> Result<f64> {
 }
 
 /// Runs a scenario of the native workload, and gives what it says of itself.
-pub fn workload(places: &Places, arguments: &[&str]) -> Result<Value> {
-    let mut child = Command::new(places.target.join("release/workload"))
-        .arg(places.marker().join("libsmtt_marker.so"))
+pub fn workload(paths: &Paths, arguments: &[&str]) -> Result<Value> {
+    let mut child = Command::new(paths.target.join("release/workload"))
+        .arg(paths.marker().join("libsmtt_marker.so"))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -10,7 +10,7 @@ use super::report;
 use super::sample::CLOCK;
 use super::trace::RECORD_BYTES;
 use crate::daemon::Options;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::spark::Application;
 use crate::{demo, experiment};
 
@@ -28,35 +28,35 @@ const TRACED_RATIO: f64 = 1.02;
 const SAMPLED_RATIO: f64 = 1.01;
 
 /// With and without marker and daemon.
-pub(super) fn traced(places: &Places, folder: &Path) -> Result<()> {
-    page_rank(places, folder, &Some(Options::default()), &None)?
+pub(super) fn traced(paths: &Paths, folder: &Path) -> Result<()> {
+    page_rank(paths, folder, &Some(Options::default()), &None)?
         .report("PageRank, traced / untraced", TRACED_RATIO);
     Ok(())
 }
 
 /// With everything that can be switched on, against nothing at all.
-pub(super) fn everything(places: &Places, folder: &Path) -> Result<()> {
-    page_rank(places, folder, &all(folder), &None)?
+pub(super) fn everything(paths: &Paths, folder: &Path) -> Result<()> {
+    page_rank(paths, folder, &all(folder), &None)?
         .report("PageRank, everything on / off", TRACED_RATIO);
     Ok(())
 }
 
 /// Both traced, one of them sampled by the clock: no other event comes as regularly, and every machine has it.
-pub(super) fn sampled(places: &Places, folder: &Path) -> Result<()> {
+pub(super) fn sampled(paths: &Paths, folder: &Path) -> Result<()> {
     let with = |pmu: &str| {
         Some(Options {
             toml: format!("[pmu]\n{pmu}\n"),
             ..Options::default()
         })
     };
-    page_rank(places, folder, &with(CLOCK), &with("enabled = false"))?
+    page_rank(paths, folder, &with(CLOCK), &with("enabled = false"))?
         .report("PageRank, sampled / traced", SAMPLED_RATIO);
     Ok(())
 }
 
 /// Everything on against off in the eight workloads of the paper, and what their trace records take on the disk.
-pub(super) fn workloads(places: &Places, folder: &Path) -> Result<()> {
-    let mut pairs = Pairs::new(places, folder)?;
+pub(super) fn workloads(paths: &Paths, folder: &Path) -> Result<()> {
+    let mut pairs = Pairs::new(paths, folder)?;
     let mut together = Ratios::default();
     let (mut records, mut bytes) = (0, 0);
     for workload in experiment::names() {
@@ -64,15 +64,13 @@ pub(super) fn workloads(places: &Places, folder: &Path) -> Result<()> {
         let with = all(&folder.join(workload));
         let job = || {
             let arguments = [workload, &SCALE.to_string(), "4"];
-            Ok(
-                Application::scala(places, MASTER, "Experiment", &arguments)?
-                    .conf("spark.sql.shuffle.partitions", "4"),
-            )
+            Ok(Application::scala(paths, MASTER, "Experiment", &arguments)?
+                .conf("spark.sql.shuffle.partitions", "4"))
         };
         let mut ratios = pairs.of(&job, PAIRS_OF_EACH, &with, &None)?;
         ratios.report(&format!("{workload}, everything on / off"), TRACED_RATIO);
         together.add(ratios);
-        let written = written(places, &folder.join(workload).join("trace"))?;
+        let written = written(paths, &folder.join(workload).join("trace"))?;
         println!(
             "    trace: {} records in {} files of {:.1} bytes per record",
             written.records,
@@ -93,9 +91,9 @@ pub(super) fn workloads(places: &Places, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn page_rank(places: &Places, folder: &Path, with: &Setting, without: &Setting) -> Result<Ratios> {
-    let job = || demo::application(places, false);
-    Pairs::new(places, folder)?.of(&job, PAIRS, with, without)
+fn page_rank(paths: &Paths, folder: &Path, with: &Setting, without: &Setting) -> Result<Ratios> {
+    let job = || demo::application(paths, false);
+    Pairs::new(paths, folder)?.of(&job, PAIRS, with, without)
 }
 
 /// Trace records below that folder, sampling by the clock, and the resolver, which is on by itself.
@@ -114,7 +112,7 @@ struct Written {
 }
 
 /// Adds up the finished files below the folder; their records are counted by reading them.
-fn written(places: &Places, folder: &Path) -> Result<Written> {
+fn written(paths: &Paths, folder: &Path) -> Result<Written> {
     let mut written = Written {
         records: 0,
         files: 0,
@@ -134,7 +132,7 @@ fn written(places: &Places, folder: &Path) -> Result<Written> {
             }
         }
     }
-    let output = std::process::Command::new(places.target.join("release/smtt-ctl"))
+    let output = std::process::Command::new(paths.target.join("release/smtt-ctl"))
         .args(["trace", "--json", "--folder"])
         .arg(folder)
         .stdin(Stdio::null())

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// Size in GiB of the block that the process tells.
 const LARGE_GIB: u64 = 12;
@@ -24,22 +24,22 @@ const P999_MS: f64 = 1.0;
 const CPU_MS: f64 = 2.1;
 
 /// Measures in turns, and prints the median differences.
-pub fn pages(places: &Places, folder: &Path) -> Result<()> {
+pub fn pages(paths: &Paths, folder: &Path) -> Result<()> {
     let mut added = Vec::new();
     let mut cpu = Vec::new();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
         let mut p999 = |resolve: &str, name: &str| -> Result<f64> {
             let mut daemon = Daemon::start(
-                places,
-                &places.target.join("release"),
+                paths,
+                &paths.target.join("release"),
                 &folder.join(format!("{name}-{round}")),
                 &Options {
                     toml: format!("[resolve]\n{resolve}\n"),
                     ..Options::default()
                 },
             )?;
-            let p999 = run(places)?;
+            let p999 = run(paths)?;
             if let Some(ms) = cpu_ms_per_second(&daemon.metrics()?) {
                 cpu.push(ms);
             }
@@ -90,9 +90,9 @@ fn cpu_ms_per_second(metrics: &str) -> Option<f64> {
 }
 
 /// Milliseconds of the slowest step of a thousand.
-fn run(places: &Places) -> Result<f64> {
-    let mut child = Command::new(places.target.join("release/workload"))
-        .arg(places.marker().join("libsmtt_marker.so"))
+fn run(paths: &Paths) -> Result<f64> {
+    let mut child = Command::new(paths.target.join("release/workload"))
+        .arg(paths.marker().join("libsmtt_marker.so"))
         .arg("latency")
         .args([format!("large={LARGE_GIB}"), format!("seconds={SECONDS}")])
         .stdin(Stdio::piped())

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use super::{RUN_LIMIT, gates, least, median, most, reach, report};
 use crate::daemon::{Daemon, Options};
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::spark::{Application, Spark};
 use crate::witness;
 
@@ -69,7 +69,7 @@ impl Ratios {
 
 /// Runs jobs in pairs.
 pub(super) struct Pairs<'a> {
-    places: &'a Places,
+    paths: &'a Paths,
     folder: PathBuf,
     spark: Spark,
     runs: usize,
@@ -80,11 +80,11 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// When Spark is not set up.
-    pub(super) fn new(places: &'a Places, folder: &Path) -> Result<Self> {
+    pub(super) fn new(paths: &'a Paths, folder: &Path) -> Result<Self> {
         Ok(Self {
-            places,
+            paths,
             folder: folder.to_owned(),
-            spark: Spark::new(places, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?,
+            spark: Spark::new(paths, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?,
             runs: 0,
         })
     }
@@ -132,8 +132,8 @@ impl<'a> Pairs<'a> {
             .as_ref()
             .map(|options| {
                 Daemon::start(
-                    self.places,
-                    &self.places.target.join("release"),
+                    self.paths,
+                    &self.paths.target.join("release"),
                     &self.folder.join(format!("daemon-{number}")),
                     options,
                 )
@@ -143,7 +143,7 @@ impl<'a> Pairs<'a> {
         let mut application =
             job()?.conf("spark.smtt.fixture.barrier", &gates.display().to_string());
         if setting.is_some() {
-            application = application.with_marker(self.places);
+            application = application.with_marker(self.paths);
         }
         let mut submitted = application.submit(&self.spark, &format!("spark-{number}"))?;
         reach(&mut submitted.running, &gates.join("begin.reached"))?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::fault::workload;
 use super::{median, report};
 use crate::daemon::{Daemon, Options};
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// The clock instead of the processor's cycles, so that the figure can be had on every machine.
 pub const CLOCK: &str = "events = { cycles = \"cpu-clock\" }";
@@ -26,11 +26,11 @@ const PERF_EVENT: &str = "prog_type:\t7";
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 /// Measures in turns, and prints the median of the differences.
-pub fn sample(places: &Places, folder: &Path) -> Result<()> {
+pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
     let daemon = |pmu: &str| {
         Daemon::start(
-            places,
-            &places.target.join("release"),
+            paths,
+            &paths.target.join("release"),
             folder,
             &Options {
                 toml: format!("[pmu]\n{pmu}\n"),
@@ -43,10 +43,10 @@ pub fn sample(places: &Places, folder: &Path) -> Result<()> {
     // The first pair warms up and counts for nothing.
     for pair in 0..=PAIRS {
         let mut idle = daemon("enabled = false")?;
-        let without = spin(places)?;
+        let without = spin(paths)?;
         idle.stop();
         let mut sampling = daemon(&often)?;
-        let with = spin(places)?;
+        let with = spin(paths)?;
         sampling.stop();
         if pair > 0 {
             let samples = with / PERIOD_NS as f64;
@@ -69,26 +69,26 @@ pub fn sample(places: &Places, folder: &Path) -> Result<()> {
         ),
     );
     let mut sampling = daemon(&often)?;
-    let program = program_ns(places, sampling.pid())?;
+    let program = program_ns(paths, sampling.pid())?;
     sampling.stop();
     println!("    of it the kernel side's program: {program:.0} ns");
     Ok(())
 }
 
 /// CPU nanoseconds of the loop.
-fn spin(places: &Places) -> Result<f64> {
-    workload(places, &["spin", &format!("rounds={ROUNDS_OF_LOOP}")])?["cpu_ns"]
+fn spin(paths: &Paths) -> Result<f64> {
+    workload(paths, &["spin", &format!("rounds={ROUNDS_OF_LOOP}")])?["cpu_ns"]
         .as_f64()
         .context("the workload does not tell its CPU time")
 }
 
 /// What the program takes, by the kernel's own statistics.
-fn program_ns(places: &Places, daemon: u32) -> Result<f64> {
+fn program_ns(paths: &Paths, daemon: u32) -> Result<f64> {
     let before =
         fs::read_to_string(STATISTICS).with_context(|| format!("cannot read {STATISTICS}"))?;
     fs::write(STATISTICS, "1").with_context(|| format!("cannot write {STATISTICS}"))?;
     let then = runs(daemon)?;
-    let spun = spin(places);
+    let spun = spin(paths);
     let now = runs(daemon)?;
     fs::write(STATISTICS, before.trim()).with_context(|| format!("cannot write {STATISTICS}"))?;
     spun?;

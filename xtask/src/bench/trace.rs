@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{RUN_LIMIT, report};
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::run;
 use crate::spark::result_line;
 
@@ -22,10 +22,10 @@ const RECORD_US: f64 = 5.0;
 ///
 /// # Errors
 /// When they cannot be written.
-pub(super) fn trace(places: &Places, folder: &Path) -> Result<()> {
+pub(super) fn trace(paths: &Paths, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let log = folder.join("writer.log");
-    let mut writer = Command::new(places.target.join("release/trace_writer"));
+    let mut writer = Command::new(paths.target.join("release/trace_writer"));
     writer.arg(folder.join("files")).arg(RECORDS.to_string());
     run("the writer of trace files", &mut writer, &log, RUN_LIMIT)?;
     let line = result_line(&log)?;

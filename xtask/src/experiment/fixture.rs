@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::step::{Stamp, Steps, fingerprint};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -15,22 +15,22 @@ const LIMIT: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 /// When that Spark or the Java fixture is not set up, or the compiler finds an error.
-pub fn step(places: &Places, steps: &mut Steps) -> Result<()> {
-    let sources = places.root.join("tests/fixture/scala");
+pub fn step(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let sources = paths.root.join("tests/fixture/scala");
     let stamp = Stamp::new(
-        places.target.join("fixture/scala-stamp"),
+        paths.target.join("fixture/scala-stamp"),
         fingerprint(&[&sources])?,
     );
-    let jar = places.scala_jar();
+    let jar = paths.scala_jar();
     let done = || stamp.valid() && jar.is_file();
     steps.step(
         "workloads of the experiment, in Scala",
-        places.logs().join("fixture-scala.log"),
+        paths.logs().join("fixture-scala.log"),
         "mend what the compiler says below",
         done,
         |step| {
             stamp.remove()?;
-            let jars = places.spark_home(DEMO_SPARK)?.join("jars").join("*");
+            let jars = paths.spark_home(DEMO_SPARK)?.join("jars").join("*");
             let mut files = Vec::new();
             for entry in fs::read_dir(&sources)
                 .with_context(|| format!("cannot list {}", sources.display()))?
@@ -46,7 +46,7 @@ pub fn step(places: &Places, steps: &mut Steps) -> Result<()> {
                 .arg(format!(
                     "{}:{}",
                     jars.display(),
-                    places.fixture_jar().display()
+                    paths.fixture_jar().display()
                 ))
                 .arg("-d")
                 .arg(&jar)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::CORES;
 use crate::daemon::Daemon;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::check_interrupt;
 use crate::spark::{Application, Spark, Submitted};
 use crate::witness;
@@ -118,11 +118,11 @@ impl Outcome {
 ///
 /// # Errors
 /// When it fails, takes too long, or its storage memory is not what Spark says.
-pub fn run(places: &Places, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<Outcome> {
+pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<Outcome> {
     let gates = job.folder.join(format!("gates-{}", job.workload));
     fs::create_dir_all(&gates)?;
     let application = Application::scala(
-        places,
+        paths,
         job.master,
         "Experiment",
         &[job.workload, &job.scale.to_string(), "4"],
@@ -131,7 +131,7 @@ pub fn run(places: &Places, spark: &Spark, daemon: &Daemon, job: &Job) -> Result
     .conf("spark.sql.shuffle.partitions", "4")
     .conf("spark.cores.max", &CORES.to_string())
     .conf("spark.executor.cores", &(CORES / job.workers).to_string())
-    .with_marker(places);
+    .with_marker(paths);
     let mut submitted = application.submit(spark, job.workload)?;
     let begin = Instant::now();
     wait(&mut submitted, &gates.join("begin.reached"), begin, || {

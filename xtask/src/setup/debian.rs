@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::places::{Jdk, Places};
+use crate::paths::{Jdk, Paths};
 use crate::step::{Step, Steps};
 
 /// What a package is needed for, and the question whether the machine has that already (from this package or
@@ -55,22 +55,22 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Step: what Java, Python and the linker need.
-pub(super) fn packages(places: &Places, steps: &mut Steps) -> Result<()> {
+pub(super) fn packages(paths: &Paths, steps: &mut Steps) -> Result<()> {
     let title = "Debian packages: JDK 17, Python venv, C linker";
     let remedy = "become root and run it again, or install openjdk-17-jdk-headless, python3-venv and gcc by hand";
-    needed(places, steps, &NEEDS, title, remedy)
+    needed(paths, steps, &NEEDS, title, remedy)
 }
 
 /// Step: what emulated machines are made with.
-pub(super) fn for_machines(places: &Places, steps: &mut Steps) -> Result<()> {
+pub(super) fn for_machines(paths: &Paths, steps: &mut Steps) -> Result<()> {
     let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs";
     let remedy =
         "become root and run it again, or install binutils, xz-utils and e2fsprogs by hand";
-    needed(places, steps, &MACHINES_NEED, title, remedy)
+    needed(paths, steps, &MACHINES_NEED, title, remedy)
 }
 
 fn needed(
-    places: &Places,
+    paths: &Paths,
     steps: &mut Steps,
     needs: &[Need],
     title: &str,
@@ -85,7 +85,7 @@ fn needed(
     };
     steps.step(
         title,
-        places.logs().join("apt.log"),
+        paths.logs().join("apt.log"),
         remedy,
         || missing().is_empty(),
         |step| install(step, &missing()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::output;
 use crate::step::{Stamp, Steps};
 
@@ -27,11 +27,11 @@ sys.exit(0 if pyspark.__version__ == found.version == sys.argv[1] else f'it is P
 ";
 
 /// Step: the environment of one Spark version.
-pub(super) fn environment(places: &Places, steps: &mut Steps, version: &str) -> Result<()> {
-    let folder = places.spark_env(version);
+pub(super) fn environment(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
+    let folder = paths.spark_env(version);
     let python = folder.join("bin/python");
     let stamp = Stamp::new(
-        places.cache.join(format!("stamp/spark-{version}")),
+        paths.cache.join(format!("stamp/spark-{version}")),
         format!("pyspark=={version}\n"),
     );
     // A complete environment without a stamp is taken over.
@@ -42,7 +42,7 @@ pub(super) fn environment(places: &Places, steps: &mut Steps, version: &str) -> 
     let remedy = "check that pip reaches its index (`python3 -m pip download pyspark --no-deps -d /tmp`), then run it again";
     steps.step(
         &title,
-        places.logs().join(format!("spark-{version}.log")),
+        paths.logs().join(format!("spark-{version}.log")),
         remedy,
         done,
         |step| {
@@ -74,13 +74,13 @@ pub(super) fn environment(places: &Places, steps: &mut Steps, version: &str) -> 
 const PYARROW: &str = "26.0.1";
 
 /// Step: PyArrow in the environment of one Spark version.
-pub(super) fn reader(places: &Places, steps: &mut Steps, version: &str) -> Result<()> {
-    let python = places.spark_env(version).join("bin/python");
+pub(super) fn reader(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
+    let python = paths.spark_env(version).join("bin/python");
     let check = format!("import pyarrow.dataset; assert pyarrow.__version__ == '{PYARROW}'");
     let done = || output(Command::new(&python).args(["-c", &check])).is_ok();
     steps.step(
         &format!("PyArrow {PYARROW}, a second reader of trace files"),
-        places.logs().join("pyarrow.log"),
+        paths.logs().join("pyarrow.log"),
         "check that pip reaches its index, then run it again",
         done,
         |step| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::debian;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::output;
 use crate::step::{Step, Steps};
 
@@ -39,8 +39,8 @@ const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Step: a compiler that can build `core` for eBPF.
-pub(super) fn kernel_side(places: &Places, steps: &mut Steps) -> Result<()> {
-    let log = places.logs().join("toolchain.log");
+pub(super) fn kernel_side(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let log = paths.logs().join("toolchain.log");
     if nightly_with_source() {
         return steps.step(
             "compiler for eBPF: rustup's nightly with rust-src",
@@ -50,7 +50,7 @@ pub(super) fn kernel_side(places: &Places, steps: &mut Steps) -> Result<()> {
             |_| Ok(()),
         );
     }
-    let folder = places.cache.join("rust-web");
+    let folder = paths.cache.join("rust-web");
     let title = "compiler for eBPF: Debian's Rust, unpacked into the cache";
     let remedy = "`rustup toolchain install nightly --component rust-src` does as well, where rustup can download";
     steps.step(
@@ -59,8 +59,8 @@ pub(super) fn kernel_side(places: &Places, steps: &mut Steps) -> Result<()> {
         remedy,
         || works(&folder),
         |step| {
-            let packages = places.cache.join("deb");
-            let unpacked = places.cache.join("rust-web.new");
+            let packages = paths.cache.join("deb");
+            let unpacked = paths.cache.join("rust-web.new");
             for path in [&packages, &unpacked, &folder] {
                 remove(path)?;
             }
@@ -138,8 +138,8 @@ fn works(folder: &Path) -> bool {
 }
 
 /// Step: the linker of eBPF objects.
-pub(super) fn bpf_linker(places: &Places, steps: &mut Steps) -> Result<()> {
-    let folder = places.cache.join("bpf-linker");
+pub(super) fn bpf_linker(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let folder = paths.cache.join("bpf-linker");
     let program = folder.join("bin/bpf-linker");
     let done = || {
         output(Command::new(&program).arg("--version")).is_ok_and(|text| text.contains(BPF_LINKER))
@@ -149,7 +149,7 @@ pub(super) fn bpf_linker(places: &Places, steps: &mut Steps) -> Result<()> {
         "check that cargo reaches its registry (`cargo search bpf-linker`), then run it again";
     steps.step(
         &title,
-        places.logs().join("bpf-linker.log"),
+        paths.logs().join("bpf-linker.log"),
         remedy,
         done,
         |step| {
@@ -174,7 +174,7 @@ pub(super) fn bpf_linker(places: &Places, steps: &mut Steps) -> Result<()> {
             ] {
                 command.env_remove(name);
             }
-            step.run(command.current_dir(&places.cache), BUILD_LIMIT)
+            step.run(command.current_dir(&paths.cache), BUILD_LIMIT)
         },
     )
 }

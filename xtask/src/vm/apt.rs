@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::step::Step;
 
 /// The suites that packages for a processor come from. They are not mixed further: a newer suite would draw the
@@ -45,8 +45,8 @@ impl Apt {
     ///
     /// # Errors
     /// When the machine has no Debian mirror, or the mirror does not answer.
-    pub fn open(places: &Places, step: &mut Step, architecture: &'static str) -> Result<Self> {
-        let folder = places.cache.join("vm/apt").join(architecture);
+    pub fn open(paths: &Paths, step: &mut Step, architecture: &'static str) -> Result<Self> {
+        let folder = paths.cache.join("vm/apt").join(architecture);
         for part in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(part))
                 .with_context(|| format!("cannot make a folder in {}", folder.display()))?;

@@ -14,7 +14,7 @@ use super::guest::Processor;
 use super::libraries;
 use super::prepare::unpacked;
 use crate::cross;
-use crate::places::{DEMO_SPARK, Jdk, Places};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::step::{Step, Steps};
 
 /// What a JVM with Spark needs in a guest.
@@ -49,17 +49,17 @@ const DISK_LIMIT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// When a package cannot be fetched, Spark or a JVM is not set up, or the image cannot be made.
-pub fn disk(places: &Places, processor: Processor) -> Result<PathBuf> {
+pub fn disk(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     let mut steps = Steps::new(1);
     let folder = match processor {
-        Processor::X86 => own_disk(places, &mut steps)?,
-        Processor::Riscv => debian_disk(places, &mut steps, processor)?,
+        Processor::X86 => own_disk(paths, &mut steps)?,
+        Processor::Riscv => debian_disk(paths, &mut steps, processor)?,
     };
     Ok(folder.join("image"))
 }
 
 /// The packages' own set-up programs are not run; what a JVM misses of it is written here.
-fn debian_disk(places: &Places, steps: &mut Steps, processor: Processor) -> Result<PathBuf> {
+fn debian_disk(paths: &Paths, steps: &mut Steps, processor: Processor) -> Result<PathBuf> {
     let (architecture, suite) = (processor.debian(), processor.suite());
     let name = format!("disk-{architecture}");
     let title =
@@ -68,16 +68,16 @@ fn debian_disk(places: &Places, steps: &mut Steps, processor: Processor) -> Resu
         "{suite} {} Spark {DEMO_SPARK} {DISK_SIZE}",
         DISK_PACKAGES.join(" ")
     );
-    unpacked(places, steps, &name, &key, &title, |step, folder| {
+    unpacked(paths, steps, &name, &key, &title, |step, folder| {
         let tree = bare_tree(folder)?;
-        let apt = Apt::open(places, step, architecture)?;
+        let apt = Apt::open(paths, step, architecture)?;
         apt.unpack_with_dependencies(step, suite, &DISK_PACKAGES, &tree)?;
-        image(places, step, &tree, folder)
+        image(paths, step, &tree, folder)
     })
 }
 
 /// A copy of this machine's JVM, with the libraries that it needs.
-fn own_disk(places: &Places, steps: &mut Steps) -> Result<PathBuf> {
+fn own_disk(paths: &Paths, steps: &mut Steps) -> Result<PathBuf> {
     let home = Jdk::main()?.home;
     let release = fs::read_to_string(home.join("release"))
         .with_context(|| format!("cannot read {}/release", home.display()))?;
@@ -86,14 +86,14 @@ fn own_disk(places: &Places, steps: &mut Steps) -> Result<PathBuf> {
         home.display()
     );
     let title = "disk with this machine's JVM and Spark (1 GB on disk)";
-    unpacked(places, steps, "disk-own", &key, title, |step, folder| {
+    unpacked(paths, steps, "disk-own", &key, title, |step, folder| {
         let tree = bare_tree(folder)?;
         let there = tree.join("usr/lib/jvm/java");
         fs::create_dir_all(&there).with_context(|| format!("cannot make {}", there.display()))?;
         for part in JVM_PARTS {
             copy(&home.join(part), &there.join(part))?;
         }
-        let mut folders = cross::library_folders(places, Processor::X86)?;
+        let mut folders = cross::library_folders(paths, Processor::X86)?;
         folders.extend([home.join("lib"), home.join("lib/server")]);
         for program in JVM_PROGRAMS {
             for (path, library) in libraries::needed_by(&home.join(program), &folders)? {
@@ -105,7 +105,7 @@ fn own_disk(places: &Places, steps: &mut Steps) -> Result<PathBuf> {
                 }
             }
         }
-        image(places, step, &tree, folder)
+        image(paths, step, &tree, folder)
     })
 }
 
@@ -144,7 +144,7 @@ fn bare_tree(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Adds Spark, and makes an image of the tree, which goes.
-fn image(places: &Places, step: &mut Step, tree: &Path, folder: &Path) -> Result<()> {
+fn image(paths: &Paths, step: &mut Step, tree: &Path, folder: &Path) -> Result<()> {
     for (file, text) in [
         ("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
         ("group", "root:x:0:\n"),
@@ -158,7 +158,7 @@ fn image(places: &Places, step: &mut Step, tree: &Path, folder: &Path) -> Result
         fs::write(tree.join("etc").join(file), text)
             .with_context(|| format!("cannot write /etc/{file}"))?;
     }
-    let spark = places.spark_home(DEMO_SPARK)?;
+    let spark = paths.spark_home(DEMO_SPARK)?;
     step.run(
         Command::new("cp")
             .arg("-a")

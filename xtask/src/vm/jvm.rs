@@ -9,7 +9,7 @@ use super::kernel_tests::small;
 use super::machine::{DISK, GuestFile};
 use crate::cross;
 use crate::marker::{self, JAR_NAME};
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::setup;
 use crate::step::Steps;
 
@@ -23,58 +23,58 @@ const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 ///
 /// # Errors
 /// When something does not build, or Spark is not set up.
-pub fn files(places: &Places, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
+pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
     let mut files = match processor {
-        Processor::X86 => own_programs(places)?,
-        Processor::Riscv => foreign_programs(places, processor)?,
+        Processor::X86 => own_programs(paths)?,
+        Processor::Riscv => foreign_programs(paths, processor)?,
     };
     let mut steps = Steps::new(2);
     let jar = match processor {
         // It has this machine's library.
         Processor::X86 => {
-            setup::marker_step(places, &mut steps)?;
-            places.marker().join(JAR_NAME)
+            setup::marker_step(paths, &mut steps)?;
+            paths.marker().join(JAR_NAME)
         }
-        Processor::Riscv => jar_for(places, processor, library, &mut steps)?,
+        Processor::Riscv => jar_for(paths, processor, library, &mut steps)?,
     };
-    setup::fixture_step(places, &mut steps)?;
+    setup::fixture_step(paths, &mut steps)?;
     files.push(GuestFile {
         here: jar,
-        there: places.marker().join(JAR_NAME).display().to_string(),
+        there: paths.marker().join(JAR_NAME).display().to_string(),
     });
     files.push(GuestFile {
-        here: places.fixture_jar(),
-        there: places.fixture_jar().display().to_string(),
+        here: paths.fixture_jar(),
+        there: paths.fixture_jar().display().to_string(),
     });
     Ok(files)
 }
 
 /// The programs as the tests of this machine have them, which are built already.
-fn own_programs(places: &Places) -> Result<Vec<GuestFile>> {
-    let (mut command, _) = cross::command(places, Processor::X86, "build")?;
+fn own_programs(paths: &Paths) -> Result<Vec<GuestFile>> {
+    let (mut command, _) = cross::command(paths, Processor::X86, "build")?;
     command
         .args(["--package", "smtt-daemon", "--bins"])
-        .current_dir(&places.root);
-    let log = places.target.join("log/build-smtt-daemon-amd64.log");
+        .current_dir(&paths.root);
+    let log = paths.target.join("log/build-smtt-daemon-amd64.log");
     Steps::new(1).always("the daemon for amd64", log, |step| {
         step.run(&mut command, cross::BUILD_LIMIT)
     })?;
-    let programs = PROGRAMS.map(|program| places.target.join("debug").join(program));
+    let programs = PROGRAMS.map(|program| paths.target.join("debug").join(program));
     programs
         .iter()
         .map(|built| {
             Ok(GuestFile {
-                here: small(places, Processor::X86, built)?,
+                here: small(paths, Processor::X86, built)?,
                 there: built.display().to_string(),
             })
         })
         .collect()
 }
 
-fn foreign_programs(places: &Places, processor: Processor) -> Result<Vec<GuestFile>> {
+fn foreign_programs(paths: &Paths, processor: Processor) -> Result<Vec<GuestFile>> {
     let mut files = Vec::new();
     for program in PROGRAMS {
-        let built = cross::build(places, processor, "smtt-daemon", program)?;
+        let built = cross::build(paths, processor, "smtt-daemon", program)?;
         files.push(GuestFile {
             there: built.display().to_string(),
             here: built,
@@ -85,25 +85,25 @@ fn foreign_programs(places: &Places, processor: Processor) -> Result<Vec<GuestFi
 
 /// The marker's jar with a library more.
 fn jar_for(
-    places: &Places,
+    paths: &Paths,
     processor: Processor,
     library: &Path,
     steps: &mut Steps,
 ) -> Result<PathBuf> {
-    let log = places.target.join("log/build-marker-jar.log");
+    let log = paths.target.join("log/build-marker-jar.log");
     let mut jar = None;
     steps.always("the marker's jar for several processors", log, |_| {
         let libraries = [
             (
                 std::env::consts::ARCH,
-                marker::build_library(&places.root, &places.marker())?,
+                marker::build_library(&paths.root, &paths.marker())?,
             ),
             (processor.rust(), library.to_owned()),
         ];
-        let folder = places.target.join("vm/marker");
-        let jars = setup::compile_jars(places)?;
+        let folder = paths.target.join("vm/marker");
+        let jars = setup::compile_jars(paths)?;
         jar = Some(marker::build_jar_for(
-            &places.root,
+            &paths.root,
             &jars,
             &folder,
             &libraries,

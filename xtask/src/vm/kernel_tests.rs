@@ -14,7 +14,7 @@ use super::jvm;
 use super::machine::{GuestFile, swap_on};
 use crate::cross::{self, BUILD_LIMIT};
 use crate::features::MUST_HAVE;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::run;
 use crate::step::Steps;
 
@@ -64,9 +64,9 @@ pub struct KernelTests {
 ///
 /// # Errors
 /// When something does not build.
-pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
+pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let architecture = guest.processor.debian();
-    let (mut command, _) = cross::command(places, guest.processor, "test")?;
+    let (mut command, _) = cross::command(paths, guest.processor, "test")?;
     command.args([
         "--no-run",
         "--message-format=json",
@@ -74,7 +74,7 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
         "smtt-tests",
     ]);
     let mut files = Vec::new();
-    let library = cross::marker_library(places, guest.processor)?;
+    let library = cross::marker_library(paths, guest.processor)?;
     let chosen = match guest.processor {
         Processor::X86 => X86,
         Processor::Riscv => {
@@ -84,22 +84,22 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     };
     let mut last = vec![SWAPPED];
     if guest.jvm {
-        files.extend(jvm::files(places, guest.processor, &library)?);
+        files.extend(jvm::files(paths, guest.processor, &library)?);
         if guest.processor == Processor::X86 {
             last.push(SWAPPED_JVM);
         }
     }
     // The tests look where `cargo xtask setup` puts it.
     files.push(GuestFile {
-        there: places.marker().join(LIBRARY_NAME).display().to_string(),
+        there: paths.marker().join(LIBRARY_NAME).display().to_string(),
         here: library,
     });
     for test in programs(chosen, &last) {
         command.args(["--test", test]);
     }
-    command.current_dir(&places.root);
+    command.current_dir(&paths.root);
     let title = format!("tests against the kernel for {architecture}");
-    let log = places
+    let log = paths
         .target
         .join(format!("log/build-kernel-tests-{architecture}.log"));
     Steps::new(1).always(&title, log.clone(), |step| {
@@ -113,21 +113,21 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     if guest.jvm {
         script += &jvm::variables(guest.processor);
     }
-    let mut paths = BTreeMap::new();
+    let mut by_name = BTreeMap::new();
     for name in programs(chosen, &last) {
         let built = executable(&messages, name);
         let built = built.with_context(|| format!("cargo built no {name}"))?;
         let there = built.display().to_string();
-        paths.insert(name, there.clone());
+        by_name.insert(name, there.clone());
         files.push(GuestFile {
-            here: small(places, guest.processor, &built)?,
+            here: small(paths, guest.processor, &built)?,
             there,
         });
     }
     let lines = |chosen: &[Chosen]| -> String {
         chosen
             .iter()
-            .map(|chosen| run_tests(&paths[chosen.0], chosen))
+            .map(|chosen| run_tests(&by_name[chosen.0], chosen))
             .collect()
     };
     script += &lines(chosen);
@@ -136,7 +136,7 @@ pub fn build(places: &Places, guest: &Guest) -> Result<KernelTests> {
     script += &lines(&last);
     if let Some(built) = executable(&messages, WORKLOAD) {
         files.push(GuestFile {
-            here: small(places, guest.processor, &built)?,
+            here: small(paths, guest.processor, &built)?,
             there: built.display().to_string(),
         });
     }
@@ -175,11 +175,11 @@ fn programs(chosen: &[Chosen], last: &[Chosen]) -> BTreeSet<&'static str> {
 ///
 /// # Errors
 /// When it cannot be stripped.
-pub fn small(places: &Places, processor: Processor, built: &Path) -> Result<PathBuf> {
+pub fn small(paths: &Paths, processor: Processor, built: &Path) -> Result<PathBuf> {
     if processor != Processor::X86 {
         return Ok(built.to_owned());
     }
-    let folder = places.target.join("vm");
+    let folder = paths.target.join("vm");
     fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let small = folder.join(built.file_name().context("a program without a name")?);
@@ -188,7 +188,7 @@ pub fn small(places: &Places, processor: Processor, built: &Path) -> Result<Path
     run(
         "strip (package binutils)",
         &mut strip,
-        &places.target.join("log/strip.log"),
+        &paths.target.join("log/strip.log"),
         BUILD_LIMIT,
     )?;
     Ok(small)

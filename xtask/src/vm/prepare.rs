@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::apt::Apt;
 use super::guest::{Guest, Processor};
 use crate::cross;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::step::{Stamp, Step, Steps};
 
 /// The emulator's suite: older ones hang with two nodes on riscv64.
@@ -58,23 +58,23 @@ impl Prepared {
 ///
 /// # Errors
 /// When a package cannot be fetched or unpacked; the message says what to do.
-pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
+pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
     let mut steps = Steps::new(3);
     let architecture = guest.processor.debian();
     let emulator = unpacked(
-        places,
+        paths,
         &mut steps,
         "emulator",
         EMULATOR_SUITE,
         "emulator (90 MB to fetch, 350 MB unpacked)",
         |step, folder| {
-            let apt = Apt::open(places, step, "amd64")?;
+            let apt = Apt::open(paths, step, "amd64")?;
             let packages = ["qemu-system-x86", "qemu-system-misc"];
             apt.unpack_with_dependencies(step, EMULATOR_SUITE, &packages, folder)
         },
     )?;
     let kernel = unpacked(
-        places,
+        paths,
         &mut steps,
         &format!("kernel-{}", guest.name),
         &format!("{} {}", guest.suite, guest.kernel),
@@ -83,19 +83,19 @@ pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
             guest.name
         ),
         |step, folder| {
-            let apt = Apt::open(places, step, architecture)?;
+            let apt = Apt::open(paths, step, architecture)?;
             let package = apt.first_dependency(guest.suite, guest.kernel)?;
             apt.unpack_alone(step, guest.suite, &[&package], folder)
         },
     )?;
     let shell = unpacked(
-        places,
+        paths,
         &mut steps,
         &format!("shell-{architecture}"),
         guest.processor.suite(),
         &format!("shell for {architecture}"),
         |step, folder| {
-            let apt = Apt::open(places, step, architecture)?;
+            let apt = Apt::open(paths, step, architecture)?;
             apt.unpack_alone(step, guest.processor.suite(), &["busybox-static"], folder)
         },
     )?;
@@ -113,7 +113,7 @@ pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
             .map(|part| shell.join(part))
             .find(|path| path.exists())
             .with_context(|| again("busybox", &shell))?,
-        libraries: cross::library_folders(places, guest.processor)?,
+        libraries: cross::library_folders(paths, guest.processor)?,
     })
 }
 
@@ -123,16 +123,16 @@ pub fn prepare(places: &Places, guest: &Guest) -> Result<Prepared> {
 /// # Errors
 /// When the step fails.
 pub fn unpacked(
-    places: &Places,
+    paths: &Paths,
     steps: &mut Steps,
     name: &str,
     key: &str,
     title: &str,
     work: impl FnOnce(&mut Step, &Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    let folder = places.cache.join("vm").join(name);
-    let stamp = Stamp::new(places.cache.join("vm/stamp").join(name), key.to_owned());
-    let log = places.logs().join(format!("vm-{name}.log"));
+    let folder = paths.cache.join("vm").join(name);
+    let stamp = Stamp::new(paths.cache.join("vm/stamp").join(name), key.to_owned());
+    let log = paths.logs().join(format!("vm-{name}.log"));
     let done = || stamp.valid() && folder.is_dir();
     steps.step(title, log, REMEDY, done, |step| {
         stamp.remove()?;

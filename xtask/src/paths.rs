@@ -14,7 +14,7 @@ pub const COMPILE_SPARK: &str = "3.5.9";
 
 /// The folders that everything else is relative to.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Paths {
     /// The checkout.
     pub root: PathBuf,
     /// What set-up downloads and builds once per user: `$SMTT_CACHE`, `$XDG_CACHE_HOME/smtt` or `~/.cache/smtt`.
@@ -23,7 +23,7 @@ pub struct Places {
     pub target: PathBuf,
 }
 
-impl Places {
+impl Paths {
     /// Finds them from the environment.
     ///
     /// # Errors
