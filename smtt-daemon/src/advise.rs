@@ -18,7 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::Measured;
-use crate::aggregate::view::{ExecutorRow, Filter, Number, PagesBy, PagesRow, RddRow, StageRow};
+use crate::aggregate::view::ExecutorRow;
+use crate::aggregate::view::Filter;
+use crate::aggregate::view::Number;
+use crate::aggregate::view::PagesBy;
+use crate::aggregate::view::PagesRow;
+use crate::aggregate::view::RddRow;
+use crate::aggregate::view::StageRow;
 use crate::control::Shared;
 use surroundings::Surroundings;
 

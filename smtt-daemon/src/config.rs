@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::aggregate::Limits;
 use crate::hotness::Pace;
 use crate::pmu::{Identity, Overrides, describe};
-use crate::probes::{FaultHook, PageWalkSettings, ProbeSettings};
+use crate::probes::FaultHook;
+use crate::probes::PageWalkSettings;
+use crate::probes::ProbeSettings;
 use crate::resolve::ResolveSettings;
 use crate::trace::TraceSettings;
 

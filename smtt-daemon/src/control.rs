@@ -17,12 +17,15 @@ pub mod protocol;
 pub mod server;
 pub mod sort;
 
-use crate::aggregate::{Limits, State};
+use crate::aggregate::Limits;
+use crate::aggregate::State;
 use crate::discover::SlotFile;
 use crate::export::prometheus::Exporter;
 use crate::loss::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
-use crate::probes::{Verdict, VerdictState};
-use crate::trace::counts::{Ledger as TraceLedger, TraceStatus};
+use crate::probes::Verdict;
+use crate::probes::VerdictState;
+use crate::trace::counts::Ledger as TraceLedger;
+use crate::trace::counts::TraceStatus;
 use crate::trace::follow::Followers;
 use protocol::{Check, ProbeRow, SelfFigures, Status};
 use std::collections::HashMap;

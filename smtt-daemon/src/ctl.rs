@@ -18,7 +18,8 @@ pub mod table;
 pub mod top;
 mod trace;
 
-use crate::control::client::{Client, ClientError};
+use crate::control::client::Client;
+use crate::control::client::ClientError;
 use args::{Args, Command};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;

@@ -27,7 +27,8 @@ use self::windows::{Access, Format, Windows};
 use crate::clock::now_boot_ns;
 use crate::control::Shared;
 use crate::discover::Handle;
-use crate::probes::{Verdict, VerdictState};
+use crate::probes::Verdict;
+use crate::probes::VerdictState;
 
 /// Name of its verdict.
 pub const PROBE: &str = "hotness";

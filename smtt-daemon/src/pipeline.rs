@@ -20,18 +20,30 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::executors::Executors;
-use crate::calibrate::{Calibration, calibrate};
+use crate::calibrate::Calibration;
+use crate::calibrate::calibrate;
 use crate::clock::now_boot_ns;
 use crate::config::Config;
-use crate::control::server::{ControlSocket, group_id, serve_control, serve_web};
-use crate::control::{Identity, Shared};
+use crate::control::Identity;
+use crate::control::Shared;
+use crate::control::server::ControlSocket;
+use crate::control::server::group_id;
+use crate::control::server::serve_control;
+use crate::control::server::serve_web;
 use crate::decode::{Fact, decode};
+use crate::discover;
+use crate::hotness;
 use crate::loss::{DecodeCounts, SourceCounts};
 use crate::pmu::{self, describe};
-use crate::probes::{PageWalkSettings, Probes, TOOLCHAIN, doctor};
+use crate::probes;
+use crate::probes::PageWalkSettings;
+use crate::probes::Probes;
+use crate::probes::TOOLCHAIN;
+use crate::probes::doctor;
+use crate::resolve;
 use crate::source::{self, Record, SourceCounters};
-use crate::trace::{Tap, Trace};
-use crate::{discover, hotness, probes, resolve};
+use crate::trace::Tap;
+use crate::trace::Trace;
 
 /// Batches between the ring and the middle.
 const BATCHES: usize = 16;

@@ -32,7 +32,10 @@ pub use self::machine::{Machine, Method};
 pub(crate) use self::sample::shares;
 use self::sample::{Runs, pages_of};
 use self::watch::Watch;
-use crate::aggregate::{ResolveCounts, Resolved, Seen, Targets};
+use crate::aggregate::ResolveCounts;
+use crate::aggregate::Resolved;
+use crate::aggregate::Seen;
+use crate::aggregate::Targets;
 use crate::clock::now_boot_ns;
 use crate::control::Shared;
 

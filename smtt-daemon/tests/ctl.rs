@@ -2,15 +2,19 @@
 
 use serde_json::Value;
 use smtt_daemon::aggregate::Limits;
-use smtt_daemon::control::server::{ControlSocket, serve_control};
-use smtt_daemon::control::{Identity, Shared};
+use smtt_daemon::control::Identity;
+use smtt_daemon::control::Shared;
+use smtt_daemon::control::server::ControlSocket;
+use smtt_daemon::control::server::serve_control;
 use smtt_daemon::decode::encode::encode;
 use smtt_daemon::decode::{
     BlockFact, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
     StageDescribed, TaskEnded, TaskStarted, decode,
 };
 use smtt_daemon::loss::{DecodeCounts, SourceCounts};
-use smtt_daemon::probes::{Readings, Verdict, VerdictState};
+use smtt_daemon::probes::Readings;
+use smtt_daemon::probes::Verdict;
+use smtt_daemon::probes::VerdictState;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use smtt_daemon::perf::{Event, Of, Opening, TYPE_SOFTWARE, refusal};
-use smtt_daemon::pmu::{self, Encoding, Identity, Overrides, Role};
+use smtt_machine::perf::{Event, Of, Opening, refusal};
+use smtt_model::cpu::{self, Encoding, Overrides, PERF_TYPE_SOFTWARE, Role};
 
 use crate::memory::{Mapping, PAGE};
 
@@ -181,7 +181,7 @@ pub fn to_json(counts: &BTreeMap<u32, Vec<u64>>) -> Value {
 pub fn page_faults() -> Encoding {
     Encoding {
         pmu: "software".to_owned(),
-        perf_type: Some(TYPE_SOFTWARE),
+        perf_type: Some(PERF_TYPE_SOFTWARE),
         perf_config: 2,
         config1: 0,
         config2: 0,
@@ -204,8 +204,8 @@ pub fn read_and_write_walks() -> Result<Option<[Encoding; 2]>> {
 /// # Errors
 /// When the machine's processor cannot be described.
 pub fn events<const COUNT: usize>(roles: [Role; COUNT]) -> Result<Option<[Encoding; COUNT]>> {
-    let identity = Identity::of_this_machine(std::path::Path::new("/"));
-    let measured = pmu::describe(&identity, &Overrides::default())?;
+    let identity = smtt_machine::cpu::of_this_machine(std::path::Path::new("/"));
+    let measured = cpu::describe(&identity, &Overrides::default())?;
     let event = |role: Role| {
         measured
             .cores

@@ -14,7 +14,10 @@ use std::thread;
 use smtt_common::context::{Access, Activity, Hot, Region};
 use smtt_common::counter::FaultCounters;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
-use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, Readings, VerdictState};
+use smtt_config::{FaultHook, ProbeSettings};
+use smtt_daemon::probes::Probes;
+use smtt_model::readings::Readings;
+use smtt_model::verdict::VerdictState;
 use smtt_tests::skip::{leave_out, must_have, skip};
 use xtask::paths::Paths;
 
@@ -54,7 +57,7 @@ fn every_rung_counts_the_same() {
         let verdicts: Vec<_> = probes
             .verdicts()
             .into_iter()
-            .filter(|row| row.probe == "fault")
+            .filter(|row| row.name == "fault")
             .collect();
         let refused = verdicts
             .iter()

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use smtt_daemon::probes::{FaultHook, ProbeSettings, Probes, VerdictState};
+use smtt_config::{FaultHook, ProbeSettings};
+use smtt_daemon::probes::Probes;
+use smtt_model::verdict::VerdictState;
 use smtt_tests::json::number;
 use smtt_tests::jvm::{
     CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, CACHED_SCAN, Prepared, variable,
@@ -185,7 +187,7 @@ fn page_walks() -> Result<&'static str> {
     let verdicts = Probes::load(&settings)?.verdicts();
     let verdict = verdicts
         .iter()
-        .find(|row| row.probe == "page_walks")
+        .find(|row| row.name == "page_walks")
         .context("nothing is said of page walks")?;
     if verdict.verdict == VerdictState::Ok {
         return Ok("[pmu]\nsample_periods = { load_walks_completed = 10007 }\n");

@@ -16,10 +16,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::context::{Access, Activity, Hot, Region};
 use smtt_common::counter::ContextKey;
 use smtt_common::walk::WalkCounters;
-use smtt_daemon::calibrate::calibrate;
-use smtt_daemon::pmu::{self, Encoding, Identity, Overrides, Role};
-use smtt_daemon::probes::walks::Slot;
-use smtt_daemon::probes::{FaultHook, PageWalkReadings, ProbeSettings, Probes, VerdictState};
+use smtt_config::FaultHook;
+use smtt_config::ProbeSettings;
+use smtt_daemon::probes::Probes;
+use smtt_machine::calibrate::calibrate;
+use smtt_model::cpu::{self, Encoding, Overrides, PERF_TYPE_SOFTWARE, Role};
+use smtt_model::readings::PageWalkReadings;
+use smtt_model::readings::Slot;
+use smtt_model::verdict::VerdictState;
 use smtt_tests::memory::{pin, thread_id};
 use smtt_tests::page_walk::{
     self, FEW_RDD, READ_RDD, WRITTEN_RDD, Witness, Work, a_processor_of_each_node,
@@ -250,7 +254,7 @@ fn verdict(probes: &Probes) -> (VerdictState, String) {
     probes
         .verdicts()
         .into_iter()
-        .find(|verdict| verdict.probe == "page_walks")
+        .find(|verdict| verdict.name == "page_walks")
         .map_or((VerdictState::Broken, "there is none".into()), |verdict| {
             (verdict.verdict, verdict.reason)
         })
@@ -549,8 +553,8 @@ fn guest_the_cost_of_a_walk_is_what_forgotten_translations_cost() -> Result<()> 
             "this machine does not count cycles and dTLB misses",
         );
     };
-    let identity = Identity::of_this_machine(std::path::Path::new("/"));
-    let found = calibrate(&pmu::describe(&identity, &Overrides::default())?)
+    let identity = smtt_machine::cpu::of_this_machine(std::path::Path::new("/"));
+    let found = calibrate(&cpu::describe(&identity, &Overrides::default())?)
         .map_err(|reason| anyhow::anyhow!(reason))?;
     println!("{found:?}");
     let (Some(read), Some(written)) = (&found.read, &found.write) else {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use smtt_daemon::trace::folder::look;
+use smtt_store::folder::look;
 use xtask::paths::{DEMO_SPARK, Paths};
 use xtask::process::output;
 

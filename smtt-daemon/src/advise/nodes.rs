@@ -8,7 +8,8 @@ use super::{
     BYTES_WORTH, Cost, Evidence, Finding, Outcome, Rdd, Severity, View, bytes, count, part, remedy,
     share,
 };
-use crate::aggregate::view::{ExecutorRow, PagesRow};
+use crate::aggregate::view::ExecutorRow;
+use crate::aggregate::view::PagesRow;
 use crate::ctl::human;
 
 /// Share of reads from another node, or of bytes outside of the fullest node, from which it is a finding.

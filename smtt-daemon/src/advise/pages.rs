@@ -5,7 +5,8 @@ use super::{
     BYTES_WORTH, Cost, FAULT_NS, Finding, Outcome, Rdd, Remedy, Severity, View, bytes, count, part,
     remedy, share,
 };
-use crate::aggregate::view::{FigureRow, SampleRow};
+use crate::aggregate::view::FigureRow;
+use crate::aggregate::view::SampleRow;
 use crate::ctl::human;
 
 /// Swapped bytes of an RDD from which it is a finding.

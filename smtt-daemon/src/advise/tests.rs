@@ -7,10 +7,16 @@ use std::collections::BTreeMap;
 use super::surroundings::{Process, Surroundings};
 use super::*;
 use crate::aggregate::FaultFigures;
-use crate::aggregate::view::{
-    FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow, SpanRow, Spread,
-    Who,
-};
+use crate::aggregate::view::FigureRow;
+use crate::aggregate::view::NodeRow;
+use crate::aggregate::view::NodeShare;
+use crate::aggregate::view::Number;
+use crate::aggregate::view::PageSizeRow;
+use crate::aggregate::view::PageWalkRow;
+use crate::aggregate::view::SampleRow;
+use crate::aggregate::view::SpanRow;
+use crate::aggregate::view::Spread;
+use crate::aggregate::view::Who;
 
 const MIB: u64 = 1 << 20;
 const MINUTE_NS: u64 = 60_000_000_000;

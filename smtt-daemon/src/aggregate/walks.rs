@@ -7,7 +7,9 @@ use smtt_common::walk::WalkCounters;
 
 use crate::calibrate::Calibration;
 use crate::pmu::{FigureName, Ratio};
-use crate::probes::walks::{PageWalkReadings, Slot, SlotFigure};
+use crate::probes::walks::PageWalkReadings;
+use crate::probes::walks::Slot;
+use crate::probes::walks::SlotFigure;
 
 /// The last minute is kept in pieces of this many nanoseconds.
 const PIECE_NS: u64 = 5_000_000_000;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use smtt_daemon::{config, pipeline};
+use smtt_daemon::config;
+use smtt_daemon::pipeline;
 use tracing_subscriber::EnvFilter;
 
 /// Shows which Spark RDD, task and stage makes the memory hardware work.

@@ -15,9 +15,13 @@
 //! `{"error": "..."}` with a status of 400 or above.
 
 use crate::aggregate::HistoryRow;
-use crate::aggregate::view::{
-    ExecutorRow, Filter, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
-};
+use crate::aggregate::view::ExecutorRow;
+use crate::aggregate::view::Filter;
+use crate::aggregate::view::PageWalksShown;
+use crate::aggregate::view::RddRow;
+use crate::aggregate::view::StageRow;
+use crate::aggregate::view::Summary;
+use crate::aggregate::view::TaskRow;
 use crate::loss::Hop;
 use crate::probes::Verdict;
 pub use crate::probes::doctor::Check;

@@ -4,7 +4,8 @@ use super::report::no_application;
 use super::{Exit, Failure, Output, human};
 use crate::advise::{Advice, ApplicationAdvice, Check, Evidence, Finding, Severity, Went};
 use crate::aggregate::view::Number;
-use crate::control::client::{Client, query};
+use crate::control::client::Client;
+use crate::control::client::query;
 use unicode_width::UnicodeWidthStr;
 
 /// Columns of a text that nobody gave a width.

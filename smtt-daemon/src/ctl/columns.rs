@@ -254,7 +254,11 @@ impl ListingKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::view::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow};
+    use crate::aggregate::view::BlockRow;
+    use crate::aggregate::view::ExecutorRow;
+    use crate::aggregate::view::RddRow;
+    use crate::aggregate::view::StageRow;
+    use crate::aggregate::view::TaskRow;
     use serde_json::Value;
 
     #[test]

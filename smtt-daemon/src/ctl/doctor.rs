@@ -2,8 +2,10 @@
 
 use super::{Exit, Failure, Output, say};
 use crate::config::{self, ConfigError, DEFAULT_FILE};
-use crate::control::client::{Client, ClientError};
-use crate::control::protocol::{Check, Status};
+use crate::control::client::Client;
+use crate::control::client::ClientError;
+use crate::control::protocol::Check;
+use crate::control::protocol::Status;
 use crate::probes::doctor;
 use std::path::{Path, PathBuf};
 

@@ -16,9 +16,16 @@ use super::report::no_application;
 use super::{Exit, Failure, say};
 use crate::advise::surroundings::Surroundings;
 use crate::advise::{Advice, ApplicationAdvice};
-use crate::aggregate::view::{Listing, PagesRow, RddRow, StageRow, TaskRow};
+use crate::aggregate::view::Listing;
+use crate::aggregate::view::PagesRow;
+use crate::aggregate::view::RddRow;
+use crate::aggregate::view::StageRow;
+use crate::aggregate::view::TaskRow;
 use crate::control::client::Client;
-use crate::control::protocol::{ApplicationReport, Histories, Report, Status};
+use crate::control::protocol::ApplicationReport;
+use crate::control::protocol::Histories;
+use crate::control::protocol::Report;
+use crate::control::protocol::Status;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

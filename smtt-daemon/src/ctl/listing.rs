@@ -4,7 +4,8 @@ use super::advise::wrapped;
 use super::args::Query;
 use super::columns::ListingKind;
 use super::{Exit, Failure, Output, human, say, table};
-use crate::aggregate::view::{Listing, Summary};
+use crate::aggregate::view::Listing;
+use crate::aggregate::view::Summary;
 use crate::control::client::Client;
 use serde_json::{Map, Value};
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{Exit, Failure, Output, say};
-use crate::calibrate::{self, Calibration};
+use crate::calibrate;
+use crate::calibrate::Calibration;
 use crate::config;
 use crate::pmu::{Identity, Overrides, describe};
 

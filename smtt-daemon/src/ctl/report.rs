@@ -5,7 +5,8 @@ use super::columns::{self, ListingKind};
 use super::table::{self, Column, Form};
 use super::{Exit, Failure, Output, human, listing, status};
 use crate::control::client::Client;
-use crate::control::protocol::{ApplicationReport, Report};
+use crate::control::protocol::ApplicationReport;
+use crate::control::protocol::Report;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -227,7 +228,8 @@ fn classes(application: &ApplicationReport) -> String {
 mod tests {
     use super::*;
     use crate::aggregate::FaultFigures;
-    use crate::aggregate::view::{ExecutorRow, RddRow};
+    use crate::aggregate::view::ExecutorRow;
+    use crate::aggregate::view::RddRow;
     use unicode_width::UnicodeWidthStr;
 
     #[test]

@@ -5,7 +5,8 @@ use super::columns::{self, ListingKind};
 use super::listing::Rows;
 use super::table::{self, Column, Form};
 use super::{Exit, Failure, human, status};
-use crate::control::client::{Client, ClientError};
+use crate::control::client::Client;
+use crate::control::client::ClientError;
 use crate::control::protocol::Status;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -337,8 +338,9 @@ impl Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aggregate::FaultFigures;
+    use crate::aggregate::Measured;
     use crate::aggregate::view::Summary;
-    use crate::aggregate::{FaultFigures, Measured};
     use crate::control::protocol::SelfFigures;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;

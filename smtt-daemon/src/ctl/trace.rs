@@ -18,10 +18,14 @@ use super::args::TraceQuery;
 use super::{Exit, Failure, Output, say};
 use crate::clock::now_unix_ns;
 use crate::config;
-use crate::control::client::{self, Client, ClientError};
-use crate::trace::folder::{Found, look};
+use crate::control::client;
+use crate::control::client::Client;
+use crate::control::client::ClientError;
+use crate::trace::folder::Found;
+use crate::trace::folder::look;
 use crate::trace::follow::LOST;
-use crate::trace::read::{Reader, utc};
+use crate::trace::read::Reader;
+use crate::trace::read::utc;
 use crate::trace::record::COLUMNS;
 
 /// How often a folder is looked at for new segments.

@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 
 use super::windows::Access;
-use crate::aggregate::{Mark, Targets, Touched};
+use crate::aggregate::Mark;
+use crate::aggregate::Targets;
+use crate::aggregate::Touched;
 use crate::resolve::shares;
 
 /// Most regions at a time.

@@ -11,8 +11,11 @@ use smtt_common::settings::executor_pid;
 
 use crate::aggregate::SlotsSay;
 use crate::decode::PythonWorker;
-use crate::discover::{Found, SlotFile, host_pid};
-use crate::probes::{Probes, Readings};
+use crate::discover::Found;
+use crate::discover::SlotFile;
+use crate::discover::host_pid;
+use crate::probes::Probes;
+use crate::probes::Readings;
 
 /// Pause between two requests to tell everything again, in nanoseconds: losses come in bursts, and asking in the
 /// middle of one adds to it.

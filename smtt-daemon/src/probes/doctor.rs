@@ -242,7 +242,9 @@ fn pages() -> Check {
 
 /// Whether the kernel's monitor of accesses is there and free. Changes nothing.
 fn hotness() -> Check {
-    use crate::hotness::damon::{Owner, owner, refusal};
+    use crate::hotness::damon::Owner;
+    use crate::hotness::damon::owner;
+    use crate::hotness::damon::refusal;
     let owner = owner(Path::new("/"));
     let seen = match (&owner, refusal(&owner)) {
         (Owner::LivingDaemon(pid), _) => Ok(format!(

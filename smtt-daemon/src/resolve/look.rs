@@ -15,7 +15,9 @@ use super::kernel::{self, HUGE, PRESENT, Region, SWAPPED, ZERO};
 use super::machine::{Machine, Method, other_huge_pages};
 use super::mappings::Mappings;
 use super::sample::{Run, pages_of};
-use crate::aggregate::{Seen, SizesBy, Targets};
+use crate::aggregate::Seen;
+use crate::aggregate::SizesBy;
+use crate::aggregate::Targets;
 use crate::discover::Handle;
 
 /// Regions that one call of the kernel may fill.

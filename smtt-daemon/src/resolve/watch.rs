@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use super::sample::Run;
-use crate::aggregate::{Mark, Seen, Targets};
+use crate::aggregate::Mark;
+use crate::aggregate::Seen;
+use crate::aggregate::Targets;
 use crate::control::Shared;
 
 /// Follows the collections of one executor during one look.

@@ -9,7 +9,13 @@ use super::Queue;
 use super::folder::partition;
 use super::follow::Followers;
 use super::record::{Kind, Physical, Record, Source};
-use crate::aggregate::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
+use crate::aggregate::Block;
+use crate::aggregate::Executor;
+use crate::aggregate::Mark;
+use crate::aggregate::Page;
+use crate::aggregate::PageKey;
+use crate::aggregate::SizesBy;
+use crate::aggregate::State;
 use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::decode::{BlockFact, Contents, Event, Fact, PageAllocated, PageFreed, Span};
 

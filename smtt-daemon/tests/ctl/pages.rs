@@ -1,6 +1,8 @@
 //! `smtt-ctl pages`.
 
-use smtt_daemon::aggregate::{Resolved, Seen, SizesBy};
+use smtt_daemon::aggregate::Resolved;
+use smtt_daemon::aggregate::Seen;
+use smtt_daemon::aggregate::SizesBy;
 
 use super::{Daemon, KEY, ctl};
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use smtt_common::context::{Access, Region};
 use smtt_common::counter::{ContextKey, FaultCounters};
-use smtt_daemon::probes::FaultHook;
+use smtt_config::FaultHook;
 use smtt_tests::witness;
 
 use crate::lab::{Workload, all, lab, major, seen, with_hook};

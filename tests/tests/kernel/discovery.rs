@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
+use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;
-use smtt_daemon::probes::FaultHook;
 
 use crate::lab::{Workload, all, lab, library, with_hook};
 
@@ -40,7 +40,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         .probes
         .verdicts()
         .iter()
-        .filter(|verdict| verdict.probe == "marker")
+        .filter(|verdict| verdict.name == "marker")
         .count();
     ensure!(
         marker == 1,
@@ -172,6 +172,10 @@ fn tables_are_accounted_and_gone_with_the_probes() -> Result<()> {
         (1 << 20..64 << 20).contains(&bytes),
         "{bytes} bytes of tables and programs"
     );
-    ensure!(!lab.probes.degraded(), "{:?}", lab.probes.verdicts());
+    ensure!(
+        smtt_model::protocol::degraded(true, &lab.probes.verdicts(), &[]).is_empty(),
+        "{:?}",
+        lab.probes.verdicts()
+    );
     Ok(())
 }

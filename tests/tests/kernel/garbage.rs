@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::counter::Unattributed;
 use smtt_common::event::PAYLOAD_MAX;
-use smtt_daemon::decode::decode;
-use smtt_daemon::probes::FaultHook;
+use smtt_config::FaultHook;
+use smtt_model::decode::decode;
 
 use crate::lab::{Workload, all, lab, with_hook};
 

@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_daemon::aggregate::view::PagesRow;
-use smtt_daemon::hotness::damon::{Damon, Owner, owner};
-use smtt_daemon::hotness::{Hotness, PROBE, Pace};
+use smtt_daemon::hotness::Hotness;
+use smtt_daemon::hotness::PROBE;
+use smtt_machine::damon::Damon;
+use smtt_machine::damon::Owner;
+use smtt_machine::damon::Pace;
+use smtt_machine::damon::owner;
+use smtt_model::rows::PagesRow;
 use smtt_tests::skip::skip;
 
 use crate::lab::Workload;
@@ -73,7 +77,7 @@ fn verdict(scene: &Scene) -> Result<(String, String)> {
     let rows = scene.shared.probes();
     let row = rows.into_iter().find(|row| row.name == PROBE);
     let row = row.context("there is no verdict on hotness")?;
-    Ok((row.verdict, row.reason))
+    Ok((row.verdict.name().to_owned(), row.reason))
 }
 
 fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -124,7 +128,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
         row.hot_bytes.is_none() && row.hotness_method.as_deref() == Some("block reads"),
         "Spark's reads tell instead: {row:?}"
     );
-    let check = scene.shared.identity().doctor;
+    let check = scene.shared.info().doctor;
     let check = check()
         .into_iter()
         .find(|check| check.name == "how hot memory is");

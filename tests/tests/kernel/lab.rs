@@ -13,12 +13,16 @@ use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
 use smtt_common::walk::WalkCounters;
-use smtt_daemon::pmu::Role;
-use smtt_daemon::probes::walks::Slot;
-use smtt_daemon::probes::{
-    FaultHook, PageWalkReadings, ProbeSettings, Probes, Readings, Verdict, VerdictState,
-};
-use smtt_daemon::source::{Record, SourceCounters, next_batch};
+use smtt_config::FaultHook;
+use smtt_config::ProbeSettings;
+use smtt_daemon::probes::Probes;
+use smtt_daemon::ring::{Record, SourceCounters, next_batch};
+use smtt_model::cpu::Role;
+use smtt_model::readings::PageWalkReadings;
+use smtt_model::readings::Readings;
+use smtt_model::readings::Slot;
+use smtt_model::verdict::Verdict;
+use smtt_model::verdict::VerdictState;
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::paths::Paths;
@@ -70,7 +74,7 @@ fn load(
     let mut probes = Probes::load(settings)?;
     if settings.fault_hook == FaultHook::RawTracepoint
         && probes.verdicts().iter().any(|verdict| {
-            verdict.probe == "fault"
+            verdict.name == "fault"
                 && verdict.verdict == VerdictState::Unsupported
                 && verdict.hook.starts_with("raw")
         })
@@ -219,7 +223,7 @@ impl KernelLab {
         self.probes
             .verdicts()
             .into_iter()
-            .find(|verdict| verdict.probe == "page_walks")
+            .find(|verdict| verdict.name == "page_walks")
     }
 
     /// Totals of an executor.

@@ -5,7 +5,7 @@ use smtt_common::context::Activity;
 use smtt_common::counter::Unattributed;
 use smtt_common::event::Kind;
 use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
-use smtt_daemon::probes::FaultHook;
+use smtt_config::FaultHook;
 
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::counter::{Counter, ExecutorCounters};
 use smtt_common::event::Kind;
-use smtt_daemon::probes::FaultHook;
+use smtt_config::FaultHook;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_daemon::advise::surroundings::Surroundings;
-use smtt_daemon::advise::{advise, views};
-use smtt_daemon::aggregate::view::{Filter, PagesBy};
-use smtt_daemon::probes::doctor;
-use smtt_daemon::resolve::Method;
+use smtt_machine::doctor;
+use smtt_machine::pages::Method;
+use smtt_model::advise::surroundings::Surroundings;
+use smtt_model::advise::{advise, views};
+use smtt_model::rows::Filter;
+use smtt_model::rows::PagesBy;
 use smtt_tests::skip::skip;
 
 use crate::page_limits::in_the_middle;
@@ -119,7 +120,7 @@ fn is_right(scene: &Scene, method: Method, with_memory: &BTreeSet<u32>) -> Resul
 /// Who asks for advice and for what is missing gets an answer that knows the nodes.
 fn advice_knows(scene: &Scene) -> Result<()> {
     let (views, pids) = views(&scene.shared, &Filter::default());
-    let around = Surroundings::read(std::path::Path::new("/"), &pids);
+    let around = smtt_machine::surroundings::read(std::path::Path::new("/"), &pids);
     let with_memory = list("has_memory");
     let whole: Vec<u32> = with_memory
         .intersection(&list("has_cpu"))

@@ -5,9 +5,11 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use smtt_daemon::aggregate::view::{Filter, PagesBy};
-use smtt_daemon::decode::decode;
-use smtt_daemon::resolve::{Method, ResolveSettings, Resolver};
+use smtt_config::ResolveSettings;
+use smtt_daemon::placement::Resolver;
+use smtt_machine::pages::Method;
+use smtt_model::decode::decode;
+use smtt_model::rows::{Filter, PagesBy};
 
 use crate::pages::{FREED, GENEROUS, MIB, methods, resolver, scene, sum};
 

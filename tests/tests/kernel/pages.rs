@@ -8,12 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use smtt_daemon::aggregate::Limits;
-use smtt_daemon::aggregate::view::{Filter, PagesBy, PagesRow};
-use smtt_daemon::control::{Identity, Shared};
-use smtt_daemon::decode::decode;
-use smtt_daemon::probes::{FaultHook, doctor};
-use smtt_daemon::resolve::{Machine, Method, ResolveSettings, Resolver};
+use smtt_config::FaultHook;
+use smtt_config::ResolveSettings;
+use smtt_daemon::placement::Resolver;
+use smtt_daemon::shared::DaemonInfo;
+use smtt_daemon::shared::Shared;
+use smtt_machine::doctor;
+use smtt_machine::pages::Machine;
+use smtt_machine::pages::Method;
+use smtt_model::decode::decode;
+use smtt_model::rows::Filter;
+use smtt_model::rows::PagesBy;
+use smtt_model::rows::PagesRow;
+use smtt_model::state::Limits;
 use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
@@ -78,7 +85,7 @@ pub fn scene_of(scenario: &str, options: &[&str]) -> Result<Option<Scene>> {
     };
     lab.read()?;
     let shared = Shared::new(
-        Identity {
+        DaemonInfo {
             version: String::new(),
             kernel_side: String::new(),
             telemetry_path: "/metrics".into(),

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use smtt_daemon::aggregate::{Limits, State};
-use smtt_daemon::clock::now_boot_ns;
-use smtt_daemon::decode::decode;
+use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;
-use smtt_daemon::probes::FaultHook;
+use smtt_machine::clock::now_boot_ns;
+use smtt_model::decode::decode;
+use smtt_model::state::Limits;
+use smtt_model::state::State;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use smtt_daemon::pmu::{FigureName, Role};
-use smtt_daemon::probes::{FaultHook, VerdictState};
+use smtt_config::FaultHook;
+use smtt_model::cpu::{FigureName, Role};
+use smtt_model::verdict::VerdictState;
 use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
@@ -52,7 +53,7 @@ fn a_machine_without_counters_gives_no_page_walks_and_says_what_to_change() -> R
         "{verdict:?}"
     );
     ensure!(
-        !lab.probes.degraded(),
+        smtt_model::protocol::degraded(true, &lab.probes.verdicts(), &[]).is_empty(),
         "a machine without counters is no fault of the daemon's"
     );
     Ok(())

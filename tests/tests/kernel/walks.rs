@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, Counter};
+use smtt_config::FaultHook;
+use smtt_config::ProbeSettings;
 use smtt_daemon::discover::Discoverer;
-use smtt_daemon::pmu::{Overrides, Role};
-use smtt_daemon::probes::walks::Slot;
-use smtt_daemon::probes::{FaultHook, ProbeSettings};
+use smtt_model::cpu::{Overrides, Role};
+use smtt_model::readings::Slot;
 use smtt_tests::page_walk::{FEW_PAGES, FEW_RDD, READ_RDD, WRITTEN_RDD};
 use smtt_tests::witness;
 

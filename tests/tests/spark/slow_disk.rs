@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_daemon::trace::QUEUE;
-use smtt_daemon::trace::folder::look;
+use smtt_daemon::recorder::QUEUE;
+use smtt_store::folder::look;
+use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::lab::{LIMIT, Run, SparkLab};
 use smtt_tests::records::{COUNT, Kinds, parse, sum, told, tracing, written};
 use smtt_tests::skip::skip;
@@ -16,8 +17,6 @@ use xtask::daemon::Daemon;
 use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
-
-use smtt_tests::application::LOCAL_CLUSTER;
 
 /// Pages that each of two tasks allocates and frees while the disk is there, and while it stands still: more accesses
 /// than what may wait on the way to the disk, in the queue and in the writer.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use smtt_daemon::trace::folder::partition;
-use smtt_daemon::trace::record::{Kind, Record, Source};
-use smtt_daemon::trace::{Trace, TraceSettings};
+use smtt_config::TraceSettings;
+use smtt_daemon::recorder::Trace;
+use smtt_store::folder::partition;
+use smtt_store::record::{Kind, Record, Source};
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK};
 use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::records::{COUNT, Kinds, parse, tracing, whole_lines, word};

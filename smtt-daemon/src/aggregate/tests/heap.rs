@@ -1,8 +1,10 @@
 //! Addresses on the Java heap: said to be right only where they are.
 
 use super::*;
+use crate::aggregate::Resolved;
+use crate::aggregate::Seen;
+use crate::aggregate::Trust;
 use crate::aggregate::view::PagesBy;
-use crate::aggregate::{Resolved, Seen, Trust};
 use smtt_common::context::HeapAddresses;
 
 const FOLLOWED: HeapAddresses = HeapAddresses::FOLLOWED;

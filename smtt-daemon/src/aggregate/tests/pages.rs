@@ -1,8 +1,13 @@
 //! Where bytes are: what the resolver saw stands for what it looked at, and for nothing else.
 
 use super::*;
-use crate::aggregate::view::{PagesBy, PagesRow};
-use crate::aggregate::{Resolved, Seen, SizesBy, Targets, Touched};
+use crate::aggregate::Resolved;
+use crate::aggregate::Seen;
+use crate::aggregate::SizesBy;
+use crate::aggregate::Targets;
+use crate::aggregate::Touched;
+use crate::aggregate::view::PagesBy;
+use crate::aggregate::view::PagesRow;
 use crate::decode::BlockRemoved;
 
 const MIB: u64 = 1 << 20;

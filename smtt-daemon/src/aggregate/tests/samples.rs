@@ -1,8 +1,12 @@
 //! Blocks stored as objects: a sample says where they are likely to be, and stands in no figure of bytes.
 
 use super::*;
-use crate::aggregate::view::{PagesBy, PagesRow, SampleRow};
-use crate::aggregate::{Resolved, Seen, SizesBy};
+use crate::aggregate::Resolved;
+use crate::aggregate::Seen;
+use crate::aggregate::SizesBy;
+use crate::aggregate::view::PagesBy;
+use crate::aggregate::view::PagesRow;
+use crate::aggregate::view::SampleRow;
 use crate::decode::{BlockRead, Contents};
 
 const MIB: u64 = 1 << 20;

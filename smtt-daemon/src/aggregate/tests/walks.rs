@@ -1,11 +1,14 @@
 //! Page walks: sums, ratios, the last minute and distributions, from hand-made readings.
 
 use super::*;
-use crate::aggregate::view::{Number, PageWalkRow};
-use crate::calibrate::{Calibration, CostPerWalk};
+use crate::aggregate::view::Number;
+use crate::aggregate::view::PageWalkRow;
+use crate::calibrate::Calibration;
+use crate::calibrate::CostPerWalk;
 use crate::pmu::{FigureName, Quantity, Ratio, Role};
 use crate::probes::PageWalkReadings;
-use crate::probes::walks::{Slot, SlotFigure};
+use crate::probes::walks::Slot;
+use crate::probes::walks::SlotFigure;
 use smtt_common::counter::Unattributed;
 use smtt_common::walk::WalkCounters;
 

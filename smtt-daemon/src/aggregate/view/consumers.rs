@@ -1,6 +1,7 @@
 //! Who holds a task's execution memory: writers, sorters and maps, by class.
 
-use crate::aggregate::{Memory, Task};
+use crate::aggregate::Memory;
+use crate::aggregate::Task;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 

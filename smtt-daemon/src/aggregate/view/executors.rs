@@ -2,7 +2,11 @@
 
 use super::consumers::by_class;
 use super::{Filter, Listing, PageWalkRow, Who, stages_of};
-use crate::aggregate::{Executor, FaultFigures, State, TaskState, faults};
+use crate::aggregate::Executor;
+use crate::aggregate::FaultFigures;
+use crate::aggregate::State;
+use crate::aggregate::TaskState;
+use crate::aggregate::faults;
 use crate::attribute::Agreement;
 use serde::{Deserialize, Serialize};
 use smtt_common::context::{Activity, HeapAddresses};

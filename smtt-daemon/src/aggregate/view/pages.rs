@@ -2,7 +2,15 @@
 
 use super::sample::{Sample, SampleRow};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
-use crate::aggregate::{Block, Executor, Mark, NodeReads, Page, Seen, SizesBy, State, Touched};
+use crate::aggregate::Block;
+use crate::aggregate::Executor;
+use crate::aggregate::Mark;
+use crate::aggregate::NodeReads;
+use crate::aggregate::Page;
+use crate::aggregate::Seen;
+use crate::aggregate::SizesBy;
+use crate::aggregate::State;
+use crate::aggregate::Touched;
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,12 @@
 //! RDDs and blocks as rows.
 
 use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
-use crate::aggregate::{Block, Executor, FaultFigures, Held, Rdd, State};
+use crate::aggregate::Block;
+use crate::aggregate::Executor;
+use crate::aggregate::FaultFigures;
+use crate::aggregate::Held;
+use crate::aggregate::Rdd;
+use crate::aggregate::State;
 use crate::attribute::{Doing, RddKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,9 +6,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smtt_common::walk::WalkCounters;
 
-use crate::aggregate::{Distribution, Executor, Meaning, Points, State, Walks};
+use crate::aggregate::Distribution;
+use crate::aggregate::Executor;
+use crate::aggregate::Meaning;
+use crate::aggregate::Points;
+use crate::aggregate::State;
+use crate::aggregate::Walks;
 use crate::pmu::Ratio;
-use crate::probes::walks::{Slot, SlotFigure};
+use crate::probes::walks::Slot;
+use crate::probes::walks::SlotFigure;
 
 /// Standard deviations to either side of a 95 % interval.
 const DEVIATIONS: f64 = 1.96;

@@ -2,7 +2,11 @@
 
 use super::consumers::{ConsumerRow, by_task, consumers};
 use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
-use crate::aggregate::{FaultFigures, Stage, State, Task, TaskState};
+use crate::aggregate::FaultFigures;
+use crate::aggregate::Stage;
+use crate::aggregate::State;
+use crate::aggregate::Task;
+use crate::aggregate::TaskState;
 use crate::attribute::{RddKey, StageKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};

@@ -2,11 +2,20 @@
 
 use crate::advise::surroundings::Surroundings;
 use crate::advise::{Advice, advise, views};
-use crate::aggregate::view::{Filter, Listing, PagesBy, RddRow};
+use crate::aggregate::view::Filter;
+use crate::aggregate::view::Listing;
+use crate::aggregate::view::PagesBy;
+use crate::aggregate::view::RddRow;
 use crate::clock::{now_boot_ns, now_unix_ns};
 use crate::control::Shared;
-use crate::control::protocol::{ApplicationReport, Histories, ListQuery, REPORT_ROWS, Report};
-use crate::control::sort::{Row, Sort, sort};
+use crate::control::protocol::ApplicationReport;
+use crate::control::protocol::Histories;
+use crate::control::protocol::ListQuery;
+use crate::control::protocol::REPORT_ROWS;
+use crate::control::protocol::Report;
+use crate::control::sort::Row;
+use crate::control::sort::Sort;
+use crate::control::sort::sort;
 use crate::trace::follow::Wanted;
 use axum::body::Body;
 use axum::extract::{Query, State as Held};

@@ -6,11 +6,15 @@ use super::*;
 use crate::aggregate::Limits;
 use crate::aggregate::view::Listing;
 use crate::control::Identity;
-use crate::control::client::{Client, ClientError};
-use crate::control::protocol::{Check, Report, Status};
+use crate::control::client::Client;
+use crate::control::client::ClientError;
+use crate::control::protocol::Check;
+use crate::control::protocol::Report;
+use crate::control::protocol::Status;
 use crate::control::sort::Row;
 use crate::decode::{Event, ExecutorDescribed, Fact, RddDescribed};
-use crate::probes::{Verdict, VerdictState};
+use crate::probes::Verdict;
+use crate::probes::VerdictState;
 use serde_json::Value;
 use tokio::sync::oneshot;
 

@@ -7,7 +7,10 @@ use super::page::no_walks;
 use super::tables::{Cell, Column, table};
 use super::timeline::size_name;
 use super::{Facts, shortened};
-use crate::aggregate::view::{FigureRow, Number, PagesRow, RddRow};
+use crate::aggregate::view::FigureRow;
+use crate::aggregate::view::Number;
+use crate::aggregate::view::PagesRow;
+use crate::aggregate::view::RddRow;
 use crate::ctl::human;
 
 /// Rows of the tables of RDDs.

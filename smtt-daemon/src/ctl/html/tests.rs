@@ -6,8 +6,15 @@ use super::*;
 use crate::advise::{Finding, Severity, Subject};
 use crate::aggregate::FaultFigures;
 use crate::aggregate::HistoryRow;
-use crate::aggregate::history::{PagePoint, Point, RddPoint, StagePoint};
-use crate::aggregate::view::{ExecutorRow, NodeRow, PageSizeRow, Summary, Who};
+use crate::aggregate::history::PagePoint;
+use crate::aggregate::history::Point;
+use crate::aggregate::history::RddPoint;
+use crate::aggregate::history::StagePoint;
+use crate::aggregate::view::ExecutorRow;
+use crate::aggregate::view::NodeRow;
+use crate::aggregate::view::PageSizeRow;
+use crate::aggregate::view::Summary;
+use crate::aggregate::view::Who;
 
 /// What an executor might claim about itself.
 const HOSTILE: &str = "</title></bdi><script>alert(1)</script><img src=http://x/ onerror=alert(1)>'\"&amp;\u{0}\u{202e}\u{1b}]]>";

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::aggregate::HistoryRow;
-use crate::aggregate::history::{Point, RddPoint};
+use crate::aggregate::history::Point;
+use crate::aggregate::history::RddPoint;
 use crate::control::protocol::Histories;
 use crate::ctl::human;
 
@@ -363,7 +364,8 @@ pub fn size_name(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::aggregate::history::PagePoint;
-    use crate::aggregate::view::{NodeRow, PageSizeRow};
+    use crate::aggregate::view::NodeRow;
+    use crate::aggregate::view::PageSizeRow;
 
     const S: u64 = 1_000_000_000;
 

@@ -3,8 +3,12 @@
 use super::Value;
 use super::collect::{Executor, Families};
 use super::table;
-use crate::aggregate::view::{Figures, by_rdd, reads_by_rdd};
-use crate::aggregate::{NodeReads, ResolveCounts, State};
+use crate::aggregate::NodeReads;
+use crate::aggregate::ResolveCounts;
+use crate::aggregate::State;
+use crate::aggregate::view::Figures;
+use crate::aggregate::view::by_rdd;
+use crate::aggregate::view::reads_by_rdd;
 use crate::attribute::RddKey;
 use std::collections::{BTreeMap, HashSet};
 

@@ -5,7 +5,9 @@ use crate::aggregate::Limits;
 use crate::control::Identity;
 use crate::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
 use crate::loss::{DecodeCounts, SourceCounts};
-use crate::probes::{Readings, Verdict, VerdictState};
+use crate::probes::Readings;
+use crate::probes::Verdict;
+use crate::probes::VerdictState;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -351,7 +353,11 @@ fn the_table_keeps_the_rules_of_names() {
 
 #[test]
 fn where_bytes_are_has_series_once_it_was_looked_at() {
-    use crate::aggregate::{ResolveCounts, Resolved, Seen, SizesBy, Touched};
+    use crate::aggregate::ResolveCounts;
+    use crate::aggregate::Resolved;
+    use crate::aggregate::Seen;
+    use crate::aggregate::SizesBy;
+    use crate::aggregate::Touched;
     let shared = shared(1);
     described(&shared, 1, "0");
     for (rdd, bytes) in [(7, 8192), (8, 4096)] {

@@ -7,7 +7,8 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 
 use super::*;
-use crate::trace::record::{Kind, Source};
+use crate::trace::record::Kind;
+use crate::trace::record::Source;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

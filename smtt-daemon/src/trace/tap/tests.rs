@@ -3,7 +3,9 @@
 use std::sync::{Arc, mpsc};
 
 use super::*;
-use crate::aggregate::{Limits, Resolved, Seen};
+use crate::aggregate::Limits;
+use crate::aggregate::Resolved;
+use crate::aggregate::Seen;
 use crate::decode::{BlockRead, BlockRemoved, ExecutorDescribed, TaskStarted};
 use crate::trace::counts::Ledger;
 use crate::trace::follow::Wanted;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
-use smtt_daemon::hotness::Pace;
-use smtt_daemon::hotness::damon::Damon;
+use smtt_machine::damon::{Damon, Pace};
 
 use crate::Options;
 use crate::marker::Marker;

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use smtt_common::context::{Access, Activity, HEADER_SIZE, Header, Hot, Region, SLOT_SIZE, Slot};
 use smtt_common::event::marker::{SYMBOL_PREFIX, schema};
 use smtt_common::event::{Kind, MARKER_FACTS};
-use smtt_daemon::decode::encode::payload;
+use smtt_model::decode::encode::payload;
 
 use crate::memory::thread_id;
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::BLOCK_SERIALIZED;
-use smtt_daemon::decode::encode::payload;
+use smtt_model::decode::encode::payload;
 use smtt_tests::page_walk::a_processor_of_each_node;
 
 use crate::marker::Marker;

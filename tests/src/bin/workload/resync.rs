@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::{BLOCK_SERIALIZED, TOLD_AGAIN};
-use smtt_daemon::decode::encode::payload;
+use smtt_model::decode::encode::payload;
 
 use crate::Options;
 use crate::marker::Marker;

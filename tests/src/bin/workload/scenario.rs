@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use smtt_common::context::{Access, Activity, Hot, Region};
 use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_common::event::{Kind, PAYLOAD_MAX};
-use smtt_daemon::decode::encode::payload;
+use smtt_model::decode::encode::payload;
 
 use crate::Options;
 use crate::marker::{Marker, computing, reading, writing};

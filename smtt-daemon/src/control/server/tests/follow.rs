@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::decode::BlockFact;
 use crate::trace::Tap;
-use crate::trace::follow::{CLIENTS, LOST, WAITING};
+use crate::trace::follow::CLIENTS;
+use crate::trace::follow::LOST;
+use crate::trace::follow::WAITING;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

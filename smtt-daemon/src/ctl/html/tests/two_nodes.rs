@@ -6,9 +6,13 @@ use super::*;
 use crate::advise::surroundings::Process;
 use crate::advise::{View, advise};
 use crate::aggregate::Measured;
-use crate::aggregate::view::{
-    EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, SpanRow, Spread,
-};
+use crate::aggregate::view::EventShown;
+use crate::aggregate::view::FigureRow;
+use crate::aggregate::view::Number;
+use crate::aggregate::view::PageWalkRow;
+use crate::aggregate::view::PageWalksShown;
+use crate::aggregate::view::SpanRow;
+use crate::aggregate::view::Spread;
 
 const EXECUTORS: u64 = 2;
 /// Id, name, MiB on each of two executors, share of cycles in walks, share of bytes on huge pages.
