@@ -179,6 +179,10 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
                 roles.insert(*role, event.clone());
             }
         }
+        if pmu.present == Some(false) && !given.is_empty() {
+            // The table's events cannot be opened here. They must not take counters from those that are configured.
+            roles.retain(|role, _| given.contains(role));
+        }
         let published = row.map_or(Capability::Unknown, |row| row.family.capability);
         let ratio_capability = events::capability(published, &roles, &given);
         let plan = Plan::of(&plan::Given {

@@ -15,9 +15,9 @@ use smtt_common::event::marker::LIBRARY_NAME;
 use tempfile::TempDir;
 use xtask::paths::{DEMO_SPARK, Jdk, Paths};
 use xtask::process::{Running, wait_for};
-use xtask::spark::{JAVA_OPTIONS, result_line};
+use xtask::spark::{JAVA_OPTIONS, finished};
 
-use crate::node;
+use crate::{lab, node};
 
 /// From one gate to the next, where every instruction is emulated.
 const GATE_LIMIT: Duration = Duration::from_secs(600);
@@ -37,7 +37,7 @@ pub struct Program {
 
 /// Caches arrays and scans them; gates `begin`, `cached` and `scanned`. No collection before the end: it would move the
 /// arrays, or let them be made in pages that were touched before. The arguments are partitions, MiB of all arrays,
-/// milliseconds of scanning; both partitions' pages hold its number, counted from 1.
+/// milliseconds of CPU time of scanning; both partitions' pages hold its number, counted from 1.
 pub const CACHED_SCAN: Program = Program {
     class: "io.smtt.fixture.CachedScan",
     arguments: &["2", "96", "5000"],
@@ -198,7 +198,7 @@ impl Prepared {
             // A thread's own part of the young heap is a share of it, so more threads than cores fill any.
             .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
             // A JVM that compiles for speed of start has a small room for code, and collects when some of it is taken.
-            .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc"])
+            .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc:stderr"])
             .arg(format!("-javaagent:{}", jar.display()))
             .arg("-cp")
             .arg(format!(
@@ -221,7 +221,12 @@ impl Prepared {
             ])
             .arg(program.class)
             .args(program.arguments);
-        let running = Running::start("the application", &mut command, &self.at("application.log"))?;
+        let running = Running::start_with_output(
+            "the application",
+            &mut command,
+            &self.at("application.log"),
+            &self.at("application.out"),
+        )?;
         Ok(Application {
             program,
             running,
@@ -295,17 +300,11 @@ impl Application {
     /// When the application fails, or says something else.
     pub fn finish(mut self) -> Result<()> {
         self.open(self.program.last_gate)?;
-        let status = self.running.wait(GATE_LIMIT, || Ok(()))?;
-        ensure!(
-            status.success(),
-            "the application failed ({status}){}",
-            self.running.hint()
-        );
-        let said = result_line(self.running.log())?;
+        let said = finished(&mut self.running, GATE_LIMIT)?;
         let expected = self.program.result;
         ensure!(said == expected, "it says {said:?}, not {expected:?}");
         if let Some(folder) = self.folder.take() {
-            folder.close().context("cannot remove the test's folder")?;
+            lab::remove(folder)?;
         }
         Ok(())
     }

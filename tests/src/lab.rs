@@ -1,5 +1,6 @@
 //! One daemon and one Spark in a folder of their own, and the gates at which an application waits.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,14 +14,17 @@ use xtask::process::wait_for;
 use xtask::spark::{Application, Spark, Submitted};
 
 /// How long an application may take from one gate to the next on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// How long processes that were stopped may go on writing into a folder.
+const REMOVE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Two Sparks at once would starve each other on a small machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Everything of one test. Kept on disk when the test fails.
 #[derive(Debug)]
-pub struct Lab {
+pub struct SparkLab {
     /// Where things lie.
     pub paths: Paths,
     /// The Spark under test.
@@ -31,7 +35,7 @@ pub struct Lab {
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Lab {
+impl SparkLab {
     /// Spark `version` on the machine's JDK 17.
     ///
     /// # Errors
@@ -68,7 +72,7 @@ impl Lab {
     ///
     /// # Errors
     /// When it does not get ready.
-    pub fn daemon(&self) -> Result<Daemon> {
+    pub fn daemon(&self) -> Result<LabDaemon<'_>> {
         self.daemon_with(&Options::default())
     }
 
@@ -76,8 +80,9 @@ impl Lab {
     ///
     /// # Errors
     /// When it does not get ready.
-    pub fn daemon_with(&self, options: &Options) -> Result<Daemon> {
-        Daemon::start(&self.paths, &programs()?, &self.path, options)
+    pub fn daemon_with(&self, options: &Options) -> Result<LabDaemon<'_>> {
+        let daemon = Daemon::start(&self.paths, &programs()?, &self.path, options)?;
+        Ok(LabDaemon { daemon, _lab: self })
     }
 
     /// Submits an application that waits at its gates.
@@ -103,15 +108,16 @@ impl Lab {
         application.submit(&self.spark, &format!("application-{}", self.runs.get()))
     }
 
-    /// The last line of every test: nothing needs to be kept. Without it the folder stays for whoever looks why.
+    /// The last line of every test: removes the folder, which a failed test leaves for whoever looks why. A daemon of
+    /// the lab writes into it until it is dropped; the compiler sees to that order.
     ///
     /// # Errors
     /// When the folder cannot be removed.
     pub fn passed(mut self) -> Result<()> {
-        if let Some(folder) = self.folder.take() {
-            folder.close().context("cannot remove the test's folder")?;
+        match self.folder.take() {
+            Some(folder) => remove(folder),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The test's folder.
@@ -121,7 +127,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for SparkLab {
     fn drop(&mut self) {
         if let Some(folder) = self.folder.take() {
             println!(
@@ -130,6 +136,54 @@ impl Drop for Lab {
             );
         }
     }
+}
+
+/// A daemon whose files are in the lab's folder: it has to be dropped before the lab can remove that.
+#[derive(Debug)]
+pub struct LabDaemon<'lab> {
+    daemon: Daemon,
+    _lab: &'lab SparkLab,
+}
+
+impl Deref for LabDaemon<'_> {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl DerefMut for LabDaemon<'_> {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+}
+
+// Without this the compiler would let the lab go while the daemon still runs.
+impl Drop for LabDaemon<'_> {
+    fn drop(&mut self) {
+        self.daemon.stop();
+    }
+}
+
+/// Removes a folder; executors that outlive their driver may still write into it for a moment.
+///
+/// # Errors
+/// When it is not empty in the end.
+pub fn remove(folder: TempDir) -> Result<()> {
+    // From now on it is removed here only.
+    let path = folder.keep();
+    let mut last = None;
+    wait_for("the test's folder is removed", REMOVE_LIMIT, || {
+        Ok(match std::fs::remove_dir_all(&path) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                last = Some(error);
+                None
+            }
+        })
+    })
+    .with_context(|| format!("{}: {last:?}", path.display()))
 }
 
 /// A running application with gates.
@@ -198,7 +252,10 @@ impl Run {
         for gate in gates {
             self.open(gate)?;
         }
-        self.submitted.result(LIMIT)
+        let result = self.submitted.result(LIMIT)?;
+        // Executors that outlive the driver are of its process group.
+        self.submitted.running.stop();
+        Ok(result)
     }
 }
 

@@ -2,20 +2,32 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`application`] | applications that several tests run |
+//! | [`faults`] | page faults of executors as both sides count them, while no task runs |
+//! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
+//! | [`json`] | fields of JSON answers |
 //! | [`jvm`] | small Spark applications in one JVM, here or in an emulated machine |
-//! | [`lab`] | one daemon and one Spark in a folder of their own, and the gates of an application |
+//! | [`lab`] | one daemon and one Spark in a folder of their own (`SparkLab`), and the gates of an application |
 //! | [`memory`] | memory whose every first touch is one page fault, clocks, processors |
 //! | [`node`] | CPUs and memory of one NUMA node, and where another process's pages are |
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
+//! | [`records`] | accesses from the marker's own log to the trace files |
+//! | [`skip`] | tests that need a feature which not every machine has |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
+pub mod application;
+pub mod faults;
+pub mod heap;
+pub mod json;
 pub mod jvm;
 pub mod lab;
 pub mod memory;
 pub mod node;
 pub mod page_walk;
+pub mod records;
+pub mod skip;
 pub mod truth;
 
 pub use xtask::witness;

@@ -18,6 +18,7 @@ use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::probes::Probes;
 use smtt_model::readings::Readings;
 use smtt_model::verdict::VerdictState;
+use smtt_tests::skip::{leave_out, must_have, skip};
 use xtask::paths::Paths;
 
 /// The RDD that is read and the RDD that is written.
@@ -50,8 +51,6 @@ struct OwnSlot {
 
 #[test]
 fn every_rung_counts_the_same() {
-    let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
-    let must: Vec<&str> = must.split(',').filter(|name| !name.is_empty()).collect();
     let mut tried = 0;
     for (name, hook) in RUNGS {
         let mut probes = load(hook);
@@ -64,9 +63,9 @@ fn every_rung_counts_the_same() {
             .iter()
             .find(|row| !matches!(row.verdict, VerdictState::Ok | VerdictState::NotApplicable));
         if let Some(row) = refused {
-            println!("{name}: skipped, {} is missing: {}", row.hook, row.reason);
             assert_eq!(row.verdict, VerdictState::Unsupported, "{row:?}");
-            assert!(!must.contains(&name), "this kernel must have it: {row:?}");
+            leave_out(name, format!("{} is missing: {}", row.hook, row.reason))
+                .expect("every rung that this machine must have");
             continue;
         }
         let attached: Vec<_> = verdicts
@@ -173,10 +172,8 @@ fn pads_are_hit_as_often_as_they_are_called() {
 
 #[test]
 fn every_processor_that_comes_back_is_counted() {
-    if std::env::var_os("SMTT_MUST_HAVE").is_none() {
-        println!(
-            "skipped: it takes a processor away, which only an emulated machine lends itself to"
-        );
+    if !must_have("processor_switch") {
+        skip("processor_switch", "only emulated machines lend one").expect("a line is written");
         return;
     }
     let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -29,6 +29,7 @@ use smtt_tests::page_walk::{
     self, FEW_RDD, READ_RDD, WRITTEN_RDD, Witness, Work, a_processor_of_each_node,
     read_and_write_walks,
 };
+use smtt_tests::skip::{must_have, skip};
 
 const THREADS: usize = 2;
 const PAGES: usize = 20_000;
@@ -54,9 +55,7 @@ struct OwnSlot {
 fn events() -> Result<Option<[Encoding; 2]>> {
     let events = read_and_write_walks()?;
     if events.is_none() {
-        println!(
-            "skipped: this machine has no counters of dTLB misses (the emulated riscv64 machine has)"
-        );
+        skip("dtlb_counters", "this machine does not count dTLB misses")?;
     }
     Ok(events)
 }
@@ -355,11 +354,8 @@ fn guest_processors_that_go_and_come_are_sampled_again() -> Result<()> {
     let Some(events) = events()? else {
         return Ok(());
     };
-    if std::env::var_os("SMTT_MUST_HAVE").is_none() {
-        println!(
-            "skipped: it takes a processor away, which only an emulated machine lends itself to"
-        );
-        return Ok(());
+    if !must_have("processor_switch") {
+        return skip("processor_switch", "only emulated machines lend one");
     }
     let last = a_processor_of_each_node().pop().unwrap_or(0);
     let switch = format!("/sys/devices/system/cpu/cpu{last}/online");
@@ -552,8 +548,10 @@ fn visit(work: &Work, group: &[Encoding; 2], cold: bool) -> Result<[u64; 2]> {
 #[test]
 fn guest_the_cost_of_a_walk_is_what_forgotten_translations_cost() -> Result<()> {
     let Some(group) = page_walk::events([Role::Cycles, Role::LoadWalksCompleted])? else {
-        println!("skipped: this machine does not count cycles and dTLB misses");
-        return Ok(());
+        return skip(
+            "dtlb_counters",
+            "this machine does not count cycles and dTLB misses",
+        );
     };
     let identity = smtt_machine::cpu::of_this_machine(std::path::Path::new("/"));
     let found = calibrate(&cpu::describe(&identity, &Overrides::default())?)

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use smtt_tests::jvm::{Application, CACHED_PLACES, Prepared, variable};
+use smtt_tests::json::number;
+use smtt_tests::jvm::{Application, CACHED_PLACES, Prepared};
 use smtt_tests::lab::programs;
 use smtt_tests::node;
+use smtt_tests::skip::{must_have, skip};
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 use xtask::process::{hint, wait_for};
@@ -140,12 +142,6 @@ impl Scene {
     }
 }
 
-fn number(row: &Value, key: &str) -> Result<u64> {
-    row[key]
-        .as_u64()
-        .with_context(|| format!("no number {key} in {row}"))
-}
-
 /// What an RDD holds: its arrays, and what Spark writes around them.
 fn held(row: &Value, arrays: u64) -> Result<u64> {
     let held = number(row, "held_bytes")?;
@@ -164,26 +160,22 @@ fn nodes(row: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Whether whoever started the test says that the machine has it.
-fn must_have(feature: &str) -> bool {
-    let must = variable("SMTT_MUST_HAVE").unwrap_or_default();
-    must.split(',').any(|name| name == feature)
-}
-
 /// Two nodes and swap; `false` (and a line that says why) where this machine has not both.
 fn has_places() -> Result<bool> {
     let swap = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let nodes = node::whole();
-    let missing = if !nodes.contains(&HOME) || !nodes.contains(&AWAY) {
-        "two NUMA nodes with memory and CPUs"
-    } else if swap.lines().count() < 2 {
-        "swap (/proc/swaps is empty)"
-    } else {
-        return Ok(true);
-    };
-    ensure!(!must_have("swap"), "this machine must have {missing}");
-    println!("skipped: this machine does not have {missing}");
-    Ok(false)
+    if !nodes.contains(&HOME) || !nodes.contains(&AWAY) {
+        skip(
+            "two_nodes",
+            format!("nodes with memory and CPUs are {nodes:?}"),
+        )?;
+        return Ok(false);
+    }
+    if swap.lines().count() < 2 {
+        skip("swap", "/proc/swaps is empty")?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -13,7 +13,12 @@ use crate::paths::Paths;
 use crate::process::{Running, free_port, wait_for};
 
 /// How long loading the kernel side and the first scan may take.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long a question may stay without an answer on a busy machine: `smtt-ctl` gives up sooner.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// What `smtt-ctl` says when it gives up.
+const GAVE_UP: &str = "no answer within";
 
 /// What differs from the default configuration, beside socket, port and library.
 #[derive(Clone, Debug, Default)]
@@ -132,15 +137,23 @@ impl Daemon {
         command
     }
 
-    /// What `smtt-ctl` says on standard output. An answer that is degraded (exit code 1) is an answer.
+    /// What `smtt-ctl` says on standard output. An answer that is degraded (exit code 1) is an answer. A daemon that is
+    /// too busy to answer in time is asked again.
     ///
     /// # Errors
     /// When it does not answer.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .command(arguments)
-            .output()
-            .with_context(|| format!("cannot start {}", self.ctl.display()))?;
+        let start = Instant::now();
+        let output = loop {
+            let output = self
+                .command(arguments)
+                .output()
+                .with_context(|| format!("cannot start {}", self.ctl.display()))?;
+            let gave_up = String::from_utf8_lossy(&output.stderr).contains(GAVE_UP);
+            if !gave_up || output.status.success() || start.elapsed() > ANSWER_LIMIT {
+                break output;
+            }
+        };
         if !matches!(output.status.code(), Some(0 | 1)) {
             let error = String::from_utf8_lossy(&output.stderr);
             bail!(

@@ -7,6 +7,7 @@
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
 //! | [`step`] | set-up steps: told, skipped when done before, shown while they run |
 //! | [`setup`] | everything a fresh machine needs |
+//! | [`features`] | what tests need that not every machine has, and what this one must have |
 //! | [`fixture`] | the Spark applications of tests and demo, compiled |
 //! | [`marker`] | the marker's jar and native library |
 //! | [`contract`] | the marker's `Contract.java`, generated |
@@ -30,6 +31,7 @@ pub mod daemon;
 pub mod demo;
 pub mod elf;
 pub mod experiment;
+pub mod features;
 pub mod fixture;
 pub mod http;
 pub mod marker;

@@ -64,6 +64,7 @@ pub struct Running {
     name: String,
     child: Child,
     log: PathBuf,
+    output: PathBuf,
 }
 
 impl Running {
@@ -72,12 +73,32 @@ impl Running {
     /// # Errors
     /// When it cannot be started.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
-        if let Some(folder) = log.parent() {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        }
-        let out = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        let err = out.try_clone()?;
+        let log_file = create(log)?;
+        let output_file = log_file.try_clone()?;
+        Self::spawn(name, command, (log, log_file), (log, output_file))
+    }
+
+    /// Starts `command` as [`Self::start`] does, with a file of its own for its standard output: two streams in one
+    /// file may break into one another's lines.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_with_output(
+        name: &str,
+        command: &mut Command,
+        log: &Path,
+        output: &Path,
+    ) -> Result<Self> {
+        let (log_file, output_file) = (create(log)?, create(output)?);
+        Self::spawn(name, command, (log, log_file), (output, output_file))
+    }
+
+    fn spawn(
+        name: &str,
+        command: &mut Command,
+        (log, err): (&Path, File),
+        (output, out): (&Path, File),
+    ) -> Result<Self> {
         let child = command
             .stdin(Stdio::null())
             .stdout(out)
@@ -91,6 +112,7 @@ impl Running {
             name: name.to_owned(),
             child,
             log: log.to_path_buf(),
+            output: output.to_path_buf(),
         })
     }
 
@@ -100,10 +122,16 @@ impl Running {
         self.child.id()
     }
 
-    /// Where its output goes.
+    /// Where its standard error goes, and its standard output unless that has a file of its own.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
+    }
+
+    /// Where its standard output goes.
+    #[must_use]
+    pub fn output(&self) -> &Path {
+        &self.output
     }
 
     /// Whether it still runs.
@@ -177,6 +205,15 @@ impl Running {
         // An error means that it was waited for before.
         self.child.wait().ok();
     }
+}
+
+/// A new file, in a folder that is made if need be.
+fn create(path: &Path) -> Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Drop for Running {
@@ -351,6 +388,23 @@ mod tests {
             "{error}"
         );
         std::fs::remove_file(path).ok();
+    }
+
+    #[test]
+    fn standard_output_of_its_own_has_no_line_of_the_log() {
+        let (path, output) = (log("streams"), log("streams-out"));
+        let mut command = Command::new("sh");
+        command.args(["-c", "printf RES; echo noise >&2; echo ULT"]);
+        let mut running =
+            Running::start_with_output("streams", &mut command, &path, &output).expect("starts");
+        let status = running
+            .wait(Duration::from_secs(10), || Ok(()))
+            .expect("ends");
+        assert!(status.success());
+        assert_eq!(tail(running.output(), 9), ["RESULT"]);
+        assert_eq!(tail(running.log(), 9), ["noise"]);
+        std::fs::remove_file(path).ok();
+        std::fs::remove_file(output).ok();
     }
 
     #[test]

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::http;
 use crate::paths::{Jdk, Paths};
-use crate::process::{Running, free_port, run, wait_for};
+use crate::process::{Running, free_port, wait_for};
 
 /// How long Spark may take to come up on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(90);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 /// What Spark's own start scripts give a JVM of release 17 or later, for a JVM that is started without them.
 pub const JAVA_OPTIONS: [&str; 12] = [
@@ -111,8 +111,9 @@ impl Spark {
         ));
         java.arg(format!("io.smtt.fixture.{class}")).args(arguments);
         let log = self.scratch.join(format!("{class}.log"));
-        run(class, &mut java, &log, START_LIMIT)?;
-        result_line(&log)
+        let output = self.scratch.join(format!("{class}.out"));
+        let mut running = Running::start_with_output(class, &mut java, &log, &output)?;
+        finished(&mut running, START_LIMIT)
     }
 
     /// Starts a stand-alone master and workers; they end with the returned value.
@@ -353,7 +354,8 @@ impl Application {
         }
         command.args(&self.program);
         let log = spark.scratch.join(format!("{name}.log"));
-        let running = Running::start(name, &mut command, &log)?;
+        let output = spark.scratch.join(format!("{name}.out"));
+        let running = Running::start_with_output(name, &mut command, &log, &output)?;
         Ok(Submitted {
             running,
             ui_port: self.ui_port,
@@ -376,11 +378,7 @@ impl Submitted {
     /// # Errors
     /// When it fails, prints no result, or takes longer than `limit`.
     pub fn result(&mut self, limit: Duration) -> Result<String> {
-        let status = self.running.wait(limit, || Ok(()))?;
-        if !status.success() {
-            bail!("the application failed ({status}){}", self.running.hint());
-        }
-        result_line(self.running.log())
+        finished(&mut self.running, limit)
     }
 
     /// Asks Spark's REST API about the running application: `path` is relative to it, for example `stages`.
@@ -405,6 +403,18 @@ impl Submitted {
             .context("Spark's REST API lists no application")?
             .to_owned())
     }
+}
+
+/// Waits for the end of an application and returns its result line.
+///
+/// # Errors
+/// When it fails, prints no result, or takes longer than `limit`.
+pub fn finished(running: &mut Running, limit: Duration) -> Result<String> {
+    let status = running.wait(limit, || Ok(()))?;
+    if !status.success() {
+        bail!("the application failed ({status}){}", running.hint());
+    }
+    result_line(running.output()).with_context(|| format!("its log is {}", running.log().display()))
 }
 
 /// The line of an application's output that starts with `RESULT`.

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: every ring of tests, one command, one closing line.
 
-use std::io::{BufRead, BufReader};
+mod output;
+
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::thread;
@@ -8,11 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::features;
 use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::{cargo, check_interrupt};
 use crate::setup::setup;
+use crate::stages::output::{Output, Tally};
 
-/// One stage: a cargo command with a time limit.
+/// One stage: cargo commands with a time limit, which ends what hangs: other work on the machine makes a stage several
+/// times longer.
 struct Stage {
     name: &'static str,
     about: &'static str,
@@ -28,7 +33,7 @@ const STAGES: [Stage; 6] = [
             &["fmt", "--all", "--check"],
             &["fmt", "--check", "--manifest-path", "smtt-ebpf/Cargo.toml"],
         ],
-        limit: Duration::from_secs(120),
+        limit: Duration::from_secs(600),
     },
     Stage {
         name: "lint",
@@ -41,7 +46,7 @@ const STAGES: [Stage; 6] = [
             "-D",
             "warnings",
         ]],
-        limit: Duration::from_secs(900),
+        limit: Duration::from_secs(2400),
     },
     Stage {
         name: "unit",
@@ -57,7 +62,7 @@ const STAGES: [Stage; 6] = [
             &["test", "-p", "smtt-tests", "--lib", "--bins"],
             &["xtask", "marker", "--test"],
         ],
-        limit: Duration::from_secs(900),
+        limit: Duration::from_secs(3600),
     },
     Stage {
         name: "kernel",
@@ -86,7 +91,7 @@ const STAGES: [Stage; 6] = [
                 "--test-threads=1",
             ],
         ],
-        limit: Duration::from_secs(600),
+        limit: Duration::from_secs(2400),
     },
     Stage {
         name: "spark",
@@ -103,18 +108,18 @@ const STAGES: [Stage; 6] = [
                 "--test",
                 "jvm",
                 "--test",
-                "trace",
+                "trace_crash",
                 "--",
                 "--test-threads=1",
             ],
         ],
-        limit: Duration::from_secs(2700),
+        limit: Duration::from_secs(10800),
     },
     Stage {
         name: "vm",
         about: "other kernels, another processor, two nodes, in emulated machines",
         commands: &[&["xtask", "vm"]],
-        limit: Duration::from_secs(1500),
+        limit: Duration::from_secs(7200),
     },
 ];
 
@@ -124,10 +129,17 @@ pub fn names() -> Vec<&'static str> {
     STAGES.iter().map(|stage| stage.name).collect()
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    passed: u64,
-    failed: u64,
+/// Slowest tests that are listed at the end.
+const SLOWEST: usize = 10;
+
+/// What a stage's commands said.
+#[derive(Default)]
+struct Said {
+    tally: Tally,
+    /// Test programs and their times.
+    programs: Vec<(String, Duration)>,
+    /// Tests and their times.
+    tests: Vec<(Duration, String)>,
 }
 
 /// Runs the stages (all, or those named), sums up, and says so in the last line.
@@ -150,16 +162,18 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         }
     }
     setup(paths, &SPARK_VERSIONS)?;
+    let must_have = features::of_this_machine().join(",");
+    println!("{}={must_have}", features::MUST_HAVE);
     let mut total = Tally::default();
-    let mut summary = Vec::new();
+    let (mut summary, mut tests) = (Vec::new(), Vec::new());
     for stage in chosen {
         println!("\n== {}: {}", stage.name, stage.about);
         let start = Instant::now();
-        let mut tally = Tally::default();
+        let mut said = Said::default();
         let mut error = None;
         for arguments in stage.commands {
             let left = stage.limit.saturating_sub(start.elapsed());
-            if let Err(problem) = run(paths, arguments, left, &mut tally) {
+            if let Err(problem) = run(paths, arguments, &must_have, left, &mut said) {
                 check_interrupt()?;
                 error = Some(problem);
                 break;
@@ -167,58 +181,102 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         }
         if let Some(problem) = &error {
             println!("{problem:#}");
-            if tally.failed == 0 {
+            if said.tally.failed == 0 {
                 // Not a test, but something that must work: formatting, lints, the build, the time limit.
-                tally.failed = 1;
+                said.tally.failed = 1;
             }
         }
         let outcome = if error.is_none() { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs();
         summary.push(format!(
-            "{:8} {outcome:6} {seconds:5} s  {} passed, {} failed",
-            stage.name, tally.passed, tally.failed
+            "{:8} {outcome:6} {seconds:5} s  {}",
+            stage.name, said.tally
         ));
-        total.passed += tally.passed;
-        total.failed += tally.failed;
+        let timed = said
+            .programs
+            .iter()
+            .filter(|(_, time)| *time >= Duration::from_secs(1));
+        summary
+            .extend(timed.map(|(name, time)| format!("{:17}{:3} s  {name}", "", time.as_secs())));
+        total.add(said.tally);
+        tests.append(&mut said.tests);
     }
-    println!(
-        "\n{}\n\n{} passed, {} failed",
-        summary.join("\n"),
-        total.passed,
-        total.failed
-    );
+    println!("\n{}\n{}\n{total}", summary.join("\n"), slowest(tests));
     if total.failed > 0 {
         bail!("not everything passed");
     }
     Ok(())
 }
 
-/// Runs cargo, shows its output as it comes and counts the results in it.
-fn run(paths: &Paths, arguments: &[&str], limit: Duration, tally: &mut Tally) -> Result<()> {
-    let mut child = cargo()
+/// The slowest tests, one a line; nothing where none took a second.
+fn slowest(mut tests: Vec<(Duration, String)>) -> String {
+    tests.retain(|(time, _)| *time >= Duration::from_secs(1));
+    tests.sort_by(|a, b| b.cmp(a));
+    tests.truncate(SLOWEST);
+    let lines: Vec<String> = tests
+        .iter()
+        .map(|(time, name)| format!("{:17}{:3} s  {name}\n", "", time.as_secs()))
+        .collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("\nslowest tests\n{}", lines.concat())
+}
+
+/// Runs cargo, shows its output as it comes and takes in what it says.
+fn run(
+    paths: &Paths,
+    arguments: &[&str],
+    must_have: &str,
+    limit: Duration,
+    said: &mut Said,
+) -> Result<()> {
+    let mut command = cargo();
+    command
         .args(arguments)
         .current_dir(&paths.root)
         // An error that a test returns says what it has to say; a backtrace would bury it.
         .env("RUST_LIB_BACKTRACE", "0")
+        .env(features::MUST_HAVE, must_have)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .context("cannot start cargo")?;
-    let stdout = child
+        .stderr(Stdio::piped())
+        .process_group(0);
+    if std::io::stderr().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    let mut child = command.spawn().context("cannot start cargo")?;
+    let mut stdout = child
         .stdout
         .take()
         .context("cargo has no standard output")?;
+    let stderr = child.stderr.take().context("cargo has no standard error")?;
     let reader = thread::spawn(move || {
-        let mut tally = Tally::default();
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            println!("{line}");
-            if let Some(found) = results(&line) {
-                tally.passed += found.passed;
-                tally.failed += found.failed;
+        let mut output = Output::default();
+        let mut bytes = [0; 4096];
+        loop {
+            match stdout.read(&mut bytes) {
+                Ok(0) => return output,
+                Ok(count) => {
+                    output.take(&bytes[..count], Instant::now());
+                    let mut out = std::io::stdout().lock();
+                    // A closed standard output does not end the tests.
+                    out.write_all(&bytes[..count])
+                        .and_then(|()| out.flush())
+                        .ok();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return output,
             }
         }
-        tally
+    });
+    let names = thread::spawn(move || {
+        let mut names = Vec::new();
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            names.extend(output::program(&line));
+        }
+        names
     });
     let start = Instant::now();
     let status = loop {
@@ -241,9 +299,14 @@ fn run(paths: &Paths, arguments: &[&str], limit: Duration, tally: &mut Tally) ->
         }
         thread::sleep(Duration::from_millis(50));
     };
-    if let Ok(found) = reader.join() {
-        tally.passed += found.passed;
-        tally.failed += found.failed;
+    let names = names.join().unwrap_or_default();
+    if let Ok(output) = reader.join() {
+        said.tally.add(output.results());
+        said.tests.extend(output.tests);
+        // A program that crashed has no result, so it is not known whose the others are.
+        if names.len() == output.programs.len() {
+            said.programs.extend(names.into_iter().zip(output.programs));
+        }
     }
     match status {
         Ok(status) if status.success() => Ok(()),
@@ -252,37 +315,20 @@ fn run(paths: &Paths, arguments: &[&str], limit: Duration, tally: &mut Tally) ->
     }
 }
 
-/// Passed and failed tests of one `test result:` line.
-fn results(line: &str) -> Option<Tally> {
-    let rest = line.strip_prefix("test result: ")?;
-    let number = |word: &str| {
-        let before = rest.split(word).next()?;
-        before
-            .rsplit([' ', '.'])
-            .find(|part| !part.is_empty())?
-            .parse()
-            .ok()
-    };
-    Some(Tally {
-        passed: number(" passed")?,
-        failed: number(" failed")?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn result_lines() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 4 filtered out; finished in 0.00s";
-        assert_eq!(
-            results(line),
-            Some(Tally {
-                passed: 12,
-                failed: 3
-            })
-        );
-        assert_eq!(results("test a ... ok"), None);
+    fn the_slowest_come_first() {
+        let seconds = |seconds: u64| (Duration::from_secs(seconds), format!("t{seconds}"));
+        let said = slowest((0..12).map(seconds).collect());
+        let names: Vec<&str> = said
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(2))
+            .collect();
+        assert_eq!(names.len(), SLOWEST, "{said}");
+        assert_eq!((names[0], names[9]), ("t11", "t2"), "{said}");
+        assert_eq!(slowest(vec![seconds(0)]), "");
     }
 }

@@ -42,7 +42,7 @@ pub use prepare::{Prepared, prepare, unpacked};
 
 /// The tests take three minutes in the slowest guest, some more when the machine has other work; beyond this something
 /// hangs.
-const TIME_OUT: Duration = Duration::from_secs(1200);
+const TIME_OUT: Duration = Duration::from_secs(4800);
 
 /// What the guest is. One node is too few: the tests that need two would skip.
 const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\

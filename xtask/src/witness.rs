@@ -53,6 +53,14 @@ pub fn faults(pid: u32) -> Result<Faults> {
     })
 }
 
+/// Whether a process's first thread waits for an event. One that only waits for a processor does not.
+///
+/// # Errors
+/// When the process is gone.
+pub fn sleeps(pid: u32) -> Result<bool> {
+    Ok(stat(pid)?.first().is_some_and(|state| state == "S"))
+}
+
 /// CPU time of a process, in seconds.
 ///
 /// # Errors
@@ -169,6 +177,27 @@ mod tests {
         let read = memory(std::process::id(), bytes.as_ptr() as u64, bytes.len()).expect("reads");
         assert_eq!(read, bytes);
         assert!(memory(std::process::id(), 8, 8).is_err());
+    }
+
+    #[test]
+    fn who_sleeps_does_and_who_runs_does_not() {
+        assert!(!sleeps(std::process::id()).expect("reads") || std::process::id() != thread_id());
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("starts");
+        let asleep =
+            crate::process::wait_for("sleep sleeps", std::time::Duration::from_secs(20), || {
+                Ok(sleeps(child.id())?.then_some(()))
+            });
+        child.kill().expect("ends");
+        child.wait().expect("waits");
+        asleep.expect("it sleeps");
+    }
+
+    fn thread_id() -> u32 {
+        // SAFETY: gettid(2) has no arguments.
+        unsafe { libc::gettid() }.cast_unsigned()
     }
 
     #[test]

@@ -14,6 +14,7 @@ use smtt_machine::damon::Owner;
 use smtt_machine::damon::Pace;
 use smtt_machine::damon::owner;
 use smtt_model::rows::PagesRow;
+use smtt_tests::skip::skip;
 
 use crate::lab::Workload;
 use crate::pages::{MIB, Scene, scene_of};
@@ -30,12 +31,7 @@ const PACE: Pace = Pace {
 fn monitor() -> Result<Option<Owner>> {
     match owner(Path::new("/")) {
         Owner::Missing(why) => {
-            let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
-            ensure!(
-                !must.split(',').any(|name| name == "damon"),
-                "this machine must have DAMON: {why}"
-            );
-            println!("skipped: {why}");
+            skip("damon", why)?;
             Ok(None)
         }
         owner => Ok(Some(owner)),
@@ -48,7 +44,7 @@ fn free_monitor() -> Result<bool> {
         None => Ok(false),
         Some(Owner::Nobody) => Ok(true),
         Some(other) => {
-            println!("skipped: DAMON is not free on this machine: {other:?}");
+            skip("free_damon", format!("{other:?}"))?;
             Ok(false)
         }
     }

@@ -23,6 +23,7 @@ use smtt_model::readings::Readings;
 use smtt_model::readings::Slot;
 use smtt_model::verdict::Verdict;
 use smtt_model::verdict::VerdictState;
+use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::paths::Paths;
 
@@ -36,7 +37,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 type Drain = Box<dyn FnMut() -> Vec<Record>>;
 
 /// Loaded probes and what they have said.
-pub struct Lab {
+pub struct KernelLab {
     pub probes: Probes,
     drain: Drain,
     /// Every record so far.
@@ -56,15 +57,18 @@ pub struct Lab {
 }
 
 /// Loads the probes; `None` (and a line that says why) where this machine cannot run the test.
-pub fn lab(settings: &ProbeSettings) -> Result<Option<Lab>> {
+pub fn lab(settings: &ProbeSettings) -> Result<Option<KernelLab>> {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     load(settings, Some(turn))
 }
 
-fn load(settings: &ProbeSettings, turn: Option<MutexGuard<'static, ()>>) -> Result<Option<Lab>> {
+fn load(
+    settings: &ProbeSettings,
+    turn: Option<MutexGuard<'static, ()>>,
+) -> Result<Option<KernelLab>> {
     // SAFETY: geteuid has no precondition.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: the probes need root (CAP_BPF, CAP_PERFMON)");
+        skip("root", "the probes need CAP_BPF and CAP_PERFMON")?;
         return Ok(None);
     }
     let mut probes = Probes::load(settings)?;
@@ -75,9 +79,10 @@ fn load(settings: &ProbeSettings, turn: Option<MutexGuard<'static, ()>>) -> Resu
                 && verdict.hook.starts_with("raw")
         })
     {
-        println!(
-            "skipped: this kernel has no raw tracepoint exceptions:page_fault_user (x86-64 has)"
-        );
+        skip(
+            "raw_tracepoint",
+            "this kernel has no exceptions:page_fault_user",
+        )?;
         return Ok(None);
     }
     probes.attach_library(&library()?)?;
@@ -93,7 +98,7 @@ fn load(settings: &ProbeSettings, turn: Option<MutexGuard<'static, ()>>) -> Resu
             records.extend(batch);
         }
     });
-    Ok(Some(Lab {
+    Ok(Some(KernelLab {
         probes,
         drain,
         records: Vec::new(),
@@ -130,7 +135,7 @@ pub fn library() -> Result<PathBuf> {
     Ok(path)
 }
 
-impl Lab {
+impl KernelLab {
     /// A second one at the same time.
     pub fn another(&self, settings: &ProbeSettings) -> Result<Self> {
         load(settings, None)?.context("one could be loaded, another cannot")
@@ -356,17 +361,20 @@ impl Workload {
     /// Waits until it waits for us: its faults stand still. Both ends of an interval are such moments, so that the
     /// kernel's own count and ours are of the same faults.
     pub fn quiet(&self) -> Result<()> {
+        // A thread that only waits for a busy processor has no faults either, but it does not sleep.
+        let look =
+            || Ok::<_, anyhow::Error>((witness::sleeps(self.pid())?, witness::faults(self.pid())?));
         let until = Instant::now() + LIMIT;
-        let mut last = witness::faults(self.pid())?;
+        let mut last = look()?;
         while Instant::now() < until {
             std::thread::sleep(Duration::from_millis(30));
-            let now = witness::faults(self.pid())?;
-            if now == last {
+            let now = look()?;
+            if now.0 && now == last {
                 return Ok(());
             }
             last = now;
         }
-        bail!("the workload does not come to rest");
+        bail!("the workload does not come to rest: {last:?}");
     }
 }
 

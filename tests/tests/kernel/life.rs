@@ -7,10 +7,10 @@ use smtt_common::event::Kind;
 use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
 use smtt_config::FaultHook;
 
-use crate::lab::{Lab, Workload, all, lab, with_hook};
+use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 
 /// Process, reason and whether it was the executor itself, of every end that was told.
-fn ends(lab: &Lab, executor: u64) -> Vec<(u32, u32, u32)> {
+fn ends(lab: &KernelLab, executor: u64) -> Vec<(u32, u32, u32)> {
     let word = |payload: &[u8], at: usize| {
         payload.get(at..at + 4).map_or(u32::MAX, |bytes| {
             u32::from_le_bytes(bytes.try_into().unwrap_or_default())

@@ -5,12 +5,12 @@ use smtt_common::counter::{Counter, ExecutorCounters};
 use smtt_common::event::Kind;
 use smtt_config::FaultHook;
 
-use crate::lab::{Lab, Workload, lab, with_hook};
+use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 /// Bytes of the smallest ring that holds a few of the largest records.
 const SMALL_RING: u32 = 16 << 10;
 
-fn facts_of(lab: &Lab, executor: u64) -> u64 {
+fn facts_of(lab: &KernelLab, executor: u64) -> u64 {
     lab.records
         .iter()
         .filter(|record| {

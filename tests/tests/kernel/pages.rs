@@ -21,8 +21,9 @@ use smtt_model::rows::Filter;
 use smtt_model::rows::PagesBy;
 use smtt_model::rows::PagesRow;
 use smtt_model::state::Limits;
+use smtt_tests::skip::skip;
 
-use crate::lab::{Lab, Workload, lab, with_hook};
+use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 pub const PAGE: u64 = 4096;
 pub const MIB: u64 = 1 << 20;
@@ -41,7 +42,7 @@ pub const GENEROUS: ResolveSettings = ResolveSettings {
 /// A workload whose memory is told, and the state that its facts made.
 pub struct Scene {
     /// The probes, and this test's turn.
-    pub lab: Lab,
+    pub lab: KernelLab,
     pub shared: Shared,
     pub workload: Workload,
     /// What it says of its blocks, by kind.
@@ -65,7 +66,10 @@ pub fn scene(options: &[&str]) -> Result<Option<Scene>> {
 /// The same of another scenario that tells blocks.
 pub fn scene_of(scenario: &str, options: &[&str]) -> Result<Option<Scene>> {
     if procfs_page_bytes() != PAGE {
-        println!("skipped: the workload's memory is laid out for base pages of 4 KiB");
+        skip(
+            "base_pages_4k",
+            "the workload's memory is laid out for these",
+        )?;
         return Ok(None);
     }
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
@@ -475,10 +479,11 @@ fn nodes_are_those_of_numa_maps() -> Result<()> {
         return Ok(());
     };
     if !std::path::Path::new("/proc/self/numa_maps").exists() {
-        println!(
-            "skipped: this kernel has no NUMA (CONFIG_NUMA), so no page has a node to compare"
+        scene.workload.end()?;
+        return skip(
+            "numa",
+            "there is no numa_maps: no page has a node to compare",
         );
-        return scene.workload.end();
     }
     for method in methods() {
         resolver(GENEROUS, method).round(&scene.shared, &|| false);
@@ -502,8 +507,7 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
         .find_map(|line| line.split_once("MemTotal:"))
         .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
     if total.unwrap_or(0) == 0 {
-        println!("skipped: this machine has no second NUMA node with memory (node1)");
-        return Ok(());
+        return skip("two_nodes", "node1 has no memory");
     }
     let Some(scene) = scene(&["node=1"])? else {
         return Ok(());
@@ -529,13 +533,7 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
 fn pages_that_were_swapped_out_are_reported() -> Result<()> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().count() < 2 {
-        let must = std::env::var("SMTT_MUST_HAVE").unwrap_or_default();
-        ensure!(
-            !must.split(',').any(|name| name == "swap"),
-            "this machine must have swap, and /proc/swaps is empty"
-        );
-        println!("skipped: this machine has no swap (/proc/swaps is empty)");
-        return Ok(());
+        return skip("swap", "/proc/swaps is empty");
     }
     let Some(scene) = scene(&[])? else {
         return Ok(());

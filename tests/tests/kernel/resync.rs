@@ -10,7 +10,7 @@ use smtt_model::decode::decode;
 use smtt_model::state::Limits;
 use smtt_model::state::State;
 
-use crate::lab::{Lab, Workload, lab, with_hook};
+use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 /// Bytes of a ring that holds some ninety records of a block.
 const SMALL_RING: u32 = 16 << 10;
@@ -21,7 +21,7 @@ const STEP: u64 = 40;
 
 /// The probes and a state that gets what they say.
 struct Both {
-    lab: Lab,
+    lab: KernelLab,
     state: State,
     taken: usize,
 }

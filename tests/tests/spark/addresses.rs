@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use smtt_tests::heap::{LIMIT, MARK_BYTES, Ranges, SAMPLED, Subject, Told, start};
+use smtt_tests::json::{number, text};
+use smtt_tests::lab::SparkLab;
+use smtt_tests::skip::skip;
 use xtask::paths::{DEMO_SPARK, Jdk};
-
-use crate::heap::{LIMIT, MARK_BYTES, Ranges, SAMPLED, Subject, Told, start};
-use crate::storage::{number, text};
+use xtask::process::wait_for;
 
 /// Everything is found where it is said to be; a collection moves some of it, and it is found again.
 fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
-    let mut subject = start(version, jdk, java_options)?;
+    let lab = SparkLab::on(version, jdk)?;
+    let mut subject = start(&lab, java_options)?;
     let mut before = subject.between_collections(|| subject.check_blocks(Told::All))?;
     let (mut moved, mut of, mut objects) = (0, 0, 0);
     for (open, reach) in [("cached", "young"), ("young", "full")] {
@@ -50,7 +53,8 @@ fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
     subject.sorts_in_pages("unsafe")?;
     subject.sorts_in_objects("sort")?;
     subject.bypasses_then_sorts("bypass", "table")?;
-    subject.finish()
+    subject.finish()?;
+    lab.passed()
 }
 
 /// A record of a read has an address of its block; where it is said to have been right, it is the block's.
@@ -104,8 +108,7 @@ fn addresses_are_followed_under_the_serial_collector() -> Result<()> {
 #[test]
 fn addresses_are_followed_where_headers_are_compact() -> Result<()> {
     let Some(jdk) = Jdk::all().into_iter().find(|jdk| jdk.release >= 25) else {
-        println!("skipped: there is no JDK of release 25 or later under /usr/lib/jvm");
-        return Ok(());
+        return skip("jdk_25", "there is none under /usr/lib/jvm");
     };
     followed(
         "4.3.0",
@@ -169,11 +172,8 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
 #[test]
 fn addresses_are_asked_for_where_handles_are_not_read() -> Result<()> {
     // The agent may be told so; it does the same by itself where handles do not agree with the JVM.
-    let mut subject = start(
-        DEMO_SPARK,
-        &Jdk::main()?,
-        &["-XX:+UseParallelGC", "-Dsmtt.addresses=slow"],
-    )?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let mut subject = start(&lab, &["-XX:+UseParallelGC", "-Dsmtt.addresses=slow"])?;
     for (open, reach) in [("", ""), ("cached", "young"), ("young", "full")] {
         if !open.is_empty() {
             subject.run.open(open)?;
@@ -192,16 +192,14 @@ fn addresses_are_asked_for_where_handles_are_not_read() -> Result<()> {
     subject.sorts_in_pages("unsafe")?;
     subject.sorts_in_objects("sort")?;
     subject.bypasses_then_sorts("bypass", "table")?;
-    subject.finish()
+    subject.finish()?;
+    lab.passed()
 }
 
 #[test]
 fn addresses_are_found_again_where_collections_are_polled() -> Result<()> {
-    let mut subject = start(
-        DEMO_SPARK,
-        &Jdk::main()?,
-        &["-XX:+UseSerialGC", "-Dsmtt.addresses=polled"],
-    )?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let mut subject = start(&lab, &["-XX:+UseSerialGC", "-Dsmtt.addresses=polled"])?;
     for (open, reach) in [("", ""), ("cached", "young"), ("young", "full")] {
         if !open.is_empty() {
             subject.run.open(open)?;
@@ -234,7 +232,8 @@ fn addresses_are_found_again_where_collections_are_polled() -> Result<()> {
             subject.run.open(&gate)?;
         }
     }
-    subject.finish()
+    subject.finish()?;
+    lab.passed()
 }
 
 #[test]
@@ -254,7 +253,8 @@ fn no_address_on_the_heap_is_told_where_none_is_wanted() -> Result<()> {
 
 /// Nothing on the heap has an address, and everything else goes on.
 fn refused(java_option: &str) -> Result<()> {
-    let mut subject = start(DEMO_SPARK, &Jdk::main()?, &[java_option])?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let mut subject = start(&lab, &[java_option])?;
     let executor = subject.executor()?;
     ensure!(
         executor["heap_addresses"] == "refused" && executor["heap_addresses_by"] == "refused",
@@ -262,16 +262,22 @@ fn refused(java_option: &str) -> Result<()> {
     );
     let said = subject.daemon.ask(&["executors"])?;
     ensure!(said.contains("refused: "), "the listing says why: {said}");
-    subject.check_blocks(Told::Nothing)?;
-    ensure!(
-        number(&executor, "page_faults_attributed")? > 0,
-        "contexts still tell: {executor:#}"
-    );
+    let mut last = None;
+    wait_for("every block is listed, without an address", LIMIT, || {
+        let checked = subject.check_blocks(Told::Nothing);
+        Ok(checked.map_err(|error| last = Some(error)).ok())
+    })
+    .with_context(|| format!("{last:?}"))?;
+    wait_for("contexts still tell", LIMIT, || {
+        let executor = subject.executor()?;
+        Ok((number(&executor, "page_faults_attributed")? > 0).then_some(()))
+    })?;
     for gate in ["cached", "young", "full", "read"] {
         subject.run.open(gate)?;
     }
     for name in ["unsafe", "sort", "bypass", "table"] {
         subject.sorts_without_addresses(name)?;
     }
-    subject.finish()
+    subject.finish()?;
+    lab.passed()
 }

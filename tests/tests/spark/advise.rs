@@ -6,13 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{LIMIT, Lab, Run};
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::json::{number, sum};
+use smtt_tests::lab::{LIMIT, Run, SparkLab};
+use smtt_tests::skip::skip;
 use smtt_tests::truth::same_storage;
 use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
 
 /// Names of the application's RDDs, which say who is who, and one of which tries to be markup.
 const UNREAD: &str = "unread </bdi><b>bold</b> & more";
@@ -59,7 +60,7 @@ fn row_of(page: &roxmltree::Document<'_>, table: &str, name: &str) -> Option<Vec
 
 #[test]
 fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
@@ -98,16 +99,12 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let text = daemon.ask(&["advise", "--app", &id])?;
     assert!(text.contains("rdd.unpersist()"), "{text}");
     // One of them was read, and the daemon counted it: once per task and block, in each pass.
-    let reads: u64 = run
-        .rows(&daemon, &["rdds"])?
-        .iter()
-        .filter(|row| row["name"] == READ)
-        .filter_map(|row| row["block_reads"].as_u64())
-        .sum();
-    assert!(
-        reads >= 4 && reads.is_multiple_of(4),
-        "four partitions were read in each pass: {reads}"
-    );
+    wait_for("four partitions were read in each pass", LIMIT, || {
+        let mut rows = run.rows(&daemon, &["rdds"])?;
+        rows.retain(|row| row["name"] == READ);
+        let reads = sum(&rows, "block_reads");
+        Ok((reads >= 4 && reads.is_multiple_of(4)).then_some(()))
+    })?;
 
     let file = lab.folder().join("report.html");
     daemon.ask(&[
@@ -140,6 +137,7 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
         );
     }
     run.finish(&["read"])?;
+    drop(daemon);
     lab.passed()
 }
 
@@ -152,7 +150,7 @@ fn huge_pages() -> Result<String> {
 
 /// Runs the application with further options of the executors' JVMs until its RDDs are where they stay; returns the
 /// advice and the share of its bytes on small pages.
-fn with_heap_on(lab: &Lab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
+fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", &size, "0", "1"])?
@@ -163,21 +161,21 @@ fn with_heap_on(lab: &Lab, daemon: &Daemon, options: &str) -> Result<(Value, f64
     run.open("cached")?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;
-    let sum = |rows: &[Value], of: &dyn Fn(&Value) -> u64| rows.iter().map(of).sum::<u64>();
     let pages = wait_for("all its bytes are looked at", LIMIT, || {
         let mut rows = run.rows(daemon, &["pages"])?;
         rows.retain(|row| row["name"] == READ);
-        let looked = sum(&rows, &|row| row["present_bytes"].as_u64().unwrap_or(0));
+        let looked = sum(&rows, "present_bytes");
         Ok((looked >= (LARGE_MIB * 15) << 16).then_some(rows))
     })?;
     let on = |small: bool| {
-        sum(&pages, &|row| {
-            let sizes = row["page_sizes"].as_array().into_iter().flatten();
-            sizes
-                .filter(|size| (size["page_bytes"].as_u64() < Some(1 << 20)) == small)
-                .filter_map(|size| size["bytes"].as_u64())
-                .sum()
-        })
+        let sizes = pages
+            .iter()
+            .filter_map(|row| row["page_sizes"].as_array())
+            .flatten();
+        sum(
+            sizes.filter(|size| (size["page_bytes"].as_u64() < Some(1 << 20)) == small),
+            "bytes",
+        )
     };
     let share = on(true) as f64 / (on(true) + on(false)).max(1) as f64;
     let advice = daemon.json(&["advise", "--app", &id])?;
@@ -189,12 +187,12 @@ fn with_heap_on(lab: &Lab, daemon: &Daemon, options: &str) -> Result<(Value, f64
 fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones() -> Result<()> {
     let mode = huge_pages()?;
     if mode != "madvise" {
-        println!(
-            "skipped: transparent huge pages are set to {mode}, a JVM cannot choose (madvise)"
+        return skip(
+            "madvise_huge_pages",
+            format!("transparent huge pages are set to {mode}: a JVM cannot choose"),
         );
-        return Ok(());
     }
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let (advice, small) = with_heap_on(&lab, &daemon, "-Dsmall.pages=yes")?;
     println!("{:.1} % of it on small pages", 100.0 * small);
@@ -222,6 +220,7 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small < SMALL_SHARE, "{small} of it is on small pages");
     assert_eq!(named(&advice, "small_pages"), [""; 0], "{advice:#}");
+    drop(daemon);
     lab.passed()
 }
 
@@ -243,22 +242,13 @@ fn spark_tasks(run: &Run) -> Result<SparkTasks> {
     let stages = run.submitted.rest("stages")?;
     for stage in stages.as_array().context("no stages")? {
         let id = &stage["stageId"];
-        let of = |field: &str| {
-            stage[field]
-                .as_u64()
-                .with_context(|| format!("no {field} in {stage}"))
-        };
-        sum.spilled_bytes += of("memoryBytesSpilled")?;
-        sum.spilled_disk_bytes += of("diskBytesSpilled")?;
+        sum.spilled_bytes += number(stage, "memoryBytesSpilled")?;
+        sum.spilled_disk_bytes += number(stage, "diskBytesSpilled")?;
         let tasks = run.submitted.rest(&format!("stages/{id}/0/taskList"))?;
         for task in tasks.as_array().context("no tasks")? {
             sum.tasks += 1;
-            sum.ran_ms += task["taskMetrics"]["executorRunTime"]
-                .as_u64()
-                .with_context(|| format!("no executorRunTime in {task}"))?;
-            sum.took_ms += task["duration"]
-                .as_u64()
-                .with_context(|| format!("no duration in {task}"))?;
+            sum.ran_ms += number(&task["taskMetrics"], "executorRunTime")?;
+            sum.took_ms += number(task, "duration")?;
         }
     }
     Ok(sum)
@@ -273,8 +263,8 @@ fn of_rule<'a>(advice: &'a Value, rule: &str) -> (Option<&'a Value>, Option<&'a 
     (of("findings"), of("checks"))
 }
 
-/// A number of a finding.
-fn number(finding: &Value, what: &str) -> Result<u64> {
+/// A figure of a finding.
+fn figure(finding: &Value, what: &str) -> Result<u64> {
     let numbers = finding["numbers"].as_array();
     let mut numbers = numbers.into_iter().flatten();
     numbers
@@ -284,7 +274,7 @@ fn number(finding: &Value, what: &str) -> Result<u64> {
 }
 
 /// Shuffles with so large a part of the heap for Spark's memory; returns what Spark and what the daemon say.
-fn shuffled(lab: &Lab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
+fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
         .conf("spark.memory.fraction", fraction)
         .with_marker(&lab.paths);
@@ -303,7 +293,7 @@ fn shuffled(lab: &Lab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, V
 
 #[test]
 fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     // A task has 21 MiB of execution memory for 48.
     let (spark, advice) = shuffled(&lab, &daemon, "0.03")?;
@@ -312,8 +302,8 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     ensure!(spark.spilled_disk_bytes > 96 << 20, "{spark:?}");
     let finding = finding.with_context(|| format!("{spark:?}, {advice:#}"))?;
     let (task_ns, spill_ns) = (
-        number(finding, "time of ended tasks")?,
-        number(finding, "time in them")?,
+        figure(finding, "time of ended tasks")?,
+        figure(finding, "time in them")?,
     );
     // Where the machine is busy the driver may know of an end before the thread has left the task.
     ensure!(
@@ -322,7 +312,7 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     );
     ensure!(spill_ns < task_ns, "{spill_ns} of {task_ns} ns");
     // A task spills when it has no more, and then all that it has: each spill is counted, and counted once.
-    let spills = number(finding, "spills of 1 ms or more")?;
+    let spills = figure(finding, "spills of 1 ms or more")?;
     let numbers = finding["numbers"].as_array().into_iter().flatten();
     let peak = numbers
         .filter(|number| number["unit"] == "bytes")
@@ -346,6 +336,7 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
         looked.contains("0 spills"),
         "Spark has not spilled, and {looked} were seen"
     );
+    drop(daemon);
     lab.passed()
 }
 
@@ -390,7 +381,7 @@ fn logged(log: &Path) -> Result<BTreeMap<u64, Blocks>> {
 #[test]
 fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_them() -> Result<()>
 {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let events = lab.folder().join("events");
     std::fs::create_dir(&events)?;
@@ -447,19 +438,19 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
             .as_u64()
             .with_context(|| format!("no RDD in {finding:#}"))?;
         let said = Blocks {
-            stored: number(finding, "blocks stored")?,
-            again: number(
+            stored: figure(finding, "blocks stored")?,
+            again: figure(
                 finding,
                 "of them, of partitions that had left memory (at least)",
             )?,
-            left: number(finding, "blocks that left memory")?,
+            left: figure(finding, "blocks that left memory")?,
         };
         ensure!(
             logged.get(&rdd) == Some(&said),
             "Spark's event log says {:?}: {finding:#}",
             logged.get(&rdd)
         );
-        let evicted = number(finding, "of them, evicted because others needed the room")?;
+        let evicted = figure(finding, "of them, evicted because others needed the room")?;
         ensure!(evicted == said.left, "nobody unpersisted any: {finding:#}");
         found.push(rdd);
     }
@@ -476,5 +467,6 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         );
     }
     run.finish(&["read"])?;
+    drop(daemon);
     lab.passed()
 }

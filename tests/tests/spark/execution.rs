@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{Lab, Run};
-use xtask::daemon::{Daemon, Options};
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::json::number;
+use smtt_tests::lab::{Run, SparkLab};
+use smtt_tests::records::tracing;
+use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
-use crate::LOCAL_CLUSTER;
-
+/// Pages and grants of the whole application, at least.
+const PAGES_AND_GRANTS: u64 = 50;
 /// How long the two sides may take to agree.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -28,7 +31,7 @@ struct SparkTask {
     spilled_bytes: u64,
 }
 
-fn application(lab: &Lab, records: &str) -> Result<Application> {
+fn application(lab: &SparkLab, records: &str) -> Result<Application> {
     Ok(
         Application::java(&lab.paths, LOCAL_CLUSTER, "Execution", &[records])?
             // More than one page, and grants, from few records.
@@ -37,12 +40,6 @@ fn application(lab: &Lab, records: &str) -> Result<Application> {
             .conf("spark.shuffle.spill.batchSize", "1000")
             .with_marker(&lab.paths),
     )
-}
-
-fn number(value: &Value, field: &str) -> Result<u64> {
-    value[field]
-        .as_u64()
-        .with_context(|| format!("no {field} in {value}"))
 }
 
 fn stages(run: &Run) -> Result<BTreeMap<u64, Stage>> {
@@ -253,12 +250,9 @@ const EXPECTED: [(&str, &[&str]); 11] = [
 ];
 
 fn execution_memory(version: &str, settings: &[(&str, &str)], spills: bool) -> Result<()> {
-    let lab = Lab::new(version)?;
-    let folder = lab.folder().join("trace").display().to_string();
-    let daemon = lab.daemon_with(&Options {
-        toml: format!("[trace]\nenabled = true\nfolder = {folder:?}\nsegment_seconds = 1\n"),
-        ..Options::default()
-    })?;
+    let lab = SparkLab::new(version)?;
+    let folder = lab.folder().join("trace");
+    let daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let mut application = application(&lab, if spills { "12000" } else { "40000" })?;
     for (key, value) in settings {
         application = application.conf(key, value);
@@ -297,9 +291,14 @@ fn execution_memory(version: &str, settings: &[(&str, &str)], spills: bool) -> R
         jobs["bypass writer"]
     );
     let id = run.submitted.application_id()?;
-    let seen = pages_have_their_rdd(&daemon, &folder, &id, &stages)?;
-    ensure!(seen >= 50, "only {seen} pages and grants");
+    let folder = folder.display().to_string();
+    // Records come with their segments.
+    let seen = wait_for("pages and grants are recorded", SETTLE, || {
+        let seen = pages_have_their_rdd(&daemon, &folder, &id, &stages)?;
+        Ok((seen >= PAGES_AND_GRANTS).then_some(seen))
+    })?;
     println!("{} in {seen} pages and grants", run.finish(&["end"])?);
+    drop(daemon);
     lab.passed()
 }
 

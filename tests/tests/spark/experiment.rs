@@ -2,7 +2,7 @@
 //! compares the storage memory of every RDD with Spark's REST API itself, and fails where they differ.
 
 use anyhow::{Context as _, Result, ensure};
-use smtt_tests::lab::Lab;
+use smtt_tests::lab::SparkLab;
 use xtask::experiment::run::{self, Job};
 use xtask::experiment::{CORES, WORKER_MIB, fixture_step, names};
 use xtask::paths::DEMO_SPARK;
@@ -21,7 +21,7 @@ const WORKLOADS: [(&str, usize, &str); 4] = [
 
 #[test]
 fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result<()> {
-    let lab = Lab::new(DEMO_SPARK)?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
     fixture_step(&lab.paths, &mut Steps::new(1))?;
     let daemon = lab.daemon()?;
     let cluster = lab.spark.standalone(WORKERS, CORES / WORKERS, WORKER_MIB)?;
@@ -62,5 +62,7 @@ fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result
             "{workload}: {outcome:?}"
         );
     }
+    drop(cluster);
+    drop(daemon);
     lab.passed()
 }

@@ -1,20 +1,20 @@
 //! The job's result is the same whatever happens to the tracer.
 
-use anyhow::{Context, Result};
-use smtt_tests::lab::Lab;
+use anyhow::{Context, Result, ensure};
+use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
+use smtt_tests::lab::{LIMIT, SparkLab};
 use xtask::daemon::Daemon;
+use xtask::process::wait_for;
 use xtask::spark::Application;
 
-use crate::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
-
 /// Its name tells it apart from whatever else runs on the machine.
-fn application(lab: &Lab) -> Result<Application> {
+fn application(lab: &SparkLab) -> Result<Application> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
     Ok(application.conf("spark.app.name", &lab.folder().display().to_string()))
 }
 
 /// Whether the daemon has seen an executor of that name's application.
-fn traced(lab: &Lab, daemon: &Daemon) -> Result<bool> {
+fn traced(lab: &SparkLab, daemon: &Daemon) -> Result<bool> {
     let name = lab.folder().display().to_string();
     let executors = daemon.rows(&["executors"])?;
     Ok(executors
@@ -22,9 +22,12 @@ fn traced(lab: &Lab, daemon: &Daemon) -> Result<bool> {
         .any(|executor| executor["application_name"].as_str() == Some(&name)))
 }
 
-/// What the executors and the driver wrote to their logs.
-fn executor_logs(lab: &Lab) -> Result<String> {
-    let mut text = String::new();
+/// What the driver and its two executors wrote to their logs.
+///
+/// # Errors
+/// When a log is missing or empty: of such a one nothing can be said.
+fn executor_logs(lab: &SparkLab) -> Result<String> {
+    let (mut text, mut of_executors, mut of_driver) = (String::new(), 0, 0);
     let mut folders = vec![lab.folder().join("spark")];
     while let Some(folder) = folders.pop() {
         for entry in folder
@@ -37,37 +40,48 @@ fn executor_logs(lab: &Lab) -> Result<String> {
             }
             if path.is_dir() {
                 folders.push(path);
-            } else if path.file_name().is_some_and(|name| name == "stderr")
-                || path.extension().is_some_and(|extension| extension == "log")
-            {
-                text.push_str(&String::from_utf8_lossy(&std::fs::read(&path)?));
+                continue;
+            }
+            let executor = path.file_name().is_some_and(|name| name == "stderr");
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let driver = name.starts_with("application-") && name.ends_with(".log");
+            if executor || driver {
+                let said = std::fs::read(&path)?;
+                ensure!(!said.is_empty(), "{} is empty", path.display());
+                of_executors += u32::from(executor);
+                of_driver += u32::from(driver);
+                text.push_str(&String::from_utf8_lossy(&said));
             }
         }
     }
+    ensure!(
+        (of_executors, of_driver) == (2, 1),
+        "there are logs of {of_executors} executors and {of_driver} drivers"
+    );
     Ok(text)
 }
 
 #[test]
 fn without_the_marker() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     assert_eq!(
-        lab.run_through(&application(&lab)?)?
-            .result(smtt_tests::lab::LIMIT)?,
+        lab.run_through(&application(&lab)?)?.result(LIMIT)?,
         PAGE_RANK_RESULT
     );
     assert!(
         !traced(&lab, &daemon)?,
         "a JVM without the marker is no executor"
     );
+    drop(daemon);
     lab.passed()
 }
 
 #[test]
 fn without_a_daemon() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.paths))?;
-    assert_eq!(submitted.result(smtt_tests::lab::LIMIT)?, PAGE_RANK_RESULT);
+    assert_eq!(submitted.result(LIMIT)?, PAGE_RANK_RESULT);
     let logs = executor_logs(&lab)?;
     assert!(
         !logs.contains("smtt-marker: "),
@@ -79,43 +93,44 @@ fn without_a_daemon() -> Result<()> {
 
 #[test]
 fn the_daemon_is_killed_in_the_middle() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let mut daemon = lab.daemon()?;
     let mut run = lab.run(application(&lab)?.with_marker(&lab.paths))?;
     run.open("begin")?;
     run.reach("cached")?;
-    assert_eq!(run.rows(&daemon, &["executors"])?.len(), 2);
+    wait_for("both executors are known", LIMIT, || {
+        Ok((run.rows(&daemon, &["executors"])?.len() == 2).then_some(()))
+    })?;
     run.open("cached")?;
     // Tasks are running now.
     daemon.kill();
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
     // It left a socket behind; the next one replaces it.
     daemon.start_again()?;
+    drop(daemon);
     lab.passed()
 }
 
 #[test]
 fn without_the_native_library() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let marked = application(&lab)?.with_marker_at(&jar, "library=/nonexistent/libsmtt_marker.so");
-    assert_eq!(
-        lab.run_through(&marked)?.result(smtt_tests::lab::LIMIT)?,
-        PAGE_RANK_RESULT
-    );
+    assert_eq!(lab.run_through(&marked)?.result(LIMIT)?, PAGE_RANK_RESULT);
     assert!(!traced(&lab, &daemon)?);
     let logs = executor_logs(&lab)?;
     assert!(
         logs.contains("smtt-marker: "),
         "the missing library is not warned of"
     );
+    drop(daemon);
     lab.passed()
 }
 
 #[test]
 fn with_a_spark_whose_hook_is_missing() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let patched = lab.folder().join("patched");
     let patched_path = patched.display().to_string();
@@ -156,6 +171,7 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
         "one warning per executor: {}",
         lines_of_marker(&logs)
     );
+    drop(daemon);
     lab.passed()
 }
 

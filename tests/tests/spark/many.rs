@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{Lab, Run};
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::lab::{Run, SparkLab};
+use smtt_tests::records::tracing;
 use smtt_tests::truth::same_storage;
-use xtask::daemon::{Daemon, Options};
+use smtt_tests::witness;
+use xtask::daemon::Daemon;
 use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
 
 const PARTITIONS: u64 = 20_000;
 /// Rows of blocks that one executor may have, as in the default configuration.
@@ -20,16 +21,6 @@ const BLOCKS: u64 = 8192;
 const RESIDENT_MAX_KIB: u64 = 128 << 10;
 /// How long it may take until facts that were lost in a burst are told again.
 const HEAL: Duration = Duration::from_secs(120);
-
-/// Most that the daemon ever had in memory, as the kernel says.
-fn peak_kib(daemon: &Daemon) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
 
 /// Waits until the storage of both sides is the same, also after facts were lost in a burst.
 fn healed(daemon: &Daemon, run: &Run) -> Result<u64> {
@@ -64,15 +55,9 @@ fn the_rdd(daemon: &Daemon, run: &Run) -> Result<Value> {
 
 #[test]
 fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<()> {
-    let lab = Lab::new(DEMO_SPARK)?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
     let folder = lab.folder().join("trace");
-    let mut daemon = lab.daemon_with(&Options {
-        toml: format!(
-            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
-            folder.display().to_string()
-        ),
-        ..Options::default()
-    })?;
+    let mut daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let job = [PARTITIONS.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "ManyPartitions", &job)?
@@ -81,7 +66,8 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     run.reach("cached")?;
     let bytes = healed(&daemon, &run)?;
     let row = the_rdd(&daemon, &run)?;
-    println!("{bytes} bytes, {row}, at most {} KiB", peak_kib(&daemon)?);
+    let peak = witness::resident_peak_bytes(daemon.pid())? >> 10;
+    println!("{bytes} bytes, {row}, at most {peak} KiB");
     assert_eq!(row["partitions_cached"].as_u64(), Some(PARTITIONS));
     for executor in run.rows(&daemon, &["executors"])? {
         let blocks = executor["blocks"].as_u64().context("no blocks")?;
@@ -113,7 +99,7 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     run.open("read")?;
     run.reach("end")?;
     assert_eq!(healed(&daemon, &run)?, 0, "all are gone");
-    let peak = peak_kib(&daemon)?;
+    let peak = witness::resident_peak_bytes(daemon.pid())? >> 10;
     println!("at most {peak} KiB");
     println!(
         "{}",
@@ -127,5 +113,6 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     if result != format!("RESULT many {}", 2 * PARTITIONS) {
         bail!("{result}");
     }
+    drop(daemon);
     lab.passed()
 }

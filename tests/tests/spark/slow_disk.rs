@@ -8,16 +8,15 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use smtt_daemon::recorder::QUEUE;
 use smtt_store::folder::look;
-use smtt_tests::lab::{LIMIT, Lab, Run};
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::lab::{LIMIT, Run, SparkLab};
+use smtt_tests::records::{COUNT, Kinds, parse, sum, told, tracing, written};
+use smtt_tests::skip::skip;
 use smtt_tests::witness;
-use xtask::daemon::{Daemon, Options};
+use xtask::daemon::Daemon;
 use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
-use crate::losses::{Kinds, sum, told, written};
-use crate::trace::{COUNT, parse};
 
 /// Pages that each of two tasks allocates and frees while the disk is there, and while it stands still: more accesses
 /// than what may wait on the way to the disk, in the queue and in the writer.
@@ -52,7 +51,7 @@ impl Disk {
                 )
             });
         if let Err(error) = made {
-            println!("skipped: no ext4 on a loop device here (/dev/loop-control): {error:#}");
+            skip("loop_ext4", format!("{error:#}"))?;
             return Ok(None);
         }
         Ok(Some(Self {
@@ -214,20 +213,17 @@ fn arrived(daemon: &Daemon, run: &Run, logs: &Path) -> Result<u64> {
 
 #[test]
 fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Result<()> {
-    let lab = Lab::new(DEMO_SPARK)?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
     let Some(mut disk) = Disk::mount(lab.folder())? else {
         return lab.passed();
     };
     let folder = disk.folder.join("trace");
     let logs = lab.folder().join("told");
     std::fs::create_dir(&logs)?;
-    let daemon = lab.daemon_with(&Options {
-        toml: format!(
-            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n\n[probe.marker]\nfacts_per_second = 10000000\n",
-            folder.display().to_string()
-        ),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon_with(&tracing(
+        &folder,
+        "[probe.marker]\nfacts_per_second = 10000000\n",
+    ))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = [FEW.to_string(), MANY.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();

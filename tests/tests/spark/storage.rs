@@ -3,36 +3,21 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
-use smtt_tests::lab::{Lab, Run};
-use smtt_tests::truth::same_storage;
+use smtt_tests::application::storage;
+use smtt_tests::json::{list, number, text};
+use smtt_tests::lab::{Run, SparkLab};
+use smtt_tests::truth::{same_storage, unless_collected};
 use smtt_tests::witness;
 use xtask::daemon::Daemon;
-use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
 
 /// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
 const PATTERN_SHARE: f64 = 0.95;
 
-pub fn application(lab: &Lab) -> Result<Application> {
-    Ok(
-        Application::java(&lab.paths, LOCAL_CLUSTER, "Storage", &["4"])?
-            // The pattern is to be seen in memory; Spark 4.3 compresses serialised blocks unless told otherwise.
-            .conf("spark.rdd.compress", "false")
-            // So little room that the large RDD pushes others out.
-            .conf("spark.memory.fraction", "0.25")
-            .conf("spark.memory.offHeap.enabled", "true")
-            .conf("spark.memory.offHeap.size", "128m")
-            .with_marker(&lab.paths),
-    )
-}
-
 /// All storage levels, then unpersisted RDDs, then evicted blocks.
 fn storage_memory(version: &str) -> Result<()> {
-    let lab = Lab::new(version)?;
+    let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
-    let mut run = lab.run(application(&lab)?)?;
+    let mut run = lab.run(storage(&lab)?)?;
 
     run.reach("cached")?;
     let cached = same_storage(&daemon, &run.submitted)?;
@@ -85,6 +70,7 @@ fn storage_memory(version: &str) -> Result<()> {
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
     assert_eq!(run.finish(&["end"])?, "RESULT storage 6816 records");
+    drop(daemon);
     lab.passed()
 }
 
@@ -128,9 +114,7 @@ fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool
             .get(&executor)
             .with_context(|| format!("no executor {executor} in {pids:?}"))?;
         let pattern = format!("<{name}/{}>", number(block, "partition")?);
-        let ranges = block["ranges"]
-            .as_array()
-            .with_context(|| format!("no ranges in {block}"))?;
+        let ranges = list(block, "ranges")?;
         let (mut bytes, mut covered) = (0, 0);
         for range in ranges {
             let (address, length) = (number(range, "address")?, number(range, "length")? as usize);
@@ -162,41 +146,20 @@ fn occurrences(memory: &[u8], pattern: &[u8]) -> usize {
     count
 }
 
-pub fn text(row: &Value, key: &str) -> Result<String> {
-    Ok(row[key]
-        .as_str()
-        .with_context(|| format!("no text {key} in {row}"))?
-        .to_owned())
-}
-
-pub fn number(row: &Value, key: &str) -> Result<u64> {
-    row[key]
-        .as_u64()
-        .with_context(|| format!("no number {key} in {row}"))
-}
-
 #[test]
 fn address_ranges_hold_the_blocks() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let mut run = lab.run(application(&lab)?)?;
+    let mut run = lab.run(storage(&lab)?)?;
     run.reach("cached")?;
     same_storage(&daemon, &run.submitted)?;
     assert_eq!(
         ranges_hold_the_pattern(&daemon, &run, "off-heap", false)?,
         4
     );
-    // The collector may move on-heap bytes between the answer and our reading of them; not five times in a row.
-    let mut tries = 0;
-    let on_heap = loop {
-        tries += 1;
-        match ranges_hold_the_pattern(&daemon, &run, "serialised", true) {
-            Err(error) if tries < 5 => println!("again, the collector may have run: {error:#}"),
-            result => break result?,
-        }
-        std::thread::sleep(std::time::Duration::from_secs(1));
-    };
+    let on_heap = unless_collected(|| ranges_hold_the_pattern(&daemon, &run, "serialised", true))?;
     assert_eq!(on_heap, 4);
     run.finish(&["cached", "unpersisted", "evicted", "end"])?;
+    drop(daemon);
     lab.passed()
 }

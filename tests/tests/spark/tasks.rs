@@ -1,15 +1,14 @@
 //! Tasks and stages are those of Spark's REST API: none missing, none extra, however they ended.
 
 use anyhow::Result;
-use smtt_tests::lab::Lab;
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::{same_stages, same_tasks};
 use xtask::spark::Application;
 
-use crate::LOCAL_CLUSTER;
-
 /// Successes, a failed attempt that is tried again, a stage that is tried again, killed tasks.
 fn every_outcome(version: &str) -> Result<()> {
-    let lab = Lab::new(version)?;
+    let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.paths);
@@ -33,6 +32,7 @@ fn every_outcome(version: &str) -> Result<()> {
         );
     }
     assert_eq!(run.finish(&["end"])?, "RESULT outcomes 4 4 4");
+    drop(daemon);
     lab.passed()
 }
 

@@ -11,34 +11,16 @@ use smtt_config::TraceSettings;
 use smtt_daemon::recorder::Trace;
 use smtt_store::folder::partition;
 use smtt_store::record::{Kind, Record, Source};
-use smtt_tests::lab::{LIMIT, Lab};
-use xtask::daemon::{Daemon, Options};
+use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK};
+use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::records::{COUNT, Kinds, parse, tracing, whole_lines, word};
+use xtask::daemon::Daemon;
 use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
-use crate::LOCAL_CLUSTER;
-
 /// How long the last records may take to their segment, whose time is one second.
 const SETTLE: Duration = Duration::from_secs(90);
-
-/// Records by kind, as an independent reader counts them. It fails at a file that does not open.
-pub const COUNT: &str = "
-import collections, sys
-import pyarrow.dataset
-traces = pyarrow.dataset.dataset(sys.argv[1], format='parquet', partitioning='hive')
-table = traces.to_table(filter=pyarrow.dataset.field('application_id') == sys.argv[2])
-for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()):
-    print(f'{kind}={count}')
-";
-
-type Kinds = BTreeMap<String, u64>;
-
-/// A word of a line of the marker's own log.
-pub fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.split(' ')
-        .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
-}
 
 /// Accesses by kind that the markers say they told, from the logs that they keep themselves.
 fn told(folder: &Path) -> Result<Kinds> {
@@ -48,12 +30,8 @@ fn told(folder: &Path) -> Result<Kinds> {
     };
     let mut kinds = Kinds::new();
     for log in std::fs::read_dir(folder)? {
-        // A line that is being written is not complete yet: it has no line's end.
         let text = String::from_utf8_lossy(&std::fs::read(log?.path())?).into_owned();
-        for line in text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-        {
+        for line in whole_lines(&text) {
             let again = || {
                 word(line, "flags")
                     .and_then(|flags| flags.parse::<u64>().ok())
@@ -76,19 +54,6 @@ fn told(folder: &Path) -> Result<Kinds> {
         }
     }
     Ok(kinds)
-}
-
-/// Counts by kind, as that reader prints them.
-pub fn parse(words: &str) -> Result<Kinds> {
-    words
-        .split_whitespace()
-        .map(|word| {
-            let (kind, count) = word
-                .split_once('=')
-                .with_context(|| format!("no kind and count in {word:?}"))?;
-            Ok((kind.to_owned(), count.parse()?))
-        })
-        .collect()
 }
 
 /// Waits until everything told is in finished segments, and returns its kinds. A loss on the way is an error that
@@ -150,9 +115,7 @@ impl Live {
         let start = Instant::now();
         loop {
             let said = std::fs::read_to_string(&self.said)?;
-            let mut seen: Vec<&str> = said
-                .split_inclusive('\n')
-                .filter_map(|line| line.strip_suffix('\n'))
+            let mut seen: Vec<&str> = whole_lines(&said)
                 .filter(|line| line.contains(application))
                 .collect();
             let written = files()?;
@@ -223,21 +186,14 @@ fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
 
 #[test]
 fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
-    let lab = Lab::new(DEMO_SPARK)?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
     let folder = lab.folder().join("trace");
     let logs = lab.folder().join("told");
     std::fs::create_dir(&logs)?;
-    let daemon = lab.daemon_with(&Options {
-        toml: format!(
-            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
-            folder.display().to_string()
-        ),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let live = Live::start(&daemon, &lab.folder().join("live.json"))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
-    let job = ["20000", "8", "3", "4", "MEMORY_ONLY_SER"];
-    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &job)?
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     let id = {
@@ -348,6 +304,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let with_elsewhere = |kind: &str, more| kinds.get(kind).map(|count| count + more);
     assert_eq!(seen.get("put").copied(), with_elsewhere("put", 1), "Spark");
     assert_eq!(seen.get("get").copied(), with_elsewhere("get", 2), "Spark");
+    drop(live);
+    drop(daemon);
     lab.passed()
 }
 
@@ -357,17 +315,11 @@ const READS: u64 = 4;
 
 #[test]
 fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
-    let lab = Lab::new(DEMO_SPARK)?;
+    let lab = SparkLab::new(DEMO_SPARK)?;
     let folder = lab.folder().join("trace");
     let logs = lab.folder().join("told");
     std::fs::create_dir(&logs)?;
-    let daemon = lab.daemon_with(&Options {
-        toml: format!(
-            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
-            folder.display().to_string()
-        ),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon_with(&tracing(&folder, ""))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let job = [
         PARTITIONS.to_string(),
@@ -450,5 +402,6 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
         "{drops}"
     );
     run.finish(&["end"])?;
+    drop(daemon);
     lab.passed()
 }

@@ -17,13 +17,13 @@ use smtt_config::ProbeSettings;
 use smtt_daemon::probes::Probes;
 use smtt_daemon::ring::{SourceCounters, next_batch};
 use smtt_model::cpu::{Overrides, Role};
-use smtt_tests::lab::{LIMIT, Lab, Run};
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::json::{number, sum};
+use smtt_tests::lab::{LIMIT, Run, SparkLab};
 use smtt_tests::witness;
 use xtask::daemon::Options;
 use xtask::process::wait_for;
 use xtask::spark::Application;
-
-use crate::LOCAL_CLUSTER;
 
 /// Nanoseconds of the clock per sample.
 const PERIOD_NS: u64 = 500_009;
@@ -46,7 +46,7 @@ struct Sampling {
 }
 
 impl Sampling {
-    fn start(lab: &Lab) -> Result<Self> {
+    fn start(lab: &SparkLab) -> Result<Self> {
         let mut settings = ProbeSettings::default();
         let events = [
             (Role::Cycles, "cpu-clock", PERIOD_NS),
@@ -151,12 +151,6 @@ impl Sampling {
     }
 }
 
-fn number(stage: &Value, name: &str) -> Result<u64> {
-    stage[name]
-        .as_u64()
-        .with_context(|| format!("no number {name} in {stage}"))
-}
-
 /// Spark's own list of the stages that are complete.
 fn complete(run: &Run) -> Result<Vec<Value>> {
     match run.submitted.rest("stages?status=complete")? {
@@ -223,7 +217,7 @@ fn as_spark_measured(
 }
 
 /// The job, and the stages that it runs before its gate `begin`.
-fn start(lab: &Lab) -> Result<(Run, Vec<u64>)> {
+fn start(lab: &SparkLab) -> Result<(Run, Vec<u64>)> {
     let application = Application::java(
         &lab.paths,
         LOCAL_CLUSTER,
@@ -242,7 +236,7 @@ fn start(lab: &Lab) -> Result<(Run, Vec<u64>)> {
 
 #[test]
 fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let mut sampling = Sampling::start(&lab)?;
     let (mut run, warm_up) = start(&lab)?;
     let before = sampling.faults()?;
@@ -275,11 +269,6 @@ fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<(
     lab.passed()
 }
 
-/// Sum of a number over rows; rows that do not have it have none of it.
-fn sum(rows: &[Value], name: &str) -> u64 {
-    rows.iter().filter_map(|row| row[name].as_u64()).sum()
-}
-
 /// Sum of all series of a metric that have the label.
 fn metric(text: &str, name: &str, label: &str) -> Result<u64> {
     let mut sum = None;
@@ -301,7 +290,7 @@ fn metric(text: &str, name: &str, label: &str) -> Result<u64> {
 
 #[test]
 fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metrics() -> Result<()> {
-    let lab = Lab::new("4.0.5")?;
+    let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon_with(&Options {
         toml: format!(
             "[pmu]\nevents = {{ cycles = \"cpu-clock\", load_walks_completed = \"page-faults\" }}\nsample_periods = {{ cycles = {PERIOD_NS}, load_walks_completed = 1 }}\n"
@@ -406,5 +395,6 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
         "executors have {listed} ns in the listing, {in_metrics} in the metrics"
     );
     run.finish(&["end"])?;
+    drop(daemon);
     lab.passed()
 }

@@ -13,40 +13,42 @@ use super::guest::{Guest, Processor};
 use super::jvm;
 use super::machine::{GuestFile, swap_on};
 use crate::cross::{self, BUILD_LIMIT};
+use crate::features::MUST_HAVE;
 use crate::paths::Paths;
 use crate::process::run;
 use crate::step::Steps;
 
-/// A test program of the package `smtt-tests`, which of its tests run in a guest, and their time in seconds.
+/// A test program of the package `smtt-tests`, which of its tests run in a guest, and the seconds after which it hangs:
+/// several times what it takes where nothing else runs.
 type Chosen = (&'static str, &'static str, u32);
 
 /// Those about counts. The others are about the tables, which no kernel treats differently, and are slow where every
 /// instruction is emulated.
 const X86: &[Chosen] = &[
-    ("fault_ladder", "", 200),
+    ("fault_ladder", "", 600),
     (
         "kernel",
         "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
          pages::bytes page_limits::of_a hotness:: nodes::",
-        800,
+        2400,
     ),
 ];
 /// The same on the other processor, and what only its counters can show.
 const FOREIGN: &[Chosen] = &[
-    ("fault_ladder", "", 200),
-    ("jvm", "", 700),
+    ("fault_ladder", "", 600),
+    ("jvm", "", 2100),
     (
         "kernel",
         "counts:: discovery:: life:: memory_that_is_bound",
-        800,
+        2400,
     ),
     // Last: one of them takes a processor away for a moment.
-    ("page_walks", "guest_", 400),
+    ("page_walks", "guest_", 1200),
 ];
 /// Those that are run once more, after all others, when the guest has swap: what is swapped out must be reported.
-const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 200);
+const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
 /// What runs with a JVM after those, on the processor whose kernel has two nodes, swap and DAMON.
-const SWAPPED_JVM: Chosen = ("places", "", 700);
+const SWAPPED_JVM: Chosen = ("places", "", 2100);
 /// The program that some of them start.
 const WORKLOAD: &str = "workload";
 
@@ -106,7 +108,8 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let messages =
         fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
 
-    let mut script = format!("export SMTT_MUST_HAVE={} RUST_BACKTRACE=0\n", guest.rungs);
+    let must = must_have(guest);
+    let mut script = format!("export {MUST_HAVE}={must} RUST_BACKTRACE=0\n");
     if guest.jvm {
         script += &jvm::variables(guest.processor);
     }
@@ -129,7 +132,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     };
     script += &lines(chosen);
     script += &swap_on();
-    script += &format!("export SMTT_MUST_HAVE={},swap\n", guest.rungs);
+    script += &format!("export {MUST_HAVE}={must},swap\n");
     script += &lines(&last);
     if let Some(built) = executable(&messages, WORKLOAD) {
         files.push(GuestFile {
@@ -138,6 +141,23 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
         });
     }
     Ok(KernelTests { files, script })
+}
+
+/// What the tests may not miss in a guest. Each has two nodes and lends its processors; the foreign one counts misses.
+fn must_have(guest: &Guest) -> String {
+    let more = match guest.processor {
+        Processor::X86 => "",
+        Processor::Riscv => ",dtlb_counters",
+    };
+    let monitor = if guest.rungs.contains("damon") {
+        ",free_damon"
+    } else {
+        ""
+    };
+    format!(
+        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}",
+        guest.rungs
+    )
 }
 
 /// The line of a script that runs tests of a program.
@@ -185,8 +205,23 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::executable;
+    use super::{executable, must_have};
+    use crate::features;
+    use crate::vm::guest;
     use std::path::PathBuf;
+
+    #[test]
+    fn what_guests_must_have_are_features() {
+        for guest in &guest::ALL {
+            for name in must_have(guest).split(',') {
+                assert!(
+                    features::ALL.iter().any(|(feature, _)| *feature == name),
+                    "{name} of {} is no feature",
+                    guest.name
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_program_is_found_among_cargos_messages() {

@@ -7,6 +7,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
+use crate::features::SKIPPED_LINE;
 
 /// How many rows there were of each kind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +125,7 @@ impl<'a> Matrix<'a> {
         let Some(row) = self.running.or(self.shown).map(|at| &mut self.rows[at]) else {
             return;
         };
-        if let Some(why) = line.strip_prefix("skipped: ") {
+        if let Some(why) = line.strip_prefix(SKIPPED_LINE) {
             if row.verdict == Verdict::Ok || self.running.is_some() {
                 (row.verdict, row.detail) = (Verdict::Unsupported, why.to_owned());
             }

@@ -73,6 +73,54 @@ fn configured_events_that_cannot_be_used_name_role_term_and_place() {
 }
 
 #[test]
+fn software_events_are_planned_the_same_on_every_cpu_without_counters() {
+    use Role::{Cycles, LoadWalksCompleted, PreciseLoad, PreciseStore, StoreWalksCompleted};
+    let cpus = [
+        ("AuthenticAMD", 26, 2),
+        ("GenuineIntel", 6, 207),
+        ("GenuineIntel", 6, 85),
+        ("GenuineIntel", 6, 63),
+        ("GenuineIntel", 6, 45),
+        ("SomeVendor", 1, 1),
+    ];
+    for (vendor, family, model) in cpus {
+        let text = format!(
+            "vendor_id : {vendor}\ncpu family : {family}\nmodel : {model}\nstepping : 1\nflags : hypervisor\n"
+        );
+        let files = BTreeMap::from([("proc/cpuinfo".to_owned(), text)]);
+        let passes = |events: &[(Role, &str)]| -> Vec<Vec<Role>> {
+            let identity = CpuId::read(&files);
+            let core = measured(&identity, events)
+                .expect("description")
+                .cores
+                .remove(0);
+            let groups = core.plan.passes.iter().map(|pass| pass.groups.iter());
+            groups
+                .map(|groups| groups.flat_map(|group| group.roles.clone()).collect())
+                .collect()
+        };
+        let counts = [(Cycles, "cpu-clock"), (LoadWalksCompleted, "page-faults")];
+        assert_eq!(
+            passes(&counts),
+            [vec![Cycles, LoadWalksCompleted]],
+            "{vendor} {family} {model}"
+        );
+        // More than the four counters that every core has.
+        let more = [
+            (StoreWalksCompleted, "page-faults"),
+            (PreciseLoad, "page-faults"),
+            (PreciseStore, "minor-faults"),
+        ];
+        let two = passes(&[&counts[..], &more].concat());
+        assert_eq!(
+            (two.len(), two.concat().len()),
+            (2, 5),
+            "{vendor} {family} {model}: {two:?}"
+        );
+    }
+}
+
+#[test]
 fn a_machine_without_counters_says_so_and_one_with_them_has_their_numbers() {
     let mut files = BTreeMap::new();
     let mut file = |path: &str, text: &str| files.insert(path.to_owned(), text.to_owned());

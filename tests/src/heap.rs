@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_tests::lab::{Lab, Run};
-use smtt_tests::witness;
-use xtask::daemon::{Daemon, Options};
-use xtask::paths::Jdk;
 use xtask::spark::Application;
 
-use crate::storage::{number, text};
+use crate::json::{list, number, text};
+use crate::lab::{LabDaemon, Run, SparkLab};
+use crate::records::tracing;
+use crate::witness;
 
 /// The daemon finds an executor with its scan, and facts come with their segments.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -28,6 +27,10 @@ pub const MARK_BYTES: usize = 24;
 /// Numbers in each block of them.
 const NUMBERS_BYTES: usize = 100_000 * 8;
 
+/// How long it may take until the daemon has learned of a collection: how many have begun it reads with its tick, what
+/// moved comes through the ring.
+const LEARNED: Duration = Duration::from_secs(30);
+
 /// What has addresses on the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -35,28 +38,30 @@ pub enum Told {
     All,
     /// What lies in primitive arrays.
     Arrays,
+    /// Nothing.
     Nothing,
 }
 
-pub struct Subject {
-    pub lab: Lab,
-    pub daemon: Daemon,
+/// The application, and the daemon that traces it.
+#[derive(Debug)]
+pub struct Subject<'lab> {
+    /// The daemon.
+    pub daemon: LabDaemon<'lab>,
+    /// The application.
     pub run: Run,
-    pub trace: PathBuf,
-    pub pid: u32,
+    trace: PathBuf,
+    pid: u32,
+    /// The task that sorted last.
+    sorted: u64,
 }
 
 /// The application on a JVM with those options, at its first gate.
-pub fn start(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<Subject> {
-    let lab = Lab::on(version, jdk)?;
+///
+/// # Errors
+/// When it does not get there, or no executor is found.
+pub fn start<'lab>(lab: &'lab SparkLab, java_options: &[&str]) -> Result<Subject<'lab>> {
     let trace = lab.folder().join("trace");
-    let daemon = lab.daemon_with(&Options {
-        toml: format!(
-            "[trace]\nenabled = true\nfolder = {:?}\nsegment_seconds = 1\n",
-            trace.display().to_string()
-        ),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon_with(&tracing(&trace, ""))?;
     let mut application = Application::java(&lab.paths, "local[2]", "Addresses", &[])?;
     for (key, value) in [
         // The pattern is to be seen in memory.
@@ -88,11 +93,11 @@ pub fn start(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<Subject>
         std::thread::sleep(Duration::from_millis(200));
     };
     Ok(Subject {
-        lab,
         daemon,
         run,
         trace,
         pid,
+        sorted: 0,
     })
 }
 
@@ -117,15 +122,24 @@ pub type Ranges = Vec<(u64, usize)>;
 /// Address of pages by consumer and size in bytes.
 type PageAddresses = BTreeMap<(String, u64), u64>;
 
-impl Subject {
+impl Subject<'_> {
+    /// The executor's row.
+    ///
+    /// # Errors
+    /// When there is none.
     pub fn executor(&self) -> Result<Value> {
         let rows = self.run.rows(&self.daemon, &["executors"])?;
         rows.into_iter().next().context("no executor")
     }
 
-    /// Asks while nothing is stale, again if a collection came in between: the JVM may collect when it wants.
+    /// Asks while nothing is stale, again if a collection came in between: the JVM may collect when it wants. An answer
+    /// that is wrong is asked for again while the daemon may not have learned of the last collection.
+    ///
+    /// # Errors
+    /// When addresses stay stale, or the answer stays wrong.
     pub fn between_collections<T>(&self, ask: impl Fn() -> Result<T>) -> Result<T> {
         let start = Instant::now();
+        let mut wrong_since: Option<Instant> = None;
         loop {
             let before = self.executor()?;
             let answer = (before["heap_addresses"] == "current").then(&ask);
@@ -133,7 +147,14 @@ impl Subject {
             let quiet = after["heap_addresses"] == "current"
                 && before["collections"] == after["collections"];
             match answer {
-                Some(answer) if quiet => return answer,
+                Some(Ok(answer)) if quiet => return Ok(answer),
+                Some(Err(error)) if quiet => {
+                    let since = *wrong_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > LEARNED {
+                        return Err(error);
+                    }
+                    println!("asked again: {error:#}");
+                }
                 _ => ensure!(
                     start.elapsed() < LIMIT,
                     "addresses do not become current: {before:#}"
@@ -144,7 +165,7 @@ impl Subject {
     }
 
     /// Checks that ranges hold the pattern.
-    pub fn hold(&self, what: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
+    fn hold(&self, what: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
         let (mut bytes, mut found) = (0, 0);
         for (address, length) in ranges {
             let memory = witness::memory(self.pid, *address, *length)?;
@@ -159,7 +180,7 @@ impl Subject {
     }
 
     /// Checks that ranges hold the pattern, as whole as what they are.
-    pub fn hold_as(&self, name: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
+    fn hold_as(&self, name: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
         if name == "nums" {
             let length = ranges.first().map_or(0, |range| range.1);
             ensure!(length == NUMBERS_BYTES, "all of the array: {ranges:x?}");
@@ -179,6 +200,9 @@ impl Subject {
     }
 
     /// Every block holds what was written into it; returns where they are, by name.
+    ///
+    /// # Errors
+    /// When one does not, or is missing.
     pub fn check_blocks(&self, told: Told) -> Result<BTreeMap<String, Ranges>> {
         let rdds = self.run.rows(&self.daemon, &["rdds"])?;
         let mut seen = BTreeMap::new();
@@ -228,7 +252,7 @@ impl Subject {
     }
 
     /// The columns of the cached DataFrame, and the broadcast.
-    pub fn check_others(&self, seen: &mut BTreeMap<String, Ranges>) -> Result<()> {
+    fn check_others(&self, seen: &mut BTreeMap<String, Ranges>) -> Result<()> {
         let (mut columns, mut pieces) = (0, 0);
         for block in self.run.rows(&self.daemon, &["blocks"])? {
             let (id, ranges) = (text(&block, "block_id")?, ranges(&block)?);
@@ -257,6 +281,9 @@ impl Subject {
     }
 
     /// Records of the application, as they were written so far.
+    ///
+    /// # Errors
+    /// When the daemon's client does not answer.
     pub fn records(&self) -> Result<Vec<Value>> {
         let application = self.run.submitted.application_id()?;
         let folder = self.trace.display().to_string();
@@ -274,7 +301,7 @@ impl Subject {
     }
 
     /// Pages that the only task of a kind holds by its records: the last address of each by consumer and size.
-    pub fn pages(&self, since: usize) -> Result<PageAddresses> {
+    fn pages(&self, since: usize) -> Result<PageAddresses> {
         let mut pages = BTreeMap::new();
         for record in self.records()?.iter().skip(since) {
             let consumer = record["consumer"].as_str().unwrap_or_default().to_owned();
@@ -293,6 +320,9 @@ impl Subject {
     }
 
     /// How many moves of blocks are recorded; records come with their segments.
+    ///
+    /// # Errors
+    /// When nothing moves.
     pub fn moves(&self) -> Result<usize> {
         let start = Instant::now();
         loop {
@@ -310,7 +340,7 @@ impl Subject {
     }
 
     /// At a gate of a task that sorts: what it has put in is in its pages.
-    pub fn check_pages(&mut self, name: &str, gate: &str, since: usize) -> Result<()> {
+    fn check_pages(&mut self, name: &str, gate: &str, since: usize) -> Result<()> {
         self.run.reach(gate)?;
         let start = Instant::now();
         let pattern = format!("<{name}/0>");
@@ -344,6 +374,9 @@ impl Subject {
     }
 
     /// A way of sorting that keeps its records in pages.
+    ///
+    /// # Errors
+    /// When they are not there.
     pub fn sorts_in_pages(&mut self, name: &str) -> Result<()> {
         let since = self.records()?.len();
         let (first, second) = (name.to_owned(), format!("{name}-collected"));
@@ -354,6 +387,9 @@ impl Subject {
     }
 
     /// Spark's sorter for objects: it is granted memory, which is somewhere on the heap.
+    ///
+    /// # Errors
+    /// When it is granted nothing, or has pages.
     pub fn sorts_in_objects(&mut self, name: &str) -> Result<()> {
         let since = self.records()?.len();
         let (first, second) = (name.to_owned(), format!("{name}-collected"));
@@ -369,11 +405,12 @@ impl Subject {
         let start = Instant::now();
         let task = loop {
             if let Some(grant) = self.records()?.iter().skip(since).find(granted) {
-                break grant["task_attempt_id"].clone();
+                break number(grant, "task_attempt_id")?;
             }
             ensure!(start.elapsed() < LIMIT, "{name} is granted nothing");
             std::thread::sleep(Duration::from_millis(300));
         };
+        self.sorted = task;
         self.run.open(&first)?;
         self.run.reach(&second)?;
         let records = self.records()?;
@@ -388,16 +425,18 @@ impl Subject {
         self.run.open(&second)
     }
 
-    /// The only task that runs: it waits at a gate.
-    pub fn running(&self) -> Result<Value> {
+    /// The only task that runs after the one that sorted: it waits at a gate.
+    fn running(&self) -> Result<u64> {
         let start = Instant::now();
         loop {
             let mut tasks = self.run.rows(&self.daemon, &["tasks"])?;
-            tasks.retain(|task| task["state"] == "running");
+            // That the one before has ended, and that this one has begun, may be told a moment later.
+            tasks.retain(|task| {
+                task["state"] == "running" && task["task_attempt_id"].as_u64() > Some(self.sorted)
+            });
             if let [task] = tasks.as_slice() {
-                return Ok(task["task_attempt_id"].clone());
+                return number(task, "task_attempt_id");
             }
-            // The end of the one before may be told a moment later.
             ensure!(start.elapsed() < LIMIT, "not one task runs: {tasks:#?}");
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -405,6 +444,9 @@ impl Subject {
 
     /// Spark's way with few partitions, which takes no execution memory; then the sorting of a table. Its pages are
     /// told later, so nothing of the former is still on its way when they are there.
+    ///
+    /// # Errors
+    /// When the former takes memory, or the latter's pages are not there.
     pub fn bypasses_then_sorts(&mut self, name: &str, table: &str) -> Result<()> {
         self.run.reach(name)?;
         let task = self.running()?;
@@ -434,6 +476,9 @@ impl Subject {
     }
 
     /// Under a collector that is refused: no page has an address.
+    ///
+    /// # Errors
+    /// When one has.
     pub fn sorts_without_addresses(&mut self, name: &str) -> Result<()> {
         for gate in [name.to_owned(), format!("{name}-collected")] {
             self.run.reach(&gate)?;
@@ -444,24 +489,23 @@ impl Subject {
         Ok(())
     }
 
+    /// Lets the application run to its end.
+    ///
+    /// # Errors
+    /// When its result is wrong.
     pub fn finish(mut self) -> Result<()> {
         let result = self.run.finish(&["end"])?;
         ensure!(
             result.starts_with("RESULT addresses "),
             "it says {result:?}"
         );
-        // It writes into the folder until it ends.
-        drop(self.daemon);
-        self.lab.passed()
+        Ok(())
     }
 }
 
 /// Ranges of a block that have an address.
 fn ranges(block: &Value) -> Result<Ranges> {
-    let ranges = block["ranges"]
-        .as_array()
-        .with_context(|| format!("no ranges in {block}"))?;
-    let all: Ranges = ranges
+    let all: Ranges = list(block, "ranges")?
         .iter()
         .map(|range| Ok((number(range, "address")?, number(range, "length")? as usize)))
         .collect::<Result<_>>()?;
@@ -471,7 +515,12 @@ fn ranges(block: &Value) -> Result<Ranges> {
         .collect())
 }
 
-#[test]
-fn only_whole_patterns_are_counted() {
-    assert_eq!(covered(b"..<a/1><a/1>.<a/", b"<a/1>"), 10);
+#[cfg(test)]
+mod tests {
+    use super::covered;
+
+    #[test]
+    fn only_whole_patterns_are_counted() {
+        assert_eq!(covered(b"..<a/1><a/1>.<a/", b"<a/1>"), 10);
+    }
 }

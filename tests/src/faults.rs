@@ -1,0 +1,108 @@
+//! Page faults of executors as the kernel and the daemon count them, read while no task runs.
+//!
+//! How the interval is aligned: at a gate no task runs. There the kernel's counters (`minflt` + `majflt` in
+//! `/proc/PID/stat`) are read before and after the daemon's, two ticks apart; the reading is taken only when the
+//! kernel's two and the daemon's two are (nearly) the same, so that nothing happened between the sides and the daemon
+//! has read all of it. Compared are the differences between two gates.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use xtask::daemon::Daemon;
+
+use crate::json::{number, text};
+use crate::lab::{LIMIT, Run};
+use crate::witness;
+
+/// The daemon reads the kernel's tables once per second.
+const TWO_TICKS: Duration = Duration::from_millis(2200);
+/// Faults that idle threads of a JVM may have between two readings.
+const IDLE_FAULTS: u64 = 100;
+
+/// Faults of one executor as both sides count them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pair {
+    /// `minflt` + `majflt` of the JVM and of its children.
+    pub kernel: u64,
+    /// Attributed + unattributed.
+    pub smtt: u64,
+    /// The attributed part of it.
+    pub attributed: u64,
+    /// Faults of idle threads that one side may have and the other not.
+    pub idle: u64,
+}
+
+/// Faults of the executor's JVM and, where they are alive, of its descendants.
+fn kernel_faults(pid: u32) -> Result<u64> {
+    let mut total = witness::faults(pid)?.total();
+    for child in witness::descendants(pid)? {
+        // A child that ends meanwhile has no counters any more.
+        total += witness::faults(child).map_or(0, witness::Faults::total);
+    }
+    Ok(total)
+}
+
+/// Both sides now, by executor: the daemon's first, so the kernel's have at least what these have.
+fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
+    run.rows(daemon, &["executors"])?
+        .iter()
+        .map(|row| {
+            let attributed = number(row, "page_faults_attributed")?;
+            let pair = Pair {
+                kernel: kernel_faults(number(row, "pid")? as u32)?,
+                smtt: attributed + number(row, "page_faults_unattributed")?,
+                attributed,
+                idle: 0,
+            };
+            Ok((text(row, "executor_id")?, pair))
+        })
+        .collect()
+}
+
+/// Reads both sides while nothing happens.
+///
+/// # Errors
+/// When the executors do not come to rest.
+pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
+    let start = Instant::now();
+    let mut before = look(daemon, run)?;
+    while start.elapsed() < LIMIT {
+        thread::sleep(TWO_TICKS);
+        let mut now = look(daemon, run)?;
+        let mut quiet = !now.is_empty() && now.len() == before.len();
+        for (executor, pair) in &mut now {
+            let then = before.get(executor).copied().unwrap_or_default();
+            // A child that has ended took its faults with it.
+            let grown = pair.kernel.abs_diff(then.kernel);
+            quiet &= grown <= IDLE_FAULTS && pair.smtt - then.smtt <= IDLE_FAULTS;
+            pair.idle = grown;
+        }
+        if quiet {
+            return Ok(now);
+        }
+        before = now;
+    }
+    bail!("the executors do not come to rest at the gate: {before:?}")
+}
+
+/// What was added between two readings.
+#[must_use]
+pub fn between(
+    begin: &BTreeMap<String, Pair>,
+    end: &BTreeMap<String, Pair>,
+) -> BTreeMap<String, Pair> {
+    end.iter()
+        .map(|(executor, end)| {
+            let begin = begin.get(executor).copied().unwrap_or_default();
+            let difference = Pair {
+                kernel: end.kernel - begin.kernel,
+                smtt: end.smtt - begin.smtt,
+                attributed: end.attributed - begin.attributed,
+                idle: begin.idle + end.idle,
+            };
+            (executor.clone(), difference)
+        })
+        .collect()
+}

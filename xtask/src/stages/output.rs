@@ -1,0 +1,218 @@
+//! What cargo and the test programs print, taken in as it comes: results, skipped tests, times.
+
+use std::time::{Duration, Instant};
+
+use crate::features::SKIPPED_LINE;
+
+/// How many tests fared how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Ran and passed.
+    pub passed: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Said which feature is missing, and did not run.
+    pub skipped: u64,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.skipped += more.skipped;
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(out, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+/// Standard output of cargo and of the programs that it starts.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Results so far.
+    pub tally: Tally,
+    /// The time of each program, in their order, as it says itself.
+    pub programs: Vec<Duration>,
+    /// The time of each test that ran alone: a program that runs several at once does not say when each began.
+    pub tests: Vec<(Duration, String)>,
+    line: Vec<u8>,
+    began: Option<Instant>,
+}
+
+impl Output {
+    /// Takes in what came at that moment. A program that runs one test after another prints a test's name when it
+    /// begins, and ends the line when it ends.
+    pub fn take(&mut self, bytes: &[u8], now: Instant) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            self.end_of_line(&String::from_utf8_lossy(&line), now);
+        }
+        if self.began.is_none() && self.line.starts_with(b"test ") && self.line.ends_with(b" ... ")
+        {
+            self.began = Some(now);
+        }
+    }
+
+    fn end_of_line(&mut self, line: &str, now: Instant) {
+        let test = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "));
+        if let (Some(began), Some((name, _))) = (self.began.take(), test) {
+            self.tests.push((now - began, name.to_owned()));
+        }
+        let said = test.map_or(line, |(_, said)| said);
+        self.tally.skipped += u64::from(said.starts_with(SKIPPED_LINE));
+        if let Some((tally, time)) = result(line) {
+            self.tally.add(tally);
+            self.programs.push(time);
+        }
+    }
+
+    /// The results. For libtest a test that did not run has passed.
+    pub fn results(&self) -> Tally {
+        Tally {
+            passed: self.tally.passed.saturating_sub(self.tally.skipped),
+            ..self.tally
+        }
+    }
+}
+
+/// Passed and failed tests of one `test result:` line, and the program's time.
+fn result(line: &str) -> Option<(Tally, Duration)> {
+    let rest = line.strip_prefix("test result: ")?;
+    let number = |word: &str| {
+        let before = rest.split(word).next()?;
+        before
+            .rsplit([' ', '.'])
+            .find(|part| !part.is_empty())?
+            .parse()
+            .ok()
+    };
+    let tally = Tally {
+        passed: number(" passed")?,
+        failed: number(" failed")?,
+        skipped: 0,
+    };
+    let time = rest
+        .split_once("finished in ")
+        .and_then(|(_, time)| time.trim().strip_suffix('s')?.parse().ok())
+        .map_or(Duration::ZERO, Duration::from_secs_f64);
+    Some((tally, time))
+}
+
+/// The program that a line of cargo's standard error names: `Running tests/jvm.rs (target/debug/deps/jvm-0a1b)`.
+pub fn program(line: &str) -> Option<String> {
+    if let Some((_, package)) = line.split_once("Doc-tests") {
+        return Some(format!("{} (documentation)", plain(package)));
+    }
+    let (before, path) = line.rsplit_once('(')?;
+    if !before.contains("Running ") && !before.contains("Running\u{1b}") {
+        return None;
+    }
+    let name = path.split(')').next()?.rsplit('/').next()?;
+    let (name, _) = name.rsplit_once('-')?;
+    let kind = if before.contains("unittests") {
+        " (unit)"
+    } else {
+        ""
+    };
+    Some(format!("{name}{kind}"))
+}
+
+/// A word without the codes that colour it.
+fn plain(word: &str) -> &str {
+    word.rsplit("[0m").next().unwrap_or(word).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(passed: u64, failed: u64, skipped: u64) -> Tally {
+        Tally {
+            passed,
+            failed,
+            skipped,
+        }
+    }
+
+    #[test]
+    fn result_lines() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 4 filtered out; finished in 61.25s";
+        assert_eq!(
+            result(line),
+            Some((tally(12, 3, 0), Duration::from_millis(61_250)))
+        );
+        assert_eq!(result("test a ... ok"), None);
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_has_not_passed() {
+        let mut output = Output::default();
+        let text = b"running 3 tests\ntest a ... skipped: swap: /proc/swaps is empty\nok\ntest b ... ok\n\
+            skipped: damon: why\ntest c ... ok\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n";
+        output.take(text, Instant::now());
+        assert_eq!(output.results(), tally(1, 0, 2));
+        assert_eq!(
+            output.results().to_string(),
+            "1 passed, 0 failed, 2 skipped"
+        );
+        assert_eq!(tally(5, 1, 0).to_string(), "5 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_test_takes_from_its_name_to_the_end_of_its_line() {
+        let mut output = Output::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        output.take(b"running 2 tests\ntest a::b ... ", after(1));
+        output.take(b"ok\ntest c ... ", after(3));
+        output.take(b"skipped: swap: none", after(4));
+        output.take(b"\nok\n", after(7));
+        // Nothing says when a test began whose line comes at once.
+        output.take(b"test d ... ok\n", after(8));
+        assert_eq!(
+            output.tests,
+            [
+                (Duration::from_secs(2), "a::b".to_owned()),
+                (Duration::from_secs(4), "c".to_owned())
+            ]
+        );
+    }
+
+    #[test]
+    fn programs_are_named_by_cargo() {
+        for (line, name) in [
+            (
+                "     Running tests/kernel/main.rs (target/debug/deps/kernel-5b440daca4dcc423)",
+                "kernel",
+            ),
+            (
+                "\u{1b}[1m\u{1b}[92m     Running\u{1b}[0m tests/jvm.rs (/t/debug/deps/jvm-5b44)",
+                "jvm",
+            ),
+            (
+                "     Running unittests src/lib.rs (target/debug/deps/smtt_tests-182e)",
+                "smtt_tests (unit)",
+            ),
+            ("   Doc-tests xtask", "xtask (documentation)"),
+        ] {
+            assert_eq!(program(line).as_deref(), Some(name), "{line}");
+        }
+        assert_eq!(program("   Compiling xtask v0.1.0 (/t/xtask)"), None);
+        assert_eq!(program("    Finished `test` profile"), None);
+    }
+}
