@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-/// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the daemon may take for an answer's first byte, and from one piece of it to the next.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -101,10 +101,9 @@ impl Client {
         path_and_query: &str,
         accept: &str,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        match tokio::time::timeout(TIMEOUT, self.exchange(path_and_query, accept)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(self.late()),
-        }
+        let (response, _connection) = self.in_time(self.send(path_and_query, accept)).await?;
+        let status = response.status();
+        Ok((status, self.whole(response.into_body()).await?))
     }
 
     /// Asks for lines without an end.
@@ -114,10 +113,7 @@ impl Client {
     pub async fn lines(&self, path: &str, question: &impl Serialize) -> Result<Lines, ClientError> {
         let path_and_query = &with_query(path, question)?;
         let asked = self.send(path_and_query, "application/x-ndjson");
-        let (response, connection) = match tokio::time::timeout(TIMEOUT, asked).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(self.late()),
-        };
+        let (response, connection) = self.in_time(asked).await?;
         let (status, body) = (response.status(), response.into_body());
         if !status.is_success() {
             let said = self.whole(body).await?;
@@ -131,14 +127,15 @@ impl Client {
         })
     }
 
-    async fn exchange(
+    /// Waits for a step of an answer, no longer than [`TIMEOUT`].
+    async fn in_time<T>(
         &self,
-        path_and_query: &str,
-        accept: &str,
-    ) -> Result<(StatusCode, Bytes), ClientError> {
-        let (response, _connection) = self.send(path_and_query, accept).await?;
-        let status = response.status();
-        Ok((status, self.whole(response.into_body()).await?))
+        step: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(TIMEOUT, step).await {
+            Ok(done) => done,
+            Err(_) => Err(self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))),
+        }
     }
 
     /// Sends a question; the answer's body is still to be read.
@@ -177,11 +174,18 @@ impl Client {
         Ok((response, connection))
     }
 
-    async fn whole(&self, body: Incoming) -> Result<Bytes, ClientError> {
-        let body = body.collect().await;
-        Ok(body
-            .map_err(|error| self.broken(error.to_string()))?
-            .to_bytes())
+    async fn whole(&self, mut body: Incoming) -> Result<Bytes, ClientError> {
+        let mut bytes = Vec::new();
+        loop {
+            let frame = async { Ok(body.frame().await) };
+            let Some(frame) = self.in_time(frame).await? else {
+                return Ok(bytes.into());
+            };
+            let frame = frame.map_err(|error| self.broken(error.to_string()))?;
+            if let Some(data) = frame.data_ref() {
+                bytes.extend_from_slice(data);
+            }
+        }
     }
 
     /// Why there is no answer, as the daemon says it.
@@ -197,10 +201,6 @@ impl Client {
             status if status.is_client_error() => ClientError::Refused(said),
             _ => self.broken(format!("{path_and_query}: {status}")),
         }
-    }
-
-    fn late(&self) -> ClientError {
-        self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))
     }
 
     fn broken(&self, reason: String) -> ClientError {

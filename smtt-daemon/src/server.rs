@@ -4,6 +4,7 @@ mod advice;
 mod lines;
 mod report;
 mod routes;
+mod rows;
 mod socket;
 
 use std::future::Future;

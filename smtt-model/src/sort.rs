@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// A row as it goes out.
@@ -89,38 +90,66 @@ const fn kind(value: &Value) -> u8 {
     }
 }
 
-/// Sorts rows; rows without a value come last either way. Rows that are equal keep their order.
+/// Sorts rows by several fields, the most important first. Rows without a value come last either way; rows that are
+/// equal keep their order. Only the fields to sort by are held as JSON values.
 ///
 /// # Errors
 /// When no row has such a field and there are rows.
-pub fn sort(rows: &mut [Row], sort: &Sort) -> Result<(), SortError> {
-    let Some(first) = rows.first() else {
-        return Ok(());
+pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError> {
+    let mut known: Option<Vec<String>> = None;
+    let mut found = vec![false; by.len()];
+    let mut keyed: Vec<(Vec<Value>, R)> = Vec::with_capacity(rows.len());
+    for row in rows {
+        // A row that is no object has no field to sort by, as one without any.
+        let fields = match serde_json::to_value(&row) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        known.get_or_insert_with(|| fields.keys().cloned().collect());
+        let keys = by.iter().zip(&mut found).map(|(sort, found)| {
+            let value = fields.get(&sort.column);
+            *found |= value.is_some();
+            // Two conditions may name one field.
+            value.cloned().unwrap_or(Value::Null)
+        });
+        keyed.push((keys.collect(), row));
+    }
+    let Some(known) = known else {
+        return Ok(Vec::new());
     };
-    if !rows.iter().any(|row| row.contains_key(&sort.column)) {
-        let known: Vec<&str> = first.keys().map(String::as_str).collect();
+    if let Some(missing) = found.iter().position(|found| !found) {
         return Err(SortError::Column {
-            column: sort.column.clone(),
+            column: by[missing].column.clone(),
             known: known.join(", "),
         });
     }
-    let value = |row: &Row| row.get(&sort.column).cloned().unwrap_or(Value::Null);
-    let numbers = rows.iter().any(|row| {
-        row.get(&sort.column)
-            .is_some_and(|value| value.is_number() || value.is_array())
+    let descending: Vec<bool> = by
+        .iter()
+        .enumerate()
+        .map(|(at, sort)| {
+            let numbers = || {
+                let mut values = keyed.iter().map(|(keys, _)| &keys[at]);
+                values.any(|value| value.is_number() || value.is_array())
+            };
+            sort.descending.unwrap_or_else(numbers)
+        })
+        .collect();
+    keyed.sort_by(|(left, _), (right, _)| {
+        let fields = left.iter().zip(right).zip(&descending);
+        fields
+            .map(
+                |((left, right), descending)| match (left.is_null(), right.is_null()) {
+                    (true, true) => Ordering::Equal,
+                    (true, false) => Ordering::Greater,
+                    (false, true) => Ordering::Less,
+                    (false, false) if *descending => compare(right, left),
+                    (false, false) => compare(left, right),
+                },
+            )
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
     });
-    let descending = sort.descending.unwrap_or(numbers);
-    rows.sort_by(|left, right| {
-        let (left, right) = (value(left), value(right));
-        match (left.is_null(), right.is_null()) {
-            (true, true) => Ordering::Equal,
-            (true, false) => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            (false, false) if descending => compare(&right, &left),
-            (false, false) => compare(&left, &right),
-        }
-    });
-    Ok(())
+    Ok(keyed.into_iter().map(|(_, row)| row).collect())
 }
 
 #[cfg(test)]
@@ -140,9 +169,8 @@ mod tests {
     }
 
     fn sorted(by: &str) -> Vec<Value> {
-        let mut rows = rows();
         let by: Sort = by.parse().expect("a sort");
-        sort(&mut rows, &by).expect("sorted");
+        let rows = sort(rows(), std::slice::from_ref(&by)).expect("sorted");
         rows.iter().map(|row| row[&by.column].clone()).collect()
     }
 
@@ -187,14 +215,31 @@ mod tests {
                 assert!(compare(a, c).is_le(), "{a} <= {b} <= {c}");
             }
         }
-        let mut rows: Vec<Row> = (0..500)
+        let rows: Vec<Row> = (0..500)
             .map(|at| Row::from_iter([("s".to_owned(), values[at * 7 % values.len()].clone())]))
             .collect();
         let by = Sort {
             column: "s".to_owned(),
             descending: None,
         };
-        assert_eq!(sort(&mut rows, &by), Ok(()));
+        assert_eq!(sort(rows, &[by]).expect("sorted").len(), 500);
+    }
+
+    #[test]
+    fn the_first_field_decides_and_the_next_ones_where_it_does_not() {
+        let rows = [(1, "b"), (2, "a"), (1, "a")];
+        let rows: Vec<Value> = rows.map(|(n, s)| json!({"n": n, "s": s})).into();
+        let by = ["n:desc", "s"].map(|by| by.parse().expect("a sort"));
+        let sorted = sort(rows, &by).expect("sorted");
+        let shown: Vec<String> = sorted.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                r#"{"n":2,"s":"a"}"#,
+                r#"{"n":1,"s":"a"}"#,
+                r#"{"n":1,"s":"b"}"#
+            ]
+        );
     }
 
     #[test]
@@ -203,12 +248,12 @@ mod tests {
             column: "x".to_owned(),
             descending: None,
         };
-        let error = sort(&mut rows(), &by).expect_err("no such column");
+        let error = sort(rows(), std::slice::from_ref(&by)).expect_err("no such column");
         assert_eq!(
             error.to_string(),
             "cannot sort by \"x\"; the columns are: n, s"
         );
         assert!("n:up".parse::<Sort>().is_err());
-        assert_eq!(sort(&mut [], &by), Ok(()));
+        assert_eq!(sort(Vec::<Row>::new(), &[by]), Ok(Vec::new()));
     }
 }

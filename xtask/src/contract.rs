@@ -127,7 +127,7 @@ final class Contract {{
     java.group("Slot file: offsets in a slot.");
     offsets!(java, "slot", Slot: hot, task_attempt_id, stage_id, stage_attempt, partition, attempt_number, tid, generation,
         job_id, state, facts_emitted; reserved);
-    java.group("Hot word: paths of its fields.");
+    java.group("Hot word: places of its fields.");
     named!(java.int: HOT_ACTIVITY_SHIFT, HOT_ACCESS_SHIFT, HOT_REGION_SHIFT, HOT_RDD_SHIFT);
     named!(java.long: HOT_FIELD_MASK);
     java.group("Hot word: activities.");

@@ -3,6 +3,7 @@
 use super::advice::advice;
 use super::lines::Lines;
 use super::report::report;
+use super::rows::Rows;
 use crate::shared::Shared;
 use axum::body::Body;
 use axum::extract::{Query, State as Held};
@@ -11,7 +12,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::FollowQuery;
 use smtt_model::protocol::Histories;
@@ -19,9 +20,7 @@ use smtt_model::protocol::ListQuery;
 use smtt_model::rows::Filter;
 use smtt_model::rows::Listing;
 use smtt_model::rows::PagesBy;
-use smtt_model::sort::Row;
-use smtt_model::sort::Sort;
-use smtt_model::sort::sort;
+use smtt_model::sort::{Sort, SortError, sort};
 use std::sync::Arc;
 
 /// Everything: the interface of `smtt-ctl`, and what the metrics port has.
@@ -148,7 +147,7 @@ async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Respons
 
 /// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
 /// asked for, the most important first.
-async fn list<R: Serialize + 'static>(
+async fn list<R: Serialize + Send + Unpin + 'static>(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
@@ -160,35 +159,28 @@ async fn list<R: Serialize + 'static>(
     }
 }
 
-fn listed<R: Serialize>(
+fn listed<R: Serialize + Send + Unpin + 'static>(
     shared: &Shared,
     query: &ListQuery,
     order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
     let Listing { rows, summary } = listing(shared, &query.filter());
-    let mut rows: Vec<Row> = rows
+    let by: Result<Vec<Sort>, SortError> = query
+        .sort
+        .as_deref()
         .into_iter()
-        .filter_map(|row| match serde_json::to_value(row) {
-            Ok(Value::Object(row)) => Some(row),
-            _ => None,
-        })
+        .chain(order.iter().copied())
+        .map(str::parse)
         .collect();
-    for by in order.iter().rev().copied().chain(query.sort.as_deref()) {
-        if let Err(error) = by.parse::<Sort>().and_then(|by| sort(&mut rows, &by)) {
-            return refused(&error.to_string());
+    match by.and_then(|by| sort(rows, &by)) {
+        Ok(mut rows) => {
+            rows.truncate(query.limit.unwrap_or(usize::MAX));
+            let body = Body::new(Rows::new(rows, summary));
+            ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
+        Err(error) => refused(&error.to_string()),
     }
-    rows.truncate(query.limit.unwrap_or(usize::MAX));
-    // Written as it is: a copy of thousands of rows would be a good part of the daemon's memory.
-    Json(Listed { rows, summary }).into_response()
-}
-
-/// The answer of a listing.
-#[derive(Serialize)]
-struct Listed<S> {
-    rows: Vec<Row>,
-    summary: S,
 }
 
 /// Where bytes are, largest first.
