@@ -116,7 +116,7 @@ pub struct SlotHead {
 /// The hot word: `activity:8 | access:2 | region:2 | flags:4 | rdd+1:24 | partition:24`, highest bits first.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hot(pub u64);
+pub struct ContextWord(pub u64);
 
 /// Bit position of the activity in the hot word.
 pub const HOT_ACTIVITY_SHIFT: u32 = 56;
@@ -131,7 +131,7 @@ pub const HOT_RDD_SHIFT: u32 = 24;
 /// Mask of a 24-bit field. An RDD id that does not fit is stored as this value and listed as "overflow".
 pub const HOT_FIELD_MASK: u64 = 0xff_ffff;
 
-impl Hot {
+impl ContextWord {
     /// Packs a hot word. `rdd_plus_one` is 0 for "no RDD"; ids that do not fit saturate.
     #[must_use]
     pub const fn new(
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn hot_word_keeps_every_field() {
-        let hot = Hot::new(
+        let hot = ContextWord::new(
             Activity::CACHE_READ,
             Access::READ,
             Region::STORAGE,
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_rdd_id_that_does_not_fit_saturates() {
-        let hot = Hot::new(
+        let hot = ContextWord::new(
             Activity::COMPUTE,
             Access::NONE,
             Region::NONE,

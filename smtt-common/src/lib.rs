@@ -23,5 +23,5 @@ mod coded;
 pub mod context;
 pub mod counter;
 pub mod event;
+pub mod page_walk;
 pub mod settings;
-pub mod walk;

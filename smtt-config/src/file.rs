@@ -63,9 +63,9 @@ section!(Fault, "probe.fault", {
     /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fexit" and "kprobe" tell
     /// reads from writes, "software" does not; "off" counts none.
     hook: String = "auto".into();
-    /// Every this-manieth fault is sent with its address, per CPU; 0 sends none.
+    /// Every Nth page fault of a CPU is sent with its address; 0 sends none.
     sample_every: u64 = 64;
-    /// Such samples per second and CPU at most.
+    /// Most such samples per second and CPU.
     samples_per_second: u64 = 200;
 });
 
@@ -74,7 +74,7 @@ section!(MarkerProbe, "probe.marker", {
     facts_per_second: u64 = 20_000;
 });
 
-section!(Pmu, "pmu", {
+section!(PageWalks, "page_walks", {
     /// Whether page walks are sampled where the processor's counters tell of them. `smtt-ctl pmu` says what that is.
     enabled: bool = true;
     /// Samples per second that each CPU takes at most, all events together.
@@ -91,18 +91,21 @@ section!(Pmu, "pmu", {
     sample_periods: BTreeMap<Role, u64> = BTreeMap::new();
 });
 
-section!(Resolve, "resolve", {
-    /// Pages per second that are looked at to find out where they are; 0 looks at none. An executor with more pages
-    /// than that gets estimates, from pages that are evenly spread.
+section!(Placement, "placement", {
+    /// Pages per second whose place is read from the kernel: in memory or swapped, page size, NUMA node. 0 reads none.
+    /// An executor with more pages gets estimates from an evenly spread sample.
     pages_per_second: u64 = 10_000;
-    /// CPU time per second for it, in milliseconds.
+    /// CPU time per second for these reads, in milliseconds.
     milliseconds_per_second: u64 = 2;
-    /// Time from one look at all executors to the next.
+    /// Time from the start of one round over all executors to the next.
     interval: String = "10s".into();
-    /// How hot blocks are: "reads" is Spark's reads of them per minute; "damon" also how often the hardware finds
-    /// their pages accessed, by the kernel's DAMON, where that is free. There is one for the whole machine: while it
-    /// is used nobody else can use it.
-    hotness: String = "reads".into();
+});
+
+section!(Hotness, "hotness", {
+    /// How hot blocks are: "reads" counts Spark's reads of them per minute; "damon" adds how often the hardware finds
+    /// their pages accessed, by the kernel's DAMON. A machine has one DAMON: while the daemon uses it, no other program
+    /// can.
+    method: String = "reads".into();
 });
 
 section!(Limits, "limits", {
@@ -122,8 +125,8 @@ section!(Limits, "limits", {
     stages_per_executor: u64 = 1024;
     /// Cached blocks of one executor that have rows; up to sixteen times as many more of RDDs count in sums only.
     blocks_per_executor: u64 = 8192;
-    /// Pages and grants of execution memory of one executor.
-    pages_per_executor: u64 = 16_384;
+    /// Spark's pages and grants of execution memory of one executor.
+    spark_pages_per_executor: u64 = 16_384;
     /// Address ranges of one executor.
     ranges_per_executor: u64 = 32_768;
     /// Series of one metric with an RDD label; the smallest share one series beyond it.
@@ -171,8 +174,9 @@ pub(super) struct File {
     pub control: Control,
     pub marker: Marker,
     pub probe: Probe,
-    pub pmu: Pmu,
-    pub resolve: Resolve,
+    pub page_walks: PageWalks,
+    pub placement: Placement,
+    pub hotness: Hotness,
     pub limits: Limits,
     pub retention: Retention,
     pub trace: Trace,
@@ -187,8 +191,9 @@ impl Default for File {
             control: Control::default(),
             marker: Marker::default(),
             probe: Probe::default(),
-            pmu: Pmu::default(),
-            resolve: Resolve::default(),
+            page_walks: PageWalks::default(),
+            placement: Placement::default(),
+            hotness: Hotness::default(),
             limits: Limits::default(),
             retention: Retention::default(),
             trace: Trace::default(),
@@ -209,8 +214,9 @@ pub fn default_text() -> String {
     Marker::write(&mut text);
     Fault::write(&mut text);
     MarkerProbe::write(&mut text);
-    Pmu::write(&mut text);
-    Resolve::write(&mut text);
+    PageWalks::write(&mut text);
+    Placement::write(&mut text);
+    Hotness::write(&mut text);
     Limits::write(&mut text);
     Retention::write(&mut text);
     Trace::write(&mut text);
@@ -227,8 +233,9 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "marker",
         "probe",
         "fault",
-        "pmu",
-        "resolve",
+        "page_walks",
+        "placement",
+        "hotness",
         "limits",
         "retention",
         "trace",
@@ -241,8 +248,9 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Marker::FIELDS,
         Fault::FIELDS,
         MarkerProbe::FIELDS,
-        Pmu::FIELDS,
-        Resolve::FIELDS,
+        PageWalks::FIELDS,
+        Placement::FIELDS,
+        Hotness::FIELDS,
         Limits::FIELDS,
         Retention::FIELDS,
         Trace::FIELDS,

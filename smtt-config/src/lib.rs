@@ -18,7 +18,7 @@ pub use self::probes::{FaultHook, ProbeSettings};
 
 /// How much the resolver may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResolveSettings {
+pub struct PlacementSettings {
     /// Pages per second; 0 switches the resolver off.
     pub pages_per_second: u64,
     /// CPU time per second, in milliseconds.
@@ -29,7 +29,7 @@ pub struct ResolveSettings {
     pub frames: bool,
 }
 
-impl Default for ResolveSettings {
+impl Default for PlacementSettings {
     fn default() -> Self {
         Self {
             pages_per_second: 10_000,
@@ -73,7 +73,7 @@ pub struct Config {
     /// How often the counters are read.
     pub tick: Duration,
     /// Looking where pages are.
-    pub resolve: ResolveSettings,
+    pub placement: PlacementSettings,
     /// How often DAMON checks; `None` where it is not asked.
     pub hotness: Option<Pace>,
     /// Trace files; `None` where none are written.
@@ -393,7 +393,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             executors,
             processes: count("limits.processes", limits.processes, 1 << 20)?,
             threads,
-            page_walks: page_walks(&file.pmu)?,
+            page_walks: page_walks(&file.page_walks)?,
         },
         limits: Limits {
             executors: executors as usize,
@@ -417,9 +417,9 @@ fn check(file: &file::File) -> Result<Config, Problem> {
                 limits.blocks_per_executor,
                 1 << 22,
             )? as usize,
-            pages_per_executor: count(
-                "limits.pages_per_executor",
-                limits.pages_per_executor,
+            spark_pages_per_executor: count(
+                "limits.spark_pages_per_executor",
+                limits.spark_pages_per_executor,
                 1 << 22,
             )? as usize,
             ranges_per_executor: count(
@@ -436,34 +436,34 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             Duration::from_millis(100),
             Duration::from_secs(60),
         )?,
-        resolve: ResolveSettings {
+        placement: PlacementSettings {
             pages_per_second: within(
-                "resolve.pages_per_second",
-                file.resolve.pages_per_second,
+                "placement.pages_per_second",
+                file.placement.pages_per_second,
                 0,
                 100_000_000,
             )?,
             milliseconds_per_second: within(
-                "resolve.milliseconds_per_second",
-                file.resolve.milliseconds_per_second,
+                "placement.milliseconds_per_second",
+                file.placement.milliseconds_per_second,
                 1,
                 1000,
             )?,
             interval: duration(
-                "resolve.interval",
-                &file.resolve.interval,
+                "placement.interval",
+                &file.placement.interval,
                 Duration::from_millis(100),
                 Duration::from_secs(3600),
             )?,
             // Only trace records have them.
             frames: enabled,
         },
-        hotness: match file.resolve.hotness.as_str() {
+        hotness: match file.hotness.method.as_str() {
             "reads" => None,
             "damon" => Some(Pace::default()),
             other => {
                 return Err((
-                    "resolve.hotness",
+                    "hotness.method",
                     format!("{other:?} is none of \"reads\", \"damon\""),
                 ));
             }
@@ -477,31 +477,31 @@ fn check(file: &file::File) -> Result<Config, Problem> {
 }
 
 /// How page walks are sampled. Events are checked against this machine's PMUs, which give their terms a meaning.
-fn page_walks(pmu: &file::Pmu) -> Result<PageWalkSettings, (&'static str, String)> {
-    let overrides = Overrides(pmu.events.clone());
+fn page_walks(file: &file::PageWalks) -> Result<PageWalkSettings, (&'static str, String)> {
+    let overrides = Overrides(file.events.clone());
     describe(
         &smtt_machine::cpu::of_this_machine(Path::new("/")),
         &overrides,
     )
-    .map_err(|error| ("pmu.events", error.to_string()))?;
-    if let Some((role, _)) = pmu.sample_periods.iter().find(|(_, period)| **period == 0) {
+    .map_err(|error| ("page_walks.events", error.to_string()))?;
+    if let Some((role, _)) = file.sample_periods.iter().find(|(_, period)| **period == 0) {
         return Err((
-            "pmu.sample_periods",
+            "page_walks.sample_periods",
             format!("{role} = 0 takes no samples: at least 1"),
         ));
     }
     Ok(PageWalkSettings {
-        enabled: pmu.enabled,
-        calibrate: pmu.calibrate,
+        enabled: file.enabled,
+        calibrate: file.calibrate,
         max_samples_per_second: count(
-            "pmu.max_samples_per_second",
-            pmu.max_samples_per_second,
+            "page_walks.max_samples_per_second",
+            file.max_samples_per_second,
             100_000,
         )?,
-        sample_periods: pmu.sample_periods.clone(),
+        sample_periods: file.sample_periods.clone(),
         turn: duration(
-            "pmu.turn",
-            &pmu.turn,
+            "page_walks.turn",
+            &file.turn,
             Duration::from_secs(1),
             Duration::from_secs(3600),
         )?,

@@ -84,20 +84,20 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             "trace.max_bytes: \"4GiB\" is not from 8589934592",
         ),
         (
-            "[pmu]\nevents = { load_walk_cycles = \"no-such-event\" }\n",
-            "line 2: pmu.events: event of role load_walk_cycles: ",
+            "[page_walks]\nevents = { load_walk_cycles = \"no-such-event\" }\n",
+            "line 2: page_walks.events: event of role load_walk_cycles: ",
         ),
         (
-            "[pmu.events]\nload_walks = \"cycles\"\n",
+            "[page_walks.events]\nload_walks = \"cycles\"\n",
             "line 2: unknown variant `load_walks`",
         ),
         (
-            "[pmu]\nsample_periods = { cycles = 0 }\n",
-            "line 2: pmu.sample_periods: cycles = 0 takes no samples",
+            "[page_walks]\nsample_periods = { cycles = 0 }\n",
+            "line 2: page_walks.sample_periods: cycles = 0 takes no samples",
         ),
         (
-            "[pmu]\nmax_samples_per_second = 0\n",
-            "line 2: pmu.max_samples_per_second: 0 is not from 1 to 100000",
+            "[page_walks]\nmax_samples_per_second = 0\n",
+            "line 2: page_walks.max_samples_per_second: 0 is not from 1 to 100000",
         ),
         ("[log]\nlevel = \"=\"\n", "line 2: log.level"),
         ("tick = \"1ms\"\n", "line 1: tick"),

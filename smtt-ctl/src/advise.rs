@@ -1,6 +1,8 @@
 //! `smtt-ctl advise`: findings as text.
 
-use smtt_model::advise::{Advice, ApplicationAdvice, Check, Evidence, Finding, Severity, Went};
+use smtt_model::advise::{
+    Advice, ApplicationAdvice, Evidence, Finding, RuleOutcome, RuleResult, Severity,
+};
 use smtt_model::protocol::ListQuery;
 use smtt_model::rows::Number;
 use smtt_model::units;
@@ -81,10 +83,10 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
         text.push_str("Nothing was found.\n");
     }
     for (went, heading) in [
-        (Went::Nothing, "Checked, and nothing found"),
-        (Went::NotChecked, "Could not be checked"),
+        (RuleOutcome::Nothing, "Checked, and nothing found"),
+        (RuleOutcome::NotChecked, "Could not be checked"),
     ] {
-        let checks: Vec<&Check> = application
+        let checks: Vec<&RuleResult> = application
             .checks
             .iter()
             .filter(|check| check.went == went)
@@ -93,7 +95,7 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
             continue;
         }
         // With findings in hand, what is well is one line; what is not known is always said.
-        if went == Went::Nothing && !all && !application.findings.is_empty() {
+        if went == RuleOutcome::Nothing && !all && !application.findings.is_empty() {
             let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
             push(
                 &mut text,
@@ -295,18 +297,18 @@ mod tests {
             not_measured: vec!["reads on other workers".to_owned()],
         };
         let checks = [
-            ("swapped", Went::Nothing),
-            ("small_pages", Went::NotChecked),
+            ("swapped", RuleOutcome::Nothing),
+            ("small_pages", RuleOutcome::NotChecked),
         ];
         let mut application = ApplicationAdvice {
             application_id: Some("app-1".to_owned()),
             findings: vec![finding],
             checks: checks
-                .map(|(id, went)| Check {
+                .map(|(id, went)| RuleResult {
                     id: id.to_owned(),
                     went,
                     why: "a reason".to_owned(),
-                    ..Check::default()
+                    ..RuleResult::default()
                 })
                 .to_vec(),
             ..ApplicationAdvice::default()

@@ -105,7 +105,7 @@ pub enum Command {
     Trace(TraceQuery),
     /// Measure what a page walk costs here, as the daemon does at its start.
     Calibrate {
-        /// Configuration whose [pmu] events take the place of the table's.
+        /// Configuration whose [page_walks] events take the place of the table's.
         #[arg(long, value_name = "FILE")]
         config: Option<std::path::PathBuf>,
     },
@@ -114,7 +114,7 @@ pub enum Command {
         /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
         #[arg(long, value_name = "ID")]
         cpuid: Option<smtt_model::cpu::CpuId>,
-        /// Configuration whose [pmu] events take the place of the table's.
+        /// Configuration whose [page_walks] events take the place of the table's.
         #[arg(long, value_name = "FILE")]
         config: Option<std::path::PathBuf>,
     },

@@ -2,8 +2,8 @@
 //! elsewhere. Made here from the daemon's answers, so that the daemon stays small.
 
 mod chart;
+mod document;
 mod markup;
-mod page;
 mod rdds;
 mod sections;
 mod tables;
@@ -67,7 +67,7 @@ pub(super) async fn run(
     let degraded = !report.degraded.is_empty();
     for application in report.applications {
         let facts = ask(client, filter, application, status.clone()).await?;
-        let text = page::page(&facts);
+        let text = document::page(&facts);
         match (folder, output) {
             (Some(folder), _) => {
                 let id = facts
@@ -107,7 +107,7 @@ async fn ask(
     let mut history: Histories = client.ask("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // Where one application is named like the id of another one, the id decides.
-    let own = |who: &smtt_model::rows::Who| who.application_id == id;
+    let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),

@@ -44,7 +44,7 @@ const COLUMNS: &[Column] = &[
     column("hotness", "ACCESSED", Form::Share, 4),
     column("hot_bytes", "HOT", Form::Bytes, 4),
     column("remote_access_ratio", "REMOTE", Form::Share, 1),
-    column("looked_share", "LOOKED", Form::Share, 5),
+    column("examined_share", "EXAMINED", Form::Share, 5),
     column("addresses", "ADDRESSES", Form::Word, 8),
     column("age_ns", "AGE", Form::Duration, 4),
 ];
@@ -126,8 +126,8 @@ pub(super) async fn run(
             .any(|row| resolved(row) || is_sampled(row))
     {
         say(
-            "none of it was looked at: it is new (ask again after [resolve] interval), its addresses are not known \
-             yet, or [resolve] pages_per_second is 0",
+            "none of it was looked at: it is new (ask again after [placement] interval), its addresses are not known \
+             yet, or [placement] pages_per_second is 0",
         );
         return Ok(Exit::Degraded);
     }
@@ -231,10 +231,10 @@ fn make_readable(row: &mut Map<String, Value>) {
     row.insert("page_sizes".to_owned(), sizes.into());
     row.insert("nodes".to_owned(), nodes.into());
     let pages = |field: &str| row.get(field).and_then(Value::as_u64);
-    let share = pages("looked_pages")
+    let share = pages("examined_pages")
         .zip(pages("pages"))
         .map(|(looked, pages)| looked as f64 / pages.max(1) as f64);
-    row.insert("looked_share".to_owned(), share.into());
+    row.insert("examined_share".to_owned(), share.into());
     let sample = sample_text(row);
     row.insert("sample".to_owned(), sample.into());
     // By reads it is in a column of its own.
@@ -256,7 +256,7 @@ mod tests {
         };
         for column in COLUMNS {
             assert!(
-                row.contains_key(column.field) || column.field == "looked_share",
+                row.contains_key(column.field) || column.field == "examined_share",
                 "{}",
                 column.field
             );
@@ -275,7 +275,7 @@ mod tests {
                     "page_sizes": [{"page_bytes": 4096, "bytes": 100}], "nodes": [{"node": 0, "bytes": 100}],
                     "sampled_objects": 2, "sample": {"nodes": [{"node": 0, "share": 1.0}],
                         "page_sizes": [{"page_bytes": 4096, "share": 1.0}]},
-                    "reads": 3, "pages": 2, "looked_pages": 1, "age_ns": 1_000_000_000, "addresses": "current",
+                    "reads": 3, "pages": 2, "examined_pages": 1, "age_ns": 1_000_000_000, "addresses": "current",
                 });
                 make_readable(row.as_object_mut()?);
                 row.as_object().cloned()
@@ -293,14 +293,14 @@ mod tests {
             "page_sizes": [{"page_bytes": 4096, "bytes": 100}, {"page_bytes": 2_097_152, "bytes": 300}],
             "nodes": [{"node": 1, "bytes": 400}],
             "pages": 8,
-            "looked_pages": 2,
+            "examined_pages": 2,
         }) else {
             panic!("an object")
         };
         make_readable(&mut row);
         assert_eq!(row["page_sizes"], "4 KiB 25 %, 2 MiB 75 %");
         assert_eq!(row["nodes"], "node 1");
-        assert_eq!(row["looked_share"], 0.25);
+        assert_eq!(row["examined_share"], 0.25);
         assert_eq!(row["sample"], Value::Null);
         let Value::Object(mut objects) = json!({
             "page_sizes": null, "nodes": null, "sampled_objects": 64,

@@ -107,7 +107,7 @@ fn text(status: &Status, output: Output) -> String {
     let mut text = format!(
         "smtt-daemon {}: {state}\n{}\n\n",
         status.version,
-        own(&status.own)
+        own_figures(&status.daemon)
     );
     text.push_str(&probes(&status.probes, output));
     text.push('\n');
@@ -130,7 +130,7 @@ fn text(status: &Status, output: Output) -> String {
 }
 
 /// What the daemon uses, in one line.
-pub(super) fn own(own: &SelfFigures) -> String {
+pub(super) fn own_figures(own: &SelfFigures) -> String {
     let mut parts = vec![format!(
         "up {}",
         units::duration((own.uptime_seconds.max(0.0) * 1e9) as u64)
@@ -296,7 +296,7 @@ fn trace_files(trace: &TraceStatus) -> String {
 pub(super) fn ledger(hops: &[Hop], output: Output) -> String {
     let rows = objects(hops.iter().map(|hop| {
         json!({
-            "hop": hop.hop,
+            "hop": hop.name,
             "attempted": hop.attempted,
             "delivered": hop.delivered,
             "lost": hop.lost_total(),
@@ -309,7 +309,7 @@ pub(super) fn ledger(hops: &[Hop], output: Output) -> String {
         for (cause, lost) in &hop.lost {
             text.push_str(&format!(
                 "  lost at {}: {} {cause}\n",
-                hop.hop,
+                hop.name,
                 units::count(*lost)
             ));
         }

@@ -252,7 +252,7 @@ impl Screen {
             .sum();
         vec![
             format!("smtt-daemon {}: {state}", status.version),
-            status::own(&status.own),
+            status::own_figures(&status.daemon),
             format!(
                 "executors: {}  {faults}  records lost: {}",
                 self.summary.executors,
@@ -358,7 +358,7 @@ mod tests {
             degraded: Vec::new(),
             probes: Vec::new(),
             ledger: Vec::new(),
-            own: SelfFigures {
+            daemon: SelfFigures {
                 cpu_seconds: Some(1.5),
                 rss_bytes: Some(20 << 20),
                 bpf_memory_bytes: None,

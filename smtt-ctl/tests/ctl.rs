@@ -383,7 +383,7 @@ fn status_as_json() {
         &["hop", "attempted", "delivered", "lost"],
     );
     for figure in ["cpu_seconds", "rss_bytes", "bpf_memory_bytes"] {
-        assert!(status["self"].get(figure).is_some(), "{figure}");
+        assert!(status["daemon"].get(figure).is_some(), "{figure}");
     }
     assert_eq!(status["degraded"], Value::Array(Vec::new()));
     for hop in status["ledger"].as_array().expect("hops") {

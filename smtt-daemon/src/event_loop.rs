@@ -119,7 +119,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     spawn_discovery(config.marker.scan_interval, found, stopped.clone());
 
     let until = stopped.clone();
-    placement::spawn(config.resolve, Arc::clone(&shared), move || *until.borrow());
+    placement::spawn(config.placement, Arc::clone(&shared), move || {
+        *until.borrow()
+    });
     let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 
@@ -133,7 +135,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         None => (None, None),
     };
     let tap = Some(Tap::new(queue, Arc::clone(shared.followers())));
-    let mut middle = Middle {
+    let mut middle = EventLoop {
         probes,
         shared,
         counters,
@@ -278,7 +280,7 @@ fn spawn_discovery(
 }
 
 /// The middle task's belongings.
-struct Middle {
+struct EventLoop {
     probes: Probes,
     shared: Arc<Shared>,
     counters: Arc<SourceCounters>,
@@ -288,7 +290,7 @@ struct Middle {
     memory_read: Option<Instant>,
 }
 
-impl Middle {
+impl EventLoop {
     /// Works until the shutdown, or until a service that should not end does.
     async fn work(
         &mut self,
@@ -326,7 +328,7 @@ impl Middle {
             self.decoded.count(&event);
             match event {
                 Ok(event) => {
-                    follow(&mut self.executors, &mut self.probes, header, &event.fact);
+                    apply_outside(&mut self.executors, &mut self.probes, header, &event.fact);
                     events.push(event);
                 }
                 Err(error) => tracing::debug!(
@@ -385,7 +387,7 @@ impl Middle {
         match self.probes.readings() {
             Ok(readings) => {
                 // Files are read before the state is locked.
-                let slots = self.executors.slots_say();
+                let slots = self.executors.slot_counters();
                 let collections: Vec<_> = self.executors.collections().collect();
                 let wanted = self.shared.state().resyncs_wanted();
                 let requests = self.executors.heal(&readings, &wanted, now);
@@ -422,7 +424,12 @@ impl Middle {
 }
 
 /// What a fact changes outside of the state.
-fn follow(executors: &mut Executors, probes: &mut Probes, header: &RecordHeader, fact: &Fact) {
+fn apply_outside(
+    executors: &mut Executors,
+    probes: &mut Probes,
+    header: &RecordHeader,
+    fact: &Fact,
+) {
     match fact {
         Fact::ProcessGone { .. } if header.executor != 0 => {
             executors.process_gone(header.executor, header.pid)

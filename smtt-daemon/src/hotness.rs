@@ -1,6 +1,6 @@
 //! How hot memory is: how often the hardware finds a block's pages accessed, as the kernel's DAMON sees it.
 //!
-//! Off by default (`[resolve] hotness = "damon"` switches it on): there is one DAMON for the whole machine, and while
+//! Off by default (`[hotness] method = "damon"` switches it on): there is one DAMON for the whole machine, and while
 //! it is used nobody else can use it. What it clears (the accessed bits of one page per region and check) it keeps for
 //! the kernel's reclaim; it changes nothing else. Where it cannot be had, a verdict says why, and heat is what Spark's
 //! reads say.

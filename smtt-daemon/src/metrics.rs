@@ -4,10 +4,10 @@
 
 mod collect;
 mod other;
-mod pages;
+mod page_walks;
+mod placement;
 pub mod table;
 mod text;
-mod walks;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

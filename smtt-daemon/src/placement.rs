@@ -28,7 +28,7 @@ use self::look::{LookError, Process};
 
 pub use self::budget::Budget;
 pub(crate) use self::sample::shares;
-use smtt_config::ResolveSettings;
+use smtt_config::PlacementSettings;
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::pages::Machine;
 use smtt_model::state::{ResolveCounts, Resolved, Seen, Targets};
@@ -49,7 +49,7 @@ const WEIGHT: f64 = 0.25;
 /// See the module.
 #[derive(Debug)]
 pub struct Resolver {
-    settings: ResolveSettings,
+    settings: PlacementSettings,
     machine: Arc<Machine>,
     budget: Budget,
     /// What looking at one page takes, in nanoseconds of CPU time.
@@ -68,13 +68,13 @@ fn cpu_ns() -> u64 {
 impl Resolver {
     /// A resolver that looks as this machine allows.
     #[must_use]
-    pub fn new(settings: ResolveSettings) -> Self {
+    pub fn new(settings: PlacementSettings) -> Self {
         Self::with(settings, Machine::find())
     }
 
     /// A resolver that looks in a given way.
     #[must_use]
-    pub fn with(settings: ResolveSettings, machine: Machine) -> Self {
+    pub fn with(settings: PlacementSettings, machine: Machine) -> Self {
         let now_ns = now_boot_ns();
         Self {
             budget: Budget::new(
@@ -263,12 +263,12 @@ impl Resolver {
 
 /// Starts the resolver on a thread of its own, which ends with the daemon; nothing where it is switched off.
 pub fn spawn(
-    settings: ResolveSettings,
+    settings: PlacementSettings,
     shared: Arc<Shared>,
     stopped: impl Fn() -> bool + Send + 'static,
 ) {
     if settings.pages_per_second == 0 {
-        tracing::info!("where pages are is not looked at: [resolve] pages_per_second is 0");
+        tracing::info!("where pages are is not looked at: [placement] pages_per_second is 0");
         return;
     }
     let work = move || {

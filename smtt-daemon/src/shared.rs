@@ -256,7 +256,7 @@ impl Shared {
             trace,
             probes,
             ledger,
-            own: self.self_figures(),
+            daemon: self.self_figures(),
             summary,
             page_walks,
         }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_probe_read_user};
 use smtt_common::{
-    context::{Activity, Hot, SlotHead},
+    context::{Activity, ContextWord, SlotHead},
     counter::{ContextKey, Unattributed},
     settings::ROLE_EXECUTOR,
 };
@@ -55,7 +55,7 @@ fn without(executor: u64, class: Unattributed) -> Running {
 
 #[inline(always)]
 fn with_head(executor: u64, head: &SlotHead, idle: Unattributed) -> Running {
-    let hot = Hot(head.hot);
+    let hot = ContextWord(head.hot);
     if hot.activity() == Activity::IDLE {
         return without(executor, idle);
     }

@@ -20,7 +20,7 @@ mod probe {
     pub mod exit;
     pub mod fault;
     pub mod marker;
-    pub mod walk;
+    pub mod page_walk;
 }
 mod tables;
 

@@ -11,7 +11,7 @@ use aya_ebpf::{
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
     settings::{Budget, Process, Settings, Thread},
-    walk::WalkCounters,
+    page_walk::WalkCounters,
 };
 
 /// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 1 MiB holds the burst of
@@ -43,7 +43,7 @@ pub static WALK_TOTALS: PerCpuArray<WalkCounters> = PerCpuArray::with_max_entrie
 /// What each open event had counted at its last sample, by the event's number.
 #[map]
 pub static WALK_LAST: PerCpuArray<u64> =
-    PerCpuArray::with_max_entries(smtt_common::walk::WALK_EVENTS as u32, 0);
+    PerCpuArray::with_max_entries(smtt_common::page_walk::WALK_EVENTS as u32, 0);
 
 /// Executor -> its totals, one copy per CPU because every fault without a context adds to it.
 #[map]
@@ -99,8 +99,8 @@ pub static NO_CONTEXT_COUNTERS: ContextCounters = ContextCounters {
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_WALKS: WalkCounters = WalkCounters {
-    events: [0; smtt_common::walk::WALK_SLOTS],
-    samples: [0; smtt_common::walk::WALK_SLOTS],
+    events: [0; smtt_common::page_walk::WALK_CHANNELS],
+    samples: [0; smtt_common::page_walk::WALK_CHANNELS],
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_BUDGET: Budget = Budget {

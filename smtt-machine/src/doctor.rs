@@ -241,7 +241,7 @@ fn hotness() -> MachineCheck {
         (_, None) => {
             let folders = windows::folders(Path::new("/"));
             match Format::read(&folders) {
-                Ok(_) => Ok("DAMON is free: [resolve] hotness = \"damon\" uses it".into()),
+                Ok(_) => Ok("DAMON is free: [hotness] method = \"damon\" uses it".into()),
                 Err(why) => Err((why, "mount -t tracefs tracefs /sys/kernel/tracing")),
             }
         }

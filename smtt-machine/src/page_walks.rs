@@ -1,4 +1,4 @@
-//! The page walks to sample on this machine: from the plan of this machine's CPU to the events to open: which of them have a slot, which belong together, on
+//! The page walks to sample on this machine: from the plan of this machine's CPU to the events to open: which of them have a channel, which belong together, on
 //! which CPUs, and which figures come of it. Nothing is opened here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,14 +7,15 @@ use std::time::Duration;
 
 pub mod period;
 
-use smtt_common::walk::{
-    COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_EVENTS, WALK_SLOTS,
+use smtt_common::page_walk::{
+    COOKIE_ADDRESS, COOKIE_CHANNEL_MASK, COOKIE_EVENT_SHIFT, COOKIE_WRITE, WALK_CHANNELS,
+    WALK_EVENTS,
 };
 use smtt_model::cpu::{
     self, CaveatCode, CpuId, Encoding, Formula, MeasuredCore, Overrides, PERF_TYPE_SOFTWARE, Pass,
     Purpose, Quantity, Role, RoleEvent,
 };
-use smtt_model::readings::SlotFigure;
+use smtt_model::readings::ChannelFigure;
 use smtt_model::verdict::VerdictState;
 
 use self::period::Period;
@@ -65,7 +66,7 @@ pub struct WantedEvent {
     /// How it is opened.
     pub encoding: Encoding,
     /// Where it is added up.
-    pub slot: usize,
+    pub channel: usize,
     /// What the kernel side's program is told with each sample.
     pub cookie: u64,
     /// Whether its samples carry addresses.
@@ -83,9 +84,9 @@ pub struct WantedGroup {
     pub events: Vec<WantedEvent>,
 }
 
-/// What a slot is for.
+/// What a channel is for.
 #[derive(Clone, Debug)]
-pub struct WantedSlot {
+pub struct WantedChannel {
     /// The role.
     pub role: Role,
     /// The event's name.
@@ -96,7 +97,7 @@ pub struct WantedSlot {
     pub pass: usize,
     /// Events per sample.
     pub period: Period,
-    /// Slot of the cycles of the same pass, unless it is that itself.
+    /// Channel of the cycles of the same pass, unless it is that itself.
     pub cycles: Option<usize>,
     /// Whether the processor counts it, not the kernel.
     pub hardware: bool,
@@ -107,20 +108,20 @@ pub struct WantedSlot {
 pub struct Wanted {
     /// The core's name.
     pub uarch: String,
-    /// The slots.
-    pub slots: Vec<WantedSlot>,
+    /// The channels.
+    pub channels: Vec<WantedChannel>,
     /// The groups.
     pub groups: Vec<WantedGroup>,
     /// The figures.
-    pub figures: Vec<SlotFigure>,
+    pub figures: Vec<ChannelFigure>,
     /// Passes that take turns.
     pub passes: usize,
     /// What the reader has to know, in lines.
     pub notes: Vec<String>,
 }
 
-/// The cookie's slot where there is none.
-const NO_SLOT: usize = COOKIE_SLOT_MASK as usize;
+/// The cookie's channel where there is none.
+const NO_CHANNEL: usize = COOKIE_CHANNEL_MASK as usize;
 
 impl Wanted {
     /// What to open on this machine, below `root` (`/`).
@@ -128,7 +129,7 @@ impl Wanted {
         if !settings.enabled {
             return Err(NotMeasured {
                 state: VerdictState::NotApplicable,
-                reason: "switched off by [pmu] enabled".into(),
+                reason: "switched off by [page_walks] enabled".into(),
             });
         }
         let identity = of_this_machine(root);
@@ -151,7 +152,7 @@ impl Wanted {
         let measured =
             cpu::describe(identity, &settings.overrides).map_err(|error| NotMeasured {
                 state: VerdictState::Broken,
-                reason: format!("[pmu.events] {error}"),
+                reason: format!("[page_walks.events] {error}"),
             })?;
         let openable = |encoding: &Encoding| {
             encoding.perf_type == Some(PERF_TYPE_SOFTWARE)
@@ -164,7 +165,7 @@ impl Wanted {
         let mut missing = None;
         for core in &measured.cores {
             let mut more = Self::of_core(core, settings, &openable);
-            if more.slots.is_empty() {
+            if more.channels.is_empty() {
                 missing = missing.or_else(|| absent(core));
                 continue;
             }
@@ -172,7 +173,7 @@ impl Wanted {
             for group in &mut more.groups {
                 group.cpus.clone_from(&on);
             }
-            if wanted.slots.is_empty() {
+            if wanted.channels.is_empty() {
                 wanted = more;
             } else if wanted.counts_the_same(&more) {
                 wanted.groups.append(&mut more.groups);
@@ -184,7 +185,7 @@ impl Wanted {
                 ));
             }
         }
-        if wanted.slots.is_empty() {
+        if wanted.channels.is_empty() {
             return Err(NotMeasured {
                 state: VerdictState::Unsupported,
                 reason: missing
@@ -257,14 +258,14 @@ impl Wanted {
                     ));
                     continue;
                 }
-                let Some(slot) = self.add_slot(*role, event, number) else {
+                let Some(channel) = self.add_channel(*role, event, number) else {
                     self.notes.push(format!(
-                        "{role} ({}) is not counted: all slots are taken",
+                        "{role} ({}) is not counted: all channels are taken",
                         event.name
                     ));
                     continue;
                 };
-                let mut cookie = slot as u64;
+                let mut cookie = channel as u64;
                 if addresses {
                     cookie |= COOKIE_ADDRESS;
                 }
@@ -273,7 +274,7 @@ impl Wanted {
                 }
                 events.extend(event.openings().map(|encoding| WantedEvent {
                     encoding: encoding.clone(),
-                    slot,
+                    channel,
                     cookie,
                     addresses,
                 }));
@@ -287,23 +288,23 @@ impl Wanted {
             }
         }
         let cycles = self
-            .slots
+            .channels
             .iter()
-            .position(|slot| slot.pass == number && slot.role == Role::Cycles);
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.pass == number && Some(index) != cycles {
-                slot.cycles = cycles;
+            .position(|channel| channel.pass == number && channel.role == Role::Cycles);
+        for (index, channel) in self.channels.iter_mut().enumerate() {
+            if channel.pass == number && Some(index) != cycles {
+                channel.cycles = cycles;
             }
         }
     }
 
-    fn add_slot(&mut self, role: Role, event: &RoleEvent, pass: usize) -> Option<usize> {
+    fn add_channel(&mut self, role: Role, event: &RoleEvent, pass: usize) -> Option<usize> {
         let first = event.openings().next()?;
-        let slot = self.slots.len();
-        if slot >= WALK_SLOTS || slot >= NO_SLOT {
+        let channel = self.channels.len();
+        if channel >= WALK_CHANNELS || channel >= NO_CHANNEL {
             return None;
         }
-        self.slots.push(WantedSlot {
+        self.channels.push(WantedChannel {
             role,
             event: event.name.clone(),
             quantity: event.quantity,
@@ -313,7 +314,7 @@ impl Wanted {
             cycles: None,
             hardware: first.perf_type != Some(PERF_TYPE_SOFTWARE),
         });
-        Some(slot)
+        Some(channel)
     }
 
     /// Gives each event its number on its CPU. What has none is not opened.
@@ -327,17 +328,17 @@ impl Wanted {
         }
         if number as usize > WALK_EVENTS {
             self.notes.push(format!(
-                "{number} events would be open on a CPU, {WALK_EVENTS} are the most: give fewer in [pmu.events]"
+                "{number} events would be open on a CPU, {WALK_EVENTS} are the most: give fewer in [page_walks.events]"
             ));
             self.groups.clear();
-            self.slots.clear();
+            self.channels.clear();
         }
     }
 
     /// The limit is for a CPU; the events that are open at the same time share it.
     fn share_the_limit(&mut self, settings: &PageWalkSettings) {
-        for slot in 0..self.slots.len() {
-            let pass = self.slots[slot].pass;
+        for channel in 0..self.channels.len() {
+            let pass = self.channels[channel].pass;
             let together: u64 = self
                 .groups
                 .iter()
@@ -348,9 +349,9 @@ impl Wanted {
                 .groups
                 .iter()
                 .flat_map(|group| &group.events)
-                .find(|event| event.slot == slot)
+                .find(|event| event.channel == channel)
                 .map(|event| event.encoding.clone());
-            let wanted = &mut self.slots[slot];
+            let wanted = &mut self.channels[channel];
             if let Some(events) = settings.sample_periods.get(&wanted.role) {
                 wanted.period = Period::fixed(*events);
             } else if let Some(encoding) = encoding {
@@ -364,25 +365,25 @@ impl Wanted {
         }
     }
 
-    /// The plan's figures whose events have slots of one pass.
+    /// The plan's figures whose events have channels of one pass.
     fn add_figures(&mut self, core: &MeasuredCore) {
         for figure in &core.plan.figures {
-            let slot_in = |pass: usize, role: Role| {
-                self.slots
+            let channel_in = |pass: usize, role: Role| {
+                self.channels
                     .iter()
-                    .position(|slot| slot.pass == pass && slot.role == role)
+                    .position(|channel| channel.pass == pass && channel.role == role)
             };
             let found = (0..self.passes).find_map(|pass| {
                 let (of, less) = match figure.formula {
-                    Formula::Reading { role } => (slot_in(pass, role)?, None),
+                    Formula::Reading { role } => (channel_in(pass, role)?, None),
                     Formula::Difference { of, less } => {
-                        (slot_in(pass, of)?, Some(slot_in(pass, less)?))
+                        (channel_in(pass, of)?, Some(channel_in(pass, less)?))
                     }
                 };
-                Some((of, less, slot_in(pass, Role::Cycles)))
+                Some((of, less, channel_in(pass, Role::Cycles)))
             });
             if let Some((of, less, cycles)) = found {
-                self.figures.push(SlotFigure {
+                self.figures.push(ChannelFigure {
                     name: figure.name,
                     quantity: figure.quantity,
                     of,
@@ -394,11 +395,11 @@ impl Wanted {
         }
     }
 
-    /// Whether the slots of two core types can hold one sum.
+    /// Whether the channels of two core types can hold one sum.
     fn counts_the_same(&self, other: &Self) -> bool {
         self.figures == other.figures
-            && self.slots.len() == other.slots.len()
-            && self.slots.iter().zip(&other.slots).all(|(one, two)| {
+            && self.channels.len() == other.channels.len()
+            && self.channels.iter().zip(&other.channels).all(|(one, two)| {
                 (one.role, one.quantity, one.pass) == (two.role, two.quantity, two.pass)
             })
     }

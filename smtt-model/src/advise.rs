@@ -139,7 +139,7 @@ pub struct Finding {
 /// How a rule went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Went {
+pub enum RuleOutcome {
     /// It could not be checked.
     #[default]
     NotChecked,
@@ -151,13 +151,13 @@ pub enum Went {
 
 /// One rule that was tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
+pub struct RuleResult {
     /// Name of the rule.
     pub id: String,
     /// What it looks for.
     pub looks_for: String,
     /// How it went.
-    pub went: Went,
+    pub went: RuleOutcome,
     /// What it looked at, or why it could not.
     pub why: String,
     /// Findings beyond [`FINDINGS_PER_RULE`], which are left out.
@@ -183,7 +183,7 @@ pub struct ApplicationAdvice {
     /// Findings, the costliest first.
     pub findings: Vec<Finding>,
     /// Every rule, in a fixed order.
-    pub checks: Vec<Check>,
+    pub checks: Vec<RuleResult>,
 }
 
 /// Advice for all applications that were asked for.
@@ -257,7 +257,7 @@ impl Rdd<'_> {
     }
 }
 
-fn executor_ids<'a>(who: impl Iterator<Item = &'a crate::rows::Who>) -> Vec<String> {
+fn executor_ids<'a>(who: impl Iterator<Item = &'a crate::rows::ExecutorId>) -> Vec<String> {
     let ids: BTreeSet<String> = who.filter_map(|who| who.executor_id.clone()).collect();
     ids.into_iter().collect()
 }
@@ -321,18 +321,18 @@ impl View {
 
 /// What a rule comes back with.
 struct Outcome {
-    check: Check,
+    check: RuleResult,
     findings: Vec<Finding>,
 }
 
 impl Outcome {
     fn not_checked(id: &str, looks_for: &str, why: impl Into<String>) -> Self {
         Self {
-            check: Check {
+            check: RuleResult {
                 id: id.to_owned(),
                 looks_for: looks_for.to_owned(),
                 why: why.into(),
-                ..Check::default()
+                ..RuleResult::default()
             },
             findings: Vec::new(),
         }
@@ -348,11 +348,11 @@ impl Outcome {
         let left_out = findings.len().saturating_sub(FINDINGS_PER_RULE) as u64;
         findings.truncate(FINDINGS_PER_RULE);
         Self {
-            check: Check {
+            check: RuleResult {
                 went: if findings.is_empty() {
-                    Went::Nothing
+                    RuleOutcome::Nothing
                 } else {
-                    Went::Found
+                    RuleOutcome::Found
                 },
                 left_out,
                 ..Self::not_checked(id, looks_for, why).check
@@ -431,7 +431,7 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     for mut outcome in outcomes {
         if advice.application_id.is_none() {
             // Without a word from the marker there are no blocks, tasks and pages to look at: that is not health.
-            let Check { id, looks_for, .. } = outcome.check;
+            let RuleResult { id, looks_for, .. } = outcome.check;
             outcome = Outcome::not_checked(
                 &id,
                 &looks_for,

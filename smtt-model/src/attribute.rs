@@ -99,7 +99,7 @@ impl Doing {
 
 /// Who was running, in Spark's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct Attribution {
     /// The RDD.
     pub rdd: RddKey,
     /// The task attempt.
@@ -110,7 +110,7 @@ pub struct Who {
     pub doing: Doing,
 }
 
-impl From<&ContextKey> for Who {
+impl From<&ContextKey> for Attribution {
     fn from(context: &ContextKey) -> Self {
         Self {
             rdd: RddKey::of_context(context.rdd_plus_one),

@@ -105,7 +105,7 @@ pub struct LedgerInputs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
     /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
-    pub hop: String,
+    pub name: String,
     /// What came in.
     pub attempted: u64,
     /// What went on to the next hop.
@@ -132,7 +132,7 @@ impl Hop {
             .cloned()
             .collect();
         Self {
-            hop: hop.to_owned(),
+            name: hop.to_owned(),
             attempted,
             delivered,
             lost,
@@ -161,7 +161,7 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
             .attempted
             .saturating_sub(before.attempted)
             .max(hop.delivered.saturating_sub(before.delivered));
-        if matches!(hop.hop.as_str(), "ring" | "source") {
+        if matches!(hop.name.as_str(), "ring" | "source") {
             let waiting = u64::try_from(hop.missing()).unwrap_or(0);
             hop.in_flight = waiting;
             // What neither moves nor arrives is not under way.
@@ -169,17 +169,17 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
             hop.consistent = !stuck && hop.missing() == 0;
         } else {
             hop.consistent = hop.missing().unsigned_abs()
-                <= u128::from(if hop.hop == "kernel" { moved } else { 0 });
+                <= u128::from(if hop.name == "kernel" { moved } else { 0 });
         }
     }
     if now.trace.is_none() {
-        hops.retain(|hop| hop.hop != "trace");
+        hops.retain(|hop| hop.name != "trace");
     }
     if now.follow.is_none() {
-        hops.retain(|hop| hop.hop != "follow");
+        hops.retain(|hop| hop.name != "follow");
     }
     if now.marker.is_none() {
-        hops.retain(|hop| hop.hop != "marker");
+        hops.retain(|hop| hop.name != "marker");
     }
     hops
 }
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn every_hop_adds_up() {
         let hops = ledger(&inputs(), &LedgerInputs::default());
-        let names: Vec<_> = hops.iter().map(|hop| hop.hop.as_str()).collect();
+        let names: Vec<_> = hops.iter().map(|hop| hop.name.as_str()).collect();
         assert_eq!(
             names,
             [
@@ -416,7 +416,7 @@ mod tests {
         let hops = ledger(&now, &LedgerInputs::default());
         assert!(
             hops.iter()
-                .all(|hop| hop.hop != "trace" && hop.hop != "follow")
+                .all(|hop| hop.name != "trace" && hop.name != "follow")
         );
     }
 
@@ -426,6 +426,6 @@ mod tests {
             marker: None,
             ..inputs()
         };
-        assert_eq!(ledger(&now, &LedgerInputs::default())[0].hop, "kernel");
+        assert_eq!(ledger(&now, &LedgerInputs::default())[0].name, "kernel");
     }
 }

@@ -70,8 +70,7 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceStatus>,
     /// What the daemon uses.
-    #[serde(rename = "self")]
-    pub own: SelfFigures,
+    pub daemon: SelfFigures,
     /// What is counted at all.
     pub summary: Summary,
     /// What is measured of page walks; absent where nothing is.
@@ -114,7 +113,7 @@ pub fn degraded(ready: bool, probes: &[Verdict], ledger: &[Hop]) -> Vec<String> 
     for hop in ledger.iter().filter(|hop| !hop.consistent) {
         reasons.push(format!(
             "the ledger does not add up at {}: {} attempted, {} delivered, {} lost, {} in flight",
-            hop.hop,
+            hop.name,
             hop.attempted,
             hop.delivered,
             hop.lost_total(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
-use smtt_common::walk::{WALK_SLOTS, WalkCounters};
+use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
 
@@ -29,10 +29,10 @@ pub struct PageWalkReadings {
     /// Growth per context since the last reading. A key without a context says why
     /// ([`ContextKey::class`](smtt_common::counter::ContextKey::class)).
     pub contexts: Vec<(ContextKey, WalkCounters)>,
-    /// What each slot counts, and its totals since the start. At most [`WALK_SLOTS`].
-    pub slots: Vec<Slot>,
-    /// The figures that can be made from the slots.
-    pub figures: Vec<SlotFigure>,
+    /// What each channel counts, and its totals since the start. At most [`WALK_CHANNELS`].
+    pub channels: Vec<Channel>,
+    /// The figures that can be made from the channels.
+    pub figures: Vec<ChannelFigure>,
     /// Name of the core that is measured.
     pub uarch: String,
     /// What the reader has to know about the figures, in lines.
@@ -41,14 +41,14 @@ pub struct PageWalkReadings {
 
 /// One event, or several whose sum a role is, on all CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Slot {
+pub struct Channel {
     /// What it is for.
     pub role: Role,
     /// The event's name.
     pub event: String,
     /// What it adds up.
     pub quantity: Quantity,
-    /// Events that take turns have different passes; only slots of one pass belong together.
+    /// Events that take turns have different passes; only channels of one pass belong together.
     pub pass: usize,
     /// Events per sample now.
     pub period: u64,
@@ -68,7 +68,7 @@ pub struct Slot {
     pub fault: String,
 }
 
-impl Slot {
+impl Channel {
     /// Share of the time in which it was meant to count that it had a counter, 0 to 1; `None` before it was switched on.
     #[must_use]
     pub fn counted_share(&self) -> Option<f64> {
@@ -76,43 +76,43 @@ impl Slot {
     }
 }
 
-/// A figure of the plan, computed from slots.
+/// A figure of the plan, computed from channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct SlotFigure {
+pub struct ChannelFigure {
     /// Which figure.
     pub name: FigureName,
     /// What it adds up.
     pub quantity: Quantity,
-    /// Slot of the reading.
+    /// Channel of the reading.
     pub of: usize,
-    /// Slot of what is taken off it (never below zero).
+    /// Channel of what is taken off it (never below zero).
     pub less: Option<usize>,
-    /// Slot of the cycles of the same stretch of time: the denominator of `ratio`.
+    /// Channel of the cycles of the same stretch of time: the denominator of `ratio`.
     pub cycles: Option<usize>,
     /// What the figure divided by cycles is; absent where that means nothing.
     pub ratio: Option<Ratio>,
 }
 
-impl SlotFigure {
+impl ChannelFigure {
     /// The figure from a row's counters.
     #[must_use]
     pub fn value(&self, counters: &WalkCounters) -> u64 {
-        let reading = |slot: usize| counters.events[slot & (WALK_SLOTS - 1)];
+        let reading = |channel: usize| counters.events[channel & (WALK_CHANNELS - 1)];
         reading(self.of).saturating_sub(self.less.map_or(0, reading))
     }
 }
 
 impl PageWalkReadings {
-    /// Figures all of whose slots are sound. The others are absent from every output.
-    pub fn sound_figures(&self) -> impl Iterator<Item = &SlotFigure> {
+    /// Figures all of whose channels are sound. The others are absent from every output.
+    pub fn sound_figures(&self) -> impl Iterator<Item = &ChannelFigure> {
         self.figures.iter().filter(|figure| {
             [Some(figure.of), figure.less]
                 .into_iter()
                 .flatten()
-                .all(|slot| {
-                    self.slots
-                        .get(slot)
-                        .is_some_and(|slot| slot.fault.is_empty())
+                .all(|channel| {
+                    self.channels
+                        .get(channel)
+                        .is_some_and(|channel| channel.fault.is_empty())
                 })
         })
     }

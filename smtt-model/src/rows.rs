@@ -3,9 +3,9 @@
 mod consumers;
 mod executors;
 mod history;
+mod page_walks;
 mod pages;
 mod rdds;
-mod walks;
 mod work;
 
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,9 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorRow, ExecutorState, SpanRow};
 pub use history::HistoryRow;
+pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{PagesBy, PagesRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
-pub use walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use work::{StageRddRow, StageRow, TaskRow};
 
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};
@@ -109,7 +109,7 @@ impl Filter {
 
 /// Who an executor is, in front of every row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Who {
+pub struct ExecutorId {
     /// Application id as the executor claims it; absent before it described itself.
     pub application_id: Option<String>,
     /// Executor id as the executor claims it.
@@ -118,7 +118,7 @@ pub struct Who {
     pub pid: u32,
 }
 
-impl Who {
+impl ExecutorId {
     pub(super) fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {

@@ -4,51 +4,53 @@
 //! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
 //! cap; what has no room goes to an overflow row, with a counter.
 
-mod came;
-mod crowd;
+mod accessed;
+mod block_history;
 mod executor;
+mod fact_counts;
 pub(crate) mod faults;
 pub mod figures;
 mod heap;
-mod held;
 pub mod history;
-mod hot;
 mod memory;
+mod memory_held;
 pub mod object_sample;
-mod pages;
+mod page_walks;
+mod placement;
 mod rdd;
 mod reads;
 mod resync;
 mod task;
 mod tick;
-mod uses;
-mod walks;
+mod unlisted_blocks;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
+use smtt_common::page_walk::WalkCounters;
 use smtt_common::settings::executor_pid;
-use smtt_common::walk::WalkCounters;
 
 use crate::attribute::{Claim, Names, names};
 use crate::decode::{Event, Fact};
 use crate::ledger::AggregateCounts;
 use crate::readings::{Calibration, PageWalkReadings, Readings};
 
-pub use executor::{Executor, SlotsSay, Spans};
+pub use accessed::{Accessed, LastAccessed};
+pub use block_history::BlockHistory;
+pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
-pub use held::Held;
-pub use hot::{LastTouched, Touched};
-pub use memory::{Block, Memory, Page, PageKey};
+pub use memory::{Block, Memory, SparkPage, SparkPageKey};
+pub use memory_held::MemoryHeld;
 pub use object_sample::SampleRow;
-pub use pages::{LastLook, Mark, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets};
+pub use page_walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
+pub use placement::{
+    LastExamined, RangesId, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets,
+};
 pub use rdd::{Peak, Rdd};
-pub use reads::{Heat, NodeReads};
+pub use reads::{NodeReads, ReadRate};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
-pub use uses::Uses;
-pub use walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 
 /// Executors without a row whose kernel totals are remembered.
 const STRANGERS_MAX: usize = 1024;
@@ -71,7 +73,7 @@ pub struct Limits {
     /// Blocks of one executor.
     pub blocks_per_executor: usize,
     /// Pages and grants of execution memory of one executor.
-    pub pages_per_executor: usize,
+    pub spark_pages_per_executor: usize,
     /// Address ranges of one executor.
     pub ranges_per_executor: usize,
     /// How long a dead executor's rows are kept, in nanoseconds.
@@ -86,7 +88,7 @@ impl Default for Limits {
             tasks_per_executor: 8192,
             stages_per_executor: 1024,
             blocks_per_executor: 8192,
-            pages_per_executor: 16_384,
+            spark_pages_per_executor: 16_384,
             ranges_per_executor: 32_768,
             retention_ns: 15 * 60 * 1_000_000_000,
         }
@@ -352,7 +354,7 @@ impl State {
 
     /// What an executor's marker says in its slot file. Read it after the kernel side's counters, so that it is never
     /// behind them.
-    pub fn set_slots(&mut self, executor: u64, said: SlotsSay) {
+    pub fn set_slots(&mut self, executor: u64, said: SlotFileCounters) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.slots = Some(said);
         }

@@ -16,7 +16,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 /// Where records come from: one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct Origin {
     /// Spark's application id, as the executor claims it.
     pub application_id: String,
     /// Host, as Spark names it.
@@ -96,7 +96,7 @@ pub struct Physical {
     /// When it was looked at, nanoseconds since 1970.
     pub time_ns: u64,
     /// Bytes that were looked at: less than it has where the budget was short.
-    pub looked_bytes: u64,
+    pub examined_bytes: u64,
     /// Of them, bytes in memory.
     pub present_bytes: u64,
     /// Of them, bytes on a swap device.
@@ -113,7 +113,7 @@ pub struct Physical {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Whose.
-    pub source: Arc<Source>,
+    pub source: Arc<Origin>,
     /// Nanoseconds since 1970; of a span its end.
     pub time_ns: u64,
     /// What was done.
@@ -163,7 +163,7 @@ pub struct Record {
 impl Record {
     /// A record that says only whose, when and what.
     #[must_use]
-    pub fn new(source: Arc<Source>, time_ns: u64, kind: Kind) -> Self {
+    pub fn new(source: Arc<Origin>, time_ns: u64, kind: Kind) -> Self {
         Self {
             source,
             time_ns,
@@ -442,7 +442,7 @@ pub const COLUMNS: &[Column] = &[
         "whether a range crosses a page's end",
     ),
     column(
-        "looked_age_ms",
+        "examined_age_ms",
         Value::Long(
             |r| r.physical(|p| long(r.time_ns.saturating_sub(p.time_ns) / 1_000_000)),
             true,
@@ -450,8 +450,8 @@ pub const COLUMNS: &[Column] = &[
         "how many milliseconds before the access its pages were last looked at; what follows stands for that moment and for all ranges together",
     ),
     column(
-        "looked_bytes",
-        Value::Long(|r| r.physical(|p| long(p.looked_bytes)), false),
+        "examined_bytes",
+        Value::Long(|r| r.physical(|p| long(p.examined_bytes)), false),
         "bytes that were looked at; less than there are where the resolver's budget was short",
     ),
     column(

@@ -16,7 +16,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
-use super::record::{COLUMNS, Record, Source, Value};
+use super::record::{COLUMNS, Origin, Record, Value};
 
 /// Key of the application id in a file's own metadata.
 pub const APPLICATION_KEY: &str = "smtt.application_id";
@@ -106,7 +106,7 @@ impl Form {
         })
     }
 
-    fn properties(&self, source: &Source) -> WriterPropertiesPtr {
+    fn properties(&self, source: &Origin) -> WriterPropertiesPtr {
         let mut builder = self.properties.clone().into_builder();
         builder = builder.set_key_value_metadata(Some(vec![
             KeyValue::new(APPLICATION_KEY.to_owned(), source.application_id.clone()),
@@ -142,7 +142,7 @@ impl Segment {
     /// When the file cannot be made.
     pub fn create(
         form: &Form,
-        source: &Source,
+        source: &Origin,
         folder: &Path,
         name: &str,
         gid: Option<u32>,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::context::{Access, Activity, ContextWord, Region};
 use smtt_common::counter::FaultCounters;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_config::{FaultHook, ProbeSettings};
@@ -298,7 +298,9 @@ fn workload(probes: &mut Probes) -> (Readings, u64) {
 /// Touches fresh pages of two RDDs by turns, with the context of each.
 fn touch(slot: &OwnSlot) {
     let (read, written) = (Fresh::map(READ_PAGES), Fresh::map(WRITTEN_PAGES));
-    let hot = |rdd: u32, access| Hot::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0).0;
+    let hot = |rdd: u32, access| {
+        ContextWord::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0).0
+    };
     for page in 0..READ_PAGES.max(WRITTEN_PAGES) {
         if page < READ_PAGES {
             slot.hot

@@ -190,7 +190,7 @@ fn page_walks() -> Result<&'static str> {
         .find(|row| row.name == "page_walks")
         .context("nothing is said of page walks")?;
     if verdict.verdict == VerdictState::Ok {
-        return Ok("[pmu]\nsample_periods = { load_walks_completed = 10007 }\n");
+        return Ok("[page_walks]\nsample_periods = { load_walks_completed = 10007 }\n");
     }
     ensure!(
         variable("SMTT_PAGE_WALKS").is_none(),
@@ -202,7 +202,7 @@ fn page_walks() -> Result<&'static str> {
         verdict.reason
     );
     Ok(
-        "[pmu]\nevents = { load_walks_completed = \"cpu-clock\" }\nsample_periods = { load_walks_completed = 2000003 }\n",
+        "[page_walks]\nevents = { load_walks_completed = \"cpu-clock\" }\nsample_periods = { load_walks_completed = 2000003 }\n",
     )
 }
 

@@ -13,16 +13,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::context::{Access, Activity, ContextWord, Region};
 use smtt_common::counter::ContextKey;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use smtt_config::FaultHook;
 use smtt_config::ProbeSettings;
 use smtt_daemon::probes::Probes;
 use smtt_machine::calibrate::calibrate;
 use smtt_model::cpu::{self, Encoding, Overrides, Role};
+use smtt_model::readings::Channel;
 use smtt_model::readings::PageWalkReadings;
-use smtt_model::readings::Slot;
 use smtt_model::verdict::VerdictState;
 use smtt_tests::memory::{pin, thread_id};
 use smtt_tests::page_walk::{
@@ -217,13 +217,13 @@ fn measure_once<Kept>(
     })
 }
 
-fn hot(rdd: u32) -> Hot {
+fn hot(rdd: u32) -> ContextWord {
     let access = if rdd == READ_RDD {
         Access::READ
     } else {
         Access::WRITE
     };
-    Hot::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0)
+    ContextWord::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0)
 }
 
 /// Takes a reading and adds it up.
@@ -241,13 +241,13 @@ fn read(
     Ok(walks)
 }
 
-fn position(walks: &PageWalkReadings, role: Role) -> Result<(usize, &Slot)> {
+fn position(walks: &PageWalkReadings, role: Role) -> Result<(usize, &Channel)> {
     walks
-        .slots
+        .channels
         .iter()
         .enumerate()
         .find(|(_, slot)| slot.role == role)
-        .with_context(|| format!("{role} has no slot: {:?}", walks.slots))
+        .with_context(|| format!("{role} has no slot: {:?}", walks.channels))
 }
 
 fn verdict(probes: &Probes) -> (VerdictState, String) {
@@ -271,7 +271,7 @@ fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
 }
 
 /// An emulator may lose the interrupts of its counter of cycles, which is said: then nothing is made of it.
-fn lost_by_the_emulator(slot: &Slot) -> bool {
+fn lost_by_the_emulator(slot: &Channel) -> bool {
     slot.role == Role::Cycles && slot.fault.contains("samples do not come")
 }
 
@@ -285,7 +285,7 @@ fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
             of(&measured.samples, rdd)
         );
     }
-    println!("{:?}", measured.last.slots);
+    println!("{:?}", measured.last.channels);
     for (rdd, kind) in [(READ_RDD, 0), (WRITTEN_RDD, 1)] {
         let (plain, sampled) = (
             of(&measured.plain, rdd)[kind],
@@ -310,7 +310,7 @@ fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
         );
     }
     let processors = thread::available_parallelism()?.get() as u64;
-    for slot in &measured.last.slots {
+    for slot in &measured.last.channels {
         if lost_by_the_emulator(slot) {
             ensure!(
                 measured
@@ -340,7 +340,7 @@ fn guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly() -> R
     };
     let measured = measure(&events, || Ok((Probes::load(&settings())?, ())))?;
     every_rdd_has_its_own(&measured)?;
-    for slot in &measured.last.slots {
+    for slot in &measured.last.channels {
         ensure!(
             slot.running_ns == slot.enabled_ns,
             "nobody else wants the counters: {slot:?}"
@@ -447,7 +447,7 @@ fn until(
             return Ok(walks);
         }
         if start.elapsed() > LIMIT {
-            bail!("after {LIMIT:?} not {what}: {:?}", walks.slots);
+            bail!("after {LIMIT:?} not {what}: {:?}", walks.channels);
         }
     }
 }
@@ -465,14 +465,14 @@ fn guest_events_without_a_counter_give_a_verdict_and_no_figure() -> Result<()> {
         ensure!(
             walks.sound_figures().next().is_none()
                 && walks
-                    .slots
+                    .channels
                     .iter()
                     .all(|slot| slot.running_ns == 0 && slot.samples == 0),
             "figures without a counter: {:?}",
-            walks.slots
+            walks.channels
         );
         Ok(walks
-            .slots
+            .channels
             .iter()
             .all(|slot| slot.fault.contains("no counter")))
     })?;
@@ -480,14 +480,17 @@ fn guest_events_without_a_counter_give_a_verdict_and_no_figure() -> Result<()> {
     println!("{reason}");
     ensure!(
         state == VerdictState::Broken
-            && walks.slots.iter().all(|slot| reason.contains(&slot.event)),
+            && walks
+                .channels
+                .iter()
+                .all(|slot| reason.contains(&slot.event)),
         "{state:?}: {reason}"
     );
     // The others leave: what was a fault is none any more.
     drop(taken);
     let walks = until(&mut probes, &work, "sound", |walks| {
         Ok(walks
-            .slots
+            .channels
             .iter()
             .all(|slot| slot.fault.is_empty() || lost_by_the_emulator(slot)))
     })?;
@@ -508,10 +511,10 @@ fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
         let taken = take_counters(false)?;
         Ok((Probes::load(&settings())?, taken))
     })?;
-    println!("{:?}", measured.last.slots);
+    println!("{:?}", measured.last.channels);
     let shares: BTreeSet<u64> = measured
         .last
-        .slots
+        .channels
         .iter()
         .map(|slot| 100 * slot.running_ns / slot.enabled_ns.max(1))
         .collect();
@@ -526,7 +529,7 @@ fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
         sampled > 0 && sampled * 100 < plain * 97,
         "{sampled} of {plain}: as if nobody shared the counters"
     );
-    for slot in &measured.last.slots {
+    for slot in &measured.last.channels {
         ensure!(slot.sampled <= slot.counted, "{slot:?}");
     }
     Ok(())

@@ -198,7 +198,7 @@ fn start() -> Result<Scene> {
     let hotness = if must_have("damon") { "damon" } else { "reads" };
     let options = Options {
         toml: format!(
-            "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\nhotness = {hotness:?}\n"
+            "[placement]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\n\n[hotness]\nmethod = {hotness:?}\n"
         ),
         // It is found in the running executor, and what was told before is told again.
         without_library: true,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use smtt_model::rows::{FigureRow, Number, PagesRow, RddRow};
 use smtt_model::units;
 
+use super::document::no_walks;
 use super::markup::Markup;
-use super::page::no_walks;
 use super::tables::{Cell, Column, table};
 use super::timeline::size_name;
 use super::{Facts, shortened};

@@ -47,7 +47,15 @@ pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     }
     let times = &timeline.times_ms;
     let rdds = timeline.by_rdd(|id| rdd_name(facts, id));
-    chart(body, "Held, by RDD", times, &rdds, &[], Unit::Bytes, LARGE);
+    chart(
+        body,
+        "MemoryHeld, by RDD",
+        times,
+        &rdds,
+        &[],
+        Unit::Bytes,
+        LARGE,
+    );
     body.element("div", &[("class", "charts")], |charts| {
         for (title, series) in [
             ("By region of Spark's memory", timeline.by_region(None)),

@@ -4,7 +4,7 @@ mod two_nodes;
 
 use super::*;
 use smtt_model::advise::{Finding, Severity, Subject};
-use smtt_model::rows::{ExecutorRow, HistoryRow, NodeRow, PageSizeRow, Summary, Who};
+use smtt_model::rows::{ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow, Summary};
 use smtt_model::state::FaultFigures;
 use smtt_model::state::history::{PagePoint, Point, RddPoint, StagePoint};
 
@@ -21,14 +21,14 @@ fn status() -> Status {
         probes: Vec::new(),
         ledger: Vec::new(),
         trace: None,
-        own: smtt_model::protocol::SelfFigures::default(),
+        daemon: smtt_model::protocol::SelfFigures::default(),
         summary: Summary::default(),
         page_walks: None,
     }
 }
 
-fn who(name: &str) -> Who {
-    Who {
+fn who(name: &str) -> ExecutorId {
+    ExecutorId {
         application_id: Some(name.to_owned()),
         executor_id: Some(name.to_owned()),
         pid: 1,
@@ -158,7 +158,7 @@ fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
             "",
             "a name that goes on and on ".repeat(200).as_str(),
         ] {
-            let page = page::page(&facts(name, rdds));
+            let page = document::page(&facts(name, rdds));
             let document = parsed(&page);
             for node in document.descendants().filter(roxmltree::Node::is_element) {
                 let element = node.tag_name().name();
@@ -182,7 +182,7 @@ fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
 
 #[test]
 fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
-    let page = page::page(&facts("links", 2));
+    let page = document::page(&facts("links", 2));
     let document = parsed(&page);
     let table = |id: &str| {
         let found = document
@@ -220,7 +220,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
 
 #[test]
 fn long_lists_are_cut_and_the_page_says_so() {
-    let page = page::page(&facts("links", 300));
+    let page = document::page(&facts("links", 300));
     let document = parsed(&page);
     let rows = document
         .descendants()
@@ -251,7 +251,7 @@ fn replicas_are_no_further_partitions() {
         ..facts.rdds[0].clone()
     };
     facts.rdds.push(replica);
-    let page = page::page(&facts);
+    let page = document::page(&facts);
     for cell in [">8 of 2 × 4<", ">4 of 4<"] {
         assert!(page.contains(cell), "no {cell} in {page}");
     }

@@ -140,8 +140,8 @@ fn virtual_pages(record: &Record) -> String {
             parts.push(format!("{} {label}", units::bytes(bytes)));
         }
     }
-    if let Some(looked) = number(record, "looked_bytes") {
-        let age = units::duration(number(record, "looked_age_ms").unwrap_or(0) * 1_000_000);
+    if let Some(looked) = number(record, "examined_bytes") {
+        let age = units::duration(number(record, "examined_age_ms").unwrap_or(0) * 1_000_000);
         parts.push(format!(
             "of {} looked at {age} before",
             units::bytes(looked)

@@ -11,8 +11,8 @@ pub fn looked_at(daemon: &Daemon) {
     let seen = |_| {
         let mut seen = Seen {
             pages: 3,
-            looked_pages: 3,
-            looked_bytes: 12_288,
+            examined_pages: 3,
+            examined_bytes: 12_288,
             present_bytes: 12_288,
             ..Seen::default()
         };

@@ -11,7 +11,7 @@ use smtt_common::settings::executor_pid;
 use smtt_machine::proc::host_pid;
 use smtt_model::decode::PythonWorker;
 use smtt_model::readings::Readings;
-use smtt_model::state::SlotsSay;
+use smtt_model::state::SlotFileCounters;
 
 use crate::discover::{Found, SlotFile};
 use crate::probes::Probes;
@@ -146,9 +146,9 @@ impl Executors {
     /// What each marker says in its slot file: facts that it has told since its probes were in place, and threads
     /// without a slot. Read after the kernel side's counters, so that it is never behind them; half a megabyte per
     /// executor, which takes some 50 microseconds.
-    pub fn slots_say(&self) -> Vec<(u64, SlotsSay)> {
-        let say = |slots: &SlotFile, told_before: u64| -> std::io::Result<SlotsSay> {
-            Ok(SlotsSay {
+    pub fn slot_counters(&self) -> Vec<(u64, SlotFileCounters)> {
+        let say = |slots: &SlotFile, told_before: u64| -> std::io::Result<SlotFileCounters> {
+            Ok(SlotFileCounters {
                 facts_emitted: slots.facts_emitted()?.saturating_sub(told_before),
                 slots_refused: slots.slots_refused()?,
             })

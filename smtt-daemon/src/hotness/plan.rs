@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use smtt_machine::damon::windows::Access;
-use smtt_model::state::{Mark, Targets, Touched};
+use smtt_model::state::{Accessed, RangesId, Targets};
 
 use crate::placement::shares;
 
@@ -17,7 +17,7 @@ pub const REGIONS: usize = 256;
 /// A range of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
-    mark: Mark,
+    mark: RangesId,
     address: u64,
     length: u64,
 }
@@ -99,7 +99,12 @@ impl Plan {
 
     /// What one window says of the blocks of an executor: `checks` checks were made of each region.
     #[must_use]
-    pub fn touched(&self, target: usize, window: &[Access], checks: u32) -> Vec<(Mark, Touched)> {
+    pub fn touched(
+        &self,
+        target: usize,
+        window: &[Access],
+        checks: u32,
+    ) -> Vec<(RangesId, Accessed)> {
         let Some(found) = self.targets.get(target) else {
             return Vec::new();
         };
@@ -108,7 +113,7 @@ impl Plan {
             .filter(|access| access.target == target as u64 && access.start < access.end)
             .collect();
         regions.sort_unstable_by_key(|access| access.start);
-        let mut sums: HashMap<Mark, Touched> = HashMap::new();
+        let mut sums: HashMap<RangesId, Accessed> = HashMap::new();
         for part in &found.parts {
             let sum = sums.entry(part.mark).or_default();
             let (start, end) = (part.address, part.address + part.length);
@@ -195,7 +200,7 @@ mod tests {
             .unwrap_or(0);
         Targets {
             owners: (0..owners)
-                .map(|owner| Mark {
+                .map(|owner| RangesId {
                     serial: owner as u64,
                     addresses: 7,
                 })
@@ -225,7 +230,7 @@ mod tests {
         }
     }
 
-    fn of(touched: &[(Mark, Touched)], serial: u64) -> Touched {
+    fn of(touched: &[(RangesId, Accessed)], serial: u64) -> Accessed {
         let found = touched.iter().find(|(mark, _)| mark.serial == serial);
         found.expect("the block").1
     }

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 use smtt_common::counter::{ExecutorCounters, FaultCounters, Unattributed};
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use smtt_model::attribute::{Agreement, Names, RddKey};
-use smtt_model::state::{FaultFigures, Held, Measured, State, total, unattributed};
+use smtt_model::state::{FaultFigures, Measured, MemoryHeld, State, total, unattributed};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
 use super::other::Others;
-use super::pages::Pages;
+use super::placement::Pages;
 use super::table::{self, Metric};
-use super::{Family, Sample, Value, walks};
+use super::{Family, Sample, Value, page_walks};
 use crate::shared::Shared;
 
 /// Bytes that a page fault stands for when RDDs are ranked: it brings in at least a page.
@@ -27,7 +27,7 @@ pub(super) struct Rdd {
     faults: FaultCounters,
     pub(super) walks: WalkCounters,
     pub(super) walks_last_minute: WalkCounters,
-    held: Held,
+    held: MemoryHeld,
 }
 
 /// One executor of the snapshot.
@@ -60,7 +60,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
             faults: FaultCounters::default(),
             walks: WalkCounters::default(),
             walks_last_minute: WalkCounters::default(),
-            held: Held::default(),
+            held: MemoryHeld::default(),
         };
         for (key, rdd) in &executor.rdds {
             let row = rows.entry(*key).or_insert_with(|| blank(*key));
@@ -201,7 +201,7 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
     }
     pages.series(&mut families, &executors, &chosen);
     if let Some(meaning) = &meaning {
-        walks::series(&mut families, meaning, &executors, &chosen);
+        page_walks::series(&mut families, meaning, &executors, &chosen);
     }
     families.count(table::SERIES_DROPPED, &[], others.dropped);
     families.real(
@@ -234,14 +234,14 @@ fn daemon(families: &mut Families, shared: &Shared) {
         families.count(table::PROBE_UP, &[probe], u64::from(*up));
     }
     for hop in shared.ledger() {
-        families.count(table::EVENTS_ATTEMPTED, &[&hop.hop], hop.attempted);
+        families.count(table::EVENTS_ATTEMPTED, &[&hop.name], hop.attempted);
         families.count(
             table::LEDGER_CONSISTENT,
-            &[&hop.hop],
+            &[&hop.name],
             u64::from(hop.consistent),
         );
         for (cause, lost) in &hop.lost {
-            families.count(table::EVENTS_LOST, &[&hop.hop, cause], *lost);
+            families.count(table::EVENTS_LOST, &[&hop.name, cause], *lost);
         }
     }
     if let Some(trace) = shared.trace() {
@@ -341,7 +341,7 @@ fn rdd_series(
         .map(|rdd| (rdd.key, rdd.faults))
         .collect();
     let other_faults = others.update(executor.key, executor.context_faults, &faults, named);
-    let mut other_held = Held::default();
+    let mut other_held = MemoryHeld::default();
     let mut unnamed = false;
     for rdd in &executor.rdds {
         if !named.contains(&rdd.key) {
@@ -381,7 +381,7 @@ fn rdd_samples(
     measured: Measured,
     (id, name): (&str, &str),
     faults: &FaultCounters,
-    held: &Held,
+    held: &MemoryHeld,
 ) {
     let labels = [
         executor.names.application_id.as_str(),

@@ -107,7 +107,7 @@ metrics! {
     RDD_SAMPLED_SWAPPED "smtt_rdd_sampled_swapped_ratio" Gauge RDD_LABELS,
         "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
     RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
-        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[resolve] hotness is not \"damon\", DAMON is not there or not free, or no address of it is known";
+        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[hotness] method is not \"damon\", DAMON is not there or not free, or no address of it is known";
     RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
         "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "as above";
     RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
@@ -117,13 +117,13 @@ metrics! {
     RDD_REMOTE_RATIO "smtt_rdd_remote_access_ratio" Gauge RDD_LABELS,
         "Share of these in both, since the RDD was first seen", "no read began where both nodes are known";
     RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
-        "Pages that were looked at to find out where they are", "[resolve] pages_per_second is 0";
+        "Pages that were looked at to find out where they are", "[placement] pages_per_second is 0";
     RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],
-        "CPU time for it in seconds", "[resolve] pages_per_second is 0";
+        "CPU time for it in seconds", "[placement] pages_per_second is 0";
     RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
-        "Bytes whose told addresses were in no mapping, summed over looks", "[resolve] pages_per_second is 0";
+        "Bytes whose told addresses were in no mapping, summed over looks", "[placement] pages_per_second is 0";
     RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
-        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[resolve] pages_per_second is 0";
+        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[placement] pages_per_second is 0";
     EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
     RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,

@@ -354,7 +354,7 @@ fn the_table_keeps_the_rules_of_names() {
 
 #[test]
 fn where_bytes_are_has_series_once_it_was_looked_at() {
-    use smtt_model::state::{ResolveCounts, Resolved, Seen, SizesBy, Touched};
+    use smtt_model::state::{Accessed, ResolveCounts, Resolved, Seen, SizesBy};
     let shared = shared(1);
     described(&shared, 1, "0");
     for (rdd, bytes) in [(7, 8192), (8, 4096)] {
@@ -376,8 +376,8 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let seen = |mark| {
         let mut seen = Seen {
             pages: 2,
-            looked_pages: 1,
-            looked_bytes: 4096,
+            examined_pages: 1,
+            examined_bytes: 4096,
             present_bytes: 4096,
             ..Seen::default()
         };
@@ -394,7 +394,7 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
             owners: owners.into_iter().map(seen).collect(),
         },
     );
-    let found = Touched {
+    let found = Accessed {
         checked_bytes: 8192,
         hot_bytes: 4096,
         accessed: 2048.0,

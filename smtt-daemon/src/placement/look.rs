@@ -152,8 +152,8 @@ impl Process {
         let end = run.address.saturating_add(run.pages.saturating_mul(page));
         {
             let seen = &mut seen[owner];
-            seen.looked_pages += run.pages;
-            seen.looked_bytes += clip.bytes(run.address, end);
+            seen.examined_pages += run.pages;
+            seen.examined_bytes += clip.bytes(run.address, end);
         }
         match self.machine.method {
             Method::Scan => self.scan(run.address, end, clip, owner, seen),

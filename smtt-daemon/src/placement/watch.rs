@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use smtt_model::state::{Mark, Seen, Targets};
+use smtt_model::state::{RangesId, Seen, Targets};
 
 use super::sample::Run;
 use crate::shared::Shared;
@@ -65,7 +65,7 @@ impl<'look> Watch<'look> {
         };
         let targets = state.targets(self.executor);
         drop(state);
-        let marks: HashSet<Mark> = targets.owners.into_iter().collect();
+        let marks: HashSet<RangesId> = targets.owners.into_iter().collect();
         for (valid, mark) in self.valid.iter_mut().zip(&self.targets.owners) {
             *valid &= marks.contains(mark);
         }
@@ -184,7 +184,7 @@ mod tests {
                 };
                 let admitted = watch.admits(run, seen);
                 if admitted {
-                    seen[targets.ranges[range].owner].looked_pages += 1;
+                    seen[targets.ranges[range].owner].examined_pages += 1;
                 }
                 admitted
             })
@@ -204,7 +204,7 @@ mod tests {
         let begun = || Some(collections.get());
         let mut watch = Watch::new(&shared, EXECUTOR, &targets, &begun);
         let mut seen = vec![Seen::default(); 3];
-        let looked = |seen: &[Seen]| seen.iter().map(|seen| seen.looked_pages).sum::<u64>();
+        let looked = |seen: &[Seen]| seen.iter().map(|seen| seen.examined_pages).sum::<u64>();
 
         assert_eq!(slice(&mut watch, &targets, &mut seen), [true, true, true]);
         assert!(watch.end(&mut seen));

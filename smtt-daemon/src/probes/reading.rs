@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{PerCpuArray, PerCpuHashMap};
 use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
+use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
 use smtt_common::settings::TableOperation;
-use smtt_common::walk::{WALK_SLOTS, WalkCounters};
 
 use super::wire::{Plain, Wire};
 use super::{Readings, memory, tables};
@@ -218,7 +218,7 @@ impl Growing for FaultCounters {
 impl Growing for WalkCounters {
     fn since(&self, before: &Self) -> Self {
         let mut growth = *self;
-        for slot in 0..WALK_SLOTS {
+        for slot in 0..WALK_CHANNELS {
             growth.events[slot] = growth.events[slot].wrapping_sub(before.events[slot]);
             growth.samples[slot] = growth.samples[slot].wrapping_sub(before.samples[slot]);
         }

@@ -1,8 +1,8 @@
 //! Lets the types of `smtt-common` be map keys, values and globals.
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
+use smtt_common::page_walk::WalkCounters;
 use smtt_common::settings::{Budget, Process, Settings, Thread};
-use smtt_common::walk::WalkCounters;
 
 /// A type of the boundary as aya wants it: plain bytes.
 #[repr(transparent)]

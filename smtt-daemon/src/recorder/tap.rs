@@ -6,9 +6,9 @@ use std::sync::Arc;
 use smtt_common::context::Activity;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::decode::{BlockFact, Contents, Event, Fact, PageAllocated, PageFreed, Span};
-use smtt_model::state::{Block, Executor, Mark, Page, PageKey, SizesBy, State};
+use smtt_model::state::{Block, Executor, RangesId, SizesBy, SparkPage, SparkPageKey, State};
 use smtt_store::folder::partition;
-use smtt_store::record::{Kind, Physical, Record, Source};
+use smtt_store::record::{Kind, Origin, Physical, Record};
 
 use super::Queue;
 use super::follow::Followers;
@@ -25,7 +25,7 @@ const BROADCAST: &str = "broadcast_";
 pub struct Tap {
     queue: Option<Queue>,
     followers: Arc<Followers>,
-    sources: HashMap<u64, Arc<Source>>,
+    sources: HashMap<u64, Arc<Origin>>,
     batch: Vec<Record>,
     /// Wall clock less boot clock, in nanoseconds.
     boot_unix_ns: u64,
@@ -125,7 +125,7 @@ impl Tap {
         }
     }
 
-    fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Source> {
+    fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Origin> {
         if let Some(source) = self.sources.get(&key) {
             return Arc::clone(source);
         }
@@ -134,7 +134,7 @@ impl Tap {
             described.map_or_else(String::new, |said| of(said).clone())
         };
         let (application_id, host) = (text(|said| &said.application_id), text(|said| &said.host));
-        let source = Arc::new(Source {
+        let source = Arc::new(Origin {
             partition: partition(&application_id, &host),
             application_id,
             host,
@@ -255,12 +255,16 @@ fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) ->
 }
 
 /// What the resolver saw of it when it last looked, at the addresses that it has now.
-fn looked(executor: Option<&Executor>, mark: Option<Mark>, on_heap: bool) -> Option<Box<Physical>> {
+fn looked(
+    executor: Option<&Executor>,
+    mark: Option<RangesId>,
+    on_heap: bool,
+) -> Option<Box<Physical>> {
     let executor = executor?;
     let last = &executor.memory.looked;
     let seen = executor
         .looked(mark, on_heap)
-        .filter(|seen| seen.looked_bytes > 0)?;
+        .filter(|seen| seen.examined_bytes > 0)?;
     let of_size = |size: u64| {
         let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
         same.map(|(_, bytes)| *bytes).sum()
@@ -270,7 +274,7 @@ fn looked(executor: Option<&Executor>, mark: Option<Mark>, on_heap: bool) -> Opt
     let on_nodes = !seen.by_node.is_empty() || seen.present_bytes == 0;
     Some(Box::new(Physical {
         time_ns: last.time_ns,
-        looked_bytes: seen.looked_bytes,
+        examined_bytes: seen.examined_bytes,
         present_bytes: seen.present_bytes,
         swapped_bytes: seen.swapped_bytes,
         huge_page_bytes: sized.then(|| [2 << 20, 1 << 30].map(of_size)),
@@ -300,12 +304,12 @@ fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>
     record.consumer = Some(fact.consumer.clone());
     record.size_bytes = Some(fact.size_bytes);
     let key = match fact.page_number {
-        Some(number) => PageKey::Page(fact.task_attempt_id, number),
-        None => PageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
+        Some(number) => SparkPageKey::SparkPage(fact.task_attempt_id, number),
+        None => SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
     };
     let page = executor.and_then(|executor| executor.memory.pages.get(&key));
     record.rdd_id = page.and_then(|page| page.rdd.id());
-    record.physical = looked(executor, page.and_then(Page::mark), fact.on_heap);
+    record.physical = looked(executor, page.and_then(SparkPage::mark), fact.on_heap);
     place(record, fact.page_number, fact.address, fact.on_heap);
     if let Some(page) = page.filter(|_| !record.ranges.is_empty()) {
         record.address_age_ns = age(executor, fact.on_heap, page.told_ns(), now_ns);

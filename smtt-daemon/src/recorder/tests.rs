@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use smtt_model::ledger::trace::TraceCounts;
 use smtt_store::folder::{look, partition};
 use smtt_store::read::Reader;
-use smtt_store::record::{COLUMNS, Kind, Physical, Record, Source};
+use smtt_store::record::{COLUMNS, Kind, Origin, Physical, Record};
 use smtt_store::segment::{Form, Segment};
 
 use super::counts::Ledger;
 use super::writer::Writer;
 use super::*;
 
-fn source(application_id: &str) -> Arc<Source> {
-    Arc::new(Source {
+fn source(application_id: &str) -> Arc<Origin> {
+    Arc::new(Origin {
         application_id: application_id.to_owned(),
         host: "host-1".to_owned(),
         executor_id: "0".to_owned(),
@@ -35,7 +35,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 /// A record that looks like one of a real job: addresses and ids change, names repeat.
-fn record(source: &Arc<Source>, number: u64) -> Record {
+fn record(source: &Arc<Origin>, number: u64) -> Record {
     let any = scattered(number);
     let mut record = Record::new(
         Arc::clone(source),
@@ -74,7 +74,7 @@ fn record(source: &Arc<Source>, number: u64) -> Record {
         let length = 1 << 20 | block & 0xffff;
         record.physical = Some(Box::new(Physical {
             time_ns: time_of(number / 5000 * 5000),
-            looked_bytes: length,
+            examined_bytes: length,
             present_bytes: length,
             swapped_bytes: 0,
             huge_page_bytes: Some([0, 0]),
@@ -164,7 +164,7 @@ fn written(folder: &Path) -> Vec<Map<String, Value>> {
     all
 }
 
-fn records(source: &Arc<Source>, from: u64, to: u64) -> Vec<Record> {
+fn records(source: &Arc<Origin>, from: u64, to: u64) -> Vec<Record> {
     (from..to).map(|number| record(source, number)).collect()
 }
 
@@ -181,7 +181,7 @@ fn every_column_comes_back_as_it_was_written() {
     whole.ranges = vec![(0x1ff8, 16), (0x3000, 4096), (0x5000, 1)];
     whole.physical = Some(Box::new(Physical {
         time_ns: 7,
-        looked_bytes: 4113,
+        examined_bytes: 4113,
         present_bytes: 4097,
         swapped_bytes: 16,
         frames: Some(vec![Some(9), None, Some(7)]),
@@ -206,7 +206,7 @@ fn every_column_comes_back_as_it_was_written() {
     let expected = serde_json::json!({
         "application_id": "app-1", "host": "host-1", "kind": "get", "virtual_address": 0x1ff8, "length_bytes": 16,
         "further_addresses": [0x3000, 0x5000], "further_lengths": [4096, 1], "first_page": 1, "pages": 4,
-        "crosses_pages": true, "looked_age_ms": 1_790_000_000_000u64, "present_bytes": 4097, "frames": [9, -1, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5, "hotness_method": "block reads",
+        "crosses_pages": true, "examined_age_ms": 1_790_000_000_000u64, "present_bytes": 4097, "frames": [9, -1, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5, "hotness_method": "block reads",
     });
     for (name, value) in expected.as_object().expect("an object") {
         assert_eq!(rows[0].get(name), Some(value), "{name}");

@@ -16,7 +16,7 @@ use smtt_config::TraceSettings;
 use smtt_machine::clock::now_unix_ns;
 use smtt_store::folder::{Folder, segment_name};
 use smtt_store::read::ParquetError;
-use smtt_store::record::{Record, Source};
+use smtt_store::record::{Origin, Record};
 use smtt_store::segment::{Form, Segment};
 
 use super::counts::Ledger;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// A segment and what waits to be written to it.
 struct Open {
-    source: Arc<Source>,
+    source: Arc<Origin>,
     began: Instant,
     waiting: Vec<Record>,
     segment: Option<Segment>,

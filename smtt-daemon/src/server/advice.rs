@@ -6,7 +6,7 @@ use std::path::Path;
 use smtt_machine::clock::now_unix_ns;
 use smtt_machine::surroundings;
 use smtt_model::advise::{Advice, View, advise};
-use smtt_model::rows::{ExecutorState, Filter, PagesBy, Who};
+use smtt_model::rows::{ExecutorId, ExecutorState, Filter, PagesBy};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
 use crate::shared::Shared;
@@ -46,7 +46,7 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
             ..filter.clone()
         };
         // A name may be another application's id: the id decides.
-        let own = |who: &Who| who.application_id == id;
+        let own = |who: &ExecutorId| who.application_id == id;
         // A statement each: a guard lives until the end of the statement that took it.
         let rdds = shared.state().list_rdds(&filter).rows;
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;

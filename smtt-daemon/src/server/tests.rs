@@ -191,12 +191,14 @@ fn status_says_why_it_is_degraded() {
         ),
         ("fault", "broken")
     );
-    assert!(status.own.rss_bytes > Some(0));
+    assert!(status.daemon.rss_bytes > Some(0));
     let raw: Value = served(shared, async |client| {
         client.get("/v1/status").await.expect("an answer")
     });
-    assert!(raw["self"]["cpu_seconds"].is_number() && raw["self"]["bpf_memory_bytes"].is_null());
-    for field in ["hop", "attempted", "delivered", "lost"] {
+    assert!(
+        raw["daemon"]["cpu_seconds"].is_number() && raw["daemon"]["bpf_memory_bytes"].is_null()
+    );
+    for field in ["name", "attempted", "delivered", "lost"] {
         assert!(raw["ledger"][0].get(field).is_some(), "{field}");
     }
 }

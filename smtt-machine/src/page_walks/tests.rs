@@ -13,16 +13,16 @@ fn of(cpu: &str) -> Result<Wanted, NotMeasured> {
 
 fn roles(wanted: &Wanted) -> Vec<(usize, Role)> {
     wanted
-        .slots
+        .channels
         .iter()
-        .map(|slot| (slot.pass, slot.role))
+        .map(|channel| (channel.pass, channel.role))
         .collect()
 }
 
 #[test]
 fn a_core_that_tells_loads_from_stores_gives_two_fractions_of_one_pass() {
     let wanted = of("GenuineIntel-6-8F").expect("Sapphire Rapids");
-    let fractions: Vec<&SlotFigure> = wanted
+    let fractions: Vec<&ChannelFigure> = wanted
         .figures
         .iter()
         .filter(|figure| figure.ratio == Some(Ratio::Fraction))
@@ -36,13 +36,16 @@ fn a_core_that_tells_loads_from_stores_gives_two_fractions_of_one_pass() {
     );
     for figure in fractions {
         let cycles = figure.cycles.expect("a denominator");
-        assert_eq!(wanted.slots[cycles].role, Role::Cycles);
-        assert_eq!(wanted.slots[cycles].pass, wanted.slots[figure.of].pass);
+        assert_eq!(wanted.channels[cycles].role, Role::Cycles);
+        assert_eq!(
+            wanted.channels[cycles].pass,
+            wanted.channels[figure.of].pass
+        );
     }
     let group = &wanted.groups[0];
     assert_eq!(group.cpus.len(), 8);
-    assert_eq!(group.events[0].slot, 0);
-    assert_eq!(wanted.slots[0].role, Role::Cycles, "cycles lead");
+    assert_eq!(group.events[0].channel, 0);
+    assert_eq!(wanted.channels[0].role, Role::Cycles, "cycles lead");
 }
 
 #[test]
@@ -56,21 +59,21 @@ fn writes_that_are_a_difference_come_from_one_group() {
     let group = wanted
         .groups
         .iter()
-        .find(|group| group.events.iter().any(|event| event.slot == write.of))
+        .find(|group| group.events.iter().any(|event| event.channel == write.of))
         .expect("its group");
-    for slot in [Some(write.of), write.less, write.cycles]
+    for channel in [Some(write.of), write.less, write.cycles]
         .into_iter()
         .flatten()
     {
         assert!(
-            group.events.iter().any(|event| event.slot == slot),
-            "{slot}"
+            group.events.iter().any(|event| event.channel == channel),
+            "{channel}"
         );
     }
 }
 
 #[test]
-fn a_core_that_counts_gives_estimates_and_a_sum_has_one_slot() {
+fn a_core_that_counts_gives_estimates_and_a_sum_has_one_channel() {
     for cpu in ["riscv", "AuthenticAMD-25-1"] {
         let wanted = of(cpu).expect(cpu);
         assert!(
@@ -142,7 +145,7 @@ fn the_limit_is_shared_by_what_is_open_together() {
         .filter(|group| group.pass == 0)
         .map(|group| group.events.len() as u64)
         .sum::<u64>();
-    let cycles = &wanted.slots[0].period;
+    let cycles = &wanted.channels[0].period;
     assert!(
         5_000_000_000 / cycles.events <= 200 / together,
         "{cycles:?}"
@@ -153,11 +156,11 @@ fn the_limit_is_shared_by_what_is_open_together() {
     };
     let identity: CpuId = "riscv".parse().expect("a CPU");
     let fixed = Wanted::of(&settings, &identity, |_| (0..1).collect()).expect("riscv");
-    assert_eq!(fixed.slots[0].period, Period::fixed(77));
+    assert_eq!(fixed.channels[0].period, Period::fixed(77));
 }
 
 #[test]
-fn no_row_of_the_table_asks_for_more_slots_than_there_are() {
+fn no_row_of_the_table_asks_for_more_channels_than_there_are() {
     for core in &cpu::CORES {
         for cpu in core.cpus {
             let Ok(identity) = cpu.parse::<CpuId>() else {
@@ -183,7 +186,10 @@ fn no_row_of_the_table_asks_for_more_slots_than_there_are() {
                 }
             }
             assert!(
-                !wanted.notes.iter().any(|note| note.contains("all slots")),
+                !wanted
+                    .notes
+                    .iter()
+                    .any(|note| note.contains("all channels")),
                 "{cpu}: {:?}",
                 wanted.notes
             );

@@ -23,7 +23,7 @@ pub(super) const FAULTS: u64 = 16_384;
 /// Share of bytes without memory of their own from which it is a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [resolve] is switched off";
+pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [placement] is switched off";
 
 /// What a sample stands for, among the numbers of a finding.
 pub(super) const OF_SAMPLES: &str = "of that, in blocks of objects, by a sample of them";

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use super::surroundings::{Process, Surroundings};
 use super::*;
 use crate::rows::{
-    FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow, SpanRow, Spread,
-    Who,
+    ExecutorId, FigureRow, NodeRow, NodeShare, Number, PageSizeRow, PageWalkRow, SampleRow,
+    SpanRow, Spread,
 };
 use crate::state::FaultFigures;
 
 const MIB: u64 = 1 << 20;
 const MINUTE_NS: u64 = 60_000_000_000;
 
-fn who() -> Who {
-    Who {
+fn who() -> ExecutorId {
+    ExecutorId {
         application_id: Some("app-1".to_owned()),
         executor_id: Some("0".to_owned()),
         pid: 7,
@@ -140,7 +140,7 @@ fn found<'a>(advice: &'a ApplicationAdvice, id: &str) -> Option<&'a Finding> {
     advice.findings.iter().find(|finding| finding.id == id)
 }
 
-fn went(advice: &ApplicationAdvice, id: &str) -> Went {
+fn went(advice: &ApplicationAdvice, id: &str) -> RuleOutcome {
     let check = advice.checks.iter().find(|check| check.id == id);
     check.expect("every rule is listed").went
 }
@@ -157,9 +157,9 @@ fn a_healthy_application_has_no_findings_and_every_rule_says_so() {
     // Nobody told the executor's first minute: that one was not checked.
     for check in &advice.checks {
         let expected = if check.id == "first_touch" || check.id == "major_faults" {
-            Went::NotChecked
+            RuleOutcome::NotChecked
         } else {
-            Went::Nothing
+            RuleOutcome::Nothing
         };
         assert_eq!(check.went, expected, "{check:?}");
         assert!(!check.why.is_empty() && !check.looks_for.is_empty());
@@ -183,7 +183,7 @@ fn without_figures_nothing_is_claimed_and_nothing_is_called_well() {
         "first_touch",
         "without_memory",
     ] {
-        assert_eq!(went(&advice, id), Went::NotChecked, "{id}");
+        assert_eq!(went(&advice, id), RuleOutcome::NotChecked, "{id}");
     }
 }
 
@@ -196,7 +196,7 @@ fn executors_that_told_nothing_are_not_called_well() {
         advice
             .checks
             .iter()
-            .all(|check| check.went == Went::NotChecked),
+            .all(|check| check.went == RuleOutcome::NotChecked),
         "{advice:?}"
     );
 }
@@ -295,7 +295,7 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
         swap_bytes: Some(0),
         ..around()
     };
-    assert_eq!(went(&advise(&view, &none), "swapped"), Went::Nothing);
+    assert_eq!(went(&advise(&view, &none), "swapped"), RuleOutcome::Nothing);
     // Below a hundredth.
     view.pages[0].swapped_bytes = Some(MIB);
     assert!(found(&advise(&view, &around()), "swapped").is_none());
@@ -330,7 +330,11 @@ fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
     view.pages[0] = of_objects(0.0, &[(0, 1.0)]);
     let advice = advise(&view, &around());
     assert!(found(&advice, "swapped").is_none());
-    assert_eq!(went(&advice, "swapped"), Went::Nothing, "it was looked at");
+    assert_eq!(
+        went(&advice, "swapped"),
+        RuleOutcome::Nothing,
+        "it was looked at"
+    );
 }
 
 #[test]
@@ -395,7 +399,7 @@ fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
     view.executors[0].start_unix_ms = Some(view.now_unix_ms - 70 * 60_000);
     assert_eq!(
         went(&advise(&view, &around()), "first_touch"),
-        Went::NotChecked
+        RuleOutcome::NotChecked
     );
 }
 
@@ -405,7 +409,7 @@ fn major_faults_are_found_by_their_rate() {
     view.executors[0].faults.page_faults_major = Some(0);
     assert_eq!(
         went(&advise(&view, &around()), "major_faults"),
-        Went::Nothing
+        RuleOutcome::Nothing
     );
     view.executors[0].faults.page_faults_major = Some(60_000);
     let advice = advise(&view, &around());

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smtt_common::context::{Activity, HeapAddresses};
 use smtt_common::counter::{FaultCounters, Unattributed};
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
 use super::consumers::by_class;
-use super::{Filter, Listing, PageWalkRow, Who, stages_of};
+use super::{ExecutorId, Filter, Listing, PageWalkRow, stages_of};
 use crate::attribute::Agreement;
 use crate::state::{Executor, FaultFigures, State, TaskState, faults};
 
@@ -39,7 +39,7 @@ impl ExecutorState {
 pub struct ExecutorRow {
     /// Who it is.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Name of the application.
     pub application_name: Option<String>,
     /// Whether its process lives.
@@ -220,7 +220,7 @@ impl State {
         .map(|(cause, facts)| (cause.to_owned(), facts))
         .collect();
         ExecutorRow {
-            who: Who::new(executor),
+            who: ExecutorId::new(executor),
             application_name: said.map(|said| said.application_name.clone()),
             state: if executor.died_ns.is_some() {
                 ExecutorState::Dead

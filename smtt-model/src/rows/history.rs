@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Filter, Listing, Who};
+use super::{ExecutorId, Filter, Listing};
 use crate::state::State;
 use crate::state::history::Point;
 
@@ -11,7 +11,7 @@ use crate::state::history::Point;
 pub struct HistoryRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Between two points, in nanoseconds.
     pub interval_ns: u64,
     /// The points, the oldest first.
@@ -24,7 +24,7 @@ impl State {
     pub fn list_history(&self, filter: &Filter) -> Listing<HistoryRow> {
         self.listing(filter, |_, executor, rows| {
             rows.push(HistoryRow {
-                who: Who::new(executor),
+                who: ExecutorId::new(executor),
                 interval_ns: executor.history.interval_ns,
                 points: executor.history.points.clone(),
             });

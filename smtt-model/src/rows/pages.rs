@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, Who};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW};
 use crate::attribute::RddKey;
 use crate::state::figures::{Figures, NodeRow, Owner, PageSizeRow, each, reads_by_rdd};
 use crate::state::{Executor, NodeReads, SampleRow, SizesBy, State};
@@ -27,7 +27,7 @@ pub enum PagesBy {
 pub struct PagesRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Id of the RDD.
     pub rdd_id: Option<u32>,
     /// Name of the RDD.
@@ -71,7 +71,7 @@ pub struct PagesRow {
     /// Pages of the machine's base size that the bytes lie in.
     pub pages: Option<u64>,
     /// Of them, pages that were looked at.
-    pub looked_pages: Option<u64>,
+    pub examined_pages: Option<u64>,
     /// Whether the figures are estimated from a part of the pages.
     pub estimated: Option<bool>,
     /// Reads of the blocks that are in memory; absent where there are none.
@@ -141,8 +141,8 @@ impl Figures {
         row.node_unknown_bytes = Some(self.scaled(seen.node_unknown_bytes));
         row.spanning_nodes = Some(self.spanning_nodes);
         row.pages = Some(seen.pages);
-        row.looked_pages = Some(seen.looked_pages);
-        row.estimated = Some(seen.looked_pages < seen.pages);
+        row.examined_pages = Some(seen.examined_pages);
+        row.estimated = Some(seen.examined_pages < seen.pages);
         row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
         if sizes_known {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
@@ -170,9 +170,9 @@ impl Owner<'_> {
             (PagesBy::Block, Self::Block(name, block)) => {
                 Some(Key::Block(block.rdd, (*name).to_owned()))
             }
-            (PagesBy::Task, Self::Page(page)) => Some(Key::Task(page.task)),
+            (PagesBy::Task, Self::SparkPage(page)) => Some(Key::Task(page.task)),
             (PagesBy::Executor, _) => Some(Key::Executor),
-            (PagesBy::Block, Self::Page(_)) | (PagesBy::Task, Self::Block(..)) => None,
+            (PagesBy::Block, Self::SparkPage(_)) | (PagesBy::Task, Self::Block(..)) => None,
         }
     }
 }
@@ -205,7 +205,7 @@ impl State {
                 }
             });
             let reads = reads_by_rdd(executor);
-            let who = Who::new(executor);
+            let who = ExecutorId::new(executor);
             rows.extend(figures.into_iter().map(|(key, figures)| {
                 let mut row = PagesRow {
                     who: who.clone(),

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
-use crate::state::{Block, Executor, FaultFigures, Held, Rdd, State};
+use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that tells reads of cached blocks, and its class.
 const READ_HOOKS: [&str; 2] = ["RDD.getOrCompute", "RDD"];
@@ -16,7 +16,7 @@ const READ_HOOKS: [&str; 2] = ["RDD.getOrCompute", "RDD"];
 pub struct RddRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Id of the RDD; absent in the rows `(no RDD)` and `(overflow)`.
     pub rdd_id: Option<u32>,
     /// Its name; absent where it has none or it is not known yet.
@@ -109,7 +109,7 @@ pub struct Range {
 pub struct BlockRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Spark's name of the block.
     pub block_id: String,
     /// RDD whose partition it holds.
@@ -176,7 +176,7 @@ impl State {
     #[must_use]
     pub fn list_rdds(&self, filter: &Filter) -> Listing<RddRow> {
         self.listing(filter, |_, executor, rows| {
-            let mut held: BTreeMap<RddKey, Held> = BTreeMap::new();
+            let mut held: BTreeMap<RddKey, MemoryHeld> = BTreeMap::new();
             for (rdd, holds) in executor.memory.holders() {
                 held.entry(executor.row_of(rdd)).or_default().add(holds);
             }
@@ -204,7 +204,7 @@ impl State {
         &self,
         executor: &Executor,
         key: RddKey,
-        held: Held,
+        held: MemoryHeld,
         level: Option<&'static str>,
     ) -> RddRow {
         let nothing = Rdd::default();
@@ -218,7 +218,7 @@ impl State {
                 .filter(|name| !name.is_empty()),
         };
         RddRow {
-            who: Who::new(executor),
+            who: ExecutorId::new(executor),
             rdd_id: key.id(),
             name,
             call_site: said
@@ -263,7 +263,7 @@ impl State {
     pub fn list_blocks(&self, filter: &Filter) -> Listing<BlockRow> {
         let now_ns = self.now_ns();
         self.listing(filter, |_, executor, rows| {
-            let who = Who::new(executor);
+            let who = ExecutorId::new(executor);
             rows.extend(
                 executor
                     .memory

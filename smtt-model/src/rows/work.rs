@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
-use super::{Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, Who};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{FaultFigures, Stage, State, Task, TaskState};
 
@@ -14,7 +14,7 @@ use crate::state::{FaultFigures, Stage, State, Task, TaskState};
 pub struct StageRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Id of the stage; absent in the overflow row.
     pub stage_id: Option<u32>,
     /// Its attempt.
@@ -73,7 +73,7 @@ pub struct StageRddRow {
 pub struct TaskRow {
     /// The executor.
     #[serde(flatten)]
-    pub who: Who,
+    pub who: ExecutorId,
     /// Its stage.
     pub stage_id: Option<u32>,
     /// Attempt of the stage.
@@ -121,7 +121,7 @@ impl State {
     #[must_use]
     pub fn list_stages(&self, filter: &Filter) -> Listing<StageRow> {
         self.listing(filter, |_, executor, rows| {
-            let who = Who::new(executor);
+            let who = ExecutorId::new(executor);
             let name_of = |rdd: RddKey| match rdd {
                 RddKey::None => Some(NO_RDD.to_owned()),
                 RddKey::Overflow => Some(OVERFLOW.to_owned()),
@@ -220,7 +220,7 @@ impl State {
     pub fn list_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
         let now_ns = self.now_ns();
         self.listing(filter, |_, executor, rows| {
-            let who = Who::new(executor);
+            let who = ExecutorId::new(executor);
             let live = by_task(&executor.memory);
             let row = |id: u64, task: &Task| TaskRow {
                 who: who.clone(),

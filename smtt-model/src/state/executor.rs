@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use smtt_common::context::Activity;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
-use super::came::Came;
+use super::block_history::LeftPartitions;
+use super::fact_counts::FactCounts;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
-use super::pages::{Mark, Seen};
+use super::page_walks::{LATE_NS, Meaning, Walks};
+use super::placement::{RangesId, Seen};
 use super::rdd::{Peak, Rdd};
 use super::resync::{End, Resync};
 use super::task::{OverCap, TaskState, Tasks};
-use super::uses::Left;
-use super::walks::{LATE_NS, Meaning, Walks};
 use super::{Limits, Outcome, faults};
-use crate::attribute::{Agreement, Owner, RddKey, StageKey, Who};
+use crate::attribute::{Agreement, Attribution, Owner, RddKey, StageKey};
 use crate::decode::{Event, ExecutorDescribed, Fact};
 
 /// Most threads or Python workers of an executor that are remembered by id.
@@ -39,7 +39,7 @@ pub struct Spans {
 
 /// What a marker says in its slot file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotsSay {
+pub struct SlotFileCounters {
     /// Facts that it has told since its probes were in place.
     pub facts_emitted: u64,
     /// Threads that found no free slot: what they do has no context.
@@ -60,7 +60,7 @@ pub struct Executor {
     /// The kernel side's totals.
     pub counters: ExecutorCounters,
     /// Facts that came, by kind.
-    pub came: Came,
+    pub came: FactCounts,
     /// Faults that reached a context row.
     pub context_faults: FaultCounters,
     /// Sampled page walks and cycles with a context.
@@ -98,9 +98,9 @@ pub struct Executor {
     /// What it held over time.
     pub history: History,
     /// Partitions of cached RDDs that left its memory.
-    left: Left,
+    left: LeftPartitions,
     /// What its marker says in its slot file; `None` where that is not open.
-    pub slots: Option<SlotsSay>,
+    pub slots: Option<SlotFileCounters>,
     /// Ended tasks whose last samples may still come, the oldest first.
     finishing: VecDeque<(u64, u64)>,
     pub(super) resync: Resync,
@@ -131,7 +131,7 @@ impl Executor {
             }
         }
         let row = self.rdds.entry(key).or_default();
-        row.touched_ns = row.touched_ns.max(now_ns);
+        row.last_active_ns = row.last_active_ns.max(now_ns);
         (row, key == RddKey::Overflow)
     }
 
@@ -141,7 +141,7 @@ impl Executor {
             .rdds
             .iter()
             .filter(|(key, _)| key.id().is_some() && !held.contains(key))
-            .map(|(key, rdd)| (rdd.touched_ns, *key))
+            .map(|(key, rdd)| (rdd.last_active_ns, *key))
             .collect();
         old.sort_unstable();
         old.truncate((self.rdds.len() / 8).max(1));
@@ -174,7 +174,7 @@ impl Executor {
         now_ns: u64,
         limits: &Limits,
     ) {
-        let who = Who::from(context);
+        let who = Attribution::from(context);
         faults::add(&mut self.context_faults, growth);
         let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
         faults::add(&mut rdd.faults, growth);
@@ -212,7 +212,7 @@ impl Executor {
             self.all_walks.add(growth, now_ns);
             return;
         }
-        let who = Who::from(context);
+        let who = Attribution::from(context);
         self.walks.add(growth, now_ns);
         self.all_walks.add(growth, now_ns);
         let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
@@ -319,7 +319,7 @@ impl Executor {
                 let Some(stage) = self.tasks.stage(key, caps.1) else {
                     return Outcome::OverCap("stages");
                 };
-                stage.touched_ns = now_ns;
+                stage.last_active_ns = now_ns;
                 stage.described = Some(described);
             }
             Fact::TaskStarted(fact) => {
@@ -471,19 +471,19 @@ impl Executor {
 
     /// What the resolver saw of a block or page when it last looked, if that was where it is now.
     #[must_use]
-    pub fn looked(&self, mark: Option<Mark>, on_heap: bool) -> Option<&Seen> {
+    pub fn looked(&self, mark: Option<RangesId>, on_heap: bool) -> Option<&Seen> {
         self.memory.looked.of(self.known(mark, on_heap)?)
     }
 
     /// What stands for a block or page where it is, if that is known now.
-    pub(super) fn known(&self, mark: Option<Mark>, on_heap: bool) -> Option<Mark> {
+    pub(super) fn known(&self, mark: Option<RangesId>, on_heap: bool) -> Option<RangesId> {
         mark.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
     }
 
     fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
         let owner = self.owner(address);
         self.agreement
-            .add(owner, context.map(|context| Who::from(context).rdd));
+            .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
             self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
         }
@@ -498,7 +498,7 @@ impl Executor {
     ) {
         let owner = self.owner(address);
         self.walk_agreement
-            .add(owner, context.map(|context| Who::from(context).rdd));
+            .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
             self.rdd(owner.rdd, now_ns, limits)
                 .0

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::object_sample::{Sample, SampleRow};
-use super::{Block, Executor, Mark, NodeReads, Page, Seen, Touched};
+use super::{Accessed, Block, Executor, NodeReads, RangesId, Seen, SparkPage};
 use crate::attribute::{RddKey, StageKey};
 
 /// Bytes on pages of one size.
@@ -43,7 +43,7 @@ pub struct Figures {
     pub(crate) reads_per_minute: f64,
     /// What was read of the blocks that are in memory, by where it was.
     pub(crate) by_node: NodeReads,
-    pub(crate) touched: Touched,
+    pub(crate) touched: Accessed,
 }
 
 impl Figures {
@@ -86,7 +86,7 @@ impl Figures {
         self.touched.add(&more.touched);
     }
 
-    pub(crate) fn add_touched(&mut self, touched: Option<&Touched>) {
+    pub(crate) fn add_touched(&mut self, touched: Option<&Accessed>) {
         if let Some(touched) = touched {
             self.touched.add(touched);
         }
@@ -94,7 +94,7 @@ impl Figures {
 
     /// How often its blocks are accessed; nothing is checked without DAMON.
     #[must_use]
-    pub const fn touched(&self) -> &Touched {
+    pub const fn touched(&self) -> &Accessed {
         &self.touched
     }
 
@@ -108,16 +108,16 @@ impl Figures {
     /// Whether anything was looked at.
     #[must_use]
     pub const fn is_measured(&self) -> bool {
-        self.seen.looked_bytes > 0
+        self.seen.examined_bytes > 0
     }
 
     /// A part of what was looked at, as a part of all bytes.
     pub(crate) fn scaled(&self, part: u64) -> u64 {
-        if self.seen.looked_bytes == 0 {
+        if self.seen.examined_bytes == 0 {
             return 0;
         }
-        let scaled =
-            u128::from(part) * u128::from(self.resolved_bytes) / u128::from(self.seen.looked_bytes);
+        let scaled = u128::from(part) * u128::from(self.resolved_bytes)
+            / u128::from(self.seen.examined_bytes);
         u64::try_from(scaled).unwrap_or(u64::MAX)
     }
 
@@ -226,7 +226,7 @@ pub(crate) fn each<'a>(
     executor: &'a Executor,
     mut take: impl FnMut(Owner<'a>, u64, u64, bool, Option<&'a Seen>),
 ) {
-    let seen = |mark: Option<Mark>, on_heap: bool| executor.looked(mark, on_heap);
+    let seen = |mark: Option<RangesId>, on_heap: bool| executor.looked(mark, on_heap);
     for (name, block) in &executor.memory.blocks {
         take(
             Owner::Block(name, block),
@@ -238,7 +238,7 @@ pub(crate) fn each<'a>(
     }
     for page in executor.memory.pages.values() {
         take(
-            Owner::Page(page),
+            Owner::SparkPage(page),
             page.size_bytes,
             if page.address == 0 {
                 0
@@ -254,7 +254,7 @@ pub(crate) fn each<'a>(
 /// A block or a page of execution memory.
 pub(crate) enum Owner<'a> {
     Block(&'a str, &'a Block),
-    Page(&'a Page),
+    SparkPage(&'a SparkPage),
 }
 
 impl Owner<'_> {
@@ -262,21 +262,21 @@ impl Owner<'_> {
     pub(crate) fn sampled_objects(&self) -> Option<u64> {
         match self {
             Self::Block(_, block) => block.sampled_objects(),
-            Self::Page(_) => None,
+            Self::SparkPage(_) => None,
         }
     }
 
     pub(crate) fn rdd(&self) -> RddKey {
         match self {
             Self::Block(_, block) => block.rdd,
-            Self::Page(page) => page.rdd,
+            Self::SparkPage(page) => page.rdd,
         }
     }
 
     pub(crate) fn stage(&self, executor: &Executor) -> Option<StageKey> {
         match self {
             Self::Block(_, block) => block.stage,
-            Self::Page(page) => {
+            Self::SparkPage(page) => {
                 let task = executor.tasks.tasks.get(&page.task?)?;
                 task.stage
             }
@@ -287,7 +287,7 @@ impl Owner<'_> {
     pub(crate) const fn task(&self) -> Option<u64> {
         match self {
             Self::Block(_, block) => block.task,
-            Self::Page(page) => page.task,
+            Self::SparkPage(page) => page.task,
         }
     }
 

@@ -223,7 +223,7 @@ fn page_point(placed: Placed) -> Box<PagePoint> {
 fn rdd_points(executor: &Executor) -> Vec<RddPoint> {
     let mut held = BTreeMap::new();
     for (rdd, holds) in executor.memory.holders() {
-        let sum: &mut super::Held = held.entry(executor.row_of(rdd)).or_default();
+        let sum: &mut super::MemoryHeld = held.entry(executor.row_of(rdd)).or_default();
         sum.add(holds);
     }
     let mut figures = by_rdd(executor, 0);

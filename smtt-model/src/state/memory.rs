@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 
-use super::crowd::Crowd;
-use super::held::Held;
-use super::hot::LastTouched;
-use super::pages::{LastLook, Mark, Placed};
-use super::reads::{Heat, NodeReads, ReadsByRdd, Waiting};
+use super::accessed::LastAccessed;
+use super::memory_held::MemoryHeld;
+use super::placement::{LastExamined, OwnerRanges, RangesId};
+use super::reads::{NodeReads, ReadRate, ReadsByRdd, Waiting};
+use super::unlisted_blocks::UnlistedBlocks;
 use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
@@ -45,11 +45,11 @@ pub struct Block {
     pub range_total: u64,
     /// Address and length of each range; (0, 0) where not told yet.
     pub ranges: Vec<(u64, u64)>,
-    placed: Placed,
+    placed: OwnerRanges,
     /// How often it was read.
     pub reads: u64,
     /// How often of late.
-    pub heat: Heat,
+    pub heat: ReadRate,
     /// What was read of it, by where it was.
     pub by_node: NodeReads,
     /// Reads from before it was looked at.
@@ -61,16 +61,16 @@ pub struct Block {
 
 /// What tells one piece of execution memory from another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum PageKey {
+pub enum SparkPageKey {
     /// A page, by task attempt and Spark's page number.
-    Page(Option<u64>, u64),
+    SparkPage(Option<u64>, u64),
     /// Bytes granted without a page, by task attempt and consumer.
     Grant(Option<u64>, String),
 }
 
 /// A page or grant of execution memory.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct SparkPage {
     serial: u64,
     /// RDD that was current when it was allocated.
     pub rdd: RddKey,
@@ -104,12 +104,12 @@ const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
 }
 
 /// What a page or grant of that size holds.
-fn held_by_page(on_heap: bool, bytes: u64) -> Held {
-    Held {
+fn held_by_page(on_heap: bool, bytes: u64) -> MemoryHeld {
+    MemoryHeld {
         execution_bytes: bytes,
         pages: 1,
         execution_off_heap_bytes: off_heap(on_heap, bytes),
-        ..Held::default()
+        ..MemoryHeld::default()
     }
 }
 
@@ -128,7 +128,7 @@ impl Block {
 
     /// What stands for it at its addresses; `None` where it has none.
     #[must_use]
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<RangesId> {
         self.placed.mark(self.serial)
     }
 
@@ -152,18 +152,18 @@ impl Block {
             .saturating_add(objects.saturating_mul(OBJECT_CLAIM_BYTES))
     }
 
-    fn held(&self) -> Held {
-        Held {
+    fn held(&self) -> MemoryHeld {
+        MemoryHeld {
             storage_bytes: self.size_bytes,
             blocks: 1,
             estimated_blocks: u64::from(!self.serialized),
             storage_off_heap_bytes: off_heap(self.on_heap, self.size_bytes),
-            ..Held::default()
+            ..MemoryHeld::default()
         }
     }
 }
 
-impl Page {
+impl SparkPage {
     /// When something was last told of it, its address among it; nanoseconds since boot.
     #[must_use]
     pub const fn told_ns(&self) -> u64 {
@@ -178,11 +178,11 @@ impl Page {
 
     /// What stands for it at its address; `None` where it has none.
     #[must_use]
-    pub fn mark(&self) -> Option<Mark> {
-        Placed::at(self.address, self.size_bytes).mark(self.serial)
+    pub fn mark(&self) -> Option<RangesId> {
+        OwnerRanges::at(self.address, self.size_bytes).mark(self.serial)
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> MemoryHeld {
         held_by_page(self.on_heap, self.size_bytes)
     }
 }
@@ -193,9 +193,9 @@ pub struct Memory {
     /// By Spark's name of the block.
     pub blocks: HashMap<String, Block>,
     /// Blocks without a row in that table: only their sizes.
-    pub crowd: Crowd,
+    pub crowd: UnlistedBlocks,
     /// By task and page number, or task and consumer.
-    pub pages: HashMap<PageKey, Page>,
+    pub pages: HashMap<SparkPageKey, SparkPage>,
     /// Addresses of both.
     pub addresses: AddressMap,
     /// Blocks that had no room in the table when they were stored, since the start.
@@ -205,40 +205,40 @@ pub struct Memory {
     /// Ranges that were impossible or had no room, since the start.
     pub ranges_refused: u64,
     /// Where their bytes were when the resolver last looked.
-    pub looked: LastLook,
+    pub looked: LastExamined,
     /// How often their bytes were accessed when the kernel's monitor last looked.
-    pub touched: LastTouched,
+    pub touched: LastAccessed,
     /// What was read of blocks, by where it was.
     pub reads: ReadsByRdd,
-    held: HashMap<RddKey, Held>,
-    all: Held,
+    held: HashMap<RddKey, MemoryHeld>,
+    all: MemoryHeld,
     next_serial: u64,
 }
 
 impl Memory {
     /// What an RDD holds.
     #[must_use]
-    pub fn held(&self, rdd: RddKey) -> Held {
+    pub fn held(&self, rdd: RddKey) -> MemoryHeld {
         self.held.get(&rdd).copied().unwrap_or_default()
     }
 
     /// What every RDD holds that holds anything.
-    pub fn holders(&self) -> impl Iterator<Item = (RddKey, &Held)> {
+    pub fn holders(&self) -> impl Iterator<Item = (RddKey, &MemoryHeld)> {
         self.held.iter().map(|(rdd, held)| (*rdd, held))
     }
 
     /// What all hold together.
     #[must_use]
-    pub const fn total(&self) -> Held {
+    pub const fn total(&self) -> MemoryHeld {
         self.all
     }
 
-    fn hold(&mut self, rdd: RddKey, more: &Held) {
+    fn hold(&mut self, rdd: RddKey, more: &MemoryHeld) {
         self.held.entry(rdd).or_default().add(more);
         self.all.add(more);
     }
 
-    fn release(&mut self, rdd: RddKey, less: &Held) {
+    fn release(&mut self, rdd: RddKey, less: &MemoryHeld) {
         if let Some(held) = self.held.get_mut(&rdd) {
             held.take(less);
             self.all.take(less);
@@ -309,7 +309,7 @@ impl Memory {
                 stage,
                 range_total: fact.range_total,
                 ranges: Vec::new(),
-                placed: Placed::default(),
+                placed: OwnerRanges::default(),
                 reads,
                 heat,
                 by_node,
@@ -433,13 +433,13 @@ impl Memory {
         limits: &Limits,
     ) -> (Outcome, i64) {
         let key = match fact.page_number {
-            Some(number) => PageKey::Page(fact.task_attempt_id, number),
-            None => PageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
+            Some(number) => SparkPageKey::SparkPage(fact.task_attempt_id, number),
+            None => SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
         };
         let told_in = resync.filter(|_| fact.told_again);
         if let Some(page) = self.pages.get_mut(&key) {
             page.told_ns = time_ns;
-            if matches!(key, PageKey::Grant(..)) {
+            if matches!(key, SparkPageKey::Grant(..)) {
                 let (rdd, on_heap, before) = (page.rdd, page.on_heap, page.size_bytes);
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
@@ -457,11 +457,11 @@ impl Memory {
             }
         }
         let before = self.page_forgotten(&key).unwrap_or(0);
-        if self.pages.len() >= limits.pages_per_executor {
+        if self.pages.len() >= limits.spark_pages_per_executor {
             self.pages_over_cap += 1;
             return (Outcome::OverCap("pages"), 0);
         }
-        let page = Page {
+        let page = SparkPage {
             serial: self.serial(),
             rdd: RddKey::of_fact(fact.rdd_id),
             task: fact.task_attempt_id,
@@ -494,7 +494,7 @@ impl Memory {
     /// Execution memory was freed. Also says by how many bytes the task's memory changed.
     pub(super) fn page_freed(&mut self, fact: &PageFreed) -> (Outcome, i64) {
         let Some(number) = fact.page_number else {
-            let key = PageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
+            let key = SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
             let Some(grant) = self.pages.get_mut(&key) else {
                 return (Outcome::Ignored("page_not_known"), 0);
             };
@@ -507,7 +507,7 @@ impl Memory {
             }
             return (Outcome::Applied, difference(after, before));
         };
-        match self.page_forgotten(&PageKey::Page(fact.task_attempt_id, number)) {
+        match self.page_forgotten(&SparkPageKey::SparkPage(fact.task_attempt_id, number)) {
             Some(bytes) => (Outcome::Applied, difference(0, bytes)),
             None => (Outcome::Ignored("page_not_known"), 0),
         }
@@ -520,7 +520,7 @@ impl Memory {
     }
 
     /// Removes a page and its addresses; returns its size in bytes.
-    fn page_forgotten(&mut self, key: &PageKey) -> Option<u64> {
+    fn page_forgotten(&mut self, key: &SparkPageKey) -> Option<u64> {
         let page = self.pages.remove(key)?;
         self.addresses
             .remove(page.address, page.size_bytes, page.serial);
@@ -529,8 +529,8 @@ impl Memory {
     }
 
     /// Drops pages of which `gone` says that their task is over; returns how many.
-    pub(super) fn drop_pages(&mut self, gone: impl Fn(&Page) -> bool) -> u64 {
-        let keys: Vec<PageKey> = self
+    pub(super) fn drop_pages(&mut self, gone: impl Fn(&SparkPage) -> bool) -> u64 {
+        let keys: Vec<SparkPageKey> = self
             .pages
             .iter()
             .filter(|(_, page)| gone(page))
@@ -549,13 +549,13 @@ impl Memory {
             self.reads.add(block.rdd, &unseen);
         }
         self.blocks.clear();
-        self.crowd = Crowd::default();
+        self.crowd = UnlistedBlocks::default();
         self.pages.clear();
         self.held.clear();
-        self.all = Held::default();
+        self.all = MemoryHeld::default();
         self.addresses = AddressMap::default();
-        self.looked = LastLook::default();
-        self.touched = LastTouched::default();
+        self.looked = LastExamined::default();
+        self.touched = LastAccessed::default();
     }
 
     /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.

@@ -80,7 +80,7 @@ impl Sample {
         object_bytes: u64,
         seen: Option<&Seen>,
     ) {
-        let Some(seen) = seen.filter(|seen| seen.looked_bytes > 0) else {
+        let Some(seen) = seen.filter(|seen| seen.examined_bytes > 0) else {
             return;
         };
         self.blocks += 1;
@@ -88,7 +88,7 @@ impl Sample {
         self.object_bytes = self.object_bytes.saturating_add(object_bytes);
         self.held_bytes = self.held_bytes.saturating_add(held_bytes);
         // A block that Spark says holds nothing still counts for something.
-        let each = held_bytes.max(1) as f64 / seen.looked_bytes as f64;
+        let each = held_bytes.max(1) as f64 / seen.examined_bytes as f64;
         self.present += seen.present_bytes as f64 * each;
         self.swapped += seen.swapped_bytes as f64 * each;
         self.untouched += seen.untouched_bytes as f64 * each;
@@ -180,7 +180,7 @@ mod tests {
     fn seen(nodes: &[(u32, u64)]) -> Seen {
         let mut seen = Seen::default();
         for (node, bytes) in nodes {
-            seen.looked_bytes += bytes;
+            seen.examined_bytes += bytes;
             seen.present_bytes += bytes;
             seen.add_node(*node, *bytes);
             seen.add_page_size(4096, *bytes);

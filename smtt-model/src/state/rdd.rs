@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use smtt_common::counter::FaultCounters;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
-use super::held::Held;
-use super::uses::Uses;
-use super::walks::{Distribution, Walks};
+use super::block_history::BlockHistory;
+use super::memory_held::MemoryHeld;
+use super::page_walks::{Distribution, Walks};
 use crate::attribute::Doing;
 use crate::decode::RddDescribed;
 
@@ -33,9 +33,9 @@ pub struct Rdd {
     /// Most that it ever held.
     pub peak: Peak,
     /// What became of its blocks.
-    pub uses: Uses,
+    pub uses: BlockHistory,
     /// When something of it last happened, nanoseconds since boot.
-    pub(super) touched_ns: u64,
+    pub(super) last_active_ns: u64,
 }
 
 /// The most that something ever held.
@@ -51,7 +51,7 @@ pub struct Peak {
 
 impl Peak {
     /// Something may have grown.
-    pub(super) fn see(&mut self, held: &Held) {
+    pub(super) fn see(&mut self, held: &MemoryHeld) {
         self.storage_bytes = self.storage_bytes.max(held.storage_bytes);
         self.blocks = self.blocks.max(held.blocks);
         self.execution_bytes = self.execution_bytes.max(held.execution_bytes);

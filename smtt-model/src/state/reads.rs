@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Outcome;
 use super::memory::Memory;
-use super::pages::{LastLook, Resolved, Seen};
+use super::placement::{LastExamined, Resolved, Seen};
 use crate::attribute::RddKey;
 use crate::decode::{BlockRead, Contents};
 
@@ -35,7 +35,7 @@ impl NodeReads {
     pub fn of(seen: &Seen, addressed_bytes: u64, node: u32, reads: u64) -> Self {
         let scaled = |part: u64| {
             let scaled = u128::from(part) * u128::from(addressed_bytes) * u128::from(reads)
-                / u128::from(seen.looked_bytes.max(1));
+                / u128::from(seen.examined_bytes.max(1));
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
         let on = |wanted: bool| {
@@ -136,12 +136,12 @@ impl Waiting {
 
 /// How often something is read of late: every read adds one, and what is there cools by the minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Heat {
+pub struct ReadRate {
     value: f64,
     at_ns: u64,
 }
 
-impl Heat {
+impl ReadRate {
     /// It is read.
     pub fn read(&mut self, now_ns: u64) {
         self.value = self.per_minute(now_ns) + 1.0;
@@ -191,7 +191,7 @@ impl Memory {
 
     /// The resolver has looked.
     pub(super) fn looked(&mut self, resolved: Resolved) {
-        self.looked = LastLook::from(resolved);
+        self.looked = LastExamined::from(resolved);
         for block in self.blocks.values_mut() {
             if block.waiting.is_empty() {
                 continue;
@@ -210,9 +210,9 @@ impl Memory {
 mod tests {
     use super::*;
 
-    fn seen(by_node: &[(u32, u64)], looked_bytes: u64) -> Seen {
+    fn seen(by_node: &[(u32, u64)], examined_bytes: u64) -> Seen {
         Seen {
-            looked_bytes,
+            examined_bytes,
             by_node: by_node.to_vec(),
             ..Seen::default()
         }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn steady_reads_have_their_rate_as_heat() {
-        let mut heat = Heat::default();
+        let mut heat = ReadRate::default();
         let second = 1_000_000_000;
         for read in 0..600 {
             heat.read(read * second);

@@ -4,7 +4,7 @@
 //! the thread that tells says how many facts it told, and those of that thread that came are counted. If one is
 //! missing nothing is taken away, and the executor is asked once more.
 
-use super::came::is_told;
+use super::fact_counts::is_told;
 use crate::decode::{Event, Fact};
 
 /// A resync that was asked for.

@@ -1,12 +1,12 @@
 //! Tasks and stages of one executor.
 
 use super::faults;
-use super::walks::{Distribution, Walks};
+use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use std::collections::{BTreeMap, HashMap};
 
 /// Most RDDs that are remembered per task; more fall together.
@@ -82,14 +82,14 @@ pub struct Task {
     pub walks: WalkCounters,
     /// The same by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
-    touched_ns: u64,
+    last_active_ns: u64,
 }
 
 impl Task {
     /// Counts faults for it.
     pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
         faults::add(&mut self.faults, more);
-        self.touched_ns = now_ns;
+        self.last_active_ns = now_ns;
         if !self.rdds.contains(&rdd) {
             self.rdds.push(if self.rdds.len() < RDDS_PER_TASK {
                 rdd
@@ -103,7 +103,7 @@ impl Task {
     /// Counts sampled page walks for it.
     pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
         self.walks.add(more);
-        self.touched_ns = now_ns;
+        self.last_active_ns = now_ns;
         let known = self
             .walks_by_rdd
             .iter_mut()
@@ -180,14 +180,14 @@ pub struct Stage {
     /// Sum of the durations of ended tasks, in nanoseconds.
     pub task_time_ns: u64,
     /// When something was last told of it, nanoseconds since boot.
-    pub touched_ns: u64,
+    pub last_active_ns: u64,
 }
 
 impl Stage {
     /// Counts faults for it.
     pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
         faults::add(&mut self.faults, more);
-        self.touched_ns = now_ns;
+        self.last_active_ns = now_ns;
         let known = self.rdds.contains_key(&rdd) || self.rdds.len() < RDDS_PER_STAGE;
         faults::add(
             self.rdds
@@ -200,7 +200,7 @@ impl Stage {
     /// Counts sampled page walks for it.
     pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
         self.walks.add(more, now_ns);
-        self.touched_ns = now_ns;
+        self.last_active_ns = now_ns;
         let known = self.rdd_walks.contains_key(&rdd) || self.rdd_walks.len() < RDDS_PER_STAGE;
         self.rdd_walks
             .entry(if known { rdd } else { RddKey::Overflow })
@@ -245,13 +245,13 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
     table: &mut HashMap<K, V>,
     over: &mut OverCap,
     may_go: impl Fn(&V) -> bool,
-    touched_ns: impl Fn(&V) -> u64,
+    last_active_ns: impl Fn(&V) -> u64,
     counted: impl Fn(&V) -> (FaultCounters, WalkCounters),
 ) {
     let mut old: Vec<(u64, K)> = table
         .iter()
         .filter(|(_, row)| may_go(row))
-        .map(|(key, row)| (touched_ns(row), *key))
+        .map(|(key, row)| (last_active_ns(row), *key))
         .collect();
     old.sort_unstable_by_key(|(touched, _)| *touched);
     old.truncate((table.len() / 8).max(1));
@@ -273,7 +273,7 @@ impl Tasks {
                 &mut self.tasks,
                 &mut self.tasks_over_cap,
                 |task| task.state != TaskState::Running,
-                |task| task.touched_ns,
+                |task| task.last_active_ns,
                 |task| (task.faults, task.walks),
             );
             if self.tasks.len() >= cap {
@@ -292,7 +292,7 @@ impl Tasks {
                 &mut self.stages,
                 &mut self.stages_over_cap,
                 idle,
-                |stage| stage.touched_ns,
+                |stage| stage.last_active_ns,
                 |stage| (stage.faults, stage.walks.life),
             );
             if self.stages.len() >= cap {
@@ -313,7 +313,7 @@ impl Tasks {
         now_ns: u64,
     ) {
         if let Some(row) = self.stage(stage, cap) {
-            row.touched_ns = now_ns;
+            row.last_active_ns = now_ns;
             if let Some(count) = from.and_then(|from| row.tasks.get_mut(&from)) {
                 *count = count.saturating_sub(1);
             }
@@ -333,7 +333,7 @@ impl Tasks {
         let Some(task) = self.task(fact.task_attempt_id, caps.0) else {
             return false;
         };
-        task.touched_ns = now_ns;
+        task.last_active_ns = now_ns;
         let first = task.started.is_none();
         if first {
             task.started = Some(*fact);
@@ -359,7 +359,7 @@ impl Tasks {
         if before.ended() && before != TaskState::Lost {
             return true;
         }
-        task.touched_ns = now_ns;
+        task.last_active_ns = now_ns;
         task.state = match fact.outcome {
             TaskOutcome::Succeeded => TaskState::Succeeded,
             TaskOutcome::Failed => TaskState::Failed,
@@ -419,7 +419,7 @@ impl Tasks {
 
     /// Running tasks that were last told of before `since_ns`, after everything alive was told again, are lost.
     pub(super) fn sweep(&mut self, since_ns: u64, now_ns: u64, stages_cap: usize) {
-        self.lose(now_ns, stages_cap, |task| task.touched_ns < since_ns);
+        self.lose(now_ns, stages_cap, |task| task.last_active_ns < since_ns);
     }
 
     /// Execution memory of a task grew or shrank.

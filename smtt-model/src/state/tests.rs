@@ -5,10 +5,10 @@ mod heap;
 mod history;
 mod hostile;
 mod life;
-mod pages;
+mod page_walks;
+mod placement;
 mod replay;
 mod samples;
-mod walks;
 
 use super::*;
 use crate::decode::encode::encode;

@@ -2,7 +2,7 @@
 
 use smtt_common::context::HeapAddresses;
 
-use super::{SlotsSay, State};
+use super::{SlotFileCounters, State};
 use crate::readings::Readings;
 
 /// What one tick of the daemon has read.
@@ -11,7 +11,7 @@ pub struct Tick {
     /// The kernel side's counters.
     pub readings: Readings,
     /// Counters of each executor's slot file, read after the kernel side's, so that they are never behind them.
-    pub slots: Vec<(u64, SlotsSay)>,
+    pub slots: Vec<(u64, SlotFileCounters)>,
     /// Of each executor, how its addresses on the heap are tracked and how many collections have begun.
     pub collections: Vec<(u64, HeapAddresses, u64)>,
     /// Executors that were asked for a resync, with the number of the request.

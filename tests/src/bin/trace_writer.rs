@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use smtt_config::TraceSettings;
 use smtt_daemon::recorder::Trace;
 use smtt_store::folder::partition;
-use smtt_store::record::{Kind, Record, Source};
+use smtt_store::record::{Kind, Origin, Record};
 
 /// Records that are handed over at a time.
 const BATCH: u64 = 512;
 
-fn record(source: &Arc<Source>, number: u64) -> Record {
+fn record(source: &Arc<Origin>, number: u64) -> Record {
     let mut record = Record::new(Arc::clone(source), number, Kind::Put);
     record.rdd_id = Some((number % 1000) as u32);
     record.partition = Some((number / 7 % 1000) as u32);
@@ -35,7 +35,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 /// A record as a job makes it: four tasks at a time put and read 2,000 blocks, and each pages of a few sizes.
-fn of_a_job(source: &Arc<Source>, number: u64) -> Record {
+fn of_a_job(source: &Arc<Origin>, number: u64) -> Record {
     let any = scattered(number);
     let kind = [Kind::Put, Kind::Get, Kind::Allocate, Kind::Free][(any % 4) as usize];
     let time_ns = 1_790_000_000_000_000_000 + number * 31_337 + any % 30_000;
@@ -107,8 +107,8 @@ fn measure(folder: &Path, records: u64) -> Result<()> {
     Ok(())
 }
 
-fn source(id: &str) -> Arc<Source> {
-    Arc::new(Source {
+fn source(id: &str) -> Arc<Origin> {
+    Arc::new(Origin {
         application_id: id.to_owned(),
         host: "host".to_owned(),
         executor_id: "0".to_owned(),

@@ -12,15 +12,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use smtt_config::FaultHook;
 use smtt_config::ProbeSettings;
 use smtt_daemon::probes::Probes;
 use smtt_daemon::ring::{Record, SourceCounters, next_batch};
 use smtt_model::cpu::Role;
+use smtt_model::readings::Channel;
 use smtt_model::readings::PageWalkReadings;
 use smtt_model::readings::Readings;
-use smtt_model::readings::Slot;
 use smtt_model::verdict::Verdict;
 use smtt_model::verdict::VerdictState;
 use smtt_tests::skip::skip;
@@ -210,10 +210,10 @@ impl KernelLab {
     }
 
     /// The slot of a role, and what the last reading said of it.
-    pub fn slot(&self, role: Role) -> Result<(usize, &Slot)> {
+    pub fn channel(&self, role: Role) -> Result<(usize, &Channel)> {
         self.page_walks
             .iter()
-            .flat_map(|walks| walks.slots.iter().enumerate())
+            .flat_map(|walks| walks.channels.iter().enumerate())
             .find(|(_, slot)| slot.role == role)
             .with_context(|| format!("{role} is not measured: {:?}", self.walk_verdict()))
     }

@@ -5,7 +5,6 @@
 //! tests take turns by themselves, so they may be started in parallel; each loads tables of its own and looks at its
 //! own workload only. A test that cannot run here says which feature of the kernel is missing.
 
-mod counts;
 mod discovery;
 mod garbage;
 mod hotness;
@@ -14,8 +13,9 @@ mod life;
 mod losses;
 mod many;
 mod nodes;
+mod page_faults;
 mod page_limits;
+mod page_walk_verdicts;
+mod page_walks;
 mod pages;
 mod resync;
-mod walk_verdicts;
-mod walks;

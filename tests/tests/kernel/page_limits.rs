@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use smtt_config::ResolveSettings;
+use smtt_config::PlacementSettings;
 use smtt_daemon::placement::Resolver;
 use smtt_machine::pages::Method;
 use smtt_model::decode::decode;
@@ -20,7 +20,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
     let Some(scene) = scene(&[&format!("large={GIB}")])? else {
         return Ok(());
     };
-    let settings = ResolveSettings {
+    let settings = PlacementSettings {
         pages_per_second: PAGES_PER_SECOND,
         milliseconds_per_second: 1000,
         interval: Duration::from_secs(2),
@@ -41,18 +41,18 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
             counts.pages
         );
         ensure!(
-            row.estimated == Some(true) && row.looked_pages < Some(2 * PAGES_PER_SECOND),
+            row.estimated == Some(true) && row.examined_pages < Some(2 * PAGES_PER_SECOND),
             "{method:?}: it has more pages than the budget: {row:?}"
         );
         // The first 256 MiB are one stretch, so an even sample is wrong by two samples at most.
-        let sample = (GIB << 30) / row.looked_pages.unwrap_or(1).max(1);
+        let sample = (GIB << 30) / row.examined_pages.unwrap_or(1).max(1);
         let error = row.present_bytes.unwrap_or(0).abs_diff(256 * MIB);
         ensure!(
             error <= 2 * sample && sum(&row) == Some(GIB << 30),
             "{method:?}: estimated with an error of {error} bytes, a sample stands for {sample}: {row:?}"
         );
     }
-    let tight = ResolveSettings {
+    let tight = PlacementSettings {
         pages_per_second: 1_000_000,
         milliseconds_per_second: 2,
         interval: Duration::from_secs(2),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_config::FaultHook;
-use smtt_config::ResolveSettings;
+use smtt_config::PlacementSettings;
 use smtt_daemon::placement::Resolver;
 use smtt_daemon::shared::DaemonInfo;
 use smtt_daemon::shared::Shared;
@@ -32,7 +32,7 @@ pub const MIB: u64 = 1 << 20;
 pub const FREED: &str = "free=yes";
 
 /// More than any test needs.
-pub const GENEROUS: ResolveSettings = ResolveSettings {
+pub const GENEROUS: PlacementSettings = PlacementSettings {
     pages_per_second: 10_000_000,
     milliseconds_per_second: 1000,
     interval: Duration::from_secs(10),
@@ -251,7 +251,7 @@ pub fn methods() -> Vec<Method> {
     }
 }
 
-pub fn resolver(settings: ResolveSettings, method: Method) -> Resolver {
+pub fn resolver(settings: PlacementSettings, method: Method) -> Resolver {
     Resolver::with(
         settings,
         Machine {
@@ -279,7 +279,7 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
             );
             ensure!(
                 row.pages == Some(entries.len() as u64)
-                    && row.looked_pages == row.pages
+                    && row.examined_pages == row.pages
                     && row.estimated == Some(false),
                 "{method:?} {kind}: not every page was looked at: {row:?}"
             );

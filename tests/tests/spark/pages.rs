@@ -139,7 +139,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
 fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon_with(&Options {
-        toml: "[resolve]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"500ms\"\n"
+        toml: "[placement]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"500ms\"\n"
             .to_owned(),
         ..Options::default()
     })?;

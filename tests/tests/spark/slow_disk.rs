@@ -129,7 +129,7 @@ fn hop(daemon: &Daemon) -> Result<Hop> {
     let hops = status["ledger"].as_array().context("no ledger")?;
     let hop = hops
         .iter()
-        .find(|hop| hop["hop"] == "trace")
+        .find(|hop| hop["name"] == "trace")
         .context("no hop trace")?;
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let lost = hop["lost"].as_object().context("no losses")?;

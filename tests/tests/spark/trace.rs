@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use smtt_config::TraceSettings;
 use smtt_daemon::recorder::Trace;
 use smtt_store::folder::partition;
-use smtt_store::record::{Kind, Record, Source};
+use smtt_store::record::{Kind, Origin, Record};
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK};
 use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::records::{COUNT, Kinds, parse, tracing, whole_lines, word};
@@ -105,7 +105,7 @@ impl Live {
         wait_for("somebody follows", LIMIT, || {
             let status = daemon.json(&["status"])?;
             let hops = status["ledger"].as_array().context("no ledger")?;
-            Ok(hops.iter().any(|hop| hop["hop"] == "follow").then_some(()))
+            Ok(hops.iter().any(|hop| hop["name"] == "follow").then_some(()))
         })?;
         Ok(live)
     }
@@ -149,7 +149,7 @@ impl Drop for Live {
 
 /// Writes trace files of a block that is put once and read twice, each time in three records, and returns their folder.
 fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
-    let source = Arc::new(Source {
+    let source = Arc::new(Origin {
         application_id: application.to_owned(),
         host: "elsewhere".to_owned(),
         executor_id: "9".to_owned(),

@@ -45,7 +45,7 @@ pub(super) fn everything(paths: &Paths, folder: &Path) -> Result<()> {
 pub(super) fn sampled(paths: &Paths, folder: &Path) -> Result<()> {
     let with = |pmu: &str| {
         Some(Options {
-            toml: format!("[pmu]\n{pmu}\n"),
+            toml: format!("[page_walks]\n{pmu}\n"),
             ..Options::default()
         })
     };
@@ -99,7 +99,7 @@ fn page_rank(paths: &Paths, folder: &Path, with: &Setting, without: &Setting) ->
 /// Trace records below that folder, sampling by the clock, and the resolver, which is on by itself.
 fn all(folder: &Path) -> Setting {
     Some(Options {
-        toml: format!("{}\n[pmu]\n{CLOCK}\n", super::tracing(folder)),
+        toml: format!("{}\n[page_walks]\n{CLOCK}\n", super::tracing(folder)),
         ..Options::default()
     })
 }

@@ -33,7 +33,7 @@ pub fn pages(paths: &Paths, folder: &Path) -> Result<()> {
                 &paths.target.join("release"),
                 &folder.join(format!("{name}-{round}")),
                 &Options {
-                    toml: format!("[resolve]\n{resolve}\n"),
+                    toml: format!("[placement]\n{resolve}\n"),
                     ..Options::default()
                 },
             )?;

@@ -33,7 +33,7 @@ pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
             &paths.target.join("release"),
             folder,
             &Options {
-                toml: format!("[pmu]\n{pmu}\n"),
+                toml: format!("[page_walks]\n{pmu}\n"),
                 ..Options::default()
             },
         )

@@ -28,7 +28,7 @@ const X86: &[Chosen] = &[
     ("fault_ladder", "", 600),
     (
         "kernel",
-        "counts:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
+        "page_faults:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
          pages::bytes page_limits::of_a hotness:: nodes::",
         2400,
     ),
@@ -39,7 +39,7 @@ const FOREIGN: &[Chosen] = &[
     ("jvm", "", 2100),
     (
         "kernel",
-        "counts:: discovery:: life:: memory_that_is_bound",
+        "page_faults:: discovery:: life:: memory_that_is_bound",
         2400,
     ),
     // Last: one of them takes a processor away for a moment.

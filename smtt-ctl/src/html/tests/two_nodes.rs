@@ -48,8 +48,8 @@ fn walks(ratio: f64, cycles: u64) -> PageWalkRow {
     }
 }
 
-fn of(executor: u64) -> Who {
-    Who {
+fn of(executor: u64) -> ExecutorId {
+    ExecutorId {
         application_id: Some("app-20261121100000-0001".to_owned()),
         executor_id: Some(executor.to_string()),
         pid: 4000 + executor as u32,
@@ -325,7 +325,7 @@ fn whole() -> Facts {
 
 #[test]
 fn a_machine_that_has_everything_shows_everything() {
-    let page = page::page(&whole());
+    let page = document::page(&whole());
     let document = parsed(&page);
     let text: String = document
         .descendants()

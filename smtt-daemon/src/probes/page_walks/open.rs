@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use smtt_machine::page_walks::{WantedGroup, WantedSlot};
+use smtt_machine::page_walks::{WantedChannel, WantedGroup};
 use smtt_machine::perf::{Count, Event, Of, Opening, refusal};
 
 const BPF_LINK_CREATE: libc::c_long = 28;
@@ -15,7 +15,7 @@ struct Open {
     /// Goes first when this is dropped: the program must not run for an event that is closed.
     _link: OwnedFd,
     event: Event,
-    slot: usize,
+    channel: usize,
     last: Count,
 }
 
@@ -32,8 +32,8 @@ pub struct CpuGroup {
 /// What an event of a group did since the last reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Its slot.
-    pub slot: usize,
+    /// Its channel.
+    pub channel: usize,
     /// Growth of what it counted and of its times.
     pub growth: Count,
 }
@@ -46,24 +46,24 @@ impl CpuGroup {
     pub fn open(
         wanted: &WantedGroup,
         cpu: u32,
-        slots: &[WantedSlot],
+        channels: &[WantedChannel],
         program: BorrowedFd<'_>,
     ) -> Result<Self, String> {
         let mut events: Vec<Open> = Vec::new();
         for one in &wanted.events {
-            let slot = &slots[one.slot];
+            let channel = &channels[one.channel];
             let named = |error: &io::Error| {
                 format!(
                     "{} ({}) on CPU {cpu}: {}",
-                    slot.event,
-                    slot.role,
+                    channel.event,
+                    channel.role,
                     refusal(error)
                 )
             };
             let event = Event::open(Opening {
                 event: &one.encoding,
                 of: Of::Cpu(cpu),
-                period: slot.period.events,
+                period: channel.period.events,
                 addresses: one.addresses,
                 leader: events.first().map(|open| &open.event),
             })
@@ -71,13 +71,13 @@ impl CpuGroup {
             let link = link(program, event.as_fd(), one.cookie).map_err(|error| {
                 format!(
                     "{} on CPU {cpu}: the kernel does not run a program at its samples ({error}); Linux 5.15 or later does",
-                    slot.event
+                    channel.event
                 )
             })?;
             events.push(Open {
                 _link: link,
                 event,
-                slot: one.slot,
+                channel: one.channel,
                 last: Count::default(),
             });
         }
@@ -111,7 +111,7 @@ impl CpuGroup {
                 let now = open.event.read()?;
                 let before = std::mem::replace(&mut open.last, now);
                 Ok(Step {
-                    slot: open.slot,
+                    channel: open.channel,
                     growth: Count {
                         value: now.value.saturating_sub(before.value),
                         enabled_ns: now.enabled_ns.saturating_sub(before.enabled_ns),
@@ -122,19 +122,19 @@ impl CpuGroup {
             .collect()
     }
 
-    /// Slots of its events.
-    pub fn slots(&self) -> impl Iterator<Item = usize> {
-        self.events.iter().map(|open| open.slot)
+    /// Channels of its events.
+    pub fn channels(&self) -> impl Iterator<Item = usize> {
+        self.events.iter().map(|open| open.channel)
     }
 
-    /// Changes the period of the events of a slot.
+    /// Changes the period of the events of a channel.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn set_period(&self, slot: usize, events: u64) -> io::Result<()> {
+    pub fn set_period(&self, channel: usize, events: u64) -> io::Result<()> {
         self.events
             .iter()
-            .filter(|open| open.slot == slot)
+            .filter(|open| open.channel == channel)
             .try_for_each(|open| open.event.set_period(events))
     }
 }

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::PerCpuArray;
 use aya::programs::PerfEvent;
-use smtt_common::walk::WalkCounters;
-use smtt_machine::page_walks::{NotMeasured, Wanted, WantedSlot};
+use smtt_common::page_walk::WalkCounters;
+use smtt_machine::page_walks::{NotMeasured, Wanted, WantedChannel};
 use smtt_machine::perf::Count;
-use smtt_model::readings::{PageWalkReadings, Slot, SlotFigure};
+use smtt_model::readings::{Channel, ChannelFigure, PageWalkReadings};
 use smtt_model::verdict::{PAGE_WALKS, Verdict, VerdictState};
 
 use super::super::wire::Wire;
@@ -21,10 +21,10 @@ use super::open::CpuGroup;
 /// Name of the kernel side's program.
 const PROGRAM: &str = "walk";
 
-/// A slot and what came of it.
+/// A channel and what came of it.
 #[derive(Debug)]
 struct Counted {
-    wanted: WantedSlot,
+    wanted: WantedChannel,
     total: Count,
     health: Health,
     condition: Condition,
@@ -34,7 +34,7 @@ struct Counted {
 #[derive(Debug)]
 pub struct Sampler {
     wanted: Wanted,
-    slots: Vec<Counted>,
+    channels: Vec<Counted>,
     groups: Vec<CpuGroup>,
     online: BTreeSet<u32>,
     pass: usize,
@@ -52,14 +52,14 @@ impl Sampler {
         };
         load(ebpf).map_err(|error| broken(format!("{error:#}")))?;
         let program = program(ebpf).map_err(|error| broken(format!("{error:#}")))?;
-        let slots = wanted.slots.iter().map(|slot| Counted {
-            wanted: slot.clone(),
+        let channels = wanted.channels.iter().map(|channel| Counted {
+            wanted: channel.clone(),
             total: Count::default(),
             health: Health::default(),
             condition: Condition::NotYet,
         });
         let mut sampler = Self {
-            slots: slots.collect(),
+            channels: channels.collect(),
             groups: Vec::new(),
             online: wanted
                 .groups
@@ -87,13 +87,17 @@ impl Sampler {
 
     /// Opens the groups of a CPU, switched off.
     fn open(&mut self, cpu: u32, program: BorrowedFd<'_>) -> Result<(), String> {
-        let slots: Vec<WantedSlot> = self.slots.iter().map(|slot| slot.wanted.clone()).collect();
+        let channels: Vec<WantedChannel> = self
+            .channels
+            .iter()
+            .map(|channel| channel.wanted.clone())
+            .collect();
         let opened: Result<Vec<CpuGroup>, String> = self
             .wanted
             .groups
             .iter()
             .filter(|group| group.cpus.contains(&cpu))
-            .map(|group| CpuGroup::open(group, cpu, &slots, program))
+            .map(|group| CpuGroup::open(group, cpu, &channels, program))
             .collect();
         self.groups.extend(opened?);
         Ok(())
@@ -110,7 +114,7 @@ impl Sampler {
     pub fn read(&mut self, ebpf: &Ebpf) -> anyhow::Result<PageWalkReadings> {
         let elapsed = self.read.elapsed();
         self.read = Instant::now();
-        let mut busiest = vec![0_u64; self.slots.len()];
+        let mut busiest = vec![0_u64; self.channels.len()];
         let mut given_up = Vec::new();
         for (index, group) in self.groups.iter_mut().enumerate() {
             let Ok(steps) = group.read() else {
@@ -118,11 +122,11 @@ impl Sampler {
                 continue;
             };
             for step in steps {
-                let total = &mut self.slots[step.slot].total;
+                let total = &mut self.channels[step.channel].total;
                 total.value += step.growth.value;
                 total.enabled_ns += step.growth.enabled_ns;
                 total.running_ns += step.growth.running_ns;
-                busiest[step.slot] = busiest[step.slot].max(step.growth.value);
+                busiest[step.channel] = busiest[step.channel].max(step.growth.value);
             }
         }
         for index in given_up.into_iter().rev() {
@@ -135,22 +139,22 @@ impl Sampler {
         self.take_turns();
         Ok(PageWalkReadings {
             contexts: Vec::new(),
-            slots: self
-                .slots
+            channels: self
+                .channels
                 .iter()
                 .enumerate()
-                .map(|(index, slot)| Slot {
-                    role: slot.wanted.role,
-                    event: slot.wanted.event.clone(),
-                    quantity: slot.wanted.quantity,
-                    pass: slot.wanted.pass,
-                    period: slot.wanted.period.events,
-                    counted: slot.total.value,
+                .map(|(index, channel)| Channel {
+                    role: channel.wanted.role,
+                    event: channel.wanted.event.clone(),
+                    quantity: channel.wanted.quantity,
+                    pass: channel.wanted.pass,
+                    period: channel.wanted.period.events,
+                    counted: channel.total.value,
                     sampled: sampled.events[index],
                     samples: sampled.samples[index],
-                    enabled_ns: slot.total.enabled_ns,
-                    running_ns: slot.total.running_ns,
-                    fault: slot.condition.reason().to_owned(),
+                    enabled_ns: channel.total.enabled_ns,
+                    running_ns: channel.total.running_ns,
+                    fault: channel.condition.reason().to_owned(),
                 })
                 .collect(),
             figures: self.figures(),
@@ -160,13 +164,13 @@ impl Sampler {
     }
 
     /// The figures; without a ratio where the cycles are not to be trusted.
-    fn figures(&self) -> Vec<SlotFigure> {
-        let sound = |slot: usize| self.slots[slot].condition == Condition::Sound;
+    fn figures(&self) -> Vec<ChannelFigure> {
+        let sound = |channel: usize| self.channels[channel].condition == Condition::Sound;
         self.wanted
             .figures
             .iter()
             .map(|figure| match figure.cycles {
-                Some(cycles) if !sound(cycles) => SlotFigure {
+                Some(cycles) if !sound(cycles) => ChannelFigure {
                     cycles: None,
                     ratio: None,
                     ..*figure
@@ -177,22 +181,26 @@ impl Sampler {
     }
 
     fn judge(&mut self, sampled: &WalkCounters) {
-        let counted: Vec<u64> = self.slots.iter().map(|slot| slot.total.value).collect();
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        let counted: Vec<u64> = self
+            .channels
+            .iter()
+            .map(|channel| channel.total.value)
+            .collect();
+        for (index, channel) in self.channels.iter_mut().enumerate() {
             let cpus = self
                 .groups
                 .iter()
-                .filter(|group| group.slots().any(|slot| slot == index))
+                .filter(|group| group.channels().any(|channel| channel == index))
                 .count();
-            slot.condition = slot.health.judge(Totals {
-                counted: slot.total.value,
-                enabled_ns: slot.total.enabled_ns,
-                running_ns: slot.total.running_ns,
-                cycles: slot.wanted.cycles.map(|cycles| counted[cycles]),
+            channel.condition = channel.health.judge(Totals {
+                counted: channel.total.value,
+                enabled_ns: channel.total.enabled_ns,
+                running_ns: channel.total.running_ns,
+                cycles: channel.wanted.cycles.map(|cycles| counted[cycles]),
                 cpus,
-                unsampled: slot.total.value.saturating_sub(sampled.events[index]),
-                period: slot.wanted.period.events,
-                steady: slot.wanted.hardware,
+                unsampled: channel.total.value.saturating_sub(sampled.events[index]),
+                period: channel.wanted.period.events,
+                steady: channel.wanted.hardware,
             });
         }
     }
@@ -203,19 +211,19 @@ impl Sampler {
         if elapsed < Duration::from_millis(200) {
             return;
         }
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.wanted.pass != self.pass {
+        for (index, channel) in self.channels.iter_mut().enumerate() {
+            if channel.wanted.pass != self.pass {
                 continue;
             }
             let per_second = (busiest[index] as f64 / elapsed.as_secs_f64()) as u64;
-            if !slot.wanted.period.follow(per_second) {
+            if !channel.wanted.period.follow(per_second) {
                 continue;
             }
             for group in &self.groups {
-                if let Err(error) = group.set_period(index, slot.wanted.period.events) {
+                if let Err(error) = group.set_period(index, channel.wanted.period.events) {
                     tracing::warn!(
                         cpu = group.cpu,
-                        event = slot.wanted.event,
+                        event = channel.wanted.event,
                         "the sampling period cannot be changed: {error}"
                     );
                 }
@@ -276,17 +284,17 @@ impl Sampler {
     /// How it fares.
     pub fn verdict(&self) -> Verdict {
         let faults: Vec<String> = self
-            .slots
+            .channels
             .iter()
-            .filter_map(|slot| match &slot.condition {
-                Condition::Faulty(reason) => Some(format!("{}: {reason}", slot.wanted.event)),
+            .filter_map(|channel| match &channel.condition {
+                Condition::Faulty(reason) => Some(format!("{}: {reason}", channel.wanted.event)),
                 Condition::Sound | Condition::NotYet => None,
             })
             .collect();
         let events: Vec<&str> = self
-            .slots
+            .channels
             .iter()
-            .map(|slot| slot.wanted.event.as_str())
+            .map(|channel| channel.wanted.event.as_str())
             .collect();
         Verdict {
             name: PAGE_WALKS.into(),

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::*;
-use smtt_store::record::{Kind, Source};
+use smtt_store::record::{Kind, Origin};
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
-    let source = Arc::new(Source {
+    let source = Arc::new(Origin {
         application_id: "app-1".to_owned(),
         host: "host-1".to_owned(),
         executor_id: "0".to_owned(),

@@ -149,7 +149,7 @@ fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
 
     let mark = middle.state.targets(EXECUTOR).owners[0];
     let seen = Seen {
-        looked_bytes: 11_000,
+        examined_bytes: 11_000,
         present_bytes: 11_000,
         by_page_size: vec![(4096, 3000), (2 << 20, 8000)],
         by_node: vec![(0, 8000), (1, 3000)],

@@ -59,7 +59,7 @@ fn small_pages_count_by_what_their_walks_cost() {
     large.pages[0].page_sizes = None;
     assert_eq!(
         went(&advise(&large, &around()), "small_pages"),
-        Went::NotChecked
+        RuleOutcome::NotChecked
     );
 }
 
@@ -150,7 +150,10 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
     assert!(found(&advise(&view, &bound), "remote_memory").is_none());
     // One node.
     bound.nodes = Some(vec![0]);
-    assert_eq!(went(&advise(&view, &bound), "remote_memory"), Went::Nothing);
+    assert_eq!(
+        went(&advise(&view, &bound), "remote_memory"),
+        RuleOutcome::Nothing
+    );
     // Where reads were not placed, where the bytes are is all that is known, and worth less.
     view.pages[0].read_local_bytes = None;
     view.pages[0].read_remote_bytes = None;
@@ -223,7 +226,7 @@ fn objects_on_several_nodes_are_found_by_their_sample() {
     view.pages[0] = of_objects(0.0, &[(0, 0.9), (1, 0.1)]);
     let advice = advise(&view, &around());
     assert!(found(&advice, "remote_memory").is_none());
-    assert_eq!(went(&advice, "remote_memory"), Went::Nothing);
+    assert_eq!(went(&advice, "remote_memory"), RuleOutcome::Nothing);
     // Most of it is on one node, but not on that of the CPUs.
     let mut elsewhere = around();
     elsewhere.processes.get_mut(&7).expect("there").cpu_nodes = Some(vec![1]);

@@ -74,8 +74,8 @@ fn figures_of_the_heap_are_absent_while_it_is_stale() {
     let targets = state.targets(key(1));
     let seen = Seen {
         pages: 1,
-        looked_pages: 1,
-        looked_bytes: 4096,
+        examined_pages: 1,
+        examined_bytes: 4096,
         present_bytes: 4096,
         ..Seen::default()
     };

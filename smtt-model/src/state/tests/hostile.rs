@@ -12,7 +12,7 @@ fn small() -> Limits {
         tasks_per_executor: 8,
         stages_per_executor: 8,
         blocks_per_executor: 4,
-        pages_per_executor: 4,
+        spark_pages_per_executor: 4,
         ranges_per_executor: 6,
         retention_ns: S,
     }

@@ -536,7 +536,7 @@ fn facts_emitted_are_compared_with_those_of_the_same_executors() {
     );
     state.set_slots(
         key(1),
-        SlotsSay {
+        SlotFileCounters {
             facts_emitted: 100,
             slots_refused: 3,
         },

@@ -29,8 +29,8 @@ fn look(state: &mut State) {
         let bytes = bytes(owner);
         let mut seen = Seen {
             pages: 4,
-            looked_pages: 4,
-            looked_bytes: bytes,
+            examined_pages: 4,
+            examined_bytes: bytes,
             present_bytes: bytes,
             ..Seen::default()
         };

@@ -6,7 +6,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
-use smtt_common::context::{Access, Activity, HEADER_SIZE, Header, Hot, Region, SLOT_SIZE, Slot};
+use smtt_common::context::{
+    Access, Activity, ContextWord, HEADER_SIZE, Header, Region, SLOT_SIZE, Slot,
+};
 use smtt_common::event::marker::{SYMBOL_PREFIX, schema};
 use smtt_common::event::{Kind, MARKER_FACTS};
 use smtt_model::decode::encode::payload;
@@ -198,8 +200,8 @@ impl OwnSlot {
     }
 
     /// Sets a task: idle, cold words, then the hot word.
-    pub fn set_task(&self, task_attempt_id: u64, stage_id: u32, hot: Hot) {
-        self.enter(Hot(0));
+    pub fn set_task(&self, task_attempt_id: u64, stage_id: u32, hot: ContextWord) {
+        self.enter(ContextWord(0));
         // SAFETY: this thread's own slot.
         unsafe {
             (&raw mut (*self.slot).task_attempt_id).write_volatile(task_attempt_id);
@@ -210,16 +212,16 @@ impl OwnSlot {
     }
 
     /// Changes the activity with one ordered store, and gives the one before.
-    pub fn enter(&self, hot: Hot) -> Hot {
+    pub fn enter(&self, hot: ContextWord) -> ContextWord {
         // SAFETY: this thread's own slot, aligned.
         let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.slot).hot) };
-        Hot(word.swap(hot.0, Ordering::AcqRel))
+        ContextWord(word.swap(hot.0, Ordering::AcqRel))
     }
 }
 
 /// Reads of an RDD from storage memory.
-pub fn reading(rdd: u32, partition: u32) -> Hot {
-    Hot::new(
+pub fn reading(rdd: u32, partition: u32) -> ContextWord {
+    ContextWord::new(
         Activity::CACHE_READ,
         Access::READ,
         Region::STORAGE,
@@ -229,8 +231,8 @@ pub fn reading(rdd: u32, partition: u32) -> Hot {
 }
 
 /// Writes of an RDD to storage memory.
-pub fn writing(rdd: u32, partition: u32) -> Hot {
-    Hot::new(
+pub fn writing(rdd: u32, partition: u32) -> ContextWord {
+    ContextWord::new(
         Activity::CACHE_WRITE,
         Access::WRITE,
         Region::STORAGE,
@@ -240,6 +242,6 @@ pub fn writing(rdd: u32, partition: u32) -> Hot {
 }
 
 /// A task outside of any RDD.
-pub fn computing() -> Hot {
-    Hot::new(Activity::COMPUTE, Access::NONE, Region::NONE, 0, 0)
+pub fn computing() -> ContextWord {
+    ContextWord::new(Activity::COMPUTE, Access::NONE, Region::NONE, 0, 0)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use smtt_common::context::{Access, Activity, Hot, Region};
+use smtt_common::context::{Access, Activity, ContextWord, Region};
 use smtt_common::event::marker::BLOCK_SERIALIZED;
 use smtt_common::event::{Kind, PAYLOAD_MAX};
 use smtt_model::decode::encode::payload;
@@ -57,7 +57,7 @@ pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
                 }
             }
             slot.enter(outer);
-            slot.enter(Hot(0));
+            slot.enter(ContextWord(0));
             Ok(())
         })?;
     }
@@ -82,7 +82,7 @@ pub fn storm(marker: &Marker, options: &Options) -> Result<Value> {
             }
             memory.write(page * PAGE);
         }
-        slot.enter(Hot(0));
+        slot.enter(ContextWord(0));
         Ok(())
     })?;
     let told = marker.told.load(std::sync::atomic::Ordering::Relaxed) - before;
@@ -171,10 +171,10 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
         random ^= random >> 7;
         random ^= random << 17;
         // Any activity but idle, so that every fault claims a context of its own.
-        slot.set_task(random, random as u32, Hot(random | 1 << 56));
+        slot.set_task(random, random as u32, ContextWord(random | 1 << 56));
         memory.write(page as usize * PAGE);
     }
-    slot.enter(Hot(0));
+    slot.enter(ContextWord(0));
     let mut words = payload(&[slot.address(), 0, 0], &[], &["flood"]);
     for number in 0..registrations {
         words[8..16].copy_from_slice(&number.to_le_bytes());
@@ -246,7 +246,7 @@ pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
 /// replaces its image.
 pub fn fork(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 300)?;
-    let worker = Hot::new(Activity::PYTHON_WORKER, Access::NONE, Region::NONE, 12, 0);
+    let worker = ContextWord::new(Activity::PYTHON_WORKER, Access::NONE, Region::NONE, 12, 0);
     let (mut told, mut telling) = (pipe()?, pipe()?);
     // SAFETY: this program has one thread now, so that the child may do as it likes.
     let child = unsafe { libc::fork() };
@@ -305,7 +305,7 @@ pub fn leader(marker: &Marker, options: &Options) -> Result<Value> {
             let memory = Mapping::anonymous(pages as usize)?;
             slot.set_task(1, STAGE, writing(8, 0));
             (0..pages as usize).for_each(|page| memory.write(page * PAGE));
-            slot.enter(Hot(0));
+            slot.enter(ContextWord(0));
             crate::say(&format!("DONE {}", json!({ "pages": pages })))?;
             crate::wait()
         };
@@ -348,7 +348,7 @@ pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
         crate::wait()?;
         slot.set_task(1, STAGE, writing(8, 0));
         (0..pages as usize).for_each(|page| memory.write(page * PAGE));
-        slot.enter(Hot(0));
+        slot.enter(ContextWord(0));
         if let Some(request) = marker.resync_request() {
             marker.describe();
             marker.resync_done(request);

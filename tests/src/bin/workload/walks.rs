@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use smtt_common::context::Hot;
+use smtt_common::context::ContextWord;
 use smtt_tests::page_walk::{
     FEW_RDD, READ_RDD, WRITTEN_RDD, Witness, Work, a_processor_of_each_node, page_faults,
     read_and_write_walks, to_json,
@@ -67,7 +67,7 @@ pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
                 counted.wait();
                 ready.wait();
                 let (slot, mut work) = prepared?;
-                slot.set_task(thread, STAGE, Hot(0));
+                slot.set_task(thread, STAGE, ContextWord(0));
                 for round in 0..rounds {
                     if fresh {
                         work = Work::new(pages)?;
@@ -75,7 +75,7 @@ pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
                     work.round(turns, |rdd| {
                         // Whoever leaves in the middle never says that it is idle again.
                         if rdd.is_some() || !leave || round + 1 < rounds {
-                            slot.enter(rdd.map_or(Hot(0), |rdd| hot(rdd, thread as u32)));
+                            slot.enter(rdd.map_or(ContextWord(0), |rdd| hot(rdd, thread as u32)));
                         }
                         Ok(())
                     })?;
@@ -97,11 +97,11 @@ pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "threads": threads, "rounds": rounds, "pages": pages }))
 }
 
-fn hot(rdd: u32, partition: u32) -> Hot {
+fn hot(rdd: u32, partition: u32) -> ContextWord {
     match rdd {
         READ_RDD => reading(rdd, partition),
         WRITTEN_RDD | FEW_RDD => writing(rdd, partition),
-        _ => Hot(0),
+        _ => ContextWord(0),
     }
 }
 
@@ -122,7 +122,7 @@ pub fn duty(marker: &Marker, options: &Options) -> Result<Value> {
     let sum = Mutex::new([0_u64; 5]);
     in_threads(threads, |thread| {
         let slot = marker.register()?;
-        slot.set_task(thread, STAGE, Hot(0));
+        slot.set_task(thread, STAGE, ContextWord(0));
         let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
         let (mut spent, mut changes, mut hops, mut sleeps) = ([0_u64; 2], 0_u64, 0, 0);
         let mut context = 0;
@@ -151,7 +151,7 @@ pub fn duty(marker: &Marker, options: &Options) -> Result<Value> {
             context = 1 - context;
             changes += 1;
         }
-        slot.enter(Hot(0));
+        slot.enter(ContextWord(0));
         let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
         for (sum, more) in sum
             .iter_mut()
@@ -178,12 +178,12 @@ pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
     in_threads(1, |thread| {
         let slot = marker.register()?;
         let memory = Mapping::anonymous(pages as usize)?;
-        slot.set_task(thread, STAGE, Hot(0));
+        slot.set_task(thread, STAGE, ContextWord(0));
         for page in 0..pages {
             slot.enter(writing(100 + page as u32, 0));
             memory.write(page as usize * PAGE);
         }
-        slot.enter(Hot(0));
+        slot.enter(ContextWord(0));
         Ok(())
     })?;
     Ok(json!({ "pages": pages }))
@@ -202,7 +202,7 @@ pub fn spin(marker: &Marker, options: &Options) -> Result<Value> {
             random ^= random << 17;
         }
         std::hint::black_box(random);
-        slot.enter(Hot(0));
+        slot.enter(ContextWord(0));
         Ok(())
     })?;
     Ok(json!({ "rounds": rounds }))

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::held::Held;
+use super::memory_held::MemoryHeld;
 use crate::attribute::RddKey;
 use crate::decode::BlockFact;
 
@@ -19,23 +19,23 @@ struct Small {
 }
 
 impl Small {
-    fn held(self) -> Held {
-        Held {
+    fn held(self) -> MemoryHeld {
+        MemoryHeld {
             storage_bytes: self.size_bytes,
             blocks: 1,
             estimated_blocks: u64::from(!self.serialized),
-            ..Held::default()
+            ..MemoryHeld::default()
         }
     }
 }
 
 /// The blocks, by RDD and partition.
 #[derive(Debug, Default)]
-pub struct Crowd {
+pub struct UnlistedBlocks {
     blocks: HashMap<(u32, u32), Small>,
 }
 
-impl Crowd {
+impl UnlistedBlocks {
     /// A block is stored, or told again. Returns what it held before and what it holds now; `None` where it is no
     /// block of an RDD, or there is no room here either: `rows` is the size of the table of blocks.
     pub(super) fn stored(
@@ -43,7 +43,7 @@ impl Crowd {
         fact: &BlockFact,
         time_ns: u64,
         rows: usize,
-    ) -> Option<(RddKey, Held, Held)> {
+    ) -> Option<(RddKey, MemoryHeld, MemoryHeld)> {
         let key = (fact.rdd_id?, fact.partition?);
         if !self.blocks.contains_key(&key) && self.blocks.len() >= rows.saturating_mul(PER_ROW) {
             return None;
@@ -54,7 +54,7 @@ impl Crowd {
             told_ns: time_ns,
         };
         let before = self.blocks.insert(key, now);
-        let before = before.map_or_else(Held::default, Small::held);
+        let before = before.map_or_else(MemoryHeld::default, Small::held);
         Some((RddKey::Id(key.0), before, now.held()))
     }
 
@@ -63,7 +63,7 @@ impl Crowd {
         &mut self,
         rdd: Option<u32>,
         partition: Option<u32>,
-    ) -> Option<(RddKey, Held)> {
+    ) -> Option<(RddKey, MemoryHeld)> {
         let key = (rdd?, partition?);
         let small = self.blocks.remove(&key)?;
         self.shrink();
@@ -71,7 +71,7 @@ impl Crowd {
     }
 
     /// Everything that was last told before `since_ns` is gone. Returns what each held.
-    pub(super) fn sweep(&mut self, since_ns: u64) -> Vec<(RddKey, Held)> {
+    pub(super) fn sweep(&mut self, since_ns: u64) -> Vec<(RddKey, MemoryHeld)> {
         let old = |small: &Small| small.told_ns < since_ns;
         let gone = self.blocks.iter().filter(|(_, small)| old(small));
         let gone = gone

@@ -12,7 +12,7 @@ use serde_json::Value;
 use smtt_common::counter::{ContextKey, Counter};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::LIBRARY_NAME;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use smtt_config::ProbeSettings;
 use smtt_daemon::probes::Probes;
 use smtt_daemon::ring::{SourceCounters, next_batch};
@@ -104,7 +104,7 @@ impl Sampling {
         }
         let slot = |role: Role| {
             walks
-                .slots
+                .channels
                 .iter()
                 .position(|slot| slot.role == role)
                 .with_context(|| format!("{role} is not sampled"))
@@ -293,7 +293,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon_with(&Options {
         toml: format!(
-            "[pmu]\nevents = {{ cycles = \"cpu-clock\", load_walks_completed = \"page-faults\" }}\nsample_periods = {{ cycles = {PERIOD_NS}, load_walks_completed = 1 }}\n"
+            "[page_walks]\nevents = {{ cycles = \"cpu-clock\", load_walks_completed = \"page-faults\" }}\nsample_periods = {{ cycles = {PERIOD_NS}, load_walks_completed = 1 }}\n"
         ),
         ..Options::default()
     })?;

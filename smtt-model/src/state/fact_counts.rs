@@ -6,9 +6,9 @@ use crate::decode::Fact;
 
 /// Facts that came, by the name of the marker's entry point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Came(BTreeMap<&'static str, u64>);
+pub struct FactCounts(BTreeMap<&'static str, u64>);
 
-impl Came {
+impl FactCounts {
     /// Counts one, if it is a fact of the marker.
     pub fn count(&mut self, fact: &Fact) {
         if let Some(entry) = entry(fact) {
@@ -80,7 +80,7 @@ mod tests {
                 ..smtt_common::event::RecordHeader::default()
             };
             let event = crate::decode::decode(&header, &text).expect("a fact");
-            let mut came = Came::default();
+            let mut came = FactCounts::default();
             came.count(&event.fact);
             assert_eq!(
                 came.by_kind(),

@@ -2,7 +2,7 @@
 
 /// What one RDD holds. The bytes off the heap are never more than all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct MemoryHeld {
     /// Bytes of its blocks in memory.
     pub storage_bytes: u64,
     /// Its blocks in memory.
@@ -19,7 +19,7 @@ pub struct Held {
     pub execution_off_heap_bytes: u64,
 }
 
-impl Held {
+impl MemoryHeld {
     /// Whether it holds nothing.
     #[must_use]
     pub fn is_nothing(&self) -> bool {

@@ -2,14 +2,14 @@
 
 use super::*;
 use smtt_common::counter::Unattributed;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
-use crate::readings::{Calibration, CostPerWalk, PageWalkReadings, Slot, SlotFigure};
+use crate::readings::{Calibration, Channel, ChannelFigure, CostPerWalk, PageWalkReadings};
 use crate::rows::{Number, PageWalkRow};
 
-fn slot(role: Role, fault: &str) -> Slot {
-    Slot {
+fn channel(role: Role, fault: &str) -> Channel {
+    Channel {
         role,
         event: format!("event of {role}"),
         quantity: Quantity::Cycles,
@@ -24,8 +24,8 @@ fn slot(role: Role, fault: &str) -> Slot {
     }
 }
 
-fn figure(name: FigureName, of: usize, less: Option<usize>, ratio: Option<Ratio>) -> SlotFigure {
-    SlotFigure {
+fn figure(name: FigureName, of: usize, less: Option<usize>, ratio: Option<Ratio>) -> ChannelFigure {
+    ChannelFigure {
         name,
         quantity: Quantity::Cycles,
         of,
@@ -35,20 +35,20 @@ fn figure(name: FigureName, of: usize, less: Option<usize>, ratio: Option<Ratio>
     }
 }
 
-/// Events in thousands by slot, each thousand a sample.
+/// Events in thousands by channel, each thousand a sample.
 fn walks(thousands: &[u64]) -> WalkCounters {
     let mut counters = WalkCounters::default();
-    for (slot, count) in thousands.iter().enumerate() {
-        counters.events[slot] = count * 1000;
-        counters.samples[slot] = *count;
+    for (channel, count) in thousands.iter().enumerate() {
+        counters.events[channel] = count * 1000;
+        counters.samples[channel] = *count;
     }
     counters
 }
 
 /// What a core with these events gives.
-fn machine(roles: &[Role], figures: Vec<SlotFigure>) -> PageWalkReadings {
+fn machine(roles: &[Role], figures: Vec<ChannelFigure>) -> PageWalkReadings {
     PageWalkReadings {
-        slots: roles.iter().map(|role| slot(*role, "")).collect(),
+        channels: roles.iter().map(|role| channel(*role, "")).collect(),
         figures,
         ..PageWalkReadings::default()
     }
@@ -263,7 +263,7 @@ fn occupancy_has_a_name_of_its_own() {
 fn an_event_that_failed_is_not_published() {
     let mut state = state();
     let mut broken = big_core();
-    broken.slots[2] = slot(Role::StoreWalkCycles, "it counts nothing on this machine");
+    broken.channels[2] = channel(Role::StoreWalkCycles, "it counts nothing on this machine");
     state.add(&work(broken), S);
     let row = rdd_row(&state, 7);
     assert_eq!(real(&row, "page_walk_read_ratio"), Some(0.2));
@@ -272,7 +272,7 @@ fn an_event_that_failed_is_not_published() {
         "{row:?}"
     );
     let mut no_cycles = big_core();
-    no_cycles.slots[0] = slot(Role::Cycles, "it has had no counter");
+    no_cycles.channels[0] = channel(Role::Cycles, "it has had no counter");
     state.add(&work(no_cycles), 2 * S);
     let row = rdd_row(&state, 7);
     assert_eq!(row.flat.get("cycles"), None);

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// A block or page of execution memory at certain addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct RangesId {
     /// Tells it from every other one of its executor, also from later ones of the same name.
     pub serial: u64,
     /// Stands for its addresses.
@@ -33,7 +33,7 @@ pub struct Target {
 #[derive(Clone, Debug, Default)]
 pub struct Targets {
     /// Blocks and pages of execution memory that have addresses.
-    pub owners: Vec<Mark>,
+    pub owners: Vec<RangesId>,
     /// Of each owner, whether it is on the Java heap.
     pub on_heap: Vec<bool>,
     /// Their addresses.
@@ -72,9 +72,9 @@ pub struct Seen {
     /// Pages of the machine's base size that it has a part in.
     pub pages: u64,
     /// Of them, pages that were looked at.
-    pub looked_pages: u64,
+    pub examined_pages: u64,
     /// Bytes in pages that were looked at: the sum of the next four.
-    pub looked_bytes: u64,
+    pub examined_bytes: u64,
     /// Bytes in memory.
     pub present_bytes: u64,
     /// Bytes swapped out.
@@ -119,8 +119,8 @@ impl Seen {
         self.frames.clear();
         for (sum, more) in [
             (&mut self.pages, more.pages),
-            (&mut self.looked_pages, more.looked_pages),
-            (&mut self.looked_bytes, more.looked_bytes),
+            (&mut self.examined_pages, more.examined_pages),
+            (&mut self.examined_bytes, more.examined_bytes),
             (&mut self.present_bytes, more.present_bytes),
             (&mut self.swapped_bytes, more.swapped_bytes),
             (&mut self.untouched_bytes, more.untouched_bytes),
@@ -149,12 +149,12 @@ pub struct Resolved {
     /// How page sizes were told.
     pub sizes_by: SizesBy,
     /// What it saw of each owner, in the order of [`Targets::owners`].
-    pub owners: Vec<(Mark, Seen)>,
+    pub owners: Vec<(RangesId, Seen)>,
 }
 
 /// The last round of an executor, by serial of the owner.
 #[derive(Debug, Default)]
-pub struct LastLook {
+pub struct LastExamined {
     /// When the resolver began to look, nanoseconds since boot.
     pub time_ns: u64,
     /// The machine's base page size in bytes.
@@ -164,7 +164,7 @@ pub struct LastLook {
     seen: HashMap<u64, (u64, Seen)>,
 }
 
-impl From<Resolved> for LastLook {
+impl From<Resolved> for LastExamined {
     fn from(resolved: Resolved) -> Self {
         Self {
             time_ns: resolved.time_ns,
@@ -179,10 +179,10 @@ impl From<Resolved> for LastLook {
     }
 }
 
-impl LastLook {
+impl LastExamined {
     /// What was seen of an owner, if it was looked at where it is now.
     #[must_use]
-    pub fn of(&self, mark: Mark) -> Option<&Seen> {
+    pub fn of(&self, mark: RangesId) -> Option<&Seen> {
         self.seen
             .get(&mark.serial)
             .filter(|(addresses, _)| *addresses == mark.addresses)
@@ -212,7 +212,7 @@ pub struct ResolveCounts {
 /// What stands for the ranges of an owner, kept while they come and go: a block may have thousands, and every read of
 /// it and every listing asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct OwnerRanges {
     /// Sum of what stands for each of them.
     addresses: u64,
     ranges: u64,
@@ -220,7 +220,7 @@ pub(super) struct Placed {
     bytes: u128,
 }
 
-impl Placed {
+impl OwnerRanges {
     /// One range only.
     pub(super) fn at(address: u64, length: u64) -> Self {
         let mut placed = Self::default();
@@ -263,8 +263,8 @@ impl Placed {
     }
 
     /// What stands for the owner at its addresses; `None` where it has none.
-    pub(super) fn mark(&self, serial: u64) -> Option<Mark> {
-        (self.ranges > 0).then_some(Mark {
+    pub(super) fn mark(&self, serial: u64) -> Option<RangesId> {
+        (self.ranges > 0).then_some(RangesId {
             serial,
             addresses: self.addresses,
         })
@@ -288,7 +288,7 @@ impl Executor {
             ..Targets::default()
         };
         let heap = self.heap.trust().can_be_looked_at();
-        let mut add = |mark: Option<Mark>, on_heap: bool, ranges: &[(u64, u64)]| {
+        let mut add = |mark: Option<RangesId>, on_heap: bool, ranges: &[(u64, u64)]| {
             if on_heap && !heap {
                 return;
             }
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_mark_stands_for_where_every_range_is() {
-        let (mut moved, at_home) = (Placed::at(4096, 100), Placed::at(4096, 100));
+        let (mut moved, at_home) = (OwnerRanges::at(4096, 100), OwnerRanges::at(4096, 100));
         assert_eq!(moved.mark(7), at_home.mark(7));
         assert_ne!(moved.mark(7), moved.mark(8));
         moved.remove(0, (4096, 100));
@@ -397,14 +397,14 @@ mod tests {
         assert_eq!(moved, at_home);
         // Two that change places are not where they were.
         let pair = |first, second| {
-            let mut placed = Placed::at(first, 10);
+            let mut placed = OwnerRanges::at(first, 10);
             placed.add(1, (second, 10));
             placed
         };
         assert_ne!(pair(4096, 8192).mark(7), pair(8192, 4096).mark(7));
         assert_eq!(pair(4096, 8192).bytes(), 20);
         for impossible in [(0, 1), (1, 0), (u64::MAX, 2)] {
-            assert_eq!(Placed::at(impossible.0, impossible.1).mark(7), None);
+            assert_eq!(OwnerRanges::at(impossible.0, impossible.1).mark(7), None);
         }
     }
 }

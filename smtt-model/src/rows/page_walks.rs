@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::Ratio;
-use crate::readings::{Slot, SlotFigure};
+use crate::readings::{Channel, ChannelFigure};
 use crate::state::{Distribution, Executor, Meaning, Points, State, Walks};
 
 /// Standard deviations to either side of a 95 % interval.
@@ -185,25 +185,25 @@ impl State {
     pub fn page_walks_shown(&self) -> Option<PageWalksShown> {
         let meaning = self.page_walks()?;
         let (with, without, other) = self.walk_totals();
-        let event = |(index, slot): (usize, &Slot)| EventShown {
-            role: slot.role.to_string(),
-            event: slot.event.clone(),
-            pass: slot.pass as u64,
-            period: slot.period,
-            counted: slot.counted,
-            sampled: slot.sampled,
-            samples: slot.samples,
+        let event = |(index, channel): (usize, &Channel)| EventShown {
+            role: channel.role.to_string(),
+            event: channel.event.clone(),
+            pass: channel.pass as u64,
+            period: channel.period,
+            counted: channel.counted,
+            sampled: channel.sampled,
+            samples: channel.samples,
             attributed: with.events[index],
             unattributed: without.events[index],
             forgotten: other.events[index],
-            counted_share: slot.counted_share(),
-            enabled_seconds: slot.enabled_ns as f64 / 1e9,
-            running_seconds: slot.running_ns as f64 / 1e9,
-            fault: slot.fault.clone(),
+            counted_share: channel.counted_share(),
+            enabled_seconds: channel.enabled_ns as f64 / 1e9,
+            running_seconds: channel.running_ns as f64 / 1e9,
+            fault: channel.fault.clone(),
         };
         Some(PageWalksShown {
             uarch: meaning.uarch.clone(),
-            events: meaning.slots.iter().enumerate().map(event).collect(),
+            events: meaning.channels.iter().enumerate().map(event).collect(),
             notes: meaning.notes.clone(),
             calibration: meaning.calibration.clone(),
         })
@@ -250,9 +250,9 @@ fn row(meaning: &Meaning, compared: &Compared<'_>) -> PageWalkRow {
     row
 }
 
-fn figure_row(meaning: &Meaning, figure: &SlotFigure, compared: &Compared<'_>) -> FigureRow {
+fn figure_row(meaning: &Meaning, figure: &ChannelFigure, compared: &Compared<'_>) -> FigureRow {
     let ratio = |own: Option<&WalkCounters>, of: Option<&WalkCounters>| {
-        let cycles = figure.cycles.filter(|slot| meaning.sound(*slot))?;
+        let cycles = figure.cycles.filter(|channel| meaning.sound(*channel))?;
         let (own, of) = (own?, of?);
         let weight = meaning.ratio(figure, 1.0, of.events[cycles])?;
         let events = spread(meaning, figure, own);
@@ -299,7 +299,7 @@ fn figure_row(meaning: &Meaning, figure: &SlotFigure, compared: &Compared<'_>) -
 }
 
 /// A figure with its 95 % interval. Samples fall like the drops of a rain: so many of them scatter by their square root.
-fn spread(meaning: &Meaning, figure: &SlotFigure, counters: &WalkCounters) -> Spread {
+fn spread(meaning: &Meaning, figure: &ChannelFigure, counters: &WalkCounters) -> Spread {
     let value = figure.value(counters) as f64;
     let of = figure.of;
     let samples = counters.samples[of] as f64;
@@ -308,7 +308,10 @@ fn spread(meaning: &Meaning, figure: &SlotFigure, counters: &WalkCounters) -> Sp
         let weight = if counters.samples[of] > 0 {
             counters.events[of] as f64 / samples
         } else {
-            meaning.slots.get(of).map_or(1.0, |slot| slot.period as f64)
+            meaning
+                .channels
+                .get(of)
+                .map_or(1.0, |channel| channel.period as f64)
         };
         let (low, high) = poisson(samples);
         return Spread {
@@ -317,9 +320,9 @@ fn spread(meaning: &Meaning, figure: &SlotFigure, counters: &WalkCounters) -> Sp
             high: Some(high * weight),
         };
     };
-    let variance = |slot: usize| {
-        let samples = counters.samples[slot].max(1) as f64;
-        (counters.events[slot] as f64).powi(2) / samples
+    let variance = |channel: usize| {
+        let samples = counters.samples[channel].max(1) as f64;
+        (counters.events[channel] as f64).powi(2) / samples
     };
     let error = DEVIATIONS * (variance(of) + variance(less)).sqrt();
     Spread {

@@ -9,7 +9,7 @@ const LEFT_MAX: usize = 16_384;
 
 /// What became of the blocks of one RDD on one executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uses {
+pub struct BlockHistory {
     /// Blocks that were stored.
     pub stored: u64,
     /// Of them, blocks of partitions that had been in memory before and had left it.
@@ -26,7 +26,7 @@ pub struct Uses {
     pub last_stored_ns: u64,
 }
 
-impl Uses {
+impl BlockHistory {
     /// A block was told of. `known` says that it is in memory already, `left` that it had left.
     pub(super) fn stored(&mut self, fact: &BlockFact, known: bool, left: bool, now_ns: u64) {
         // Further ranges of a block are no further block.
@@ -57,9 +57,9 @@ impl Uses {
 /// Partitions of cached RDDs that left memory. Beyond its bound it forgets to remember, so that what is counted from
 /// it is a lower bound.
 #[derive(Debug, Default)]
-pub(super) struct Left(HashSet<(u32, u32)>);
+pub(super) struct LeftPartitions(HashSet<(u32, u32)>);
 
-impl Left {
+impl LeftPartitions {
     /// A partition left memory.
     pub(super) fn add(&mut self, rdd: Option<u32>, partition: Option<u32>) {
         if let Some(key) = rdd.zip(partition)
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_partition_that_comes_back_is_told_from_a_new_one() {
-        let (mut uses, mut left) = (Uses::default(), Left::default());
+        let (mut uses, mut left) = (BlockHistory::default(), LeftPartitions::default());
         for (partition, known) in [(0, false), (0, true), (1, false)] {
             let had_left = left.take(&block(partition), known);
             uses.stored(&block(partition), known, had_left, 5);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_was_there_before_is_not_stored() {
-        let mut uses = Uses::default();
+        let mut uses = BlockHistory::default();
         let found = BlockFact {
             told_again: true,
             ..block(3)
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut left = Left::default();
+        let mut left = LeftPartitions::default();
         for partition in 0..LEFT_MAX as u32 + 10 {
             left.add(Some(1), Some(partition));
         }

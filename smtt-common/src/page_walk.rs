@@ -1,36 +1,36 @@
 //! What the processor's counters tell about page walks, sampled: how many events of each kind fell into a context.
 //!
-//! Every event that the daemon opens has a slot. Whenever an event's counter overflows, the kernel side adds what the
-//! event has counted since its last sample to the slot of the context that was interrupted. That is the event's period,
+//! Every event that the daemon opens has a channel. Whenever an event's counter overflows, the kernel side adds what the
+//! event has counted since its last sample to the channel of the context that was interrupted. That is the event's period,
 //! and more where the interrupt came late or was held back: no event is lost between two samples, and none is made
-//! up. What a slot counts is the daemon's knowledge (`smtt_daemon::probes::PageWalkReadings`); the kernel side only
+//! up. What a channel counts is the daemon's knowledge (`smtt_daemon::probes::PageWalkReadings`); the kernel side only
 //! adds.
 
 use crate::context::Activity;
 use crate::counter::{ContextKey, Unattributed};
 
-/// Slots for events. Three are used on most cores (cycles, reads, writes); events that take turns have their own.
-pub const WALK_SLOTS: usize = 8;
+/// Channels for events. Three are used on most cores (cycles, reads, writes); events that take turns have their own.
+pub const WALK_CHANNELS: usize = 8;
 
-/// Events that are open on one CPU at most: a role that is a sum has several for its slot.
+/// Events that are open on one CPU at most: a role that is a sum has several for its channel.
 pub const WALK_EVENTS: usize = 16;
 
-/// Events of one context, by slot.
+/// Events of one context, by channel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCounters {
     /// Events: what was counted from one sample to the next, added up.
-    pub events: [u64; WALK_SLOTS],
+    pub events: [u64; WALK_CHANNELS],
     /// Samples that they are known from.
-    pub samples: [u64; WALK_SLOTS],
+    pub samples: [u64; WALK_CHANNELS],
 }
 
 impl WalkCounters {
     /// Adds `more`; saturates, because a counter that lies must not stop the daemon.
     pub fn add(&mut self, more: &Self) {
-        for slot in 0..WALK_SLOTS {
-            self.events[slot] = self.events[slot].saturating_add(more.events[slot]);
-            self.samples[slot] = self.samples[slot].saturating_add(more.samples[slot]);
+        for channel in 0..WALK_CHANNELS {
+            self.events[channel] = self.events[channel].saturating_add(more.events[channel]);
+            self.samples[channel] = self.samples[channel].saturating_add(more.samples[channel]);
         }
     }
 
@@ -43,7 +43,7 @@ impl WalkCounters {
 
 impl ContextKey {
     /// The row of an executor's samples that have no context. They are rare next to page faults, so they share the
-    /// contexts' table: no context of a slot is idle.
+    /// contexts' table: no context of a channel is idle.
     #[must_use]
     pub const fn without_context(executor: u64, class: Unattributed) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl ContextKey {
     }
 }
 
-/// What the kernel side's program is told with every sample of an event: its slot in the low byte, and the bits below.
-pub const COOKIE_SLOT_MASK: u64 = 0xff;
+/// What the kernel side's program is told with every sample of an event: its channel in the low byte, and the bits below.
+pub const COOKIE_CHANNEL_MASK: u64 = 0xff;
 /// The event's samples carry the address of the data: they also go to the ring.
 pub const COOKIE_ADDRESS: u64 = 1 << 8;
 /// The accesses of such an event are writes.
@@ -80,7 +80,7 @@ pub const COOKIE_EVENT_SHIFT: u32 = 16;
 
 const _: () = {
     assert!(size_of::<WalkCounters>() == 128);
-    assert!(WALK_SLOTS.is_power_of_two() && WALK_EVENTS.is_power_of_two());
+    assert!(WALK_CHANNELS.is_power_of_two() && WALK_EVENTS.is_power_of_two());
 };
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 use smtt_model::attribute::RddKey;
 use smtt_model::cpu::FigureName;
 use smtt_model::state::Meaning;
@@ -51,14 +51,14 @@ pub(super) fn series(
 
 /// The sampled events themselves.
 fn events(families: &mut Families, meaning: &Meaning) {
-    for slot in &meaning.slots {
-        let (role, turn) = (slot.role.to_string(), slot.pass.to_string());
-        let labels = [role.as_str(), slot.event.as_str(), turn.as_str()];
-        families.count(table::WALK_COUNTED, &labels, slot.counted);
-        families.count(table::WALK_SAMPLED, &labels, slot.sampled);
+    for channel in &meaning.channels {
+        let (role, turn) = (channel.role.to_string(), channel.pass.to_string());
+        let labels = [role.as_str(), channel.event.as_str(), turn.as_str()];
+        families.count(table::WALK_COUNTED, &labels, channel.counted);
+        families.count(table::WALK_SAMPLED, &labels, channel.sampled);
         let seconds = |ns: u64| Value::Real(ns as f64 / 1e9);
-        families.add(table::WALK_ENABLED, &labels, seconds(slot.enabled_ns));
-        families.add(table::WALK_RUNNING, &labels, seconds(slot.running_ns));
+        families.add(table::WALK_ENABLED, &labels, seconds(channel.enabled_ns));
+        families.add(table::WALK_RUNNING, &labels, seconds(channel.running_ns));
     }
     let Some(calibration) = &meaning.calibration else {
         return;
@@ -104,7 +104,7 @@ fn of_rdd(families: &mut Families, meaning: &Meaning, executor: &Executor, rdd: 
         samples += rdd.walks.samples[figure.of];
         let (counter, gauge) = metrics(figure.name);
         families.count(counter, &labels, figure.value(&rdd.walks));
-        let Some(cycles) = figure.cycles.filter(|slot| meaning.sound(*slot)) else {
+        let Some(cycles) = figure.cycles.filter(|channel| meaning.sound(*channel)) else {
             continue;
         };
         let windows: [(&str, &WalkCounters, &WalkCounters); 2] = [

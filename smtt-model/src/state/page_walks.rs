@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hdrhistogram::Histogram;
-use smtt_common::walk::WalkCounters;
+use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::{FigureName, Ratio};
-use crate::readings::{Calibration, PageWalkReadings, Slot, SlotFigure};
+use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
 
 /// The last minute is kept in pieces of this many nanoseconds.
 const PIECE_NS: u64 = 5_000_000_000;
@@ -22,10 +22,10 @@ const PARTS: f64 = 1e6;
 /// What the machine measures of page walks, as it was at the last reading.
 #[derive(Clone, Debug, Default)]
 pub struct Meaning {
-    /// What each slot counts, with its totals.
-    pub slots: Vec<Slot>,
-    /// Figures all of whose slots are sound.
-    pub figures: Vec<SlotFigure>,
+    /// What each channel counts, with its totals.
+    pub channels: Vec<Channel>,
+    /// Figures all of whose channels are sound.
+    pub figures: Vec<ChannelFigure>,
     /// Name of the core.
     pub uarch: String,
     /// What the reader has to know, in lines.
@@ -38,7 +38,7 @@ impl Meaning {
     /// Takes over what the readings say.
     pub(super) fn update(&mut self, readings: &PageWalkReadings) {
         self.figures = readings.sound_figures().copied().collect();
-        self.slots.clone_from(&readings.slots);
+        self.channels.clone_from(&readings.channels);
         self.uarch.clone_from(&readings.uarch);
         self.notes.clone_from(&readings.notes);
     }
@@ -59,7 +59,7 @@ impl Meaning {
 
     /// The ratio of a figure to cycles; absent where it means nothing, has no denominator, or cannot be estimated.
     #[must_use]
-    pub fn ratio(&self, figure: &SlotFigure, value: f64, cycles: u64) -> Option<f64> {
+    pub fn ratio(&self, figure: &ChannelFigure, value: f64, cycles: u64) -> Option<f64> {
         let weight = match figure.ratio? {
             Ratio::Fraction | Ratio::Occupancy => 1.0,
             Ratio::Estimated => self.cycles_per_walk(figure.name)?,
@@ -67,26 +67,26 @@ impl Meaning {
         (cycles > 0).then(|| value * weight / cycles as f64)
     }
 
-    /// Whether a slot's numbers are published.
+    /// Whether a channel's numbers are published.
     #[must_use]
-    pub fn sound(&self, slot: usize) -> bool {
-        self.slots
-            .get(slot)
-            .is_some_and(|slot| slot.fault.is_empty())
+    pub fn sound(&self, channel: usize) -> bool {
+        self.channels
+            .get(channel)
+            .is_some_and(|channel| channel.fault.is_empty())
     }
 
-    /// The slot of the cycles that are shown, and of which shares are made.
+    /// The channel of the cycles that are shown, and of which shares are made.
     #[must_use]
     pub fn cycles(&self) -> Option<usize> {
         self.figures
             .iter()
             .find_map(|figure| figure.cycles)
             .or_else(|| {
-                self.slots
+                self.channels
                     .iter()
-                    .position(|slot| slot.role == crate::cpu::Role::Cycles)
+                    .position(|channel| channel.role == crate::cpu::Role::Cycles)
             })
-            .filter(|slot| self.sound(*slot))
+            .filter(|channel| self.sound(*channel))
     }
 }
 

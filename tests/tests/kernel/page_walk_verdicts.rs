@@ -9,7 +9,7 @@ use smtt_model::verdict::VerdictState;
 use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
-use crate::walks::{clock_and_faults, with_events};
+use crate::page_walks::{clock_and_faults, with_events};
 
 /// How long it may take until an event has had time enough to count something.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ fn page_walks_that_are_switched_off_are_not_measured() -> Result<()> {
     ensure!(lab.read()?.page_walks.is_none(), "they are measured");
     let verdict = lab.walk_verdict().context("no verdict on page walks")?;
     ensure!(
-        verdict.verdict == VerdictState::NotApplicable && verdict.reason.contains("[pmu]"),
+        verdict.verdict == VerdictState::NotApplicable && verdict.reason.contains("[page_walks]"),
         "{verdict:?}"
     );
     Ok(())
@@ -171,7 +171,7 @@ fn an_event_that_counts_nothing_gives_a_verdict_and_no_figure() -> Result<()> {
     loop {
         lab.read()?;
         let figures = sound(&lab)?;
-        let (_, slot) = lab.slot(Role::StoreWalksCompleted)?;
+        let (_, slot) = lab.channel(Role::StoreWalksCompleted)?;
         ensure!(
             slot.counted == 0 && !figures.contains(&FigureName::DtlbWriteMisses),
             "{slot:?}, {figures:?}"

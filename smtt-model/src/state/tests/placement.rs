@@ -3,7 +3,7 @@
 use super::*;
 use crate::decode::BlockRemoved;
 use crate::rows::{PagesBy, PagesRow};
-use crate::state::{Resolved, Seen, SizesBy, Targets, Touched};
+use crate::state::{Accessed, Resolved, Seen, SizesBy, Targets};
 
 const MIB: u64 = 1 << 20;
 
@@ -11,8 +11,8 @@ const MIB: u64 = 1 << 20;
 fn all_present(bytes: u64, node: u32) -> Seen {
     let mut seen = Seen {
         pages: bytes / 4096,
-        looked_pages: bytes / 4096,
-        looked_bytes: bytes,
+        examined_pages: bytes / 4096,
+        examined_bytes: bytes,
         present_bytes: bytes,
         ..Seen::default()
     };
@@ -83,7 +83,7 @@ fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
 
     let targets = state.block_targets(key(1));
     assert_eq!(targets.owners.len(), 2);
-    let touched = |share: f64, hot_bytes| Touched {
+    let touched = |share: f64, hot_bytes| Accessed {
         checked_bytes: MIB,
         hot_bytes,
         accessed: share * MIB as f64,
@@ -198,8 +198,8 @@ fn a_sample_stands_for_all_bytes_and_the_states_add_up() {
     let targets = state.targets(key(1));
     let mut seen = Seen {
         pages: 256,
-        looked_pages: 7,
-        looked_bytes: 7 * 4096,
+        examined_pages: 7,
+        examined_bytes: 7 * 4096,
         present_bytes: 4 * 4096,
         swapped_bytes: 4096,
         untouched_bytes: 2 * 4096,

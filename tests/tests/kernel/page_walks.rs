@@ -13,7 +13,7 @@ use smtt_config::FaultHook;
 use smtt_config::ProbeSettings;
 use smtt_daemon::discover::Discoverer;
 use smtt_model::cpu::{Overrides, Role};
-use smtt_model::readings::Slot;
+use smtt_model::readings::Channel;
 use smtt_tests::page_walk::{FEW_PAGES, FEW_RDD, READ_RDD, WRITTEN_RDD};
 use smtt_tests::witness;
 
@@ -50,7 +50,7 @@ pub fn clock_and_faults() -> ProbeSettings {
 
 /// Page faults that were sampled in rows of an executor that fit.
 fn faults(lab: &KernelLab, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> Result<u64> {
-    let (slot, _) = lab.slot(Role::LoadWalksCompleted)?;
+    let (slot, _) = lab.channel(Role::LoadWalksCompleted)?;
     let sum = lab.sampled(executor, fits);
     ensure!(
         sum.events[slot] == sum.samples[slot],
@@ -202,7 +202,7 @@ fn what_is_sampled_is_what_is_counted_and_strangers_are_a_part_of_it_only() -> R
         let [(before, own_before), (after, own_after)] = pair else {
             continue;
         };
-        for (before, after) in before.slots.iter().zip(&after.slots) {
+        for (before, after) in before.channels.iter().zip(&after.channels) {
             // Counters are read first, samples a moment later. So these have what the counters had, but for what each
             // processor has counted since its last sample; and the next counters have what these had.
             let lag = match before.role {
@@ -218,14 +218,14 @@ fn what_is_sampled_is_what_is_counted_and_strangers_are_a_part_of_it_only() -> R
         println!(
             "of the executor {}: {:?}",
             own_after - own_before,
-            after.slots
+            after.channels
         );
     }
     let grown = |at: usize| -> Result<(u64, u64)> {
         let slot = |at: usize| {
             readings[at]
                 .0
-                .slots
+                .channels
                 .iter()
                 .find(|slot| slot.role == Role::LoadWalksCompleted)
                 .context("page faults are sampled")
@@ -268,7 +268,7 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
     let executor = lab.executor(workload.pid())?;
     let done = workload.run()?;
     lab.read()?;
-    let (slot, clock) = lab.slot(Role::Cycles)?;
+    let (slot, clock) = lab.channel(Role::Cycles)?;
     println!("{done}; {clock:?}");
     let number = |name: &str| {
         done[name]
@@ -454,7 +454,7 @@ fn two_daemons_at_once_are_both_right() -> Result<()> {
     for (lab, executor) in [(&mut one, keys.0), (&mut two, keys.1)] {
         lab.read()?;
         every_context_is_exact(lab, executor, &plain)?;
-        let (_, clock) = lab.slot(Role::Cycles)?;
+        let (_, clock) = lab.channel(Role::Cycles)?;
         ensure!(
             clock.fault.is_empty() && clock.enabled_ns == clock.running_ns,
             "{clock:?}"
@@ -481,7 +481,7 @@ fn a_limit_on_samples_is_kept_while_the_periods_follow() -> Result<()> {
     while start.elapsed() < Duration::from_secs(4) {
         std::thread::sleep(Duration::from_millis(500));
         lab.read()?;
-        let (_, faults) = lab.slot(Role::LoadWalksCompleted)?;
+        let (_, faults) = lab.channel(Role::LoadWalksCompleted)?;
         steps.push((faults.samples, faults.period, faults.counted));
     }
     println!("samples, period and page faults by half seconds: {steps:?}");
@@ -521,10 +521,13 @@ fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
         &["threads=2", "facts=150000", "pages=256", "describe=yes"],
     )?;
     workload.go()?;
-    let slots = |lab: &mut KernelLab| -> Result<Vec<Slot>> {
+    let slots = |lab: &mut KernelLab| -> Result<Vec<Channel>> {
         lab.read()?;
         let readings = lab.page_walks.as_ref();
-        Ok(readings.context("page walks are measured")?.slots.clone())
+        Ok(readings
+            .context("page walks are measured")?
+            .channels
+            .clone())
     };
     let start = Instant::now();
     let mut steps = vec![slots(&mut lab)?];

@@ -1,6 +1,6 @@
 //! The page: its head, its sections in order, and how its figures came about.
 
-use smtt_model::advise::{Check, Finding, Went};
+use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::state::history;
 use smtt_model::time::date;
 use smtt_model::units;
@@ -201,15 +201,15 @@ fn findings(body: &mut Markup, facts: &Facts) {
             body.line("p", &[], "Nothing was found.");
         }
         for (went, heading) in [
-            (Went::NotChecked, "Could not be checked"),
-            (Went::Nothing, "Checked, and nothing found"),
+            (RuleOutcome::NotChecked, "Could not be checked"),
+            (RuleOutcome::Nothing, "Checked, and nothing found"),
         ] {
             let of = facts
                 .advice
                 .checks
                 .iter()
                 .filter(|check| check.went == went);
-            let checks: Vec<&Check> = of.collect();
+            let checks: Vec<&RuleResult> = of.collect();
             if checks.is_empty() {
                 continue;
             }

@@ -20,9 +20,9 @@ use smtt_common::{
         Kind,
         fault::{ACCESS_WRITE, FaultSample},
     },
-    walk::{
-        COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_SLOT_MASK, COOKIE_WRITE, WALK_EVENTS,
-        WALK_SLOTS, WalkCounters,
+    page_walk::{
+        COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_CHANNEL_MASK, COOKIE_WRITE, WALK_EVENTS,
+        WALK_CHANNELS, WalkCounters,
     },
 };
 
@@ -47,7 +47,7 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
             (*ctx.ctx).addr,
         )
     };
-    let slot = (cookie & COOKIE_SLOT_MASK) as usize;
+    let channel = (cookie & COOKIE_CHANNEL_MASK) as usize;
     // An event that is sampled every time it happens is one event; what was not sampled of it was somebody else's.
     let events = if period == 1 {
         1
@@ -55,14 +55,14 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
         since_last_sample(&ctx, cookie).unwrap_or(period)
     };
     if let Some(totals) = WALK_TOTALS.get_ptr_mut(0) {
-        add_sample(totals, slot, events);
+        add_sample(totals, channel, events);
     }
     let Some(running) = running() else {
         return 0;
     };
-    if slot < WALK_SLOTS {
+    if channel < WALK_CHANNELS {
         match row(&running) {
-            Some(row) => add_sample(row, slot, events),
+            Some(row) => add_sample(row, channel, events),
             None => count(Counter::WALK_SAMPLES_REFUSED),
         }
     }
@@ -104,17 +104,17 @@ fn since_last_sample(ctx: &PerfEventContext, cookie: u64) -> Option<u64> {
 }
 
 #[inline(always)]
-fn add_sample(counters: *mut WalkCounters, slot: usize, events: u64) {
-    if slot >= WALK_SLOTS {
+fn add_sample(counters: *mut WalkCounters, channel: usize, events: u64) {
+    if channel >= WALK_CHANNELS {
         return;
     }
-    // SAFETY: the callers pass pointers into map values, and the slot is below the number of slots.
+    // SAFETY: the callers pass pointers into map values, and the channel is below the number of channels.
     unsafe {
         add(
-            (&raw mut (*counters).events).cast::<u64>().add(slot),
+            (&raw mut (*counters).events).cast::<u64>().add(channel),
             events,
         );
-        add((&raw mut (*counters).samples).cast::<u64>().add(slot), 1);
+        add((&raw mut (*counters).samples).cast::<u64>().add(channel), 1);
     }
 }
 

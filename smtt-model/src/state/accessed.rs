@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use super::{Executor, Mark, State, Targets};
+use super::{Executor, RangesId, State, Targets};
 
 /// How long what was found is shown, in nanoseconds: where there is too much for one window, blocks take turns.
 const KEPT_NS: u64 = 300_000_000_000;
 
 /// What one window found of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Touched {
+pub struct Accessed {
     /// Bytes of it that were checked.
     pub checked_bytes: u64,
     /// Of them, bytes in regions of which at least one check of the window found an access.
@@ -21,7 +21,7 @@ pub struct Touched {
     pub accessed: f64,
 }
 
-impl Touched {
+impl Accessed {
     /// Share of checks that found an access, 0 to 1; `None` where nothing was checked.
     #[must_use]
     pub fn hotness(&self) -> Option<f64> {
@@ -38,7 +38,7 @@ impl Touched {
 
 /// What was found of an executor's blocks, by serial of the block.
 #[derive(Debug, Default)]
-pub struct LastTouched {
+pub struct LastAccessed {
     found: HashMap<u64, Found>,
 }
 
@@ -46,10 +46,10 @@ pub struct LastTouched {
 struct Found {
     addresses: u64,
     time_ns: u64,
-    touched: Touched,
+    touched: Accessed,
 }
 
-impl LastTouched {
+impl LastAccessed {
     /// Whether nothing was found yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -58,7 +58,7 @@ impl LastTouched {
 
     /// What was found of a block in the last window that looked at it, if that was where it is now and not long ago.
     #[must_use]
-    pub fn of(&self, mark: Mark, now_ns: u64) -> Option<&Touched> {
+    pub fn of(&self, mark: RangesId, now_ns: u64) -> Option<&Accessed> {
         self.found
             .get(&mark.serial)
             .filter(|found| {
@@ -71,7 +71,7 @@ impl LastTouched {
 impl Executor {
     /// What was found of a block, if that was where it is now.
     #[must_use]
-    pub fn touched(&self, mark: Option<Mark>, on_heap: bool, now_ns: u64) -> Option<&Touched> {
+    pub fn touched(&self, mark: Option<RangesId>, on_heap: bool, now_ns: u64) -> Option<&Accessed> {
         self.memory.touched.of(self.known(mark, on_heap)?, now_ns)
     }
 }
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Takes in what a window that ended at `time_ns` found of an executor's blocks.
-    pub fn touched(&mut self, executor: u64, time_ns: u64, blocks: Vec<(Mark, Touched)>) {
+    pub fn touched(&mut self, executor: u64, time_ns: u64, blocks: Vec<(RangesId, Accessed)>) {
         let Some(executor) = self
             .executors
             .get_mut(&executor)
@@ -115,13 +115,13 @@ mod tests {
 
     #[test]
     fn what_was_found_stands_for_where_and_when_it_was() {
-        let mark = |serial, addresses| Mark { serial, addresses };
-        let touched = Touched {
+        let mark = |serial, addresses| RangesId { serial, addresses };
+        let touched = Accessed {
             checked_bytes: 4096,
             hot_bytes: 4096,
             accessed: 1024.0,
         };
-        let last = LastTouched {
+        let last = LastAccessed {
             found: HashMap::from([(
                 1,
                 Found {
@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(last.of(mark(2, 7), 11), None, "it is another block");
         assert_eq!(last.of(mark(1, 7), 10 + KEPT_NS), None, "it is long ago");
         assert_eq!(touched.hotness(), Some(0.25));
-        assert_eq!(Touched::default().hotness(), None);
+        assert_eq!(Accessed::default().hotness(), None);
     }
 }
