@@ -1,10 +1,11 @@
 //! Arguments of `smtt-ctl`.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use smtt_model::protocol::ListQuery;
 use smtt_store::record::Kind;
-use std::path::PathBuf;
-use std::time::Duration;
 
 /// Shows which Spark RDD, task and stage makes the memory hardware of this worker work.
 #[derive(Clone, Debug, Parser)]

@@ -380,7 +380,7 @@ fn status_as_json() {
     fields(&status["probes"], &["name", "hook", "verdict", "reason"]);
     fields(
         &status["ledger"],
-        &["hop", "attempted", "delivered", "lost"],
+        &["name", "attempted", "delivered", "lost"],
     );
     for figure in ["cpu_seconds", "rss_bytes", "bpf_memory_bytes"] {
         assert!(status["daemon"].get(figure).is_some(), "{figure}");

@@ -21,17 +21,17 @@ use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
 use smtt_common::counter::ExecutorCounters;
 use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread};
+use smtt_config::ProbeSettings;
+use smtt_machine::btf;
+use smtt_machine::page_walks::{NotMeasured, Wanted};
+use smtt_model::readings::{PageWalkReadings, Readings};
+use smtt_model::verdict::{Verdict, VerdictState};
 
 use self::library::Libraries;
 use self::page_walks::Sampler;
 use self::reading::Reader;
 use self::table::SoftwareEvent;
 use self::wire::Wire;
-use smtt_config::ProbeSettings;
-use smtt_machine::btf;
-use smtt_machine::page_walks::{NotMeasured, Wanted};
-use smtt_model::readings::{PageWalkReadings, Readings};
-use smtt_model::verdict::{Verdict, VerdictState};
 
 /// Rows of one executor in the kernel side's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 use smtt_common::context::Activity;
-
 use smtt_model::time::utc;
 
 /// Bytes of a base page; pages of records are counted in it.

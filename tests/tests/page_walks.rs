@@ -16,13 +16,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::context::{Access, Activity, ContextWord, Region};
 use smtt_common::counter::ContextKey;
 use smtt_common::page_walk::WalkCounters;
-use smtt_config::FaultHook;
-use smtt_config::ProbeSettings;
+use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::probes::Probes;
 use smtt_machine::calibrate::calibrate;
 use smtt_model::cpu::{self, Encoding, Overrides, Role};
-use smtt_model::readings::Channel;
-use smtt_model::readings::PageWalkReadings;
+use smtt_model::readings::{Channel, PageWalkReadings};
 use smtt_model::verdict::VerdictState;
 use smtt_tests::memory::{pin, thread_id};
 use smtt_tests::page_walk::{
@@ -246,8 +244,8 @@ fn position(walks: &PageWalkReadings, role: Role) -> Result<(usize, &Channel)> {
         .channels
         .iter()
         .enumerate()
-        .find(|(_, slot)| slot.role == role)
-        .with_context(|| format!("{role} has no slot: {:?}", walks.channels))
+        .find(|(_, channel)| channel.role == role)
+        .with_context(|| format!("{role} has no channel: {:?}", walks.channels))
 }
 
 fn verdict(probes: &Probes) -> (VerdictState, String) {

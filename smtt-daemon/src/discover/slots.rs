@@ -10,7 +10,6 @@ use nix::fcntl::OFlag;
 use smtt_common::context::{
     HEADER_SIZE, Header, HeapAddresses, MAGIC, SLOT_IN_USE, SLOT_SIZE, Slot, VERSION,
 };
-
 use smtt_machine::proc::{Handle, innermost_id};
 
 /// Slots that are looked at in one file at most.

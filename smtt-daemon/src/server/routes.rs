@@ -1,10 +1,7 @@
 //! Routes and their handlers.
 
-use super::advice::advice;
-use super::lines::Lines;
-use super::report::report;
-use super::rows::Rows;
-use crate::shared::Shared;
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::{Query, State as Held};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,14 +11,15 @@ use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
-use smtt_model::protocol::FollowQuery;
-use smtt_model::protocol::Histories;
-use smtt_model::protocol::ListQuery;
-use smtt_model::rows::Filter;
-use smtt_model::rows::Listing;
-use smtt_model::rows::PagesBy;
+use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
+use smtt_model::rows::{Filter, Listing, PagesBy};
 use smtt_model::sort::{Sort, SortError, sort};
-use std::sync::Arc;
+
+use super::advice::advice;
+use super::lines::Lines;
+use super::report::report;
+use super::rows::Rows;
+use crate::shared::Shared;
 
 /// Everything: the interface of `smtt-ctl`, and what the metrics port has.
 pub fn control_router(shared: Arc<Shared>) -> Router {

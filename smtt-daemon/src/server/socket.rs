@@ -1,12 +1,12 @@
 //! The Unix socket: created with the right mode and group, never taken from a daemon that lives.
 
-use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Group, chown};
-use std::fs;
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Group, chown};
 use tokio::net::UnixListener;
 
 /// Mode of the socket: its owner and its group may ask.

@@ -1,9 +1,8 @@
 //! What a tracepoint says, each time it is passed: its records, out of a buffer that is shared with the kernel.
 
-use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{io, ptr};
 
 use super::{Attributes, Event};
 

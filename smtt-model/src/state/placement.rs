@@ -5,9 +5,10 @@
 //! present, swapped, never touched and not mapped adds up to its size. Figures stand for the addresses that were
 //! looked at; when the owner has others by now, they are not shown any more.
 
-use super::{Block, Executor, State};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use super::{Block, Executor, State};
 
 /// A block or page of execution memory at certain addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

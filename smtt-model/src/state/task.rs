@@ -1,13 +1,15 @@
 //! Tasks and stages of one executor.
 
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+use smtt_common::counter::FaultCounters;
+use smtt_common::page_walk::WalkCounters;
+
 use super::faults;
 use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
-use serde::{Deserialize, Serialize};
-use smtt_common::counter::FaultCounters;
-use smtt_common::page_walk::WalkCounters;
-use std::collections::{BTreeMap, HashMap};
 
 /// Most RDDs that are remembered per task; more fall together.
 const RDDS_PER_TASK: usize = 32;

@@ -11,16 +11,17 @@ mod replay;
 mod samples;
 
 use super::*;
+use smtt_common::context::{Access, Activity, Region};
+use smtt_common::counter::ContextKey;
+use smtt_common::event::marker::storage_level;
+use smtt_common::settings::executor_key;
+
 use crate::decode::encode::encode;
 use crate::decode::{
     BlockFact, ExecutorDescribed, Outcome as TaskOutcome, PageAllocated, PageFreed, RddDescribed,
     TaskEnded, TaskStarted, decode,
 };
 use crate::rows::{Filter, RddRow, TaskRow};
-use smtt_common::context::{Access, Activity, Region};
-use smtt_common::counter::ContextKey;
-use smtt_common::event::marker::storage_level;
-use smtt_common::settings::executor_key;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;

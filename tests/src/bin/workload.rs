@@ -24,9 +24,8 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, Write as _};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
-
 use marker::Marker;
+use serde_json::Value;
 use smtt_tests::memory;
 
 /// `key=value` arguments.

@@ -7,12 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_daemon::hotness::Hotness;
-use smtt_daemon::hotness::PROBE;
-use smtt_machine::damon::Damon;
-use smtt_machine::damon::Owner;
-use smtt_machine::damon::Pace;
-use smtt_machine::damon::owner;
+use smtt_daemon::hotness::{Hotness, PROBE};
+use smtt_machine::damon::{Damon, Owner, Pace, owner};
 use smtt_model::rows::PagesRow;
 use smtt_tests::skip::skip;
 

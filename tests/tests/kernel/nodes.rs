@@ -10,8 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_daemon::server::advice;
 use smtt_machine::doctor;
 use smtt_machine::pages::Method;
-use smtt_model::rows::Filter;
-use smtt_model::rows::PagesBy;
+use smtt_model::rows::{Filter, PagesBy};
 use smtt_tests::skip::skip;
 
 use crate::page_limits::in_the_middle;

@@ -8,18 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use smtt_config::FaultHook;
-use smtt_config::PlacementSettings;
+use smtt_config::{FaultHook, PlacementSettings};
 use smtt_daemon::placement::Resolver;
-use smtt_daemon::shared::DaemonInfo;
-use smtt_daemon::shared::Shared;
+use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::doctor;
-use smtt_machine::pages::Machine;
-use smtt_machine::pages::Method;
+use smtt_machine::pages::{Machine, Method};
 use smtt_model::decode::decode;
-use smtt_model::rows::Filter;
-use smtt_model::rows::PagesBy;
-use smtt_model::rows::PagesRow;
+use smtt_model::rows::{Filter, PagesBy, PagesRow};
 use smtt_model::state::Limits;
 use smtt_tests::skip::skip;
 

@@ -7,8 +7,7 @@ use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;
 use smtt_machine::clock::now_boot_ns;
 use smtt_model::decode::decode;
-use smtt_model::state::Limits;
-use smtt_model::state::State;
+use smtt_model::state::{Limits, State};
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
