@@ -43,4 +43,6 @@ pub mod stages;
 pub mod step;
 pub mod tidy;
 pub mod vm;
+#[cfg(test)]
+mod walls;
 pub mod witness;

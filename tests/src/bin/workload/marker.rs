@@ -61,7 +61,7 @@ impl Marker {
         };
         let mut entries = Vec::new();
         for fact in MARKER_FACTS {
-            // SAFETY: entry points have this form; see docs/ARCHITECTURE.md.
+            // SAFETY: entry points have this form; see docs/design/facts.md.
             entries.push((fact.kind, unsafe {
                 std::mem::transmute::<*mut c_void, Entry>(symbol(fact.entry)?)
             }));
