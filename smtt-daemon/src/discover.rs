@@ -25,12 +25,21 @@ pub struct Found {
     pub slots: SlotFile,
     /// Its copy of the marker's library, as a path that the daemon can open.
     pub library: Option<PathBuf>,
-    /// Threads that have a slot now, with thread ids of the daemon's pid namespace.
-    pub threads: Vec<ThreadSlot>,
     /// Its descendants, in the daemon's pid namespace.
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,
+    /// The process itself.
+    handle: Handle,
+}
+
+impl Found {
+    /// Threads that have a slot now, with thread ids of the daemon's pid namespace. Read them when the probes are in
+    /// place and the kernel side knows the executor: a thread that registers later is seen by the probes.
+    #[must_use]
+    pub fn threads(&self) -> Vec<ThreadSlot> {
+        self.slots.threads(&self.handle, self.same_namespace)
+    }
 }
 
 /// What is known of a process that was looked at.
@@ -106,13 +115,12 @@ fn look(pid: u32) -> Option<Found> {
     }
     let slots = slots?;
     let same_namespace = in_our_namespace(pid);
-    let threads = slots.threads(&handle, same_namespace);
     Some(Found {
         pid,
-        threads,
         children: children_of(pid),
         same_namespace,
         slots,
         library,
+        handle,
     })
 }

@@ -18,6 +18,7 @@ use smtt_machine::calibrate::calibrate;
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::doctor;
 use smtt_machine::page_walks::PageWalkSettings;
+use smtt_machine::proc::in_first_namespace;
 use smtt_model::cpu::{self, describe};
 use smtt_model::decode::{Fact, decode};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
@@ -51,6 +52,11 @@ const TRACE_FINISH: Duration = Duration::from_secs(10);
 /// # Errors
 /// When a listener cannot be opened or the kernel side cannot be loaded: nothing of use would be left.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        in_first_namespace(),
+        "this pid namespace is not the machine's first, so process ids here are not those of the kernel: {}",
+        doctor::PID_NAMESPACE_REMEDY
+    );
     // The socket first: it tells whether another daemon lives, before anything is put into the kernel.
     let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
     let web = TcpListener::bind(config.web.listen_address)

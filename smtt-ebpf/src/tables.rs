@@ -61,11 +61,21 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
         reserved: 0,
         context: NO_HEAD,
     };
-    if BUDGETS.insert(key, &NO_BUDGET, u64::from(BPF_ANY)).is_err()
-        || PROCESSES.insert(pid, &row, u64::from(BPF_ANY)).is_err()
-    {
+    // The daemon and the process's own first fact may do this at the same time: only one of them makes the row.
+    let flags = if parent == 0 { BPF_NOEXIST } else { BPF_ANY };
+    let mut made = BUDGETS.insert(key, &NO_BUDGET, u64::from(BPF_ANY));
+    if made.is_ok() {
+        made = PROCESSES.insert(pid, &row, u64::from(flags));
+    }
+    if let Err(error) = made {
         let _ = BUDGETS.remove(key);
         let _ = EXECUTORS.remove(key);
+        if error == EEXIST
+            && let Some(known) = process(pid)
+            && known.role == ROLE_EXECUTOR
+        {
+            return Some(known.executor);
+        }
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }

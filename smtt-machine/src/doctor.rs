@@ -15,6 +15,7 @@ use crate::pages::{Machine, Method};
 pub fn examine() -> Vec<MachineCheck> {
     vec![
         capabilities(),
+        pid_namespace(),
         type_information(),
         kernel_version(),
         tracepoints(),
@@ -69,6 +70,22 @@ fn capabilities() -> MachineCheck {
         ))
     };
     check("capabilities", true, seen)
+}
+
+/// What to do in a pid namespace that is not the first.
+pub const PID_NAMESPACE_REMEDY: &str =
+    "run it in the host's pid namespace (Kubernetes: hostPID: true; a container: --pid=host)";
+
+fn pid_namespace() -> MachineCheck {
+    let seen = if crate::proc::in_first_namespace() {
+        Ok("the machine's first".into())
+    } else {
+        Err((
+            "not the machine's first: process ids here are not those of the kernel".into(),
+            PID_NAMESPACE_REMEDY,
+        ))
+    };
+    check("pid namespace", true, seen)
 }
 
 fn type_information() -> MachineCheck {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, openat};
@@ -127,6 +128,16 @@ pub fn children_of(root: u32) -> Vec<u32> {
         at += 1;
     }
     family.split_off(1)
+}
+
+/// Inode number of the first pid namespace, a constant of the kernel (`PROC_PID_INIT_INO`).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether we are in the machine's first pid namespace, whose process ids the kernel side reports. True where the
+/// kernel has no such namespaces.
+#[must_use]
+pub fn in_first_namespace() -> bool {
+    fs::metadata("/proc/self/ns/pid").map_or(true, |file| file.ino() == FIRST_PID_NAMESPACE)
 }
 
 /// Whether a process shares our pid namespace.

@@ -91,8 +91,10 @@ impl Executors {
     ) -> anyhow::Result<(u64, u64)> {
         let told_before = told_before(probes, &found);
         let executor = probes.adopt_executor(found.pid)?;
+        // Not before: a thread that registers between this list and the probes would stay without a row.
+        let threads = found.threads();
         // What an executor claims may not fit; then it has fewer contexts, not none.
-        for thread in &found.threads {
+        for thread in &threads {
             if let Err(error) = probes.adopt_thread(executor, thread.tid, thread.address) {
                 tracing::warn!(
                     pid = found.pid,
@@ -130,7 +132,7 @@ impl Executors {
         );
         tracing::info!(
             pid = found.pid,
-            threads = found.threads.len(),
+            threads = threads.len(),
             children = found.children.len(),
             "executor found"
         );

@@ -47,7 +47,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         "the same file by another path is probed {marker} times"
     );
     ensure!(
-        found.threads.len() == 1 && found.same_namespace,
+        found.threads().len() == 1 && found.same_namespace,
         "{found:?}"
     );
     ensure!(
@@ -56,7 +56,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         found.slots.facts_emitted()?
     );
     let executor = lab.probes.adopt_executor(found.pid)?;
-    for thread in &found.threads {
+    for thread in found.threads() {
         lab.probes
             .adopt_thread(executor, thread.tid, thread.address)?;
     }

@@ -18,4 +18,5 @@ mod page_limits;
 mod page_walk_verdicts;
 mod page_walks;
 mod pages;
+mod refusals;
 mod resync;

@@ -342,7 +342,7 @@ fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
     let path = found.library.as_ref().context("its library is not found")?;
     lab.probes.attach_library(path)?;
     let executor = lab.probes.adopt_executor(found.pid)?;
-    for thread in &found.threads {
+    for thread in found.threads() {
         lab.probes
             .adopt_thread(executor, thread.tid, thread.address)?;
     }
