@@ -76,7 +76,7 @@ pub struct Doing {
     pub activity: Activity,
     /// Whether Spark read or wrote the RDD.
     pub access: Access,
-    /// Spark's memory region: storage or execution.
+    /// Spark's memory region: storage, execution or none.
     pub region: Region,
 }
 

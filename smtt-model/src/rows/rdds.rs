@@ -88,7 +88,7 @@ pub struct DoingRow {
     pub activity: String,
     /// Whether Spark read or wrote the RDD.
     pub access: String,
-    /// Spark's memory region: storage or execution.
+    /// Spark's memory region: storage, execution or none.
     pub region: String,
     /// Page faults of the RDD during the activity.
     #[serde(flatten)]
