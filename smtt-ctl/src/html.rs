@@ -1,5 +1,5 @@
-//! `smtt-ctl report --html`: one page per application that needs nothing else: no script, no font, no picture from
-//! elsewhere. Made here from the daemon's answers, so that the daemon stays small.
+//! `smtt-ctl report --html`: one self-contained page per application, without scripts and without external fonts or
+//! images. The client makes it from the daemon's responses, so that the daemon stays small.
 
 mod chart;
 mod document;

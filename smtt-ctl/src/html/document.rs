@@ -1,4 +1,4 @@
-//! The page: its head, its sections in order, and how its figures came about.
+//! The document: head, sections in order, and notes on the origin of the figures.
 
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::state::history;
@@ -30,7 +30,7 @@ pub fn page(facts: &Facts) -> String {
     markup.element("html", &root, |html| {
         html.element("head", &[], |head| {
             head.element("meta", &[("charset", "utf-8")], |_| {});
-            // Nothing is fetched and nothing runs, even if a name should ever slip through.
+            // Forbids loading and scripts, as a second defence behind escaping.
             let policy = [
                 ("http-equiv", "Content-Security-Policy"),
                 ("content", "default-src 'none'; style-src 'unsafe-inline'"),
@@ -91,7 +91,7 @@ fn fact(list: &mut Markup, name: &str, value: &str) {
     });
 }
 
-/// Different values, each once.
+/// Distinct values.
 fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
     let mut list: Vec<&str> = values.flatten().filter(|value| !value.is_empty()).collect();
     list.sort_unstable();
@@ -417,7 +417,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     });
 }
 
-/// Why there are no page walks.
+/// Why page walks are not measured.
 pub fn no_walks(facts: &Facts) -> String {
     let probes = facts.status.probes.iter();
     let reasons: Vec<&str> = probes

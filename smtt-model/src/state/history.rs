@@ -44,7 +44,7 @@ pub struct Point {
     pub page_faults: Option<u64>,
     /// Memory by RDD; RDDs without memory are left out.
     pub rdds: Vec<RddPoint>,
-    /// RDDs that had no room for figures of their own: they are in the row without `rdd_id` and `name`.
+    /// RDDs without figures of their own: they are summed in the point without `rdd_id` and `name`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdds_folded: u64,
     /// Execution memory by stage; stages without any are left out.
