@@ -6,7 +6,7 @@ use smtt_store::record::Kind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shows which Spark RDD, task and stage makes the memory hardware of this worker work.
+/// Shows which Spark RDDs, tasks and stages load the memory hardware of this worker.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "smtt-ctl",

@@ -115,7 +115,7 @@ pub(super) async fn run(
         output.text(&text(&checks))?;
     }
     Ok(match config_error {
-        // Only an explicitly given file is checked instead of the daemon.
+        // Only an explicitly given file decides the exit code.
         Some(_) if config.is_some() => Exit::BadConfig,
         _ if checks.iter().all(|check| check.ok || !check.required) => Exit::Fine,
         _ => Exit::Degraded,

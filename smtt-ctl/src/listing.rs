@@ -57,20 +57,20 @@ pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Outpu
     const NOTES: [(&str, &str); 4] = [
         (
             "stale",
-            "stale: a collection has begun, and its new addresses are not told yet",
+            "stale: a collection has begun and its new addresses are not reported yet",
         ),
         (
             "polled",
-            "polled: the JVM does not say when it collects, so addresses on its heap may be out of date",
+            "polled: the JVM does not report its collections, so addresses on its heap may be stale",
         ),
         (
             "as told",
-            "as told: on the Java heap, at the addresses that were told last",
+            "as told: addresses on the Java heap as last reported; a collection may have moved the objects since",
         ),
         (
             "refused",
-            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent was told \
-             addresses=off, so no address on the heap is told; what is known by context stays, and so do addresses off the heap",
+            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent \
+             has addresses=off, so heap addresses are not reported; figures by context and off-heap addresses are not affected",
         ),
     ];
     let said = |word: &str| {

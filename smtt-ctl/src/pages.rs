@@ -104,14 +104,14 @@ pub(super) async fn run(
             .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
         {
             said.push_str(&note(
-                "LOOKED below 100 %: estimated from so many of the pages, evenly spread",
+                "LOOKED below 100 %: estimated from that share of the pages, evenly spaced",
                 output,
             ));
         }
         if listing.rows.iter().any(is_sampled) {
             said.push_str(&note(
-                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); so \
-                 many of their objects were looked at, and shares of the rest are estimated from them",
+                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); \
+                 the shares are estimated from that number of examined objects",
                 output,
             ));
         }
@@ -126,7 +126,7 @@ pub(super) async fn run(
             .any(|row| resolved(row) || is_sampled(row))
     {
         say(
-            "none of it was looked at: it is new (ask again after [placement] interval), its addresses are not known \
+            "no page of it was examined: it is new (ask again after [placement] interval), its addresses are not known \
              yet, or [placement] pages_per_second is 0",
         );
         return Ok(Exit::Degraded);

@@ -200,7 +200,7 @@ pub struct Advice {
 pub struct View {
     /// Executors of the application on this worker.
     pub executors: Vec<ExecutorRow>,
-    /// Its RDDs, per executor.
+    /// RDDs of the application, per executor.
     pub rdds: Vec<RddRow>,
     /// Page placement of the RDDs, per executor.
     pub pages: Vec<PagesRow>,
@@ -436,7 +436,7 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
             outcome = Outcome::not_checked(
                 &id,
                 &looks_for,
-                "the marker of these executors has told nothing yet",
+                "the marker of these executors has reported nothing yet",
             );
         }
         advice.findings.extend(outcome.findings);

@@ -131,7 +131,7 @@ fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
     Ok(entries(folder)?
         .into_iter()
         .filter(|entry| {
-            // The daemon creates no symbolic links.
+            // The daemon creates no symbolic links: skip them.
             entry.file_type().is_ok_and(|kind| kind.is_dir())
                 && entry.file_name().to_string_lossy().starts_with(prefix)
         })

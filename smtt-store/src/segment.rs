@@ -22,7 +22,7 @@ use super::record::{COLUMNS, Origin, Record, Value};
 pub const APPLICATION_KEY: &str = "smtt.application_id";
 /// Key of the host in a file's own metadata.
 pub const HOST_KEY: &str = "smtt.host";
-/// Suffix and prefix of an unfinished file: hidden, so that readers of the folder ignore it.
+/// Suffix of an unfinished file, whose name is hidden too, so that readers of the folder ignore it.
 pub const IN_PROGRESS: &str = ".inprogress";
 
 /// Columns with minimum and maximum, by which a reader can skip a file. Statistics of all columns would be a third of

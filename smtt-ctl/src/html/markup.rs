@@ -59,7 +59,7 @@ impl Markup {
         })
     }
 
-    /// The built-in style sheet. It must not contain `</style` or escapes.
+    /// The built-in style sheet. It must not contain `<` or `&`, which would need escaping.
     pub fn style(&mut self, sheet: &str) -> &mut Self {
         debug_assert!(
             !sheet.contains(['<', '&']),

@@ -419,7 +419,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         ));
     }
     let faults = [
-        ("Page faults", "all of them"),
+        ("Page faults", "in contexts that name the RDD"),
         ("By reads", "loads and instruction fetches"),
         ("By writes", "stores"),
         ("Major", "those that waited for a disk"),

@@ -274,12 +274,12 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 rows,
                 |row| bytes_or_none(row.execution_memory_peak_bytes),
             ),
-            Column::new("Page faults", "all of them", rows, |row| {
+            Column::new("Page faults", "with a context or without", rows, |row| {
                 Cell::maybe(row.faults.page_faults, units::count)
             }),
             Column::new(
                 "Without context",
-                "of them, of the collector, compilers and others",
+                "share of page faults of the collector, compilers and others",
                 rows,
                 |row| Cell::maybe(row.unattributed_share, units::share),
             ),

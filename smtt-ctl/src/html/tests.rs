@@ -213,7 +213,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
         ),
         "{page}"
     );
-    assert!(page.contains("Page walks were not measured: no event of this CPU tells them."));
+    assert!(page.contains("Page walks were not measured: this CPU has no event for them."));
     assert!(table("costing").contains("5,000"));
     assert!(page.contains("node 1") && page.contains("4 KiB pages"));
 }

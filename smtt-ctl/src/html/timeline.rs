@@ -174,7 +174,7 @@ impl<'a> Timeline<'a> {
             UNKNOWN => series("in memory, page size not known", "k5", values),
             SWAPPED => series("swapped out", "bad", values),
             WITHOUT => series("without memory", "none", values),
-            _ => series("not looked at", "unknown", values),
+            _ => series("not examined", "unknown", values),
         };
         sums.into_iter().map(name).collect()
     }
@@ -197,7 +197,7 @@ impl<'a> Timeline<'a> {
             add(NOWHERE, rest);
         });
         let name = |(node, values): (u64, Vec<f64>)| match node {
-            NOWHERE => series("on no node, or not looked at", "unknown", values),
+            NOWHERE => series("on no node, or not examined", "unknown", values),
             node => series(
                 &format!("node {node}"),
                 &format!("k{}", node % 8 + 1),
@@ -451,7 +451,7 @@ mod tests {
             .into_iter()
             .map(|series| series.label)
             .collect();
-        assert_eq!(labels, ["4 KiB pages", "swapped out", "not looked at"]);
+        assert_eq!(labels, ["4 KiB pages", "swapped out", "not examined"]);
     }
 
     #[test]

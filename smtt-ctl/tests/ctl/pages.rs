@@ -38,7 +38,7 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
     let daemon = Daemon::with_job();
     let before = daemon.ctl(&["pages", "--rdd", "7"]);
     assert_eq!(before.status.code(), Some(1), "{before:?}");
-    assert!(String::from_utf8_lossy(&before.stderr).contains("none of it was looked at"));
+    assert!(String::from_utf8_lossy(&before.stderr).contains("no page of it was examined"));
     looked_at(&daemon);
     let rows = daemon.json(&["pages", "--rdd", "7", "--json"]);
     assert_eq!(rows[0]["present_bytes"].as_u64(), Some((1 << 20) + 4096));

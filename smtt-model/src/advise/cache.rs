@@ -62,7 +62,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let now = rdd.sum(|row| row.storage_memory_bytes);
         let mut numbers = vec![
             count("blocks stored", stored),
-            count("reads of them", 0),
+            count("reads of its blocks", 0),
             bytes("storage memory now", now),
             bytes("storage memory at most", peak),
             count("tasks started on this worker since its last block was stored, at least", since),
@@ -99,7 +99,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
     let mut why = format!("{} cached RDDs", cached.len());
     if found_before > 0 {
         why.push_str(&format!(
-            "; {found_before} of them were cached before the daemon watched: their earlier reads are not known"
+            "; {found_before} of these were cached before the daemon traced the executors: their earlier reads are unknown"
         ));
     }
     Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
@@ -144,7 +144,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
             ));
         }
         remedies.push(remedy(
-            "More room for blocks (defaults 0.6 of the heap, of which 0.5 is safe from execution), or larger or more executors:",
+            "More memory for blocks (defaults: 0.6 of the heap, half of it safe from execution), or larger or more executors:",
             &["spark.memory.fraction         0.75", "spark.memory.storageFraction  0.6"],
         ));
         Some(Finding {

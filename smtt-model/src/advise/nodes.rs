@@ -62,7 +62,7 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         ID,
         LOOKS_FOR,
         findings.collect(),
-        "RDDs whose pages were looked at",
+        "RDDs whose pages were examined",
     )
 }
 
@@ -93,7 +93,7 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
                 units::share(ratio),
                 rdd.label()
             );
-            let of = "the bytes of it that were read, each over the link between nodes; what that costs was not measured";
+            let of = "its bytes that were read, each over the link between nodes; the cost was not measured";
             (
                 Severity::Medium,
                 Cost {
@@ -149,14 +149,14 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
             }
             not_measured.insert(
                 0,
-                "from which node it is read: no read of its blocks was placed".to_owned(),
+                "the reading node: no read of its blocks has a known node".to_owned(),
             );
             let title = format!(
                 "{} of {} lie on other nodes than its executor's",
                 units::share(ratio),
                 rdd.label()
             );
-            let of = "its bytes, of which so many are on another node than the executor's CPUs, or than most of them";
+            let of = "its bytes: this share is on another node than the executor's CPUs, or than most of its bytes";
             (
                 Severity::Low,
                 Cost {
@@ -187,7 +187,7 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
         severity,
         title,
         subject: rdd.subject(view),
-        window: "bytes: at the last look; reads: since the RDD was first seen".to_owned(),
+        window: "bytes: at the last scan; reads: since the RDD was first seen".to_owned(),
         numbers,
         cost,
         remedies: vec![

@@ -23,10 +23,10 @@ pub(super) const FAULTS: u64 = 16_384;
 /// Minimum share of bytes without memory of their own for a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [placement] is switched off";
+pub(super) const NOT_LOOKED: &str = "no page was examined: bytes have no addresses (objects are only sampled), are too new, or [placement] is switched off";
 
 /// Label of the bytes that a sample stands for, among the numbers of a finding.
-pub(super) const OF_SAMPLES: &str = "of that, in blocks of objects, by a sample of them";
+pub(super) const OF_SAMPLES: &str = "in blocks of objects, estimated from a sample";
 
 /// Whether any page of an RDD was examined.
 pub(super) fn looked(rdds: &[Rdd<'_>]) -> bool {
@@ -61,7 +61,7 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let known = resolved.saturating_add(sampled);
     if known < held {
         lines.push(format!(
-            "{} of {} have no address that was looked at{}",
+            "{} of {} have no examined address{}",
             units::bytes(held - known),
             units::bytes(held),
             if sampled == 0 {
@@ -74,7 +74,7 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let objects = rdd.seen(|row| row.sampled_objects);
     if let Some(objects) = objects.filter(|_| sampled > 0) {
         lines.push(format!(
-            "{objects} objects were looked at in blocks of objects that hold {}: the rest is taken to lie as they do",
+            "{objects} objects were examined in blocks of objects that hold {}: the placement of the others is extrapolated",
             units::bytes(sampled)
         ));
     }
@@ -116,7 +116,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         }
         let mut numbers = vec![
             bytes("swapped out", swapped),
-            bytes("looked at", resolved),
+            bytes("examined", resolved),
             share("swapped", cost),
             bytes("largest heaps of this application's executors here, together", heaps),
         ];
@@ -139,7 +139,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
             severity: Severity::High,
             title: format!("{} of {} are swapped out ({})", units::bytes(swapped), rdd.label(), units::share(cost)),
             subject: rdd.subject(view),
-            window: "at the last look at its pages".to_owned(),
+            window: "at the last scan of its pages".to_owned(),
             numbers,
             cost: Cost {
                 share: Some(cost),
@@ -154,7 +154,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         ID,
         LOOKS_FOR,
         findings.collect(),
-        "RDDs whose pages were looked at",
+        "RDDs whose pages were examined",
     )
 }
 
@@ -183,14 +183,14 @@ pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
         .iter()
         .any(|rdd| rdd.pages.iter().any(|row| row.page_sizes.is_some()))
     {
-        let why = "the kernel does not tell page sizes (it takes Linux 6.7, or root for /proc/kpageflags)";
+        let why = "the kernel does not report page sizes (this needs Linux 6.7, or root for /proc/kpageflags)";
         return Outcome::not_checked(ID, LOOKS_FOR, why);
     }
     let findings = rdds
         .iter()
         .filter_map(|rdd| small(rdd, view, around))
         .collect();
-    let mut why = "RDDs whose pages were looked at".to_owned();
+    let mut why = "RDDs whose pages were examined".to_owned();
     if !view.no_walks.is_empty() {
         why.push_str(&format!(
             "; by page faults, because page walks were not measured: {}",
@@ -280,7 +280,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
         severity,
         title,
         subject: rdd.subject(view),
-        window: "pages: at the last look; faults and walks: since the RDD was first seen"
+        window: "pages: at the last scan; faults and walks: since the RDD was first seen"
             .to_owned(),
         numbers,
         cost,
@@ -359,7 +359,7 @@ fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> 
 /// Finds RDDs whose memory Spark accounts for but which is not backed by pages.
 pub(super) fn without_memory(view: &View) -> Outcome {
     const ID: &str = "without_memory";
-    const LOOKS_FOR: &str = "memory that Spark accounts for and nobody has written";
+    const LOOKS_FOR: &str = "memory that Spark accounts for but that was never written";
     let rdds = view.rdds();
     if !looked(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
@@ -374,8 +374,8 @@ pub(super) fn without_memory(view: &View) -> Outcome {
         if without < BYTES_WORTH || cost < WITHOUT_MEMORY_SHARE {
             return None;
         }
-        let mut numbers = vec![bytes("looked at", resolved), bytes("never touched, or given back", untouched)];
-        numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's page of zeros)", zero)));
+        let mut numbers = vec![bytes("examined", resolved), bytes("never touched, or given back", untouched)];
+        numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's zero page)", zero)));
         let mut not_measured = caveats(rdd, 0);
         if zero.is_none() {
             not_measured.push("bytes that were read and never written".to_owned());
@@ -386,11 +386,11 @@ pub(super) fn without_memory(view: &View) -> Outcome {
             severity: Severity::Low,
             title: format!("{} of {} have never been written", units::bytes(without), rdd.label()),
             subject: rdd.subject(view),
-            window: "at the last look at its pages".to_owned(),
+            window: "at the last scan of its pages".to_owned(),
             numbers,
             cost: Cost {
                 share: Some(cost),
-                of: "its memory in Spark's books, which others may not use".to_owned(),
+                of: "its memory in Spark's accounts, which other RDDs and tasks cannot use".to_owned(),
                 estimated: false,
             },
             remedies: vec![if execution {
@@ -401,9 +401,9 @@ pub(super) fn without_memory(view: &View) -> Outcome {
             not_measured,
         })
     });
-    let mut why = "RDDs whose pages were looked at".to_owned();
+    let mut why = "RDDs whose pages were examined".to_owned();
     if !zero_known {
-        why.push_str("; pages of zeros are not told here");
+        why.push_str("; the zero page cannot be detected on this machine");
     }
     Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
 }

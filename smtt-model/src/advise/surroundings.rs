@@ -68,7 +68,7 @@ impl Process {
         Some(said.next().unwrap_or(false))
     }
 
-    /// Whether an option starts with `prefix`; `None` where the command line is unavailable.
+    /// Whether an option starts with `beginning`; `None` where the command line is unavailable.
     #[must_use]
     pub fn has(&self, beginning: &str) -> Option<bool> {
         let options = self.options.as_ref()?;

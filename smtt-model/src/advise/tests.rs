@@ -236,7 +236,7 @@ fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
     let advice = advise(&view, &around());
     assert!(found(&advice, "never_read").is_none());
     let check = advice.checks.iter().find(|check| check.id == "never_read");
-    assert!(check.is_some_and(|check| check.why.contains("before the daemon watched")));
+    assert!(check.is_some_and(|check| check.why.contains("before the daemon traced")));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
         finding.title
     );
     assert!(
-        finding.not_measured[0].contains("32 objects were looked at"),
+        finding.not_measured[0].contains("32 objects were examined"),
         "{finding:?}"
     );
     // Beside blocks whose bytes are known.

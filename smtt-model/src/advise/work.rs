@@ -80,7 +80,7 @@ pub(super) fn spilling(view: &View) -> Outcome {
         severity: Severity::of_share(cost),
         title: format!("{} of the task time is spilling{stage}", units::share(cost)),
         subject: view.subject(&executors),
-        window: "since the executors were first heard of".to_owned(),
+        window: "since the executors were first traced".to_owned(),
         numbers,
         cost: Cost {
             share: Some(cost),
@@ -163,7 +163,7 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
             units::count(major)
         ),
         subject: view.subject(&executors),
-        window: "since the executors were first heard of".to_owned(),
+        window: "since the executors were first traced".to_owned(),
         numbers: [
             Some(count("major faults", major)),
             Some(count("of all executors", all)),
@@ -220,7 +220,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         return Outcome::not_checked(
             ID,
             LOOKS_FOR,
-            "no executor was watched from its start for a minute",
+            "no executor was traced for a minute from its start",
         );
     }
     let early = |row: &ExecutorRow| row.page_faults_first_minute.unwrap_or(0);
@@ -297,7 +297,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
             count("page faults in the first minute", faults),
             count("the most of one executor", most),
             count("page faults in all", all),
-            count("of them, by collector threads", collector),
+            count("page faults of collector threads", collector),
             bytes("largest Java heap", heap),
         ],
         cost: Cost {

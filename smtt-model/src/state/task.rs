@@ -17,7 +17,7 @@ const RDDS_PER_STAGE: usize = 256;
 /// Maximum number of consumer classes per task. The marker reports 32 and one for the others.
 const CONSUMERS_PER_TASK: usize = 33;
 
-/// Where a task is in its life.
+/// State of a task.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
