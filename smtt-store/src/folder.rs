@@ -17,7 +17,7 @@ use super::segment::IN_PROGRESS;
 const PREFIX: &str = "segment-";
 /// What the name of a finished segment ends with.
 const SUFFIX: &str = ".parquet";
-/// Longest value in a folder's name, in bytes: a name may have 255, and the key takes some of them.
+/// Longest value in a folder's name, in bytes: a name may have 255, including the key.
 const VALUE_BYTES: usize = 180;
 /// The lock file of the owner; hidden from readers of the folder.
 const LOCK: &str = ".lock";

@@ -140,11 +140,11 @@ fn virtual_pages(record: &Record) -> String {
             parts.push(format!("{} {label}", units::bytes(bytes)));
         }
     }
-    if let Some(looked) = number(record, "examined_bytes") {
+    if let Some(examined) = number(record, "examined_bytes") {
         let age = units::duration(number(record, "examined_age_ms").unwrap_or(0) * 1_000_000);
         parts.push(format!(
-            "of {} looked at {age} before",
-            units::bytes(looked)
+            "of {} examined {age} before",
+            units::bytes(examined)
         ));
     }
     or_dash(parts)

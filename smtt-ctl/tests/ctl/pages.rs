@@ -4,7 +4,7 @@ use smtt_model::state::{Resolved, Seen, SizesBy};
 
 use super::{Daemon, KEY, ctl};
 
-/// Lets the resolver have seen that all blocks and pages are in memory, two thirds of them on large pages.
+/// Sets a result of the resolver: all blocks and Spark pages are in memory, two thirds on large pages.
 pub fn looked_at(daemon: &Daemon) {
     let mut state = daemon.shared.state();
     let owners = state.targets(KEY).owners;

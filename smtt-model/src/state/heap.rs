@@ -189,7 +189,7 @@ mod tests {
         let mut heap = followed();
         assert_eq!(heap.trust(), Trust::Stale, "the slot file is not open yet");
         heap.read(HeapAddresses::FOLLOWED, 3);
-        assert_eq!(heap.trust(), Trust::Stale, "nothing was told");
+        assert_eq!(heap.trust(), Trust::Stale, "nothing was reported");
         heap.addresses_told(3, 0, 100);
         assert_eq!(heap.trust(), Trust::Current);
         assert_eq!(
@@ -203,7 +203,7 @@ mod tests {
             400,
             "since all were known to be right"
         );
-        assert_eq!(heap.age_ns(300, 500), 200, "since this one was told");
+        assert_eq!(heap.age_ns(300, 500), 200, "since this one was reported");
         heap.addresses_told(4, 0, 600);
         assert_eq!(heap.trust(), Trust::Current);
     }
@@ -221,11 +221,7 @@ mod tests {
         assert_eq!(heap.trust(), Trust::Stale);
         heap.told_again(false);
         heap.addresses_told(2, 0, 250);
-        assert_eq!(
-            heap.trust(),
-            Trust::Stale,
-            "of what was told again some was lost"
-        );
+        assert_eq!(heap.trust(), Trust::Stale, "facts of the resync were lost");
         heap.told_again(true);
         assert_eq!(heap.trust(), Trust::Stale);
         heap.addresses_told(2, 0, 300);

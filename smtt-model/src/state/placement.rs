@@ -42,7 +42,7 @@ pub struct Targets {
     pub collection: Option<u64>,
 }
 
-/// How page sizes were told.
+/// Source of the page sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizesBy {
     /// Unavailable: the kernel does not report page sizes, or not to this process.

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_local_or_remote_or_nobody_knows() {
+    fn bytes_are_local_remote_or_unknown() {
         let reads = NodeReads::of(&seen(&[(0, 300), (1, 100)], 500), 1000, 0, 2);
         assert_eq!(
             reads,
