@@ -80,7 +80,7 @@ pub fn segment_name(unix_ms: u64, pid: u32, number: u64) -> String {
 pub struct Found {
     /// Name of the file: segments in order of their names are in order of their beginnings.
     pub name: String,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Bytes of the file.
     pub bytes: u64,

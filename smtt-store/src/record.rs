@@ -59,7 +59,7 @@ impl Kind {
         facts.into_iter().chain(spans).chain(unknown).collect()
     }
 
-    /// Its name in the file.
+    /// Name of the kind in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -288,9 +288,9 @@ impl Value {
 
 /// One column.
 pub struct Column {
-    /// Its name, with the unit.
+    /// Name of the column, with the unit.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the column.
     pub value: Value,
     /// What it is.
     pub help: &'static str,

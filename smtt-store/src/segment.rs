@@ -127,7 +127,7 @@ pub struct Segment {
 /// A finished segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Records in it.
     pub records: u64,

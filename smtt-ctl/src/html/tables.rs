@@ -25,7 +25,7 @@ impl Cell {
 /// One column.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its heading.
+    /// Heading of the column.
     pub heading: String,
     /// Explanation of the column.
     pub means: String,

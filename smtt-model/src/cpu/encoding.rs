@@ -155,13 +155,13 @@ impl Bits {
 /// One PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pmu {
-    /// Its name in sysfs.
+    /// Name of the PMU in sysfs.
     pub name: String,
-    /// Its `type`, where known.
+    /// `type` of the PMU's events, where known.
     pub perf_type: Option<u32>,
     /// Whether this machine has it; absent if another machine is described.
     pub present: Option<bool>,
-    /// Its terms.
+    /// Terms of the PMU's events.
     pub terms: BTreeMap<String, Bits>,
 }
 

@@ -83,7 +83,7 @@ pub struct CpuId {
     pub virtualised: Option<bool>,
     /// Whether two hardware threads share a core; absent if unknown.
     pub hyper_threading: Option<bool>,
-    /// Its PMUs.
+    /// PMUs of the machine.
     pub pmus: Pmus,
 }
 

@@ -216,7 +216,7 @@ impl State {
         })
     }
 
-    /// Tasks that the filter lets through. A row without `task_attempt_id` stands for those that had no room.
+    /// Tasks that the filter selects. A row without `task_attempt_id` is the overflow row.
     #[must_use]
     pub fn list_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
         let now_ns = self.now_ns();

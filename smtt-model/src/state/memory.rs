@@ -115,19 +115,19 @@ fn held_by_page(on_heap: bool, bytes: u64) -> MemoryHeld {
 }
 
 impl Block {
-    /// When something was last told of it, its addresses among it; nanoseconds since boot.
+    /// Time of the last report about the block or its addresses, in nanoseconds since boot.
     #[must_use]
     pub const fn told_ns(&self) -> u64 {
         self.told_ns
     }
 
-    /// Tells it from every other block or page of its executor.
+    /// Serial number, unique among the blocks and Spark pages of the executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// What stands for it at its addresses; `None` where it has none.
+    /// Identity of the block at its addresses; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<RangesId> {
         self.placed.mark(self.serial)
@@ -165,19 +165,19 @@ impl Block {
 }
 
 impl SparkPage {
-    /// When something was last told of it, its address among it; nanoseconds since boot.
+    /// Time of the last report about the memory or its address, in nanoseconds since boot.
     #[must_use]
     pub const fn told_ns(&self) -> u64 {
         self.told_ns
     }
 
-    /// Tells it from every other block or page of its executor.
+    /// Serial number, unique among the blocks and Spark pages of the executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// What stands for it at its address; `None` where it has none.
+    /// Identity of the memory at its address; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<RangesId> {
         OwnerRanges::at(self.address, self.size_bytes).mark(self.serial)
