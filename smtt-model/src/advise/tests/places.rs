@@ -172,7 +172,7 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
         (finding.severity, finding.cost.share),
         (Severity::Low, Some(0.5))
     );
-    assert!(finding.not_measured[0].contains("no read of its blocks was placed"));
+    assert!(finding.not_measured[0].contains("no read of its blocks has a known node"));
     // Two executors, each on a node of its own, are as it should be.
     let on = |at| PagesRow {
         nodes: Some(vec![NodeRow {
