@@ -12,10 +12,10 @@ use super::report::no_application;
 use super::{Exit, Failure, Output};
 use crate::client::Client;
 
-/// Columns of a text that nobody gave a width.
+/// Columns of a text without a given width.
 const WIDTH: usize = 100;
 
-/// Asks and prints.
+/// Requests the advice and prints it.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -94,7 +94,7 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
         if checks.is_empty() {
             continue;
         }
-        // With findings in hand, what is well is one line; what is not known is always said.
+        // With findings, passed checks take one line; checks that could not be made are always listed.
         if went == RuleOutcome::Nothing && !all && !application.findings.is_empty() {
             let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
             push(
@@ -129,7 +129,7 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
     text
 }
 
-/// An earlier finding that is helped by the very same: several lines that are said once are read.
+/// An earlier finding with the same remedies: several lines are printed only once.
 pub(super) fn same_remedies(findings: &[Finding], index: usize) -> Option<usize> {
     let finding = findings.get(index)?;
     let same = |earlier: &Finding| earlier.id == finding.id && earlier.remedies == finding.remedies;
@@ -182,7 +182,7 @@ fn finding_text(
     for remedy in finding.remedies.iter().filter(|_| before.is_none()) {
         push(&mut text, &remedy.why, width, 3);
         for line in &remedy.lines {
-            // To be copied: never wrapped by us unless it does not fit at all.
+            // Lines to copy: wrapped only where they do not fit at all.
             push(&mut text, line, width, 7);
         }
     }
@@ -197,7 +197,7 @@ fn finding_text(
     text
 }
 
-/// What a finding costs, in words.
+/// The cost of a finding as text.
 pub(super) fn cost(finding: &Finding) -> String {
     let share = finding.cost.share.map(units::share);
     match (share, finding.cost.estimated) {
@@ -207,7 +207,7 @@ pub(super) fn cost(finding: &Finding) -> String {
     }
 }
 
-/// A number as people write it.
+/// A number as text, with its unit.
 pub(super) fn shown(evidence: &Evidence) -> String {
     match (evidence.value, evidence.unit.as_str()) {
         (Number::Whole(value), "bytes") => units::bytes(value),
@@ -218,7 +218,7 @@ pub(super) fn shown(evidence: &Evidence) -> String {
     }
 }
 
-/// The word for a severity, as a class of the page.
+/// The CSS class of a severity.
 pub(super) const fn class(severity: Severity) -> &'static str {
     severity.word()
 }
@@ -230,8 +230,8 @@ fn push(text: &mut String, what: &str, width: usize, indent: usize) {
     }
 }
 
-/// Text broken at blanks (words longer than a line anywhere) into lines of so many columns; further lines are indented
-/// by two more. Blanks within a line stay.
+/// Text wrapped at blanks (longer words anywhere) into lines of `width` columns; further lines are indented by two more
+/// columns. Blanks within a line stay.
 pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     let width = width.max(indent + 12);
     let mut lines = Vec::new();

@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use smtt_model::protocol::ListQuery;
 use smtt_store::record::Kind;
 
-/// Shows which Spark RDD, task and stage makes the memory hardware of this worker work.
+/// Shows which Spark RDDs, tasks and stages load the memory hardware of this worker.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "smtt-ctl",
@@ -27,149 +27,150 @@ pub struct Args {
     /// Print JSON with raw numbers instead of tables.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to show.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to show.
+/// Subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Probes with their verdicts, what was lost where, what the daemon itself uses.
+    /// Probe verdicts, losses by hop and cause, and the daemon's own resource usage.
     Status,
-    /// Whether this machine can do it, what is missing, what to do. Works without the daemon too.
+    /// Check whether this machine meets the requirements, and what to do where it does not. Works without the daemon
+    /// too.
     Doctor {
-        /// Configuration to check; the default one is checked when it is there.
+        /// Configuration to check; by default the system's, if there is one.
         #[arg(long, value_name = "PATH")]
         config: Option<PathBuf>,
     },
-    /// Executors on this worker, with the share of their page faults that has no context.
+    /// Executors on this worker, with the share of their page faults without a context.
     Executors(Query),
     /// Stages, per executor.
     Stages(Query),
     /// Task attempts.
     Tasks(Query),
-    /// RDDs, per executor: their page faults and the memory they hold.
+    /// RDDs, per executor: page faults and memory.
     Rdds {
-        /// Which rows.
+        /// Row selection.
         #[command(flatten)]
         query: Query,
-        /// In the table, also RDDs that have no page faults and hold no memory. JSON always has them.
+        /// Show also RDDs without page faults and memory in the table. JSON always has them.
         #[arg(long)]
         all: bool,
     },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
-    /// Where bytes are: in memory, swapped or never touched; on which page sizes; on which NUMA nodes.
+    /// Page placement: bytes in memory, swapped or untouched, by page size and by NUMA node.
     Pages {
-        /// Which rows.
+        /// Row selection.
         #[command(flatten)]
         query: Query,
-        /// What a row stands for.
+        /// Meaning of a row.
         #[command(flatten)]
         by: PagesBy,
-        /// Only rows with a block or page of execution memory that is on more than one NUMA node.
+        /// Only rows with a block or Spark page on more than one NUMA node.
         #[arg(long)]
         spanning: bool,
     },
-    /// Everything that matters, live. q, Esc or Ctrl-C ends it.
+    /// Live view of executors, stages, tasks and RDDs. q, Esc or Ctrl-C quits.
     Top {
-        /// Which rows.
+        /// Row selection.
         #[command(flatten)]
         filter: Filters,
-        /// Time between two looks, in seconds.
+        /// Refresh interval in seconds.
         #[arg(long, default_value = "1", value_parser = seconds, value_name = "SECONDS")]
         interval: Duration,
     },
-    /// Readable summary per application: executors, RDDs, stages and tasks that stand out, losses.
+    /// Readable summary per application: executors, top RDDs, stages and tasks, losses.
     Report {
-        /// Which rows.
+        /// Row selection.
         #[command(flatten)]
         filter: Filters,
-        /// A page of its own for a browser or paper, with findings and what was held over time.
+        /// Write a self-contained HTML page, with findings and memory over time.
         #[arg(long, conflicts_with = "json")]
         html: bool,
-        /// File to write instead of standard output; a folder gets a page for each application.
+        /// File to write instead of standard output; in a folder one page per application.
         #[arg(short, long, value_name = "PATH", requires = "html")]
         output: Option<PathBuf>,
     },
-    /// What somebody should do something about: findings with their numbers and the remedy, the costliest first.
+    /// Findings with their numbers and remedies, the most expensive first.
     Advise {
         /// Only this application (id or name).
         #[arg(long, value_name = "ID")]
         app: Option<String>,
-        /// Also what was checked without finding anything.
+        /// Show also the checks that found nothing.
         #[arg(long)]
         all: bool,
     },
-    /// Records of single accesses: from the trace files, which needs no daemon, or live with --follow.
+    /// Records of single accesses, from the trace files (without the daemon) or live with --follow.
     Trace(TraceQuery),
-    /// Measure what a page walk costs here, as the daemon does at its start.
+    /// Measure the cost of a page walk on this machine, as the daemon does at its start.
     Calibrate {
-        /// Configuration whose [page_walks] events take the place of the table's.
+        /// Configuration whose [page_walks] events replace the built-in table.
         #[arg(long, value_name = "FILE")]
         config: Option<std::path::PathBuf>,
     },
-    /// What of page walks would be measured on this CPU, or on another one.
+    /// Show which page-walk figures this CPU, or another one, can measure.
     Pmu {
-        /// CPU as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
+        /// CPU id as perf writes it: GenuineIntel-6-8F[-STEPPING], an Arm MIDR, or RISC-V's mvendorid-marchid.
         #[arg(long, value_name = "ID")]
         cpuid: Option<smtt_model::cpu::CpuId>,
-        /// Configuration whose [page_walks] events take the place of the table's.
+        /// Configuration whose [page_walks] events replace the built-in table.
         #[arg(long, value_name = "FILE")]
         config: Option<std::path::PathBuf>,
     },
 }
 
-/// Which rows.
+/// Conditions on rows.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Filters {
     /// Only this application (id or name).
     #[arg(long, value_name = "ID")]
     pub app: Option<String>,
-    /// Only this executor.
+    /// Only this executor (id).
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,
-    /// Only this RDD (id or name): itself, its blocks, and what worked on it.
+    /// Only this RDD (id or name), its blocks, and the work on it.
     #[arg(long, value_name = "ID")]
     pub rdd: Option<String>,
-    /// Only this stage (3, or 3.1 for its attempt 1): itself, its tasks, their blocks, and what worked for it.
+    /// Only this stage (3, or 3.1 for attempt 1), its tasks, their blocks, and the work for it.
     #[arg(long, value_name = "ID")]
     pub stage: Option<String>,
 }
 
-/// Which trace records, and how they are printed.
+/// Selection and form of trace records.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct TraceQuery {
-    /// Folder of the trace files; without it the one of the configuration.
+    /// Folder of the trace files; by default the configured one.
     #[arg(long, value_name = "PATH")]
     pub folder: Option<PathBuf>,
-    /// Configuration that names the folder; the default one is read when it is there.
+    /// Configuration that names the folder; by default the system's, if there is one.
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// Only this application (id).
     #[arg(long, value_name = "ID")]
     pub app: Option<String>,
-    /// Only this executor.
+    /// Only this executor (id).
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,
     /// Only this RDD (id).
     #[arg(long, value_name = "ID", value_parser = rdd)]
     pub rdd: Option<u32>,
-    /// Only this stage (3, or 3.1 for its attempt 1).
+    /// Only this stage (3, or 3.1 for attempt 1).
     #[arg(long, value_name = "ID", value_parser = stage)]
     pub stage: Option<(u32, Option<u32>)>,
-    /// Only this kind: put, get, drop, move, allocate, free, alive, or a span's activity as spill.
+    /// Only this kind: put, get, drop, move, allocate, free, alive, or the activity of a span, such as spill.
     #[arg(long, value_name = "KIND", value_parser = kind)]
     pub kind: Option<String>,
-    /// Only the last so many: 30s, 10m, 2h, 1d.
+    /// Only records of the last TIME: 30s, 10m, 2h, 1d.
     #[arg(long, value_name = "TIME", value_parser = age)]
     pub since: Option<Duration>,
-    /// Records as they happen, from the daemon, until Ctrl-C; needs no trace files. With --folder, and where no daemon
-    /// runs, segments of files as they are finished.
+    /// Print records live from the daemon until Ctrl-C; needs no trace files. With --folder, or where no daemon runs,
+    /// print segments as they are finished.
     #[arg(long)]
     pub follow: bool,
-    /// All columns of docs/TRACE.md as comma-separated values, with a heading. --json prints one object per line.
+    /// Print all columns of docs/TRACE.md as comma-separated values with a header. --json prints one object per line.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
 }
@@ -204,43 +205,43 @@ fn age(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no time: write a number and s, m, h or d, as in 10m"))
 }
 
-/// What a row of `smtt-ctl pages` stands for; an RDD on an executor unless told.
+/// Meaning of a row of `smtt-ctl pages`; by default an RDD on an executor.
 #[derive(Clone, Debug, Default, ClapArgs)]
 #[group(multiple = false)]
 pub struct PagesBy {
-    /// A row for each cached block.
+    /// One row per cached block.
     #[arg(long)]
     pub blocks: bool,
-    /// A row for this block, on each executor that has it.
+    /// One row per executor for this block.
     #[arg(long, value_name = "NAME")]
     pub block: Option<String>,
-    /// A row for each task attempt that holds execution memory.
+    /// One row per task attempt that holds execution memory.
     #[arg(long)]
     pub tasks: bool,
-    /// A row for this task attempt.
+    /// One row for this task attempt.
     #[arg(long, value_name = "ID")]
     pub task: Option<u64>,
-    /// A row for each executor.
+    /// One row per executor.
     #[arg(long)]
     pub executors: bool,
 }
 
-/// Which rows, in which order.
+/// Selection and order of rows.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Query {
-    /// Which rows.
+    /// Row selection.
     #[command(flatten)]
     pub filter: Filters,
-    /// Sort by a column of the table or a field of the JSON; numbers descend and text ascends unless told.
+    /// Sort by a column of the table or a field of the JSON; by default numbers descend and text ascends.
     #[arg(long, value_name = "COLUMN[:asc|desc]")]
     pub sort: Option<String>,
-    /// At most so many rows.
+    /// Maximum number of rows.
     #[arg(long, value_name = "ROWS")]
     pub limit: Option<usize>,
 }
 
 impl Filters {
-    /// What was asked for, as it was asked; empty where everything was.
+    /// The conditions as on the command line; empty without conditions.
     #[must_use]
     pub fn words(&self) -> String {
         let conditions = [
@@ -255,7 +256,7 @@ impl Filters {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The question for these rows.
+    /// The query with these conditions.
     #[must_use]
     pub fn question(&self) -> ListQuery {
         ListQuery {
@@ -267,7 +268,7 @@ impl Filters {
         }
     }
 
-    /// The question for these rows in an order.
+    /// The query with these conditions, an order and a limit.
     #[must_use]
     pub fn ordered(&self, sort: Option<String>, limit: Option<usize>) -> ListQuery {
         ListQuery {

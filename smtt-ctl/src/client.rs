@@ -1,4 +1,4 @@
-//! The asking side of the Unix socket, for `smtt-ctl` and tests.
+//! Client of the Unix socket, for `smtt-ctl` and tests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,48 +15,48 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-/// How long the daemon may take for an answer's first byte, and from one piece of it to the next.
+/// Timeout for the first byte of a response, and between two pieces of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No daemon listens on the socket.
     #[error("cannot reach smtt-daemon at {}: {error}. Is it running (systemctl status smtt)? Another socket is given with --socket", .path.display())]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Why.
         #[source]
         error: io::Error,
     },
-    /// The socket is for others.
+    /// No permission to use the socket.
     #[error("no permission for {}: run as root, or join the socket's group (usermod -aG smtt $USER, then log in again)", .0.display())]
     NoPermission(PathBuf),
-    /// The daemon did not like the question.
+    /// The daemon rejected the request.
     #[error("{0}")]
     Refused(String),
-    /// The daemon cannot do more of it now.
+    /// The daemon's limit for such requests is reached.
     #[error("{0}")]
     Busy(String),
-    /// The answer is not one.
+    /// The response is invalid.
     #[error("smtt-daemon at {} answered wrongly: {reason}", .path.display())]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the response.
         reason: String,
     },
 }
 
-/// A daemon to ask.
+/// Connection parameters of a daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
 }
 
 impl Client {
-    /// The daemon behind a socket. Connects only when asked something.
+    /// Client of the daemon behind a socket. Connects at each request.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// Asks for a path with its query, and takes the answer as JSON.
+    /// Requests a path with a query string and parses the response as JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -80,7 +80,7 @@ impl Client {
             .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
     }
 
-    /// Asks for a path with a question, and takes the answer as JSON.
+    /// Requests a path with a typed query and parses the response as JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -92,10 +92,9 @@ impl Client {
         self.get(&with_query(path, question)?).await
     }
 
-    /// Asks for a path with its query, and takes the answer as it is.
+    /// Requests a path with a query string and returns the raw response.
     ///
-    /// # Errors
-    /// When the daemon cannot be reached or does not answer in time.
+    /// # Errors When the daemon cannot be reached or does not respond in time.
     pub async fn get_bytes(
         &self,
         path_and_query: &str,
@@ -106,7 +105,7 @@ impl Client {
         Ok((status, self.whole(response.into_body()).await?))
     }
 
-    /// Asks for lines without an end.
+    /// Requests an endless stream of lines.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -127,7 +126,7 @@ impl Client {
         })
     }
 
-    /// Waits for a step of an answer, no longer than [`TIMEOUT`].
+    /// Waits for a step of a response, no longer than [`TIMEOUT`].
     async fn in_time<T>(
         &self,
         step: impl Future<Output = Result<T, ClientError>>,
@@ -138,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Sends a question; the answer's body is still to be read.
+    /// Sends a request and returns the response with its body unread.
     async fn send(
         &self,
         path_and_query: &str,
@@ -157,7 +156,7 @@ impl Client {
             .await
             .map_err(|error| self.broken(error.to_string()))?;
         let connection = Connection(tokio::spawn(async move {
-            // Its errors show in the answer.
+            // Errors of the connection appear in the response.
             let _ = connection.await;
         }));
         let request = Request::get(path_and_query)
@@ -188,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Why there is no answer, as the daemon says it.
+    /// The error that the daemon reports.
     fn refusal(&self, path_and_query: &str, status: StatusCode, body: &[u8]) -> ClientError {
         let error: Option<Value> = serde_json::from_slice(body).ok();
         let said = error
@@ -211,7 +210,7 @@ impl Client {
     }
 }
 
-/// A connection, which ends with it.
+/// A connection; closed on drop.
 #[derive(Debug)]
 struct Connection(JoinHandle<()>);
 
@@ -221,18 +220,18 @@ impl Drop for Connection {
     }
 }
 
-/// An answer without an end, line by line.
+/// An endless response, line by line.
 #[derive(Debug)]
 pub struct Lines {
     client: Client,
     body: Incoming,
     _connection: Connection,
-    /// What has come of the next lines.
+    /// Received part of the next lines.
     read: Vec<u8>,
 }
 
 impl Lines {
-    /// Waits for more, and returns all lines that are complete by then; `None` when the daemon has ended the answer.
+    /// Waits for more bytes and returns all complete lines; `None` when the daemon has ended the response.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -254,10 +253,9 @@ impl Lines {
     }
 }
 
-/// A path with a question of the interface's own types.
+/// A path with a typed query.
 ///
-/// # Errors
-/// When the question cannot be written as a query string, which is a defect of its type.
+/// # Errors When the query cannot be written as a query string, which is a defect of its type.
 fn with_query(path: &str, question: &impl Serialize) -> Result<String, ClientError> {
     let query = serde_urlencoded::to_string(question)
         .map_err(|error| ClientError::Refused(format!("cannot ask for {path}: {error}")))?;

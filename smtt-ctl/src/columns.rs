@@ -1,17 +1,17 @@
-//! Which columns each listing shows, and where it comes from.
+//! Columns and path of each listing.
 
 use super::table::{Column, Form};
 
 /// One listing of `smtt-ctl`.
 #[derive(Clone, Copy, Debug)]
 pub struct ListingKind {
-    /// Path of the interface.
+    /// Path of the HTTP interface.
     pub path: &'static str,
-    /// What its rows are, in the plural.
+    /// Plural noun for the rows.
     pub what: &'static str,
-    /// Columns of its table.
+    /// Columns of the table.
     pub columns: &'static [Column],
-    /// Whether its rows show page faults.
+    /// Whether the rows show page faults.
     pub shows_faults: bool,
 }
 
@@ -37,8 +37,8 @@ const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
 const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
 const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
 
-/// Columns of page walks. A machine fills those that it can measure; the others are not there. What is estimated has a
-/// tilde, what is an occupancy is called so.
+/// Columns of page walks. Columns that the machine cannot measure are absent. Estimates have a tilde, occupancies are
+/// named so.
 macro_rules! page_walks {
     () => {
         [
@@ -75,7 +75,7 @@ macro_rules! page_walks {
     };
 }
 
-/// One list of columns after the other, with the page walks in between.
+/// Joins two lists of columns with the page walks in between.
 const fn with_page_walks<const A: usize, const B: usize, const ALL: usize>(
     before: [Column; A],
     after: [Column; B],
@@ -236,7 +236,7 @@ pub const BLOCKS: ListingKind = ListingKind {
 };
 
 impl ListingKind {
-    /// The sort that was asked for, with a heading of the table in place of its field.
+    /// The requested sort, with a heading of the table translated into its field.
     #[must_use]
     pub fn sort(&self, asked: &str) -> String {
         let (column, direction) = asked

@@ -1,4 +1,4 @@
-//! `smtt-ctl doctor`: whether this machine can do it, what is missing, what to do.
+//! `smtt-ctl doctor`: checks whether this machine meets the requirements, and prints what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use smtt_model::protocol::{MachineCheck, Status};
 use super::{Exit, Failure, Output, say};
 use crate::client::{Client, ClientError};
 
-/// What the configuration says about itself.
+/// Check of the configuration.
 fn config_check(path: Option<&Path>) -> (MachineCheck, Option<ConfigError>) {
     let error = smtt_config::load(path).err();
     let shown = path.map_or_else(
@@ -66,7 +66,7 @@ fn group_check(path: Option<&Path>) -> MachineCheck {
     }
 }
 
-/// How the daemon fares, from its own words.
+/// Check of the daemon, from its status.
 fn daemon_check(status: &Status) -> MachineCheck {
     let ok = status.degraded.is_empty();
     MachineCheck {
@@ -82,7 +82,7 @@ fn daemon_check(status: &Status) -> MachineCheck {
     }
 }
 
-/// Asks the daemon, or checks here when it is not up; prints.
+/// Requests the checks from the daemon, or runs them here where no daemon runs, and prints them.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -115,7 +115,7 @@ pub(super) async fn run(
         output.text(&text(&checks))?;
     }
     Ok(match config_error {
-        // Only a file that was given is what the person asks about.
+        // Only an explicitly given file decides the exit code.
         Some(_) if config.is_some() => Exit::BadConfig,
         _ if checks.iter().all(|check| check.ok || !check.required) => Exit::Fine,
         _ => Exit::Degraded,

@@ -1,5 +1,5 @@
-//! `smtt-ctl report --html`: one page per application that needs nothing else: no script, no font, no picture from
-//! elsewhere. Made here from the daemon's answers, so that the daemon stays small.
+//! `smtt-ctl report --html`: one self-contained page per application, without scripts and without external fonts or
+//! images. The client makes it from the daemon's responses, so that the daemon stays small.
 
 mod chart;
 mod document;
@@ -24,7 +24,7 @@ use super::report::no_application;
 use super::{Exit, Failure, say};
 use crate::client::Client;
 
-/// Everything that a page is made of.
+/// Inputs of a document.
 #[derive(Debug)]
 struct Facts {
     application: ApplicationReport,
@@ -38,7 +38,7 @@ struct Facts {
     status: Status,
 }
 
-/// Asks for everything and writes the page, or a page for each application into a folder.
+/// Requests all inputs and writes the document, or one per application into a folder.
 pub(super) async fn run(
     client: &Client,
     filter: &Filters,
@@ -106,7 +106,7 @@ async fn ask(
     let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
     let mut history: Histories = client.ask("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
-    // Where one application is named like the id of another one, the id decides.
+    // Where the name of one application is the id of another one, the id decides.
     let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {
@@ -130,7 +130,7 @@ async fn ask(
     })
 }
 
-/// Writes a file beside its place and then puts it there, so that nobody opens half a page.
+/// Writes a temporary file and renames it, so that readers never see half a document.
 fn save(path: &Path, text: &str) -> Result<(), Failure> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".inprogress");
@@ -145,7 +145,7 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file name for an application, whose id anybody may have made up.
+/// A file name for an application, whose id is untrusted.
 fn file_name(id: &str) -> String {
     let safe = |letter: char| {
         if letter.is_ascii_alphanumeric() || letter == '-' || letter == '_' {
@@ -158,7 +158,7 @@ fn file_name(id: &str) -> String {
     format!("{name}.html")
 }
 
-/// A text of at most so many characters.
+/// A text of at most `most` characters.
 fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `smtt-ctl`: asks the daemon and prints. Data on stdout, messages on stderr.
+//! `smtt-ctl`: requests data from the daemon and prints it. Data on stdout, messages on stderr.
 //!
 //! Exit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 the daemon cannot be reached, 77 no permission,
 //! 78 wrong configuration.
@@ -26,18 +26,18 @@ use args::{Args, Command};
 
 use crate::client::{Client, ClientError};
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All is well.
+    /// The command succeeded.
     Fine = 0,
-    /// There is an answer, but it is worse than it could be.
+    /// The command printed an answer that is incomplete or less exact.
     Degraded = 1,
-    /// The question was wrong.
+    /// The command line is wrong.
     Usage = 2,
     /// The daemon cannot be reached.
     Unreachable = 69,
-    /// The socket is for others.
+    /// No permission to use the socket.
     NoPermission = 77,
     /// The configuration is wrong.
     BadConfig = 78,
@@ -52,10 +52,10 @@ impl From<Exit> for ExitCode {
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// No answer.
+    /// The request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The configuration that was to be checked is wrong.
+    /// The checked configuration is wrong.
     #[error(transparent)]
     Config(#[from] smtt_config::ConfigError),
     /// A trace file or folder cannot be read.
@@ -65,13 +65,13 @@ pub enum Failure {
         path: PathBuf,
         /// Why.
         error: io::Error,
-        /// What to do about it, or nothing.
+        /// What to do about it, or empty.
         help: &'static str,
     },
-    /// What was asked for cannot be had.
+    /// The requested data is unavailable.
     #[error("{0}")]
     Question(String),
-    /// A page cannot be written.
+    /// An HTML page cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Page {
         /// The file.
@@ -85,7 +85,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit code that says it.
+    /// The exit code for the error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -109,11 +109,11 @@ impl Failure {
 /// Where and how to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Columns of the terminal; `None` where lines may be as long as they like.
+    /// Columns of the terminal; `None` where lines have no maximum length.
     pub width: Option<usize>,
     /// Whether headings may be bold.
     pub styled: bool,
-    /// JSON instead of tables.
+    /// Whether to print JSON instead of tables.
     pub json: bool,
 }
 
@@ -153,13 +153,13 @@ impl Output {
     }
 }
 
-/// Says something on stderr.
+/// Prints a message to stderr.
 fn say(message: &str) {
-    // Nobody to tell when stderr is closed.
+    // An error on stderr cannot be reported.
     let _ = writeln!(io::stderr(), "smtt-ctl: {message}");
 }
 
-/// Does what the arguments say.
+/// Runs the command.
 #[must_use]
 pub fn run(args: &Args) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread()
@@ -219,7 +219,7 @@ pub fn run(args: &Args) -> Exit {
     };
     match result {
         Ok(exit) => exit,
-        // The reader has seen enough.
+        // A closed pipe is no error: the reader has stopped reading.
         Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
         Err(failure) => {
             say(&failure.to_string());

@@ -10,10 +10,10 @@ use super::columns::ListingKind;
 use super::{Exit, Failure, Output, say, table};
 use crate::client::Client;
 
-/// Rows that a table shows.
+/// Maximum number of rows in a table.
 pub type Rows = Listing<Map<String, Value>>;
 
-/// Asks for a listing and prints it. Without `all` the table leaves out rows that did and hold nothing.
+/// Requests a listing and prints it. Without `all` the table leaves out rows without work and memory.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -28,7 +28,7 @@ pub(super) async fn run(
         output.json(&listing.rows)?;
     } else {
         let before = listing.rows.len();
-        // Who asks for one RDD wants to see it.
+        // A requested RDD is shown even if it is idle.
         if !all && query.filter.rdd.is_none() {
             listing.rows.retain(|row| !is_idle(row));
         }
@@ -52,25 +52,25 @@ pub(super) async fn run(
     Ok(Exit::Fine)
 }
 
-/// One line for each word about addresses on the Java heap that is less than one may hope for.
+/// One line for each state of heap addresses in the rows that limits their use.
 pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Output) -> String {
     const NOTES: [(&str, &str); 4] = [
         (
             "stale",
-            "stale: a collection has begun, and its new addresses are not told yet",
+            "stale: a collection has begun and its new addresses are not reported yet",
         ),
         (
             "polled",
-            "polled: the JVM does not say when it collects, so addresses on its heap may be out of date",
+            "polled: the JVM does not report its collections, so addresses on its heap may be stale",
         ),
         (
             "as told",
-            "as told: on the Java heap, at the addresses that were told last",
+            "as told: addresses on the Java heap as last reported; a collection may have moved the objects since",
         ),
         (
             "refused",
-            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent was told \
-             addresses=off, so no address on the heap is told; what is known by context stays, and so do addresses off the heap",
+            "refused: the collector moves things while the application runs (ZGC, Shenandoah), or the agent \
+             has addresses=off, so heap addresses are not reported; figures by context and off-heap addresses are not affected",
         ),
     ];
     let said = |word: &str| {
@@ -85,7 +85,7 @@ pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Outpu
         .collect()
 }
 
-/// Whether a row has nothing to show: Spark makes many RDDs that no task ever works on by themselves.
+/// Whether a row is idle: Spark creates many RDDs that no task works on directly.
 fn is_idle(row: &Map<String, Value>) -> bool {
     [
         "page_faults",
@@ -97,7 +97,7 @@ fn is_idle(row: &Map<String, Value>) -> bool {
     .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
 }
 
-/// Instead of an empty table: `wanted` is what was asked for, and may be a slip of the pen.
+/// Message in place of an empty table. `wanted` is the selection, which may be mistyped.
 fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
     let what = kind.what;
     match (wanted, summary.executors) {
@@ -109,13 +109,13 @@ fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
     }
 }
 
-/// A listing as text; `wanted` says which rows were asked for.
+/// A listing as text; `wanted` is the selection of rows.
 pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Output) -> String {
     if listing.rows.is_empty() {
         let nothing = nothing(kind, &listing.summary, wanted);
         return format!("{nothing}{}", footer(kind, &listing.summary));
     }
-    // One application for all rows is said once, above the table.
+    // An application common to all rows is printed once, above the table.
     let mut applications: Vec<&Value> = listing
         .rows
         .iter()
@@ -145,7 +145,7 @@ pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Out
     text
 }
 
-/// The line below a table: how much of the page faults has no row.
+/// The line below a table: the share of page faults without a row.
 pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
     let mut text = String::new();
     if kind.shows_faults {

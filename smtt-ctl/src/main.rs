@@ -1,4 +1,4 @@
-//! The command line: parses, asks, prints, and ends with a code that says how it went.
+//! The binary: parses the command line, runs the command and exits with its code.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `smtt-ctl pages`: where bytes are.
+//! `smtt-ctl pages`: page placement.
 
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
@@ -21,7 +21,7 @@ const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8
     }
 }
 
-/// Columns of all kinds of rows; those without a value are not shown.
+/// Columns of all kinds of rows; columns without a value are hidden.
 const COLUMNS: &[Column] = &[
     column("application_id", "APPLICATION", Form::Text, 1),
     column("executor_id", "EXEC", Form::Word, 0),
@@ -58,7 +58,7 @@ const fn kind(path: &'static str, what: &'static str) -> ListingKind {
     }
 }
 
-/// Asks and prints.
+/// Requests the listing and prints it.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -104,14 +104,14 @@ pub(super) async fn run(
             .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
         {
             said.push_str(&note(
-                "LOOKED below 100 %: estimated from so many of the pages, evenly spread",
+                "LOOKED below 100 %: estimated from that share of the pages, evenly spaced",
                 output,
             ));
         }
         if listing.rows.iter().any(is_sampled) {
             said.push_str(&note(
-                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); so \
-                 many of their objects were looked at, and shares of the rest are estimated from them",
+                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); \
+                 the shares are estimated from that number of examined objects",
                 output,
             ));
         }
@@ -126,7 +126,7 @@ pub(super) async fn run(
             .any(|row| resolved(row) || is_sampled(row))
     {
         say(
-            "none of it was looked at: it is new (ask again after [placement] interval), its addresses are not known \
+            "no page of it was examined: it is new (ask again after [placement] interval), its addresses are not known \
              yet, or [placement] pages_per_second is 0",
         );
         return Ok(Exit::Degraded);
@@ -140,12 +140,12 @@ fn note(text: &str, output: Output) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Whether it rests on a sample of objects, in part at least.
+/// Whether figures of the row come from a sample of objects.
 fn is_sampled(row: &Map<String, Value>) -> bool {
     row.get("sampled_objects").is_some_and(Value::is_u64)
 }
 
-/// A sample of objects in one cell: how many, and what they say.
+/// A sample of objects in one cell: their number and shares.
 fn sample_text(row: &Map<String, Value>) -> Option<String> {
     let (objects, sample) = (row.get("sampled_objects")?.as_u64()?, row.get("sample")?);
     let parts = |field: &str, key: &str, name: &dyn Fn(u64) -> String| {
@@ -184,7 +184,7 @@ fn sampled_parts(sample: &Value, field: &str, key: &str) -> Vec<(u64, f64)> {
     parts.iter().filter_map(part).collect()
 }
 
-/// Parts as text: each with its share, and one that is all by its name alone.
+/// Parts as text: each with its share; a single part as its name alone.
 fn shares(parts: &[(u64, f64)], name: &dyn Fn(u64) -> String) -> String {
     match parts {
         [] => String::new(),
@@ -196,7 +196,7 @@ fn shares(parts: &[(u64, f64)], name: &dyn Fn(u64) -> String) -> String {
     }
 }
 
-/// A share from 0 to 1 in whole percents, in which neither a little looks like nothing nor a lot like all.
+/// A share from 0 to 1 in whole percent; a small share never reads 0 % and a large one never 100 %.
 fn percent(share: f64) -> String {
     match share * 100.0 {
         little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
@@ -205,7 +205,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Lists as text, and the part that was looked at as a share.
+/// Formats lists as text and the examined pages as a share.
 fn make_readable(row: &mut Map<String, Value>) {
     let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_u64);
     let parts = |row: &Map<String, Value>, field: &str, key: &str, name: &dyn Fn(u64) -> String| {
@@ -218,7 +218,7 @@ fn make_readable(row: &mut Map<String, Value>) {
         let all: u64 = list.iter().map(|(_, bytes)| bytes).sum();
         let of_all = |(key, bytes): &(u64, u64)| (*key, *bytes as f64 / all.max(1) as f64);
         let said = shares(&list.iter().map(of_all).collect::<Vec<_>>(), name);
-        // Where there is nothing but a sample of objects it stands in, also where there is no room for its own column.
+        // Where a row has only a sample of objects, the sample fills this cell too: its own column may not fit.
         let sample = row.get("sample").filter(|_| said.is_empty());
         let sampled = sample.map(|sample| shares(&sampled_parts(sample, field, key), name));
         match sampled.filter(|sampled| !sampled.is_empty()) {
@@ -237,7 +237,7 @@ fn make_readable(row: &mut Map<String, Value>) {
     row.insert("examined_share".to_owned(), share.into());
     let sample = sample_text(row);
     row.insert("sample".to_owned(), sample.into());
-    // By reads it is in a column of its own.
+    // Hotness by reads has a column of its own.
     if row.get("hotness_method").and_then(Value::as_str) != Some("damon") {
         row.insert("hotness".to_owned(), Value::Null);
     }

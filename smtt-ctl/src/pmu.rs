@@ -1,4 +1,4 @@
-//! `smtt-ctl pmu`: what of page walks a CPU can give, from the table of events. Asks no daemon.
+//! `smtt-ctl pmu`: page-walk figures that a CPU can measure, from the table of events. Works without the daemon.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use smtt_model::readings::Calibration;
 
 use super::{Exit, Failure, Output, say};
 
-/// Describes this machine's CPU, or the one that is named, with the events of a configuration where one is given.
+/// Describes this machine's CPU or the given one, with the events of the configuration if one is given.
 pub fn run(
     output: Output,
     cpu: Option<&CpuId>,

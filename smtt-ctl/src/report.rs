@@ -70,7 +70,7 @@ const BY_MEMORY: &[Column] = &[
     },
 ];
 
-/// Asks for the report and prints it.
+/// Requests the report and prints it.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -89,7 +89,7 @@ pub(super) async fn run(
     })
 }
 
-/// Rows as a table needs them.
+/// Rows as JSON objects for a table.
 fn objects<Row: Serialize>(rows: &[Row]) -> Vec<Map<String, Value>> {
     rows.iter()
         .filter_map(|row| match serde_json::to_value(row) {
@@ -116,7 +116,7 @@ fn section<Row: Serialize>(
     if rows.is_empty() {
         return String::new();
     }
-    // The application stands above all sections.
+    // The application is printed above all sections.
     let columns: Vec<Column> = columns
         .iter()
         .filter(|column| column.field != "application_id")
@@ -138,7 +138,7 @@ fn section_of<Row: Serialize>(
     section(title, kind.columns, rows, output)
 }
 
-/// Instead of applications: `wanted` is what was asked for.
+/// Message in place of applications. `wanted` is the selection.
 pub(super) fn no_application(wanted: &str) -> String {
     if wanted.is_empty() {
         "no application has been seen on this worker\n".to_owned()
@@ -147,7 +147,7 @@ pub(super) fn no_application(wanted: &str) -> String {
     }
 }
 
-/// The report as text; `wanted` says what was asked for.
+/// The report as text; `wanted` is the selection.
 pub(super) fn text(report: &Report, wanted: &str, output: Output) -> String {
     let mut text = String::new();
     if report.applications.is_empty() {

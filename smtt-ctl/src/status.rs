@@ -1,4 +1,4 @@
-//! `smtt-ctl status`: probes, losses, and what the daemon itself uses.
+//! `smtt-ctl status`: probes, losses, and the daemon's own resource usage.
 
 use serde_json::{Map, Value, json};
 use smtt_model::ledger::Hop;
@@ -72,7 +72,7 @@ const LEDGER: &[Column] = &[
     },
 ];
 
-/// Asks for the status and prints it.
+/// Requests the status and prints it.
 pub(super) async fn run(client: &Client, output: Output) -> Result<Exit, Failure> {
     let status: Status = client.get("/v1/status").await?;
     if output.json {
@@ -129,14 +129,14 @@ fn text(status: &Status, output: Output) -> String {
     text
 }
 
-/// What the daemon uses, in one line.
+/// The daemon's resource usage in one line.
 pub(super) fn own_figures(own: &SelfFigures) -> String {
     let mut parts = vec![format!(
         "up {}",
         units::duration((own.uptime_seconds.max(0.0) * 1e9) as u64)
     )];
     if let Some(cpu) = own.cpu_seconds {
-        // A share of a moment says nothing.
+        // A CPU share over a moment has no meaning.
         let share = (own.uptime_seconds >= 1.0).then(|| cpu / own.uptime_seconds * 100.0);
         let share = share.map_or_else(String::new, |share| format!(" ({share:.2} % of one CPU)"));
         parts.push(format!("CPU {cpu:.2} s{share}"));
@@ -228,7 +228,7 @@ const EVENTS: &[Column] = &[
     },
 ];
 
-/// The sampled events as a table, with what is wrong with them and what a reader has to know below it.
+/// The sampled events as a table, with faults and caveats below it.
 fn page_walks(walks: &PageWalksShown, output: Output) -> String {
     let rows = objects(walks.events.iter().filter_map(|event| {
         let mut row = serde_json::to_value(event).ok()?;
@@ -259,7 +259,7 @@ fn page_walks(walks: &PageWalksShown, output: Output) -> String {
     text
 }
 
-/// How the writing of trace records fares, in one line.
+/// The state of the trace writer in one line.
 fn trace_files(trace: &TraceStatus) -> String {
     let counts = &trace.counts;
     let state = if trace.failing.is_empty() {

@@ -1,4 +1,4 @@
-//! Tables that fit: the least important columns go first, long text is cut in the middle.
+//! Tables that fit the terminal: the least important columns are dropped first, and long text is cut in the middle.
 
 use serde_json::{Map, Value};
 use smtt_model::units;
@@ -6,19 +6,19 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Blanks between two columns.
 const GAP: &str = "  ";
-/// Text columns are not made narrower than this.
+/// Minimum width of a text column.
 const TEXT_MIN: usize = 20;
-/// Text columns are not wider than this, even where there is room.
+/// Maximum width of a text column, even where there is room.
 const TEXT_MAX: usize = 48;
-/// What stands for a value that is not there.
+/// Placeholder for an absent value.
 const ABSENT: &str = "-";
-/// What stands for text that was cut out.
+/// Placeholder for text that was cut.
 const CUT: char = '…';
 
-/// How a value is shown.
+/// Format of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As it is; may be cut.
+    /// Text; may be cut.
     Text,
     /// An id or a short word; never cut.
     Word,
@@ -30,15 +30,15 @@ pub enum Form {
     Duration,
     /// A share from 0 to 1.
     Share,
-    /// A share that is mostly small, with two places.
+    /// A small share, with two decimals.
     SmallShare,
     /// A real number that is no share.
     Real,
     /// Yes or no.
     YesNo,
-    /// How many elements a list has.
+    /// Number of elements of a list.
     Length,
-    /// Who holds execution memory: the largest by name and size, and how many there are beside it.
+    /// Holders of execution memory: name and size of the largest one, and the number of others.
     Holders,
 }
 
@@ -49,9 +49,9 @@ pub struct Column {
     pub field: &'static str,
     /// Heading.
     pub heading: &'static str,
-    /// How its values are shown.
+    /// Format of the values.
     pub form: Form,
-    /// Columns with high numbers go first when there is no room; those with 0 always stay.
+    /// Columns with high numbers are dropped first where space is short; columns with 0 always stay.
     pub rank: u8,
 }
 
@@ -95,8 +95,8 @@ impl Column {
     }
 }
 
-/// The largest holder of execution memory: by name in an executor's row, in a list in a task's, where what was held at
-/// its end stands in for what is held.
+/// The largest holder of execution memory. An executor's row has a map by name, a task's row a list; in an ended task
+/// the peak replaces the current bytes.
 fn holders(value: &Value) -> Option<String> {
     let bytes = |row: &Value| {
         let of = |field: &str| row.get(field).and_then(Value::as_u64).unwrap_or(0);
@@ -159,7 +159,7 @@ pub fn render(
     width: Option<usize>,
     styled: bool,
 ) -> String {
-    // A column without any value says nothing, unless it is one that matters most.
+    // Columns without any value are dropped, except those that always stay.
     let mut columns: Vec<(Column, Vec<String>)> = columns
         .iter()
         .map(|column| {
@@ -203,7 +203,7 @@ pub fn render(
         };
         columns.remove(last);
     }
-    // What is left over goes to the text columns, the first ones first.
+    // The remaining width goes to the text columns, in their order.
     let mut widths: Vec<usize> = columns.iter().map(least).collect();
     let mut left = limit.saturating_sub(widths.iter().sum::<usize>() + gaps(columns.len()));
     for (width, column) in widths.iter_mut().zip(&columns) {
@@ -250,7 +250,7 @@ fn line(
             format!("{cell}{blanks}")
         });
     }
-    // Where even the columns that always stay are too wide, the line is cut rather than wrapped by the terminal.
+    // Where even the columns that always stay are too wide, the line is cut so that the terminal does not wrap it.
     cut(text.trim_end(), limit)
 }
 

@@ -1,4 +1,4 @@
-//! `smtt-ctl top`: everything that matters, live.
+//! `smtt-ctl top`: live view of the listings.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -21,7 +21,7 @@ use super::table::{self, Column, Form};
 use super::{Exit, Failure, status};
 use crate::client::{Client, ClientError};
 
-/// Rows that are asked for at most.
+/// Maximum number of rows per request.
 const ROWS: usize = 500;
 /// Field that `top` itself adds to rows.
 const RATE: &str = "page_faults_per_second";
@@ -34,7 +34,7 @@ const VIEWS: [&ListingKind; 5] = [
     &columns::BLOCKS,
 ];
 
-/// What is shown, and how.
+/// State of the display.
 #[derive(Debug, Default)]
 pub struct Screen {
     view: usize,
@@ -49,7 +49,7 @@ pub struct Screen {
     before_at: Option<Instant>,
 }
 
-/// Shows until a key ends it.
+/// Runs the display until a key quits it.
 pub(super) fn run(
     runtime: &tokio::runtime::Runtime,
     client: &Client,
@@ -61,7 +61,7 @@ pub(super) fn run(
         return Err(ClientError::Refused(message.to_owned()).into());
     }
     let mut screen = Screen::default();
-    // An unreachable daemon is said on an ordinary terminal.
+    // An unreachable daemon is reported before the terminal changes its mode.
     screen.look(
         runtime.block_on(ask(client, filter, screen.view))?,
         Instant::now(),
@@ -128,7 +128,7 @@ async fn ask(
     Ok((status, rows))
 }
 
-/// What a key asks for.
+/// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Quit,
@@ -136,7 +136,7 @@ enum Action {
     Nothing,
 }
 
-/// What tells one row from another between two looks.
+/// Identity of a row between two refreshes.
 fn identity(row: &Map<String, Value>) -> String {
     [
         "pid",
@@ -188,7 +188,7 @@ impl Screen {
         Action::Ask
     }
 
-    /// Takes in an answer that came at `now`.
+    /// Applies a response received at `now`.
     fn look(&mut self, (status, listing): (Status, Rows), now: Instant) {
         let seconds = self
             .before_at
@@ -208,7 +208,7 @@ impl Screen {
             }
             seen.insert(key, faults);
         }
-        // Who works now comes first; who did most before comes next, as the daemon sorted it.
+        // Rows with current work come first; the others follow in the daemon's order.
         rows.sort_by_key(|row| std::cmp::Reverse(row.get(RATE).and_then(Value::as_u64)));
         self.total_rate = listing
             .summary

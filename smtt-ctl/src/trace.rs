@@ -23,12 +23,12 @@ use super::args::TraceQuery;
 use super::{Exit, Failure, Output, say};
 use crate::client::{Client, ClientError};
 
-/// How often a folder is looked at for new segments.
+/// Interval between two scans of a folder for new segments.
 const LOOK: Duration = Duration::from_secs(1);
 
 type Record = Map<String, Value>;
 
-/// Prints what is asked for.
+/// Prints the selected records.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -95,7 +95,7 @@ async fn live(
                     "{lost} records are missing here: they came faster than they were read"
                 ));
             } else if printer.output.json && !query.csv {
-                // As it came: a number that is read and written again may differ in its last digit.
+                // Printed as received: a parsed and reformatted number may differ in its last digit.
                 writeln!(printer.out, "{line}")?;
             } else {
                 printer.print(&record)?;
@@ -107,7 +107,7 @@ async fn live(
     Ok(exit)
 }
 
-/// Prints finished segments, and goes on with new ones if that is asked for.
+/// Prints finished segments, and new ones if requested.
 fn files(
     printer: &mut Printer<impl Write>,
     query: &TraceQuery,
@@ -133,7 +133,7 @@ fn files(
             });
             return Ok(Exit::Degraded);
         }
-        // Those that have been removed need not be remembered.
+        // Removed segments need not be kept.
         let there: HashSet<&PathBuf> = finished.iter().map(|found| &found.path).collect();
         seen.retain(|path| there.contains(path));
         for found in &finished {
@@ -215,7 +215,7 @@ fn unreadable(folder: &Path, error: io::Error) -> Failure {
     }
 }
 
-/// Whether all of a segment is older than what is asked for.
+/// Whether a whole segment is older than requested.
 fn is_older(found: &Found, since_ns: Option<u64>) -> bool {
     let written = std::fs::metadata(&found.path).and_then(|metadata| metadata.modified());
     let written = written
@@ -264,7 +264,7 @@ fn word<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     record.get(name)?.as_str()
 }
 
-/// Whether a record is asked for. Times are compared as texts, which all have the same form.
+/// Whether a record is selected. Times are compared as text, which always has the same form.
 fn wanted(query: &TraceQuery, since: Option<&str>, record: &Record) -> bool {
     let same = |asked: Option<u32>, name| {
         asked.is_none_or(|asked| number(record, name) == Some(u64::from(asked)))

@@ -76,7 +76,7 @@ impl Daemon {
                 .expect("a runtime");
             runtime.block_on(async {
                 let socket = ControlSocket::bind(&path, "").expect("bound");
-                ready.send(()).expect("somebody waits");
+                ready.send(()).expect("the test waits");
                 let until = async {
                     let _ = stopped.await;
                 };
@@ -418,7 +418,7 @@ fn tables_fit_the_terminal_and_end_with_the_unattributed_share() {
                 most <= columns.parse().expect("a number"),
                 "{listing} takes {most} of {columns} columns:\n{text}"
             );
-            assert!(!text.contains('\u{1b}'), "no styles where nobody sees them");
+            assert!(!text.contains('\u{1b}'), "no styles without a terminal");
             if ["executors", "stages", "tasks"].contains(&listing) {
                 assert!(
                     text.ends_with("unattributed: 500 of 2,000 page faults (25.0 %)\n"),

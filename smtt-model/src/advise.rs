@@ -1,8 +1,8 @@
-//! Findings: what the figures say that somebody should do something about, with the numbers and the remedy.
+//! Findings: problems that the figures show, with the numbers and the remedy.
 //!
-//! [`advise`] is pure: it sees the daemon's listings and what surrounds the executors, and nothing else. Each rule says
-//! what it found, or that it found nothing, or what it could not check and why: silence would look like health.
-//! Thresholds are constants beside their rules; docs/ADVICE.md lists them, and a test compares.
+//! [`advise`] is pure: its inputs are the daemon's listings and the executors' surroundings. Each rule reports what it
+//! found, that it found nothing, or what it could not check and why, because silence would look like health. Thresholds
+//! are constants beside their rules; docs/ADVICE.md lists them, and a test compares the two.
 
 mod cache;
 mod nodes;
@@ -21,23 +21,23 @@ use surroundings::Surroundings;
 use crate::rows::{ExecutorRow, Number, PagesRow, RddRow, StageRow};
 use crate::state::Measured;
 
-/// Most findings of one rule for one application; further ones are counted.
+/// Maximum number of findings of one rule for one application; further ones are counted.
 pub const FINDINGS_PER_RULE: usize = 5;
-/// Bytes below which nobody gains from moving them.
+/// Bytes below which moving them is not worth a finding.
 pub const BYTES_WORTH: u64 = 64 << 20;
-/// What a page fault is taken to cost, in nanoseconds, where estimates need it. Not measured here.
+/// Assumed cost of a page fault in nanoseconds, for estimates. Not measured on this machine.
 pub const FAULT_NS: u64 = 1_000;
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
     #[default]
     Low,
-    /// Costs something that can be told.
+    /// Has a noticeable cost.
     Medium,
-    /// Costs much.
+    /// Has a high cost.
     High,
 }
 
@@ -52,7 +52,7 @@ impl Severity {
         }
     }
 
-    /// Its word.
+    /// The word for this severity in JSON and text.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -63,102 +63,102 @@ impl Severity {
     }
 }
 
-/// What a finding is about.
+/// Subject of a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// The application.
+    /// Id of the application.
     pub application_id: Option<String>,
-    /// The executors of this worker that it concerns.
+    /// Executors of this worker that the finding concerns.
     pub executor_ids: Vec<String>,
-    /// The RDD, if it is about one.
+    /// Id of the RDD, where the finding is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdd_id: Option<u32>,
     /// Name of the RDD, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdd_name: Option<String>,
-    /// Where in the application the RDD was made.
+    /// Call site in the application that created the RDD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_site: Option<String>,
 }
 
-/// One number that a finding rests on.
+/// One number that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What it is a number of.
+    /// Meaning of the number.
     pub what: String,
     /// The number.
     pub value: Number,
-    /// `bytes`, `count`, `share` (0 to 1) or `ns`.
+    /// Unit of the number: `bytes`, `count`, `share` (0 to 1) or `ns`.
     pub unit: String,
 }
 
-/// What it costs.
+/// Cost of a finding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// As a share, 0 to 1; absent where that was not measured.
+    /// Cost as a share, 0 to 1; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// What it is a share of, or what is known instead.
+    /// The whole that `share` refers to, or a description where the share is absent.
     pub of: String,
-    /// Whether it is an estimate from a cost that was not measured here.
+    /// Whether the cost is estimated from a figure that was not measured on this machine.
     pub estimated: bool,
 }
 
-/// One thing to do.
+/// One remedy of a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// What it does, and where it belongs.
+    /// What the remedy does and where it belongs.
     pub why: String,
-    /// The lines to write or run; empty where it is a change of the program.
+    /// Lines to write or run; empty where the remedy is a change of the program.
     pub lines: Vec<String>,
 }
 
-/// A finding.
+/// One finding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Name of the rule.
     pub id: String,
-    /// How much it matters.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// One sentence.
+    /// One sentence that states the finding.
     pub title: String,
-    /// What it is about.
+    /// Subject of the finding.
     pub subject: Subject,
-    /// Of which stretch of time the numbers are.
+    /// Period that the numbers cover.
     pub window: String,
-    /// The numbers that it rests on.
+    /// Numbers that support the finding.
     pub numbers: Vec<Evidence>,
-    /// What it costs.
+    /// Cost of the finding.
     pub cost: Cost,
-    /// What to do, the first first.
+    /// Remedies, the most effective first.
     pub remedies: Vec<Remedy>,
-    /// What was not measured and could change it.
+    /// Figures that were not measured and could change the finding.
     pub not_measured: Vec<String>,
 }
 
-/// How a rule went.
+/// Outcome of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleOutcome {
-    /// It could not be checked.
+    /// The rule could not be checked.
     #[default]
     NotChecked,
-    /// It was checked, and nothing was found.
+    /// The rule was checked and found nothing.
     Nothing,
-    /// It found something.
+    /// The rule found something.
     Found,
 }
 
-/// One rule that was tried.
+/// Result of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleResult {
     /// Name of the rule.
     pub id: String,
-    /// What it looks for.
+    /// Problem that the rule looks for.
     pub looks_for: String,
-    /// How it went.
+    /// Outcome of the rule.
     pub went: RuleOutcome,
-    /// What it looked at, or why it could not.
+    /// What the rule examined, or why it could not be checked.
     pub why: String,
     /// Findings beyond [`FINDINGS_PER_RULE`], which are left out.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -173,48 +173,48 @@ const fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// Advice for one application, as far as this worker sees it.
+/// Advice for one application on this worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationAdvice {
-    /// Its id; absent for executors that have not described themselves.
+    /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
-    /// Its name.
+    /// Name of the application.
     pub application_name: Option<String>,
-    /// Findings, the costliest first.
+    /// Findings, the most expensive first.
     pub findings: Vec<Finding>,
-    /// Every rule, in a fixed order.
+    /// Result of every rule, in a fixed order.
     pub checks: Vec<RuleResult>,
 }
 
-/// Advice for all applications that were asked for.
+/// Advice for all selected applications.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The applications.
+    /// Advice by application.
     pub applications: Vec<ApplicationAdvice>,
-    /// What the advice took into account beside the figures.
+    /// Surroundings of the executors that the advice depends on.
     pub surroundings: Surroundings,
 }
 
-/// What the rules see of one application.
+/// Inputs of the rules for one application.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Its executors on this worker.
+    /// Executors of the application on this worker.
     pub executors: Vec<ExecutorRow>,
-    /// Its RDDs, per executor.
+    /// RDDs of the application, per executor.
     pub rdds: Vec<RddRow>,
-    /// Where their bytes are, per executor.
+    /// Page placement of the RDDs, per executor.
     pub pages: Vec<PagesRow>,
-    /// Its stages, per executor.
+    /// Stages of the application, per executor.
     pub stages: Vec<StageRow>,
-    /// What is counted on this machine.
+    /// What is measured on this machine.
     pub measured: Measured,
-    /// Why page walks have no ratios; empty where they have.
+    /// Why page walks have no ratios; empty where they have ratios.
     pub no_walks: String,
-    /// Wall clock, milliseconds since 1970.
+    /// Wall-clock time in milliseconds since 1970.
     pub now_unix_ms: u64,
 }
 
-/// One RDD of all executors of this worker.
+/// One RDD over all executors of this worker.
 #[derive(Debug, Default)]
 struct Rdd<'a> {
     id: Option<u32>,
@@ -230,7 +230,7 @@ impl Rdd<'_> {
             .fold(0, u64::saturating_add)
     }
 
-    /// A sum over executors of what was looked at there; `None` when it was not looked at on any.
+    /// A sum over executors with examined pages; `None` without such executors.
     fn seen(&self, of: impl Fn(&PagesRow) -> Option<u64>) -> Option<u64> {
         let seen = self.pages.iter().filter_map(|row| of(row));
         seen.reduce(u64::saturating_add)
@@ -269,7 +269,7 @@ impl View {
             .and_then(|row| row.who.application_id.clone())
     }
 
-    /// RDDs with an id, all executors of this worker together.
+    /// RDDs with an id, summed over the executors of this worker.
     fn rdds(&self) -> Vec<Rdd<'_>> {
         let mut rdds: BTreeMap<u32, Rdd<'_>> = BTreeMap::new();
         for row in &self.rdds {
@@ -287,7 +287,7 @@ impl View {
         rdds.into_values().collect()
     }
 
-    /// CPU time of the living executors in nanoseconds, and of it in the kernel; `None` where none could be read.
+    /// CPU time of the living executors in nanoseconds: total and in the kernel; `None` where it is unavailable.
     fn cpu_ns(&self, around: &Surroundings) -> Option<(u64, u64)> {
         let times = self
             .executors
@@ -312,14 +312,14 @@ impl View {
         }
     }
 
-    /// Facts that were dropped before they reached the daemon: what they said is missing.
+    /// Facts that were dropped before they reached the daemon: the figures lack them.
     fn dropped(&self) -> u64 {
         let dropped = self.executors.iter().map(|row| row.facts_dropped);
         dropped.fold(0, u64::saturating_add)
     }
 }
 
-/// What a rule comes back with.
+/// Result and findings of a rule.
 struct Outcome {
     check: RuleResult,
     findings: Vec<Finding>,
@@ -362,7 +362,7 @@ impl Outcome {
     }
 }
 
-/// The costliest first.
+/// Sorts findings, the most expensive first.
 fn rank(findings: &mut [Finding]) {
     let share = |finding: &Finding| finding.cost.share.unwrap_or(0.0);
     findings.sort_by(|left, right| {
@@ -406,7 +406,7 @@ fn remedy(why: &str, lines: &[&str]) -> Remedy {
     }
 }
 
-/// What the figures say about one application.
+/// Computes the advice for one application.
 #[must_use]
 pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     let outcomes = [
@@ -430,12 +430,13 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     };
     for mut outcome in outcomes {
         if advice.application_id.is_none() {
-            // Without a word from the marker there are no blocks, tasks and pages to look at: that is not health.
+            // Without facts of the marker there are no blocks, tasks and pages to check: no finding then does not mean
+            // health.
             let RuleResult { id, looks_for, .. } = outcome.check;
             outcome = Outcome::not_checked(
                 &id,
                 &looks_for,
-                "the marker of these executors has told nothing yet",
+                "the marker of these executors has reported nothing yet",
             );
         }
         advice.findings.extend(outcome.findings);

@@ -1,8 +1,8 @@
-//! Event -> who: which executor, task, stage and RDD a fault context or a sampled address stands for.
+//! Attribution: the executor, task, stage and RDD that a fault context or a sampled address stands for.
 //!
-//! Pure: no I/O and no clock. The context is exact for "who is running"; the address is exact for off-heap memory
-//! and, between two collections, for memory on the Java heap. Counts are attributed by context; the addresses of
-//! samples check them (see [`Agreement`]).
+//! Pure: no I/O and no clock. The context is exact for the running work; the address is exact for off-heap memory and,
+//! between two collections, for memory on the Java heap. Counts are attributed by context; sampled addresses are the
+//! check (see [`Agreement`]).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use smtt_common::context::{Access, Activity, HOT_FIELD_MASK, Region};
 use smtt_common::counter::ContextKey;
 
-/// What stands for an RDD in every table: an id, none, or "the id is not known any more".
+/// Key of an RDD in every table: an id, no RDD, or the overflow row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RddKey {
     /// Spark's id of the RDD.
     Id(u32),
-    /// Work or memory of no RDD (a task's own buffers, a broadcast).
+    /// Work or memory that belongs to no RDD (a task's own buffers, a broadcast).
     None,
-    /// Several RDDs together: those over a cap, and ids that do not fit a hot word.
+    /// Several RDDs together: RDDs over a limit, and ids that do not fit a context word.
     Overflow,
 }
 
@@ -39,7 +39,7 @@ impl RddKey {
         rdd_id.map_or(Self::None, Self::Id)
     }
 
-    /// Its id, where it is one RDD.
+    /// Id of the RDD, where the key stands for a single one.
     #[must_use]
     pub const fn id(self) -> Option<u32> {
         match self {
@@ -49,12 +49,12 @@ impl RddKey {
     }
 }
 
-/// A stage and its attempt. Fault contexts carry the attempt's low 16 bits only, so this does everywhere.
+/// A stage and its attempt. Fault contexts carry only the low 16 bits of the attempt, so every key uses these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StageKey {
     /// Id of the stage.
     pub id: u32,
-    /// Its attempt, the low 16 bits.
+    /// Low 16 bits of the stage's attempt.
     pub attempt: u16,
 }
 
@@ -69,22 +69,22 @@ impl StageKey {
     }
 }
 
-/// What a thread was doing, reduced to the values that this version knows.
+/// Activity of a thread, reduced to the codes that this version knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Doing {
-    /// The activity; a value without a name stands for all that are not known.
+    /// Activity; a single code without a name stands for every unknown activity.
     pub activity: Activity,
     /// Whether Spark read or wrote the RDD.
     pub access: Access,
-    /// Which memory of Spark it concerned.
+    /// Spark's memory region: storage, execution or none.
     pub region: Region,
 }
 
-/// Code that stands for every value without a name, so that garbage cannot make many rows.
+/// Code for every value without a name, so that garbage cannot create many rows.
 const UNKNOWN: u8 = u8::MAX;
 
 impl Doing {
-    /// Of a context's coded words.
+    /// The activity in a context's coded words.
     #[must_use]
     pub fn of_context(activity: u8, access_region: u8) -> Self {
         let known = |name: Option<&str>, code| if name.is_some() { code } else { UNKNOWN };
@@ -97,16 +97,16 @@ impl Doing {
     }
 }
 
-/// Who was running, in Spark's terms.
+/// The running work in Spark's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribution {
-    /// The RDD.
+    /// RDD that was current.
     pub rdd: RddKey,
-    /// The task attempt.
+    /// Task attempt that ran.
     pub task: Option<u64>,
-    /// The stage.
+    /// Stage of the task.
     pub stage: Option<StageKey>,
-    /// What it was doing.
+    /// Activity of the thread.
     pub doing: Doing,
 }
 
@@ -124,29 +124,29 @@ impl From<&ContextKey> for Attribution {
     }
 }
 
-/// Whose memory an address range is.
+/// Owner of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Number of the block or page; never used twice in an executor.
+    /// Serial number of the block or Spark page; unique in an executor.
     pub serial: u64,
-    /// Whether it is a cached block, else a page of execution memory.
+    /// Whether the owner is a cached block instead of a Spark page.
     pub is_block: bool,
-    /// Whether it is on the Java heap.
+    /// Whether the range is on the Java heap.
     pub on_heap: bool,
-    /// The RDD that it belongs to.
+    /// RDD that the owner belongs to.
     pub rdd: RddKey,
 }
 
-/// Addresses of one executor -> cached block or page of execution memory.
+/// Maps the addresses of one executor to cached blocks and Spark pages.
 ///
-/// Ranges may overlap when the collector moved things and not all of it has been told: the last one told wins.
+/// Ranges may overlap while not all moves of a collection are reported: the range reported last wins.
 #[derive(Debug, Default)]
 pub struct AddressMap {
     ranges: RangeMap<u64, Owner>,
 }
 
 impl AddressMap {
-    /// Says that a range belongs to `owner`. Empty ranges and such that leave the address space are refused.
+    /// Assigns a range to `owner`. Refuses empty ranges and ranges beyond the address space.
     pub fn insert(&mut self, address: u64, length: u64, owner: Owner) -> bool {
         match address.checked_add(length) {
             Some(end) if length > 0 => {
@@ -157,7 +157,7 @@ impl AddressMap {
         }
     }
 
-    /// Takes a range from its owner, but nothing that another owner has got since.
+    /// Removes a range from its owner, except parts that another owner has received since.
     pub fn remove(&mut self, address: u64, length: u64, serial: u64) {
         let Some(end) = address.checked_add(length).filter(|_| length > 0) else {
             return;
@@ -180,39 +180,39 @@ impl AddressMap {
         self.ranges.get(&address).copied()
     }
 
-    /// Pieces in the map.
+    /// Number of pieces in the map.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether nothing is in it.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 }
 
-/// How far the sampled addresses of faults bear out the contexts that they were counted for.
+/// Agreement of sampled fault addresses with the contexts that the faults were counted for.
 ///
-/// Only memory that Spark has told about can agree or disagree: most faults of a JVM touch new objects, which are
-/// neither cached blocks nor pages of execution memory yet.
+/// Only reported memory can agree or disagree: most faults of a JVM touch new objects, which are not yet cached blocks
+/// or Spark pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Samples that arrived.
+    /// Samples received.
     pub samples: u64,
-    /// Of them, in a cached block.
+    /// Samples with an address in a cached block.
     pub in_blocks: u64,
-    /// Of them, in a page of execution memory.
+    /// Samples with an address in a Spark page.
     pub in_pages: u64,
-    /// Samples in known memory of an RDD whose context named the same RDD.
+    /// Samples in memory of a known RDD whose context names the same RDD.
     pub agree: u64,
-    /// Samples in known memory of an RDD whose context named another RDD, or none.
+    /// Samples in memory of a known RDD whose context names another RDD or none.
     pub disagree: u64,
 }
 
 impl Agreement {
-    /// Takes in one sample.
+    /// Counts one sample.
     pub fn add(&mut self, owner: Option<Owner>, context: Option<RddKey>) {
         self.samples += 1;
         let Some(owner) = owner else { return };
@@ -230,7 +230,7 @@ impl Agreement {
         }
     }
 
-    /// Share of the comparable samples whose address and context name the same RDD; `None` without any.
+    /// Share of comparable samples whose address and context name the same RDD; `None` without comparable samples.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         let compared = self.agree + self.disagree;
@@ -238,34 +238,34 @@ impl Agreement {
     }
 }
 
-/// What an executor claims to be, and what decides between equal claims.
+/// Ids that an executor claims, and what decides between equal claims.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Key of the executor, which is the kernel's word and not a claim.
+    /// Key of the executor, assigned by the kernel side: not a claim.
     pub key: u64,
     /// Process id in the initial pid namespace.
     pub pid: u32,
     /// When it was first seen, nanoseconds since boot.
     pub first_seen_ns: u64,
-    /// Claimed application id; empty where it never described itself.
+    /// Claimed application id; empty where the executor has not described itself.
     pub application_id: String,
     /// Claimed executor id.
     pub executor_id: String,
 }
 
-/// The names that an executor goes by in places where names must be unique.
+/// Names of an executor where names must be unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Application id; empty where it is not known.
     pub application_id: String,
     /// Executor id, with the process id added where the claim alone would not be unique.
     pub executor_id: String,
-    /// Whether another executor had claimed the same before.
+    /// Whether another executor claimed the same ids before.
     pub claimed_twice: bool,
 }
 
-/// Unique names: of several executors that claim the same, the one that came first keeps the plain name, so a
-/// process that forges an id never takes over the series of an executor that is already known.
+/// Unique names. Among executors with the same claim the first one keeps the plain name, so a process that forges an id
+/// never takes over the series of a known executor.
 #[must_use]
 pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
     claims.sort_by_key(|claim| (claim.first_seen_ns, claim.key));
@@ -282,7 +282,7 @@ pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
             .or_insert(claim.key)
             == claim.key;
         let mut executor_id = plain;
-        // A forged id may itself look like the longer name, so the key goes in until nobody else has it.
+        // A forged id may equal the longer name, so the key is added until the name is unique.
         while !first
             && *taken
                 .entry((claim.application_id.clone(), executor_id.clone()))

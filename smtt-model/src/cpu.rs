@@ -1,5 +1,5 @@
-//! What the hardware can tell about page walks on a given CPU, and how to ask it: identity -> core types -> events ->
-//! plan. Pure knowledge, no event is opened here; `smtt-ctl pmu` prints it, the measuring side follows it.
+//! Which page-walk figures a given CPU can measure, and how: identity -> core types -> events -> plan. Pure: no event
+//! is opened here. `smtt-ctl pmu` prints the plan, the daemon follows it.
 
 mod choose;
 mod encoding;
@@ -29,39 +29,39 @@ pub use role::{Capability, CoreType, Role};
 pub use syntax::EventError;
 pub use table::{CORES, Filter};
 
-/// Events from the configuration, by role, in perf's notation; they take the place of the table's.
+/// Events from the configuration, by role, in perf's notation; they replace the table's events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Overrides(pub BTreeMap<Role, String>);
 
-/// An event of the configuration that cannot be used.
+/// An unusable event of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event of role {role}: {error}")]
 pub struct OverrideError {
-    /// Whose event.
+    /// Role of the event.
     pub role: Role,
-    /// What is wrong with it.
+    /// What is wrong with the event.
     pub error: EventError,
 }
 
-/// Who says what an event counts.
+/// Source of an event's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The vendor's published events.
     Table,
-    /// The kernel's generic events: what they count on this CPU is not known.
+    /// The kernel's generic events: what they count on this CPU is unknown.
     Generic,
-    /// The user.
+    /// The configuration.
     Configuration,
 }
 
-/// One of several events whose sum a role is.
+/// One component of a role that is a sum of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Component {
-    /// The vendor's name of it.
+    /// The vendor's name of the event.
     pub name: String,
-    /// How it is opened.
+    /// Attributes to open the event with.
     #[serde(flatten)]
     pub encoding: Encoding,
 }
@@ -71,36 +71,36 @@ pub struct Component {
 pub struct RoleEvent {
     /// The vendor's name, or the text of the configuration.
     pub name: String,
-    /// How it is opened; absent if it is a sum.
+    /// Attributes to open the event with; absent for a sum.
     #[serde(flatten)]
     pub encoding: Option<Encoding>,
-    /// The events it is the sum of.
+    /// Components of the sum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub components: Vec<Component>,
-    /// General counters that can count it; empty where no constraint is known.
+    /// General counters that can count the event; empty without a known constraint.
     pub counters: Vec<u8>,
-    /// What it adds up.
+    /// Quantity that the event adds up.
     pub quantity: Quantity,
-    /// Its samples carry the data address.
+    /// Whether samples of the event contain the data address.
     pub gives_data_address: bool,
-    /// What must be picked out of its samples.
+    /// Filter on the samples of the event.
     pub filter: Option<Filter>,
-    /// It counts all that its role says.
+    /// Whether the event covers its role completely.
     pub complete: bool,
-    /// The vendor's errata that touch it.
+    /// The vendor's errata for the event.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub errata: String,
-    /// Who says so.
+    /// Source of the event's definition.
     pub source: Source,
 }
 
 impl RoleEvent {
-    /// The PMU that counts it, by its name in sysfs.
+    /// Name in sysfs of the PMU that counts the event.
     pub fn pmu(&self) -> &str {
         self.openings().next().map_or("", |opening| &opening.pmu)
     }
 
-    /// Every event that has to be opened for it.
+    /// Every event to open for the role.
     pub fn openings(&self) -> impl Iterator<Item = &Encoding> {
         self.encoding
             .iter()
@@ -126,7 +126,7 @@ impl RoleEvent {
 /// What is measured on one core type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MeasuredCore {
-    /// The PMU of this core type, by its name in sysfs.
+    /// Name in sysfs of this core type's PMU.
     pub pmu: String,
     /// Whether this machine has that PMU; absent if another CPU is described.
     pub pmu_present: Option<bool>,
@@ -134,14 +134,14 @@ pub struct MeasuredCore {
     pub uarch: String,
     /// Which core of a hybrid CPU.
     pub core_type: Option<CoreType>,
-    /// What its events can give.
+    /// Capability of the core type's events.
     pub ratio_capability: Capability,
-    /// Page walks that it can have in flight at once, where stated.
+    /// Page walks that the core can have in flight at once, where stated.
     pub page_walkers: Option<u8>,
     /// The events.
     #[serde(flatten)]
     pub roles: BTreeMap<Role, RoleEvent>,
-    /// How they are used.
+    /// Plan of measurement.
     pub plan: Plan,
 }
 
@@ -150,11 +150,11 @@ pub struct MeasuredCore {
 pub struct Measured {
     /// The CPU's identity.
     pub cpu: String,
-    /// Its core types; one unless it is a hybrid CPU.
+    /// Core types of the CPU; one unless it is a hybrid CPU.
     pub cores: Vec<MeasuredCore>,
 }
 
-/// Says what would be measured on a CPU. Fails only for an event of the configuration that cannot be used.
+/// Describes what can be measured on a CPU. Fails only for an unusable event of the configuration.
 pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, OverrideError> {
     let chosen = choose::choose(identity);
     let rows = chosen.cores.iter();
@@ -180,7 +180,8 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
             }
         }
         if pmu.present == Some(false) && !given.is_empty() {
-            // The table's events cannot be opened here. They must not take counters from those that are configured.
+            // The table's events cannot be opened on this machine. They must not take counters from the configured
+            // ones.
             roles.retain(|role, _| given.contains(role));
         }
         let published = row.map_or(Capability::Unknown, |row| row.family.capability);

@@ -1,8 +1,8 @@
-//! Bytes -> [`Event`]: total, without panics, for bytes that a foreign process wrote.
+//! Bytes -> [`Event`]. The decoder is total: it never panics, whatever bytes a foreign process wrote.
 //!
-//! The form of a marker's fact is [`smtt_common::event::marker::MARKER_FACTS`]; records of the kernel side are
-//! fixed structs. A payload that is too short, or holds a number that cannot be an id, is an error with a name
-//! for the loss ledger; a payload that is longer than known is read as far as it is known.
+//! The schemas of marker facts are in [`smtt_common::event::marker::MARKER_FACTS`]; records of the kernel side are
+//! fixed structs. A payload that is too short, or holds an impossible id, is an error with a cause for the loss ledger.
+//! Fields after the last known one are ignored.
 
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
@@ -15,31 +15,31 @@ use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::{Kind, RecordHeader};
 
-/// One decoded record: when, by whom, what.
+/// One decoded record: time, process and fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Nanoseconds since boot.
     pub time_ns: u64,
-    /// Key of the executor, zero where the kernel side does not know it.
+    /// Key of the executor; zero where the kernel side does not know it.
     pub executor: u64,
     /// Process id in the initial pid namespace.
     pub pid: u32,
     /// Thread id in the initial pid namespace.
     pub tid: u32,
-    /// What happened.
+    /// The fact that the record reports.
     pub fact: Fact,
 }
 
-/// What a record says. Text has no control characters left; ids that were "none" are `None`.
+/// Content of a record. Text contains no control characters; an id of "none" is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// An executor says who it is.
+    /// An executor described itself.
     ExecutorDescribed(Box<ExecutorDescribed>),
     /// A thread got a slot.
     ThreadRegistered(ThreadFact),
-    /// A thread gave its slot back.
+    /// A thread released its slot.
     ThreadGone(ThreadFact),
-    /// Name, level and lineage of an RDD.
+    /// Name, storage level and lineage of an RDD.
     RddDescribed(Box<RddDescribed>),
     /// Name and size of a stage.
     StageDescribed(StageDescribed),
@@ -47,9 +47,9 @@ pub enum Fact {
     TaskStarted(TaskStarted),
     /// A task ended.
     TaskEnded(TaskEnded),
-    /// A block is in memory.
+    /// A block was stored in memory.
     BlockStored(Box<BlockFact>),
-    /// A cached block is being read.
+    /// A read of a cached block began.
     BlockRead(BlockRead),
     /// The collector moved a block's bytes.
     BlockMoved(Box<BlockFact>),
@@ -59,59 +59,59 @@ pub enum Fact {
     PageAllocated(PageAllocated),
     /// Execution memory was freed.
     PageFreed(PageFreed),
-    /// What one class of consumers used of a task's execution memory.
+    /// Execution memory that one class of consumers used in a task.
     ConsumerUsed(ConsumerUsed),
     /// A rare activity ended.
     Span(Span),
-    /// A Python worker serves a task from now on, or no longer.
+    /// A Python worker began or ended serving a task.
     PythonWorker(PythonWorker),
-    /// All addresses on the Java heap are known again after a collection.
+    /// All addresses on the Java heap are reported again after a collection.
     AddressesTold {
-        /// The last collection before that.
+        /// Last collection before this report.
         collection: u64,
-        /// Facts with new addresses that were told since the last of these facts, or since the last resync.
+        /// Facts with new addresses since the previous report or the last resync.
         moved_facts: u64,
     },
-    /// The thread that tells everything again has told so many facts up to now.
+    /// Progress of a resync: the number of facts that the marker's thread has sent so far.
     ResyncTold {
-        /// The request that is being served.
+        /// Request that is being served.
         request: u64,
-        /// Facts since the first of these, which has 0.
+        /// Facts sent since the first record of this kind, which has 0.
         facts: u64,
     },
-    /// Everything alive has been told again.
+    /// The snapshot of a resync is complete: everything alive has been reported again.
     ResyncDone {
-        /// The request that was served.
+        /// Request that was served.
         request: u64,
     },
     /// A process of an executor forked.
     ProcessForked {
-        /// The new process, in the initial pid namespace.
+        /// Process id of the child in the initial pid namespace.
         child_pid: u32,
     },
-    /// A process of an executor exited, or replaced its image.
+    /// A process of an executor exited or replaced its image.
     ProcessGone {
-        /// Whether it replaced its image, else it exited.
+        /// Whether the process replaced its image instead of exiting.
         exec: bool,
-        /// Whether it was the executor's JVM itself, else a child.
+        /// Whether it was the executor's JVM instead of a child.
         is_executor: bool,
     },
     /// A sampled page fault with its address.
     FaultSample {
-        /// Address that was touched.
+        /// Faulting address.
         address: u64,
-        /// Whether it was a write; `None` where the hook cannot tell.
+        /// Whether the access was a write; `None` where the hook cannot distinguish.
         write: Option<bool>,
-        /// The context that it was counted for; `None` where unattributed.
+        /// Context that the fault was counted for; `None` where unattributed.
         context: Option<ContextKey>,
     },
     /// A sampled page walk with the address of its data.
     WalkSample {
-        /// Address that was accessed.
+        /// Accessed address.
         address: u64,
-        /// Whether it was a write.
+        /// Whether the access was a write; `None` where unknown.
         write: Option<bool>,
-        /// The context that it was counted for; `None` where unattributed.
+        /// Context that the page walk was counted for; `None` where unattributed.
         context: Option<ContextKey>,
     },
 }
@@ -121,19 +121,19 @@ pub enum Fact {
 pub struct ExecutorDescribed {
     /// Address of the slot file's header in the JVM.
     pub slots_address: u64,
-    /// Slots in it.
+    /// Slots in the slot file.
     pub slot_count: u64,
-    /// Start of the JVM, milliseconds since 1970.
+    /// Start of the JVM in milliseconds since 1970.
     pub start_unix_ms: u64,
-    /// Largest Java heap in bytes.
+    /// Maximum size of the Java heap, in bytes.
     pub heap_max_bytes: u64,
-    /// Hooks of the marker that found no target.
+    /// Number of marker hooks whose target Spark does not have.
     pub missing_hooks: u64,
-    /// Room for later.
+    /// Flags of the description: how the marker finds addresses on the heap.
     pub flags: u64,
     /// Spark's application id, as the executor claims it.
     pub application_id: String,
-    /// The application's name.
+    /// Name of the application.
     pub application_name: String,
     /// Spark's executor id, as the executor claims it.
     pub executor_id: String,
@@ -143,7 +143,7 @@ pub struct ExecutorDescribed {
     pub spark_version: String,
     /// Version of Java.
     pub java_version: String,
-    /// The missing hooks by name, joined with commas.
+    /// Names of the missing hooks, joined with commas.
     pub missing_hook_names: String,
 }
 
@@ -154,9 +154,9 @@ pub struct ThreadFact {
     pub slot_address: u64,
     /// Thread id in the JVM's own pid namespace.
     pub tid: u32,
-    /// Which registration of the slot.
+    /// Generation of the slot: counts its registrations.
     pub generation: u64,
-    /// Name of the thread; empty when it goes.
+    /// Name of the thread; empty when the thread releases the slot.
     pub name: String,
 }
 
@@ -165,17 +165,17 @@ pub struct ThreadFact {
 pub struct RddDescribed {
     /// Id of the RDD.
     pub rdd_id: u32,
-    /// Its partitions.
+    /// Partitions of the RDD.
     pub partitions: u64,
     /// Bits of [`smtt_common::event::marker::storage_level`].
     pub storage_level: u64,
-    /// Its name, empty where it has none.
+    /// Name of the RDD; empty where it has none.
     pub name: String,
-    /// Where in the application it was made.
+    /// Call site in the application that created the RDD.
     pub call_site: String,
-    /// The storage level as Spark writes it.
+    /// Storage level as Spark writes it.
     pub storage_level_text: String,
-    /// Ids of its parents.
+    /// Ids of the RDD's parents.
     pub parents: Vec<u32>,
 }
 
@@ -184,32 +184,32 @@ pub struct RddDescribed {
 pub struct StageDescribed {
     /// Id of the stage.
     pub stage_id: u32,
-    /// Its attempt.
+    /// Attempt of the stage.
     pub stage_attempt: u32,
-    /// Tasks of the whole stage, on all executors.
+    /// Tasks of the whole stage on all executors.
     pub tasks: u64,
-    /// Its job.
+    /// Id of the job that the stage belongs to.
     pub job_id: Option<u32>,
-    /// Its last RDD.
+    /// Id of the last RDD that the stage computes.
     pub rdd_id: Option<u32>,
-    /// Its name.
+    /// Name of the stage.
     pub name: String,
 }
 
 /// See [`Kind::TASK_STARTED`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStarted {
-    /// Id of the attempt, unique in the application.
+    /// Id of the task attempt, unique in the application.
     pub task_attempt_id: u64,
-    /// Its stage.
+    /// Id of the task's stage.
     pub stage_id: u32,
-    /// Attempt of the stage.
+    /// Attempt of the task's stage.
     pub stage_attempt: u32,
-    /// Partition that it computes.
+    /// Partition that the task computes.
     pub partition: u32,
-    /// Number of the attempt for this partition.
+    /// Number of this attempt among the attempts for the partition.
     pub attempt_number: u32,
-    /// Its job.
+    /// Id of the task's job.
     pub job_id: Option<u32>,
 }
 
@@ -217,28 +217,28 @@ pub struct TaskStarted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It returned its result.
+    /// The task returned its result.
     Succeeded,
-    /// It threw.
+    /// The task failed with an exception.
     Failed,
-    /// It was killed or interrupted.
+    /// The task was killed or interrupted.
     Killed,
 }
 
 /// See [`Kind::TASK_ENDED`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEnded {
-    /// Id of the attempt.
+    /// Id of the task attempt.
     pub task_attempt_id: u64,
-    /// Its stage.
+    /// Id of the task's stage.
     pub stage_id: u32,
-    /// Attempt of the stage.
+    /// Attempt of the task's stage.
     pub stage_attempt: u32,
-    /// How it ended.
+    /// How the task ended.
     pub outcome: Outcome,
-    /// Most execution memory that it held at a time, in bytes.
+    /// Peak of the task's execution memory, in bytes.
     pub execution_memory_peak_bytes: u64,
-    /// Why it failed or was killed; empty when it succeeded.
+    /// Why the task failed or was killed; empty where it succeeded.
     pub reason: String,
 }
 
@@ -247,27 +247,27 @@ pub struct TaskEnded {
 pub struct BlockFact {
     /// Spark's name of the block.
     pub block_id: String,
-    /// RDD whose partition it holds; `None` for broadcasts and others.
+    /// Id of the RDD that the block belongs to; `None` for broadcasts and other blocks.
     pub rdd_id: Option<u32>,
-    /// Partition that it holds.
+    /// Partition that the block holds.
     pub partition: Option<u32>,
-    /// Size in bytes as Spark accounts for it.
+    /// Size of the block in bytes, as Spark accounts for it.
     pub size_bytes: u64,
-    /// The bytes are on the Java heap.
+    /// Whether the bytes are on the Java heap.
     pub on_heap: bool,
-    /// Serialised bytes, else objects.
+    /// Whether the block holds serialised bytes instead of objects.
     pub serialized: bool,
-    /// An array of objects; the ranges are some of them.
+    /// The block is an array of objects and the ranges are a sample of them.
     pub sampled: bool,
-    /// One array of numbers; its range is all of them.
+    /// The block is one array of numbers and the range covers it.
     pub array: bool,
-    /// Stored by a thread without a task.
+    /// Whether a thread outside of a task stored the block.
     pub without_task: bool,
-    /// Told again for a resync, not new.
+    /// Whether the fact belongs to a resync and is not new.
     pub told_again: bool,
-    /// Task attempt that stored it.
+    /// Task attempt that stored the block.
     pub task_attempt_id: Option<u64>,
-    /// Ranges that the block has in all facts together.
+    /// Ranges of the block in all facts together.
     pub range_total: u64,
     /// Index of the first range of this fact.
     pub range_first: u64,
@@ -275,21 +275,21 @@ pub struct BlockFact {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// What a block is made of.
+/// Contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Serialised bytes: the ranges are all of them.
+    /// Serialised bytes: the ranges cover them.
     Bytes,
     /// A cached DataFrame: the ranges are the buffers of its columns.
     Columns,
-    /// An array of numbers: the range is all of them.
+    /// An array of numbers: the range covers it.
     Array,
-    /// Objects, wherever they lie: the ranges are a sample of them.
+    /// Objects anywhere on the heap: the ranges are a sample of them.
     Objects,
 }
 
 impl Contents {
-    /// Its name in every output.
+    /// The name in every output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -319,13 +319,13 @@ impl BlockFact {
 pub struct BlockRead {
     /// Spark's name of the block.
     pub block_id: String,
-    /// Its RDD.
+    /// Id of the block's RDD.
     pub rdd_id: Option<u32>,
-    /// Its partition.
+    /// Partition that the block holds.
     pub partition: Option<u32>,
-    /// Task attempt that reads it.
+    /// Task attempt that reads the block.
     pub task_attempt_id: Option<u64>,
-    /// NUMA node of the CPU that it is read from.
+    /// NUMA node of the reading CPU.
     pub node: Option<u32>,
 }
 
@@ -334,102 +334,103 @@ pub struct BlockRead {
 pub struct BlockRemoved {
     /// Spark's name of the block.
     pub block_id: String,
-    /// Its RDD.
+    /// Id of the block's RDD.
     pub rdd_id: Option<u32>,
-    /// Its partition.
+    /// Partition that the block holds.
     pub partition: Option<u32>,
-    /// What the thread was doing; `None` where it was idle or is not known.
+    /// Activity of the removing thread; `None` where it was idle or unknown.
     pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_ALLOCATED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageAllocated {
-    /// Task attempt that owns it.
+    /// Task attempt that owns the memory.
     pub task_attempt_id: Option<u64>,
-    /// Spark's number in the task's page table; `None` for a grant without a page.
+    /// Page number in the task's page table; `None` for a grant without a Spark page.
     pub page_number: Option<u64>,
-    /// Where it is, zero where it has no address.
+    /// Address of the memory; zero where it has none.
     pub address: u64,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// On the Java heap.
+    /// Whether the memory is on the Java heap.
     pub on_heap: bool,
-    /// Told again for a resync, not new.
+    /// Whether the fact belongs to a resync and is not new.
     pub told_again: bool,
-    /// RDD that was current.
+    /// RDD that was current at the allocation.
     pub rdd_id: Option<u32>,
     /// Stage of the task.
     pub stage_id: Option<u32>,
-    /// Class that asked for it.
+    /// Class of the consumer that allocated the memory.
     pub consumer: String,
-    /// What the thread was doing; `None` where it was idle or is not known.
+    /// Activity of the allocating thread; `None` where it was idle or unknown.
     pub activity: Option<Activity>,
 }
 
 /// See [`Kind::PAGE_FREED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageFreed {
-    /// Task attempt that owns it.
+    /// Task attempt that owned the memory.
     pub task_attempt_id: Option<u64>,
-    /// Spark's number in the task's page table; `None` for a grant without a page.
+    /// Page number in the task's page table; `None` for a grant without a Spark page.
     pub page_number: Option<u64>,
-    /// Where it is, zero where it has no address.
+    /// Address of the memory; zero where it had none.
     pub address: u64,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// On the Java heap.
+    /// Whether the memory was on the Java heap.
     pub on_heap: bool,
-    /// Class that asked for it.
+    /// Class of the consumer that had allocated the memory.
     pub consumer: String,
-    /// What the thread was doing; `None` where it was idle or is not known.
+    /// Activity of the freeing thread; `None` where it was idle or unknown.
     pub activity: Option<Activity>,
 }
 
 /// See [`Kind::CONSUMER_USED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerUsed {
-    /// Task attempt that they worked for.
+    /// Task attempt that the consumers worked for.
     pub task_attempt_id: Option<u64>,
-    /// How many there were.
+    /// Number of consumers of this class.
     pub instances: u64,
-    /// The most that each of them held, added up, in bytes.
+    /// Sum of the consumers' peaks, in bytes.
     pub peak_bytes: u64,
-    /// What Spark counts of them into the task's `peakExecutionMemory`, in bytes; `None` where it was not seen.
+    /// Bytes of these consumers that Spark counts into the task's `peakExecutionMemory`; `None` where the marker did
+    /// not see it.
     pub counted_bytes: Option<u64>,
-    /// What is counted is Spark's estimate of the size of objects.
+    /// Whether `counted_bytes` is Spark's estimate of the size of objects.
     pub estimated: bool,
-    /// Their class.
+    /// Class of the consumers.
     pub consumer: String,
 }
 
 /// See [`Kind::SPAN`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Task attempt that did it.
+    /// Task attempt that performed the activity.
     pub task_attempt_id: Option<u64>,
-    /// Code of [`smtt_common::context::Activity`]; 255 where it does not fit.
+    /// Code of [`smtt_common::context::Activity`]; 255 where the code does not fit.
     pub activity: u8,
-    /// Start, nanoseconds of the monotonic clock.
+    /// Start in nanoseconds of the monotonic clock.
     pub start_monotonic_ns: u64,
     /// Duration in nanoseconds.
     pub duration_ns: u64,
     /// RDD that was current.
     pub rdd_id: Option<u32>,
-    /// What exactly.
+    /// Details of the activity.
     pub name: String,
 }
 
 /// See [`Kind::PYTHON_WORKER`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonWorker {
-    /// Process id in the JVM's own pid namespace.
+    /// Process id of the worker in the JVM's own pid namespace.
     pub pid: u32,
-    /// Task that it serves; `None` when it goes back to the pool.
+    /// Task that the worker serves; `None` when it returns to the pool.
     pub task_attempt_id: Option<u64>,
-    /// Hot word of its faults.
+    /// Context word for the worker's page faults.
     pub hot: u64,
-    /// Stage of the task.
+    /// Stage of the worker's task.
     pub stage_id: Option<u32>,
     /// Attempt of the stage.
     pub stage_attempt: u32,
@@ -446,7 +447,7 @@ pub enum DecodeError {
     Truncated {
         /// Kind of the record.
         kind: Kind,
-        /// First field that is not there in full.
+        /// First field that is missing or incomplete.
         field: &'static str,
     },
     /// A number that cannot be what its field says.
@@ -474,7 +475,7 @@ impl DecodeError {
 /// Decodes one record.
 ///
 /// # Errors
-/// When the kind is unknown, the payload is shorter than its form, or an id is impossible.
+/// When the kind is unknown, the payload is shorter than its schema, or an id is impossible.
 pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeError> {
     let kind = Kind(header.kind);
     let stated = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
@@ -490,7 +491,7 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
         None => kernel::decode(kind, payload)?,
     };
     if let Fact::BlockRead(read) = &mut fact {
-        // The kernel side's word, not the marker's.
+        // The node comes from the kernel side, not from the marker.
         read.node = header.node_plus_one.checked_sub(1).map(u32::from);
     }
     Ok(Event {

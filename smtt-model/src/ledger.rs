@@ -1,5 +1,5 @@
-//! Every named loss, hop by hop in the order of flow, and the check that the sums agree:
-//! attempted = delivered + the sum of losses (+ what is under way between two hops).
+//! The loss ledger: every named loss, hop by hop in the order of flow, and the check that the sums agree: attempted =
+//! delivered + sum of losses (+ records in flight between two hops).
 
 pub mod trace;
 
@@ -12,23 +12,23 @@ use self::trace::{FollowCounts, TraceCounts};
 use crate::decode::{DecodeError, Event};
 use crate::state::Outcome;
 
-/// What the reader of the ring has seen, since the start.
+/// Counts of the ring reader since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceCounts {
-    /// Records taken out of the ring.
+    /// Records read from the ring.
     pub taken: u64,
-    /// Of them, records too short for their own header.
+    /// Records shorter than their own header.
     pub malformed: u64,
 }
 
-/// What became of records in the decoder, since the start.
+/// Counts of the decoder since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodeCounts {
-    /// Records that came.
+    /// Records given to the decoder.
     pub attempted: u64,
-    /// Records that are events now.
+    /// Records that were decoded into events.
     pub decoded: u64,
-    /// The others, by cause.
+    /// Records that could not be decoded, by cause.
     pub lost: BTreeMap<&'static str, u64>,
 }
 
@@ -43,16 +43,16 @@ impl DecodeCounts {
     }
 }
 
-/// What became of events in the state, since the start.
+/// Counts of events applied to the state since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AggregateCounts {
-    /// Events that came.
+    /// Events given to the state.
     pub attempted: u64,
-    /// Events that are in the state.
+    /// Events that the state has applied.
     pub applied: u64,
-    /// Events whose table had no room, by table.
+    /// Events refused because a table was full, by table.
     pub over_cap: BTreeMap<&'static str, u64>,
-    /// Events that said nothing that still matters, by reason.
+    /// Events without effect (duplicate or out of date), by reason.
     pub ignored: BTreeMap<&'static str, u64>,
 }
 
@@ -68,36 +68,33 @@ impl AggregateCounts {
     }
 }
 
-/// What the marker has emitted and the kernel side has seen of it, of executors whose slot file is open.
+/// Facts emitted by markers and seen by the kernel side, for executors whose slot file is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkerCounts {
-    /// Facts that the markers say they emitted.
+    /// Facts that the markers have emitted, by their own count.
     pub emitted: u64,
     /// Facts of the same executors that the kernel side saw.
     pub seen: u64,
 }
 
-/// Everything that the ledger is made from, taken at one time.
-///
-/// Taken in this order, so that what is under way never looks negative: `source` first, then the kernel side's
-/// counters, then the marker's.
+/// Inputs of the ledger, read at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerInputs {
-    /// Of the markers; `None` where no slot file is open.
+    /// Counts of the markers; `None` where no slot file is open.
     pub marker: Option<MarkerCounts>,
-    /// Totals of all executors that ever were.
+    /// Counters summed over all executors since the start.
     pub executors: ExecutorCounters,
-    /// The kernel side's own counters.
+    /// Global counters of the kernel side.
     pub kernel: [u64; COUNTERS],
-    /// Of the reader of the ring.
+    /// Counts of the ring reader.
     pub source: SourceCounts,
-    /// Of the decoder.
+    /// Counts of the decoder.
     pub decode: DecodeCounts,
-    /// Of the state.
+    /// Counts of the state.
     pub aggregate: AggregateCounts,
-    /// Of trace records; `None` where none are written.
+    /// Counts of the trace writer; `None` where trace records are not written.
     pub trace: Option<TraceCounts>,
-    /// Of those who follow them live; `None` where nobody ever has.
+    /// Counts of live clients; `None` where no client has followed yet.
     pub follow: Option<FollowCounts>,
 }
 
@@ -106,20 +103,20 @@ pub struct LedgerInputs {
 pub struct Hop {
     /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
     pub name: String,
-    /// What came in.
+    /// Records that entered the hop.
     pub attempted: u64,
-    /// What went on to the next hop.
+    /// Records that went on to the next hop.
     pub delivered: u64,
-    /// What did not, by cause. Causes without a loss are left out.
+    /// Records that were lost at this hop, by cause; causes without a loss are left out.
     pub lost: BTreeMap<String, u64>,
-    /// What was on its way to the next hop when the counters were read.
+    /// Records between this hop and the next when the counters were read.
     pub in_flight: u64,
     /// Whether attempted = delivered + lost + in flight.
     pub consistent: bool,
 }
 
 impl Hop {
-    /// Sum of its losses.
+    /// Sum of the hop's losses.
     #[must_use]
     pub fn lost_total(&self) -> u64 {
         self.lost.values().sum()
@@ -141,7 +138,7 @@ impl Hop {
         }
     }
 
-    /// Attempted less everything that is accounted for.
+    /// `attempted` minus everything that is accounted for.
     fn missing(&self) -> i128 {
         i128::from(self.attempted)
             - i128::from(self.delivered)
@@ -150,8 +147,8 @@ impl Hop {
     }
 }
 
-/// The ledger. `previous` are the inputs of the reading before: the kernel side's counters cannot be read all at
-/// once, so a difference counts as an error only when it is larger than what the counters moved since then.
+/// Computes the ledger. `previous` holds the inputs of the previous reading: the kernel side's counters cannot be read
+/// atomically, so a difference is an error only if it exceeds the growth of the counters since then.
 #[must_use]
 pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
     let before = hops(previous);
@@ -164,7 +161,7 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
         if matches!(hop.name.as_str(), "ring" | "source") {
             let waiting = u64::try_from(hop.missing()).unwrap_or(0);
             hop.in_flight = waiting;
-            // What neither moves nor arrives is not under way.
+            // Records that neither move nor arrive are not in flight.
             let stuck = waiting > 0 && moved == 0;
             hop.consistent = !stuck && hop.missing() == 0;
         } else {
@@ -214,7 +211,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
     let mut aggregate_lost = named(&aggregate.over_cap, "over_cap_");
     aggregate_lost.extend(named(&aggregate.ignored, ""));
     vec![
-        // Told before the probes were attached, or before the executor had described itself.
+        // Lost here: facts emitted before the probes were attached or before the executor described itself.
         Hop::new(
             "marker",
             marker.emitted,
@@ -268,7 +265,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
     ]
 }
 
-/// Accesses on their way to those who follow, once for each.
+/// Accesses sent to live clients, counted once per client.
 fn follow_hop(follow: &FollowCounts) -> Hop {
     Hop {
         in_flight: follow.waiting,
@@ -281,7 +278,7 @@ fn follow_hop(follow: &FollowCounts) -> Hop {
     }
 }
 
-/// Accesses on their way to the disk: what waits is known, it is not what is missing.
+/// Accesses written to disk: queued records are counted, not derived from the difference.
 fn trace_hop(trace: &TraceCounts) -> Hop {
     let lost: Vec<(String, u64)> = trace.lost.clone().into_iter().collect();
     Hop {

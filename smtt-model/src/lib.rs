@@ -1,7 +1,7 @@
-//! What SMTT knows, and what follows from it: records become events ([`decode`]), events become rows of a state
-//! ([`attribute`], [`state`]), and rows become what every face shows ([`rows`], [`protocol`], [`advise`]).
+//! The pure model of SMTT: records become events ([`decode`]), events change the state ([`attribute`], [`state`]), and
+//! the state becomes the listings, responses and findings that every client shows ([`rows`], [`protocol`], [`advise`]).
 //!
-//! Nothing here opens a file, reads a clock or asks the kernel: time and readings are arguments.
+//! No function opens a file, reads a clock or makes a system call: time and readings are arguments.
 
 pub mod advise;
 pub mod attribute;

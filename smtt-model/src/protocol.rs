@@ -1,4 +1,4 @@
-//! Questions and answers of the HTTP/JSON interface.
+//! Requests and responses of the HTTP/JSON interface.
 //!
 //! | path | answer |
 //! |---|---|
@@ -10,9 +10,8 @@
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and where bytes are), `block` (blocks and
-//! where bytes are), `sort` and `limit` in the query. An error is
-//! `{"error": "..."}` with a status of 400 or above.
+//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and pages), `block` (blocks and pages), `sort` and
+//! `limit` in the query. An error is `{"error": "..."}` with a status of 400 or above.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,59 +25,59 @@ use crate::verdict::{HOTNESS, PAGE_WALKS, Verdict, VerdictState};
 /// One check of `smtt-ctl doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineCheck {
-    /// What was checked.
+    /// Name of the check.
     pub name: String,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
-    /// Whether SMTT can do its main work without it.
+    /// Whether SMTT needs it for its main function.
     pub required: bool,
-    /// What was found.
+    /// What the check found.
     pub detail: String,
-    /// What to do; empty when all is well.
+    /// What to do; empty where the check passed.
     pub remedy: String,
 }
 
-/// What the daemon itself uses.
+/// Resources that the daemon itself uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelfFigures {
-    /// CPU time since its start, in seconds.
+    /// CPU time since the daemon's start, in seconds.
     pub cpu_seconds: Option<f64>,
-    /// Resident memory in bytes.
+    /// Resident memory of the daemon, in bytes.
     pub rss_bytes: Option<u64>,
-    /// Memory of its eBPF programs and maps in bytes.
+    /// Memory of the daemon's eBPF programs and maps, in bytes.
     pub bpf_memory_bytes: Option<u64>,
-    /// Time since its start, in seconds.
+    /// Time since the daemon's start, in seconds.
     pub uptime_seconds: f64,
 }
 
-/// How the daemon fares.
+/// State of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
-    /// How the kernel side was built.
+    /// Build information of the kernel side.
     pub kernel_side: String,
-    /// Whether the probes are in place and the listeners open.
+    /// Whether the probes are attached and the listeners open.
     pub ready: bool,
-    /// Why the answers are worse than they could be; empty when all is well.
+    /// Reasons why answers are incomplete or less exact; empty where they are not.
     pub degraded: Vec<String>,
-    /// The probes.
+    /// Verdict of each probe.
     pub probes: Vec<Verdict>,
-    /// The loss ledger in the order of flow.
+    /// Loss ledger, one hop per row in the order of flow.
     pub ledger: Vec<Hop>,
-    /// How the writing of trace records fares; absent where none are written.
+    /// State of the trace writer; absent where trace records are not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceStatus>,
-    /// What the daemon uses.
+    /// Resources that the daemon uses.
     pub daemon: SelfFigures,
-    /// What is counted at all.
+    /// Totals over all executors.
     pub summary: Summary,
-    /// What is measured of page walks; absent where nothing is.
+    /// What is measured of page walks; absent where page walks are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walks: Option<PageWalksShown>,
 }
 
-/// Why answers are worse than they could be.
+/// Reasons why answers are incomplete or less exact.
 #[must_use]
 pub fn degraded(ready: bool, probes: &[Verdict], ledger: &[Hop]) -> Vec<String> {
     use VerdictState::{Broken, Ok, Unsupported};
@@ -90,8 +89,8 @@ pub fn degraded(ready: bool, probes: &[Verdict], ledger: &[Hop]) -> Vec<String> 
         .iter()
         .filter(|probe| matches!(probe.verdict, Broken | Unsupported))
     {
-        // A rung of a ladder that is not there matters only when no other rung holds.
-        // A machine without counters, or whose DAMON has another user, is not a fault of the daemon.
+        // A missing rung of a ladder matters only where no other rung is attached. A machine without counters, or whose
+        // DAMON has another user, is not a fault of the daemon.
         let of_the_machine = [PAGE_WALKS, HOTNESS];
         if of_the_machine.contains(&probe.name.as_str()) && probe.verdict == Unsupported {
             continue;
@@ -139,25 +138,25 @@ pub struct ListQuery {
     /// Stage id, or id and attempt as `3.1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Task attempt id: the task itself and the execution memory that it holds.
+    /// Task attempt id: selects the task and the execution memory that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
     /// Spark's name of a block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
-    /// Of where bytes are, only rows with something that is on more than one NUMA node.
+    /// For page placement: only rows with memory on more than one NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spanning: Option<bool>,
-    /// Field to sort by, with `:asc` or `:desc`.
+    /// Field to sort by, optionally with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
-    /// Most rows of the answer.
+    /// Maximum number of rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
 impl ListQuery {
-    /// Its conditions.
+    /// The query's conditions on rows.
     #[must_use]
     pub fn filter(&self) -> Filter {
         Filter {
@@ -172,75 +171,75 @@ impl ListQuery {
     }
 }
 
-/// Question for trace records as they happen.
+/// Query of the live stream of trace records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FollowQuery {
-    /// Only this application (id).
+    /// Only records of the application with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
-    /// Only this executor.
+    /// Only records of the executor with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// Only this RDD.
+    /// Only records of the RDD with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdd: Option<u32>,
-    /// Only this stage.
+    /// Only records of the stage with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<u32>,
-    /// Only this attempt of it.
+    /// Only records of this attempt of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Only this kind.
+    /// Only records of this kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-/// Field of the line that says how many records a client did not get.
+/// Field of the line that reports how many records a client has missed.
 pub const LOST: &str = "lost_records";
 
-/// What executors held over time.
+/// Memory of executors over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histories {
-    /// When this was asked, on the clock of the points: nanoseconds since boot.
+    /// Time of the response on the clock of the points: nanoseconds since boot.
     pub now_ns: u64,
-    /// The same moment in milliseconds since 1970.
+    /// Time of the response in milliseconds since 1970.
     pub now_unix_ms: u64,
-    /// The executors.
+    /// Memory over time, one row per executor.
     pub rows: Vec<HistoryRow>,
 }
 
-/// Most rows of each table of a report.
+/// Maximum number of rows in each table of a report.
 pub const REPORT_ROWS: usize = 10;
 
-/// Summary of everything that is known, by application.
+/// Summary of all applications.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The applications.
+    /// Summary of each application.
     pub applications: Vec<ApplicationReport>,
     /// The loss ledger.
     pub ledger: Vec<Hop>,
-    /// Why the figures are worse than they could be.
+    /// Reasons why figures are incomplete or less exact.
     pub degraded: Vec<String>,
 }
 
 /// Summary of one application on this worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationReport {
-    /// Its id; absent for executors that have not described themselves.
+    /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
-    /// Its name.
+    /// Name of the application.
     pub application_name: Option<String>,
-    /// Page faults of all its executors, and their unattributed share.
+    /// Page faults of all executors of the application, and their unattributed share.
     pub summary: Summary,
-    /// Its executors on this worker.
+    /// Executors of the application on this worker.
     pub executors: Vec<ExecutorRow>,
-    /// RDDs with most page faults.
+    /// RDDs with the most page faults.
     pub rdds_by_faults: Vec<RddRow>,
-    /// RDDs that held most memory.
+    /// RDDs with the largest peak of memory.
     pub rdds_by_memory: Vec<RddRow>,
-    /// Stages with most page faults.
+    /// Stages with the most page faults.
     pub stages: Vec<StageRow>,
-    /// Tasks with most page faults.
+    /// Tasks with the most page faults.
     pub tasks: Vec<TaskRow>,
 }

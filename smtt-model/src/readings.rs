@@ -1,4 +1,4 @@
-//! What the kernel side has counted and sampled, as plain data: one reading per tick of the daemon.
+//! Counts and samples of the kernel side as plain data: one reading per tick of the daemon.
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
@@ -6,90 +6,90 @@ use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
 
-/// What the kernel side has added up since the last reading.
+/// Counts of the kernel side since the last reading.
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
     /// Growth per context since the last reading.
     pub contexts: Vec<(ContextKey, ContextCounters)>,
     /// Totals per executor key since it was registered, summed over CPUs.
     pub executors: Vec<(u64, ExecutorCounters)>,
-    /// Totals of the kernel side's own counters, summed over CPUs, indexed by `smtt_common::counter::Counter`.
+    /// Totals of the kernel side's global counters, summed over CPUs, indexed by `smtt_common::counter::Counter`.
     pub counters: [u64; COUNTERS],
-    /// Whether reads and writes are told apart (false on the software-event rung).
+    /// Whether reads and writes are distinguished (false on the software-event rung).
     pub access_known: bool,
     /// Whether major faults are counted.
     pub major_known: bool,
-    /// Page walks; absent where none are measured.
+    /// Sampled page walks; absent where page walks are not measured.
     pub page_walks: Option<PageWalkReadings>,
 }
 
-/// What was sampled, and what the samples mean. Absent from the readings of a machine that measures no page walks.
+/// Samples of page walks and what they mean.
 #[derive(Clone, Debug, Default)]
 pub struct PageWalkReadings {
-    /// Growth per context since the last reading. A key without a context says why
+    /// Growth per context since the last reading. A key without a context contains the reason
     /// ([`ContextKey::class`](smtt_common::counter::ContextKey::class)).
     pub contexts: Vec<(ContextKey, WalkCounters)>,
-    /// What each channel counts, and its totals since the start. At most [`WALK_CHANNELS`].
+    /// Event and totals of each channel since the start. At most [`WALK_CHANNELS`].
     pub channels: Vec<Channel>,
-    /// The figures that can be made from the channels.
+    /// Figures computed from the channels.
     pub figures: Vec<ChannelFigure>,
-    /// Name of the core that is measured.
+    /// Microarchitecture of the core that is measured.
     pub uarch: String,
-    /// What the reader has to know about the figures, in lines.
+    /// Caveats of the figures, one per line.
     pub notes: Vec<String>,
 }
 
-/// One event, or several whose sum a role is, on all CPUs.
+/// One event on all CPUs, or several events whose sum fills one role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Channel {
-    /// What it is for.
+    /// What the channel is used for.
     pub role: Role,
-    /// The event's name.
+    /// Name of the event.
     pub event: String,
-    /// What it adds up.
+    /// Quantity that the channel adds up.
     pub quantity: Quantity,
-    /// Events that take turns have different passes; only channels of one pass belong together.
+    /// Pass in which the event is counted. Passes take turns on the counters; only channels of one pass are comparable.
     pub pass: usize,
-    /// Events per sample now.
+    /// Current sampling period, in events per sample.
     pub period: u64,
-    /// What the counters say of the whole machine, since the start.
+    /// Events on the whole machine since the start, according to the counters.
     pub counted: u64,
-    /// What the samples say of the whole machine, executors or not, since the start. It lags behind `counted` by what
-    /// each open event has counted since its last sample.
+    /// Events on the whole machine since the start, according to the samples, with executors or without. It lags behind
+    /// `counted` by the events since the last sample.
     pub sampled: u64,
-    /// Samples, since the start.
+    /// Samples since the start.
     pub samples: u64,
-    /// Nanoseconds for which the event was meant to count, added up over CPUs.
+    /// Enabled time of the event, summed over CPUs, in nanoseconds.
     pub enabled_ns: u64,
-    /// Nanoseconds for which it had a counter, added up over CPUs. Less than `enabled_ns`: others want the counters
-    /// too. Nothing is scaled up for it.
+    /// Time in which the event had a counter, summed over CPUs, in nanoseconds. Less than `enabled_ns` where events
+    /// compete for counters; figures are not scaled up for the difference.
     pub running_ns: u64,
-    /// Why its numbers are not published; empty where they are.
+    /// Why the channel's figures are not published; empty where they are.
     pub fault: String,
 }
 
 impl Channel {
-    /// Share of the time in which it was meant to count that it had a counter, 0 to 1; `None` before it was switched on.
+    /// Share of the enabled time in which the event had a counter, 0 to 1; `None` before the event was enabled.
     #[must_use]
     pub fn counted_share(&self) -> Option<f64> {
         (self.enabled_ns > 0).then(|| self.running_ns as f64 / self.enabled_ns as f64)
     }
 }
 
-/// A figure of the plan, computed from channels.
+/// A figure of the plan and the channels that it is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChannelFigure {
-    /// Which figure.
+    /// Name of the figure.
     pub name: FigureName,
-    /// What it adds up.
+    /// Quantity that the figure adds up.
     pub quantity: Quantity,
-    /// Channel of the reading.
+    /// Channel that gives the figure.
     pub of: usize,
-    /// Channel of what is taken off it (never below zero).
+    /// Channel to subtract from `of` (the result never falls below zero).
     pub less: Option<usize>,
-    /// Channel of the cycles of the same stretch of time: the denominator of `ratio`.
+    /// Channel of the cycles in the same pass: the denominator of `ratio`.
     pub cycles: Option<usize>,
-    /// What the figure divided by cycles is; absent where that means nothing.
+    /// Meaning of the figure divided by cycles; absent where the ratio has no meaning.
     pub ratio: Option<Ratio>,
 }
 
@@ -103,7 +103,7 @@ impl ChannelFigure {
 }
 
 impl PageWalkReadings {
-    /// Figures all of whose channels are sound. The others are absent from every output.
+    /// Figures without a faulty channel. The others are absent from every output.
     pub fn sound_figures(&self) -> impl Iterator<Item = &ChannelFigure> {
         self.figures.iter().filter(|figure| {
             [Some(figure.of), figure.less]
@@ -118,7 +118,7 @@ impl PageWalkReadings {
     }
 }
 
-/// Cycles that one page walk costs, with its spread.
+/// Cycles per page walk, with their spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CostPerWalk {
     /// Median over the repetitions.
@@ -132,15 +132,15 @@ pub struct CostPerWalk {
 /// The result of a calibration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Walks for reads; absent where they could not be measured.
+    /// Cost of a walk for a read; absent where it could not be measured.
     pub read: Option<CostPerWalk>,
-    /// Walks for writes; absent where they could not be measured.
+    /// Cost of a walk for a write; absent where it could not be measured.
     pub write: Option<CostPerWalk>,
-    /// How few walks were come by: `huge pages` or `packed lines`.
+    /// Method that avoids page walks in the comparison run: `huge pages` or `packed lines`.
     pub method: String,
-    /// Times that the measurement was repeated.
+    /// Repetitions of the measurement.
     pub repetitions: u32,
-    /// Why something could not be measured, in lines.
+    /// Reasons why something could not be measured, one per line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
 }

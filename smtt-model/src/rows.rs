@@ -1,4 +1,4 @@
-//! Listings: the state as rows, filtered, for `smtt-ctl`, the HTTP interface and the metrics.
+//! Listings: filtered rows of the state for `smtt-ctl`, the HTTP interface and the metrics.
 
 mod consumers;
 mod executors;
@@ -24,12 +24,12 @@ pub use work::{StageRddRow, StageRow, TaskRow};
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};
 pub use crate::state::object_sample::{NodeShare, PageSizeShare, SampleRow};
 
-/// Name of a row that stands for work of no RDD.
+/// Name of the row for work that belongs to no RDD.
 pub const NO_RDD: &str = "(no RDD)";
-/// Name of a row that stands for everything that had no room for a row of its own.
+/// Name of the row that sums everything beyond a table's limit.
 pub const OVERFLOW: &str = "(overflow)";
 
-/// Which rows are wanted. Without a condition all are.
+/// Conditions on the rows of a listing. An empty filter selects every row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
@@ -39,20 +39,20 @@ pub struct Filter {
     /// Executor id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// RDD id or name: the RDD itself, its blocks, and executors, stages and tasks that worked on it.
+    /// RDD id or name: selects the RDD, its blocks, and the executors, stages and tasks that worked on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdd: Option<String>,
-    /// Stage id, or id and attempt as `3.1`: the stage itself, its tasks, blocks that its tasks stored, and
+    /// Stage id, or id and attempt as `3.1`: selects the stage, its tasks, the blocks that its tasks stored, and the
     /// executors and RDDs that worked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Task attempt id, of listings of tasks and of where bytes are: the task itself, and what it holds.
+    /// Task attempt id, for listings of tasks and of page placement: selects the task and the memory that it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
-    /// Spark's name of a block, of listings of blocks and of where bytes are.
+    /// Spark's name of a block, for listings of blocks and of page placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
-    /// Of where bytes are, only rows with blocks or pages of execution memory that are on more than one NUMA node.
+    /// For listings of page placement: only rows with blocks or Spark pages on more than one NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spanning: Option<bool>,
 }
@@ -66,7 +66,7 @@ impl Filter {
     ) -> bool {
         let said = executor.described.as_ref();
         let app = self.app.as_ref().is_none_or(|wanted| {
-            // An empty name finds executors that have not described themselves.
+            // An empty name selects executors that have not described themselves.
             said.map_or(wanted.is_empty(), |said| {
                 said.application_id == *wanted || said.application_name == *wanted
             })
@@ -107,10 +107,10 @@ impl Filter {
     }
 }
 
-/// Who an executor is, in front of every row.
+/// Identity of an executor; part of every row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorId {
-    /// Application id as the executor claims it; absent before it described itself.
+    /// Application id as the executor claims it; absent until the executor has described itself.
     pub application_id: Option<String>,
     /// Executor id as the executor claims it.
     pub executor_id: Option<String>,
@@ -129,36 +129,36 @@ impl ExecutorId {
     }
 }
 
-/// What stands below a listing: how much of the faults of its executors has a row at all.
+/// Totals of a listing: how many of the executors' page faults are attributed to a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Executors that the filter lets through.
+    /// Executors that the filter selects.
     pub executors: u64,
-    /// All page faults of these executors; absent where none are counted.
+    /// Page faults of the selected executors; absent where page faults are not counted.
     pub page_faults: Option<u64>,
-    /// Of them, with a context.
+    /// Page faults of the selected executors with a context.
     pub page_faults_attributed: Option<u64>,
-    /// Of them, without.
+    /// Page faults of the selected executors without a context.
     pub page_faults_unattributed: Option<u64>,
-    /// Unattributed faults as a share of all, 0 to 1; absent without faults.
+    /// Page faults without a context as a share of all page faults, 0 to 1; absent without page faults.
     pub unattributed_share: Option<f64>,
-    /// What this machine measures.
+    /// What is measured on this machine.
     pub measured: Measured,
-    /// Executors that found no room, since the start.
+    /// Executors refused since the start because the table of executors was full.
     pub executors_over_cap: u64,
 }
 
-/// Rows with what stands below them.
+/// Rows and their totals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listing<Row> {
-    /// The rows.
+    /// Rows that the filter selects.
     pub rows: Vec<Row>,
-    /// What stands below them.
+    /// Totals of the executors that the filter selects.
     pub summary: Summary,
 }
 
 impl State {
-    /// The rows that `rows_of` makes of each executor that the filter lets through, with their summary.
+    /// The rows that `rows_of` makes of each executor that the filter selects, with their summary.
     pub(super) fn listing<Row>(
         &self,
         filter: &Filter,
@@ -199,7 +199,7 @@ impl State {
     }
 }
 
-/// The stages in which an RDD worked, or that compute it.
+/// The stages that worked on an RDD or compute it.
 fn stages_of(executor: &Executor, rdd: RddKey) -> impl Iterator<Item = StageKey> {
     executor
         .tasks

@@ -5,30 +5,30 @@ use std::cmp::Ordering;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// A row as it goes out.
+/// A row as a JSON object.
 pub type Row = Map<String, Value>;
 
-/// By which field, and which way.
+/// A field to sort by and the direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sort {
     /// Name of the field.
     pub column: String,
-    /// Largest first; `None` for what suits the field: numbers descend, text ascends.
+    /// Whether the largest comes first; `None` for the field's default: numbers descend, text ascends.
     pub descending: Option<bool>,
 }
 
-/// Why rows cannot be sorted so.
+/// Why rows cannot be sorted as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SortError {
-    /// Neither `asc` nor `desc`.
+    /// The direction is neither `asc` nor `desc`.
     #[error("cannot sort {0:?}: write COLUMN, COLUMN:asc or COLUMN:desc")]
     Direction(String),
-    /// No such field.
+    /// No row has the field.
     #[error("cannot sort by {column:?}; the columns are: {known}")]
     Column {
-        /// What was asked for.
+        /// Requested field.
         column: String,
-        /// What there is.
+        /// Fields that the rows have.
         known: String,
     },
 }
@@ -50,15 +50,15 @@ impl std::str::FromStr for Sort {
     }
 }
 
-/// Order of two values; numbers before text, lists by their length. A total order, whatever the values are: a sort by
-/// anything less may end in a panic.
+/// Order of two values; numbers before text, lists by their length. The order is total for all values, because sorting
+/// by an inconsistent order may panic.
 fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => match (left.as_u64(), right.as_u64()) {
             (Some(left), Some(right)) => left.cmp(&right),
             _ => {
                 let real = |number: &serde_json::Number| number.as_f64().unwrap_or(f64::MAX);
-                // Where a float cannot tell them apart, the whole number comes first.
+                // If they are equal as floats, the integer comes first.
                 let by_value = real(left).total_cmp(&real(right));
                 by_value.then_with(|| left.is_f64().cmp(&right.is_f64()))
             }
@@ -78,7 +78,7 @@ fn compare(left: &Value, right: &Value) -> Ordering {
     }
 }
 
-/// Where values of one kind stand among those of others.
+/// Rank of a kind of value among the other kinds.
 const fn kind(value: &Value) -> u8 {
     match value {
         Value::Number(_) => 0,
@@ -109,7 +109,7 @@ pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError
         let keys = by.iter().zip(&mut found).map(|(sort, found)| {
             let value = fields.get(&sort.column);
             *found |= value.is_some();
-            // Two conditions may name one field.
+            // The same field may be named twice.
             value.cloned().unwrap_or(Value::Null)
         });
         keyed.push((keys.collect(), row));

@@ -1,8 +1,8 @@
-//! Per-executor state: what was told and what was counted, kept together under the executor's key.
+//! State per executor: reported facts and counts, kept under the executor's key.
 //!
-//! Pure: no I/O and no clock; time comes with the events. Rows hang below the executor's key, which the kernel
-//! gives, so an executor that tells lies changes what is said about itself and nothing else. Every table has a
-//! cap; what has no room goes to an overflow row, with a counter.
+//! Pure: no I/O and no clock; events carry their time. The kernel side assigns the executor's key, so an executor that
+//! reports false facts changes only its own rows. Every table has a limit; entries beyond it go to an overflow row,
+//! with a counter.
 
 mod accessed;
 mod block_history;
@@ -52,17 +52,18 @@ pub use reads::{NodeReads, ReadRate};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
 
-/// Executors without a row whose kernel totals are remembered.
+/// Maximum number of executors without a row whose kernel totals are kept.
 const STRANGERS_MAX: usize = 1024;
-/// One row of so many is kept free of dead executors.
+/// One row in `FREE_SHARE` is kept free of dead executors.
 const FREE_SHARE: usize = 4;
-/// Keys of expired executors that are remembered, so that a late reading does not bring them back.
+/// Maximum number of keys of expired executors that are kept, so that a late reading does not restore an expired
+/// executor.
 const EXPIRED_MAX: usize = 1024;
 
-/// Caps of the tables.
+/// Limits of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Executors, living and dead.
+    /// Executors, alive and dead.
     pub executors: usize,
     /// RDDs of one executor.
     pub rdds_per_executor: usize,
@@ -72,11 +73,11 @@ pub struct Limits {
     pub stages_per_executor: usize,
     /// Blocks of one executor.
     pub blocks_per_executor: usize,
-    /// Pages and grants of execution memory of one executor.
+    /// Spark pages and grants of execution memory of one executor.
     pub spark_pages_per_executor: usize,
     /// Address ranges of one executor.
     pub ranges_per_executor: usize,
-    /// How long a dead executor's rows are kept, in nanoseconds.
+    /// Time for which a dead executor's rows are kept, in nanoseconds.
     pub retention_ns: u64,
 }
 
@@ -95,34 +96,34 @@ impl Default for Limits {
     }
 }
 
-/// What became of an event.
+/// Result of applying an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the state now.
+    /// The event changed the state.
     Applied,
-    /// The named table has no room; counted in its overflow row.
+    /// The named table is full; the event is counted in its overflow row.
     OverCap(&'static str),
-    /// It says nothing that still matters, for the named reason.
+    /// The event has no effect, for the named reason.
     Ignored(&'static str),
 }
 
-/// Everything that is known.
+/// The state of all executors.
 #[derive(Debug)]
 pub struct State {
     limits: Limits,
     executors: BTreeMap<u64, Executor>,
     /// What this machine can measure.
     measured: Measured,
-    /// What this machine measures of page walks; absent where it measures none.
+    /// Meaning of this machine's page-walk samples; `None` where page walks are not measured.
     page_walks: Option<Meaning>,
-    /// Samples of page walks of executors that have been forgotten, or have no row.
+    /// Page-walk samples of executors that are expired or have no row.
     other_walks: WalkCounters,
     calibration: Option<Calibration>,
-    /// Sums of executors that have been forgotten.
+    /// Sums of expired executors.
     forgotten: ExecutorCounters,
-    /// Last totals of executors that have no row.
+    /// Last totals of executors without a row.
     strangers: BTreeMap<u64, ExecutorCounters>,
-    /// Faults in contexts of executors that have no row.
+    /// Faults in contexts of executors without a row.
     stranger_faults: FaultCounters,
     /// Executors that found no room.
     executors_refused: u64,
@@ -132,15 +133,15 @@ pub struct State {
     counts: AggregateCounts,
     expired: VecDeque<u64>,
     expired_set: HashSet<u64>,
-    /// Dead executors that had to make room since the last call of [`State::expire`].
+    /// Dead executors evicted for room since the last call of [`State::expire`].
     evicted: Vec<u64>,
-    /// What the resolver has done; `None` while it is switched off.
+    /// Counts of the resolver; `None` while it is switched off.
     resolve_counts: Option<ResolveCounts>,
     now_ns: u64,
 }
 
 impl State {
-    /// An empty state.
+    /// Creates an empty state.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -164,7 +165,7 @@ impl State {
         }
     }
 
-    /// Takes in one event. Events may come in any order and more than once.
+    /// Applies one event. Events may arrive in any order and more than once.
     pub fn apply(&mut self, event: Event) -> Outcome {
         self.now_ns = self.now_ns.max(event.time_ns);
         let outcome = self.apply_uncounted(event);
@@ -179,7 +180,7 @@ impl State {
         if self.expired_set.contains(&event.executor) {
             return Outcome::Ignored("executor_forgotten");
         }
-        // The end of an executor that was never heard of makes no row.
+        // The end of an unknown executor creates no row.
         if matches!(event.fact, Fact::ProcessGone { .. })
             && !self.executors.contains_key(&event.executor)
         {
@@ -192,7 +193,7 @@ impl State {
         }
     }
 
-    /// The row of an executor, made when there is room: the one that has been dead longest makes it.
+    /// The row of an executor, created where there is room. A full table evicts the executor that died first.
     fn executor(&mut self, key: u64, now_ns: u64) -> Option<&mut Executor> {
         if !self.executors.contains_key(&key) {
             if self.executors.len() >= self.limits.executors {
@@ -216,7 +217,7 @@ impl State {
                 }
             }
             self.supersede(executor_pid(key), now_ns);
-            // What was counted while it had no row is in its totals, which are read again.
+            // Counts from before it had a row are in its totals, which are read again.
             self.strangers.remove(&key);
             self.executors
                 .insert(key, Executor::new(executor_pid(key), now_ns));
@@ -224,7 +225,7 @@ impl State {
         self.executors.get_mut(&key)
     }
 
-    /// A process id that is used again means that the executor that had it before is dead.
+    /// A reused process id means that the executor with the same id before is dead.
     fn supersede(&mut self, pid: u32, now_ns: u64) {
         let limits = self.limits;
         for executor in self
@@ -261,7 +262,7 @@ impl State {
         }
     }
 
-    /// Takes in what the kernel side has added up.
+    /// Applies the kernel side's counts since the last reading.
     pub fn add(&mut self, readings: &Readings, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         self.measured.access = readings.access_known;
@@ -292,7 +293,7 @@ impl State {
         self.add_walks(readings.page_walks.as_ref(), now_ns);
     }
 
-    /// Takes in samples of page walks, and what they mean now.
+    /// Applies page-walk samples and their current meaning.
     fn add_walks(&mut self, readings: Option<&PageWalkReadings>, now_ns: u64) {
         let Some(readings) = readings else {
             self.page_walks = None;
@@ -318,13 +319,13 @@ impl State {
         self.page_walks = Some(meaning);
     }
 
-    /// What this machine measures of page walks; `None` where it measures none.
+    /// Meaning of this machine's page-walk samples; `None` where page walks are not measured.
     #[must_use]
     pub const fn page_walks(&self) -> Option<&Meaning> {
         self.page_walks.as_ref()
     }
 
-    /// What a page walk costs here, for estimates; `None` where that is not known.
+    /// Sets the cost of a page walk, for estimates; `None` where it is unknown.
     pub fn set_calibration(&mut self, calibration: Option<Calibration>) {
         if let Some(meaning) = &mut self.page_walks {
             meaning.calibration.clone_from(&calibration);
@@ -332,8 +333,7 @@ impl State {
         self.calibration = calibration;
     }
 
-    /// Samples of page walks by whom they fell on: contexts of executors, executors without one, and executors that
-    /// have no row (any more).
+    /// Page-walk samples: of executors with a context, of executors without a context, and of executors without a row.
     #[must_use]
     pub fn walk_totals(&self) -> (WalkCounters, WalkCounters, WalkCounters) {
         let (mut with, mut without) = (WalkCounters::default(), WalkCounters::default());
@@ -347,28 +347,28 @@ impl State {
         (with, without, self.other_walks)
     }
 
-    /// Whether page faults are counted at all; false makes them absent in every output.
+    /// Sets whether page faults are counted; `false` makes them absent from every output.
     pub fn set_page_faults_measured(&mut self, measured: bool) {
         self.measured.page_faults = measured;
     }
 
-    /// What an executor's marker says in its slot file. Read it after the kernel side's counters, so that it is never
-    /// behind them.
+    /// Sets the marker's counters from an executor's slot file. Read them after the kernel side's counters, so that
+    /// they are never behind those.
     pub fn set_slots(&mut self, executor: u64, said: SlotFileCounters) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.slots = Some(said);
         }
     }
 
-    /// The daemon asked an executor to tell everything again. When the marker says that it is done and all that it told
-    /// has come, what it has not told since is gone.
+    /// The daemon requested a resync of an executor. When the marker reports the end of a complete snapshot, everything
+    /// that the snapshot does not contain is removed.
     pub fn resync_requested(&mut self, executor: u64, request: u64, now_ns: u64) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.resync.asked(request, now_ns);
         }
     }
 
-    /// Executors whose last resync lost facts on the way: they are to be asked once more.
+    /// Executors whose last resync lost facts: request another one.
     #[must_use]
     pub fn resyncs_wanted(&self) -> BTreeSet<u64> {
         let wanted =
@@ -379,7 +379,7 @@ impl State {
             .collect()
     }
 
-    /// The executor's process is gone, seen in another way than by its own record.
+    /// The executor's process is gone, detected without a record of its exit.
     pub fn executor_gone(&mut self, executor: u64, now_ns: u64) {
         let limits = self.limits;
         if let Some(executor) = self.executors.get_mut(&executor) {
@@ -387,9 +387,9 @@ impl State {
         }
     }
 
-    /// Forgets executors that died longer ago than the retention, those that have been dead longest where rows get
-    /// scarce, and pages whose freeing was lost. Returns the keys of executors forgotten since the last call, whose
-    /// rows in the kernel side can go too.
+    /// Removes executors that died before the retention time, the longest dead ones where rows are scarce, and Spark
+    /// pages whose freeing was lost. Returns the keys of executors removed since the last call: their rows in the
+    /// kernel side can be removed too.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
         for executor in self.executors.values_mut() {
@@ -413,8 +413,8 @@ impl State {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Keeps rows free for executors that start before the next call. The kernel side has as many rows as the state:
-    /// one that finds none there is not traced, and never gets as far as to take a dead one's row here.
+    /// Keeps rows free for executors that start before the next call. The kernel side has the same number of rows as
+    /// the state: an executor that finds no row there is not traced and cannot evict a dead one here.
     fn make_room(&mut self) {
         let most = self.limits.executors - self.limits.executors / FREE_SHARE;
         let mut dead: Vec<(u64, u64)> = self
@@ -465,13 +465,13 @@ impl State {
         self.measured
     }
 
-    /// The latest time that any event or reading came with, nanoseconds since boot.
+    /// Latest time of any event or reading, in nanoseconds since boot.
     #[must_use]
     pub const fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Totals of all executors that ever were.
+    /// Totals over all executors since the start.
     #[must_use]
     pub fn executor_totals(&self) -> ExecutorCounters {
         let mut sum = self.forgotten;
@@ -486,15 +486,15 @@ impl State {
         sum
     }
 
-    /// Facts that markers say they emitted and facts that the kernel side saw, of executors whose slot file was
-    /// read; `None` without any.
+    /// Facts emitted by markers and facts seen by the kernel side, for executors whose slot file was read; `None`
+    /// without such executors.
     #[must_use]
     pub fn marker_counts(&self) -> Option<(u64, u64)> {
         self.executors
             .values()
             .filter_map(|executor| {
                 let (emitted, seen) = (executor.slots?.facts_emitted, executor.counters.facts_seen);
-                // The last words of a dying executor are counted by the kernel side after its slots were last read.
+                // The kernel side counts the last facts of a dying executor after the last reading of its slot file.
                 Some((
                     if executor.died_ns.is_some() {
                         emitted.max(seen)
@@ -507,7 +507,7 @@ impl State {
             .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
-    /// The kernel side's own counters, at the last reading.
+    /// The kernel side's global counters at the last reading.
     #[must_use]
     pub const fn kernel_counters(&self) -> &[u64; COUNTERS] {
         &self.kernel
@@ -519,7 +519,7 @@ impl State {
         &self.counts
     }
 
-    /// Executors that found no room, and the faults in their contexts.
+    /// Executors refused because the table was full, and the faults in their contexts.
     #[must_use]
     pub const fn executors_over_cap(&self) -> (u64, FaultCounters) {
         (self.executors_refused, self.stranger_faults)

@@ -1,4 +1,4 @@
-//! Times as people write them: UTC, of the civil calendar.
+//! Times as text in UTC.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,6 +1,6 @@
-//! Numbers for people; JSON keeps the raw ones.
+//! Human-readable numbers for text output; JSON keeps raw numbers.
 
-/// A count: exact while it is short, else with a prefix.
+/// A count: exact below ten million, else with a prefix.
 #[must_use]
 pub fn count(value: u64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G")];
@@ -63,7 +63,7 @@ pub fn share(value: f64) -> String {
     format!("{:.1} %", value * 100.0)
 }
 
-/// A share from 0 to 1 that is mostly small, as percent.
+/// A share from 0 to 1 as percent with two decimals, for small shares.
 #[must_use]
 pub fn small_share(value: f64) -> String {
     format!("{:.2} %", value * 100.0)

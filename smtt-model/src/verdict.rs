@@ -1,28 +1,28 @@
-//! How every probe fares: a verdict per row of the probe table, and what follows for the whole.
+//! The verdict on each row of the probe table.
 
 use serde::{Deserialize, Serialize};
 
-/// Probe of the sampled page walks, in status and metrics.
+/// Name of the page-walk probe in status and metrics.
 pub const PAGE_WALKS: &str = "page_walks";
-/// Probe of the kernel's monitor of accesses, in status and metrics.
+/// Name of the access-monitoring (DAMON) probe in status and metrics.
 pub const HOTNESS: &str = "hotness";
 
-/// How one row of the probe table fared.
+/// State of one row of the probe table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictState {
-    /// Attached and, where that can be told, firing.
+    /// Attached and, where it can be checked, firing.
     Ok,
-    /// The kernel or the machine does not have what it needs.
+    /// The kernel or the machine lacks what the probe needs.
     Unsupported,
-    /// It should work here and does not.
+    /// The probe should work on this machine and does not.
     Broken,
-    /// Not needed, because a better rung of its ladder is attached, or switched off by configuration.
+    /// Not needed because a better rung of the ladder is attached, or switched off by configuration.
     NotApplicable,
 }
 
 impl VerdictState {
-    /// Its word in JSON, metrics and messages.
+    /// The word for this state in JSON, metrics and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,15 +34,15 @@ impl VerdictState {
     }
 }
 
-/// Verdict of one probe, as `smtt-ctl status` shows it.
+/// Verdict on one probe, as `smtt-ctl status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Row of the table: `fault`, `fault_major`, `marker`, `exit`, `fork`, `exec`.
     pub name: String,
-    /// Where in the kernel or library it is attached.
+    /// Attachment point in the kernel or in a library.
     pub hook: String,
-    /// How it fared.
+    /// State of the probe.
     pub verdict: VerdictState,
-    /// Why, in one line, with the next step where there is one; empty when all is well.
+    /// Why, in one line, with the next step where there is one; empty where the probe is attached and firing.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! The trace folder: names that are safe, one owner at a time, bounded use of the disk.
+//! The trace folder: safe names, one owner at a time, bounded disk usage.
 //!
 //! Below it lie `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, as Spark and
 //! others read partitioned data. Only files of that form are ever counted or removed.
@@ -17,13 +17,13 @@ use super::segment::IN_PROGRESS;
 const PREFIX: &str = "segment-";
 /// What the name of a finished segment ends with.
 const SUFFIX: &str = ".parquet";
-/// Longest value in a folder's name, in bytes: a name may have 255, and the key takes some of them.
+/// Longest value in a folder's name, in bytes: a name may have 255, including the key.
 const VALUE_BYTES: usize = 180;
-/// The file that the owner holds locked; hidden from readers of the folder.
+/// The lock file of the owner; hidden from readers of the folder.
 const LOCK: &str = ".lock";
-/// The file that is written to try whether the folder can be written; hidden like the lock.
+/// The file that tests whether the folder is writable; hidden like the lock file.
 const PROBE: &str = ".probe";
-/// Bytes of it: more than what some file systems keep for a small file on a full disk.
+/// Size of the test file: larger than the reserve of some file systems for small files on a full disk.
 const PROBE_BYTES: usize = 64 * 1024;
 
 /// The folder of one executor's segments, below the trace folder.
@@ -34,8 +34,8 @@ pub fn partition(application_id: &str, host: &str) -> PathBuf {
     path
 }
 
-/// A text that an executor made up, as part of a folder's name: no separators, no control characters, bounded. Spark
-/// and others read `%2F` as `/` again. An empty text becomes the name that stands for "none" in partitioned data.
+/// Encodes untrusted text as part of a folder's name: without separators and control characters, and bounded. Spark and
+/// others decode `%2F` to `/`. An empty text becomes the name for "none" in partitioned data.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     if text.is_empty() {
@@ -54,7 +54,7 @@ pub fn escaped(text: &str) -> String {
         }
         if name.len() > VALUE_BYTES {
             name.truncate(from);
-            // Two long names that start alike stay two.
+            // Long names with a common prefix stay distinct.
             let _ = write!(name, "~{:016x}", fnv(text.as_bytes()));
             break;
         }
@@ -80,13 +80,13 @@ pub fn segment_name(unix_ms: u64, pid: u32, number: u64) -> String {
 pub struct Found {
     /// Name of the file: segments in order of their names are in order of their beginnings.
     pub name: String,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Bytes of the file.
     pub bytes: u64,
 }
 
-/// Finished segments of a folder, the oldest first, and the unfinished ones. A folder that is not there has none.
+/// Finished segments of a folder, the oldest first, and the unfinished ones. A missing folder has none.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -102,7 +102,7 @@ pub fn look(folder: &Path) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
                 if hidden.starts_with(PREFIX) && hidden.ends_with(IN_PROGRESS) {
                     unfinished.push(entry.path());
                 } else if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-                    // Removed between the listing and now: then it takes no room.
+                    // Removed since the listing: it takes no space.
                     let Ok(metadata) = entry.metadata() else {
                         continue;
                     };
@@ -131,7 +131,7 @@ fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
     Ok(entries(folder)?
         .into_iter()
         .filter(|entry| {
-            // A symbolic link is no folder of ours.
+            // The daemon creates no symbolic links: skip them.
             entry.file_type().is_ok_and(|kind| kind.is_dir())
                 && entry.file_name().to_string_lossy().starts_with(prefix)
         })
@@ -148,11 +148,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder where it is not there, takes it, and tries whether it can be written. Returns it with the
-    /// number of unfinished segments of a crash that were removed.
+    /// Creates the folder if necessary, locks it, and tests whether it is writable. Returns it with the number of
+    /// removed unfinished segments of a crashed daemon.
     ///
-    /// # Errors
-    /// When one of that fails; [`io::ErrorKind::ResourceBusy`] when another daemon has the folder.
+    /// # Errors When a step fails; [`io::ErrorKind::ResourceBusy`] when another process holds the folder.
     pub fn take(path: &Path, gid: Option<u32>) -> io::Result<(Self, u64)> {
         make(path, gid)?;
         let name = path.join(LOCK);
@@ -164,7 +163,7 @@ impl Folder {
                 .mode(0o600)
                 .open(&name)?,
         );
-        // Held for reading only: a file that is open for writing keeps its disk from being mounted read-only.
+        // Opened for reading only: a file that is open for writing prevents a read-only remount of its disk.
         let lock = File::open(&name)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
             match io::Error::from(error) {
@@ -179,7 +178,7 @@ impl Folder {
             io::Write::write_all(&mut file, &[0; PROBE_BYTES])?;
             file.sync_all()
         });
-        // Also after a failure; and a failure to remove it shows at the next write.
+        // Removed also after a failure; a failure to remove it appears at the next write.
         let _ = fs::remove_file(&probe);
         tried?;
         let (_, unfinished) = look(path)?;
@@ -194,7 +193,7 @@ impl Folder {
         Ok((folder, unfinished.len() as u64))
     }
 
-    /// The folder of a partition, made where it is not there.
+    /// The folder of a partition, created if necessary.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -218,8 +217,8 @@ impl Folder {
         Ok(look(&self.path)?.0.iter().map(|found| found.bytes).sum())
     }
 
-    /// Removes the oldest finished segments until at most `bytes` are left. Returns how many went and the bytes that
-    /// are left.
+    /// Removes the oldest finished segments until at most `bytes` are left. Returns the number of removed segments and
+    /// the remaining bytes.
     ///
     /// # Errors
     /// When the folder cannot be read or a file cannot be removed.
@@ -237,7 +236,7 @@ impl Folder {
                 Err(error) => return Err(error),
             }
             left -= found.bytes;
-            // Folders go with their last file; one that still has files stays.
+            // A folder is removed with its last file.
             for empty in found.path.ancestors().skip(1).take(2) {
                 if fs::remove_dir(empty).is_err() {
                     break;
@@ -248,7 +247,7 @@ impl Folder {
     }
 }
 
-/// Makes a folder and those above it, readable for the group; one that is there stays as it is.
+/// Creates a folder and its parents, readable for the group; existing folders stay unchanged.
 fn make(path: &Path, gid: Option<u32>) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -257,11 +256,11 @@ fn make(path: &Path, gid: Option<u32>) -> io::Result<()> {
         make(above, gid)?;
     }
     match DirBuilder::new().mode(0o750).create(path) {
-        // Another one was faster.
+        // Another process created it first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
         Ok(()) => {
-            // Whatever the umask says, the group may read what it is given.
+            // Set the mode explicitly: the umask may hide the folder from the group.
             fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
             if gid.is_some() {
                 chown(path, None, gid)?;

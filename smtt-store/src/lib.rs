@@ -1,5 +1,5 @@
-//! What is on disk: trace records ([`record`]) in Parquet segments ([`segment`], [`mod@read`]) below one folder
-//! ([`folder`]). docs/TRACE.md has the columns.
+//! Trace records on disk: records ([`record`]) in Parquet segments ([`segment`], [`mod@read`]) below one folder
+//! ([`folder`]). docs/TRACE.md lists the columns.
 
 pub mod folder;
 pub mod read;

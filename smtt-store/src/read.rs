@@ -1,4 +1,4 @@
-//! Finished segments -> records again, for `smtt-ctl trace` and the tests.
+//! Reads records from finished segments, for `smtt-ctl trace` and the tests.
 
 use std::fs::File;
 use std::path::Path;
@@ -43,8 +43,7 @@ impl Reader {
         })
     }
 
-    /// Its records in the order in which they were written: every column that is not absent, by name. Application
-    /// and host come first.
+    /// Records in the order in which they were written: every present column by name, application and host first.
     ///
     /// # Errors
     /// When the file's schema cannot be read.
@@ -78,7 +77,7 @@ fn value(field: &Field) -> Value {
         Field::Str(text) => json!(text),
         Field::TimestampMicros(micros) => json!(utc(*micros)),
         Field::ListInternal(list) => list_value(list),
-        // No column of ours has another type.
+        // SMTT's columns have no other types.
         _ => Value::Null,
     }
 }

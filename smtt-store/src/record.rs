@@ -13,7 +13,7 @@ use smtt_model::time::utc;
 /// Bytes of a base page; pages of records are counted in it.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Where records come from: one executor.
+/// Origin of records: one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Spark's application id, as the executor claims it.
@@ -22,7 +22,7 @@ pub struct Origin {
     pub host: String,
     /// Spark's executor id, as the executor claims it.
     pub executor_id: String,
-    /// Folder of its segments below the trace folder.
+    /// Folder of the executor's segments below the trace folder.
     pub partition: PathBuf,
 }
 
@@ -41,9 +41,9 @@ pub enum Kind {
     Allocate,
     /// Execution memory was freed.
     Free,
-    /// A block or page that is told again: it lives, at this address.
+    /// A block or Spark page reported again by a resync: it is alive at this address.
     Alive,
-    /// A rare activity that ended; the record has the activity's name.
+    /// A rare activity ended; the record contains the activity's name.
     Span(Activity),
 }
 
@@ -58,7 +58,7 @@ impl Kind {
         facts.into_iter().chain(spans).chain(unknown).collect()
     }
 
-    /// Its name in the file.
+    /// Name of the kind in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,32 +88,32 @@ impl Kind {
     }
 }
 
-/// What was found out about the pages of a block or page of execution memory when it was last looked at, all its
-/// ranges together. A field that was not measured is `None`.
+/// Page placement of a block or Spark page at its last scan, over all its ranges. A field that was not measured is
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Physical {
-    /// When it was looked at, nanoseconds since 1970.
+    /// Time of the scan, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes that were looked at: less than it has where the budget was short.
+    /// Examined bytes: less than the size where the budget was short.
     pub examined_bytes: u64,
-    /// Of them, bytes in memory.
+    /// Examined bytes in memory.
     pub present_bytes: u64,
-    /// Of them, bytes on a swap device.
+    /// Examined bytes on a swap device.
     pub swapped_bytes: u64,
     /// Page frame numbers of the first pages, `None` for one that is not in memory.
     pub frames: Option<Vec<Option<u64>>>,
-    /// Of those in memory, bytes in pages of 2 MiB and of 1 GiB.
+    /// Examined bytes in memory on pages of 2 MiB and of 1 GiB.
     pub huge_page_bytes: Option<[u64; 2]>,
     /// NUMA nodes that hold bytes, ascending.
     pub nodes: Option<Vec<u32>>,
 }
 
-/// One access. Ids and addresses that are not known are `None`, never zero.
+/// One access. Unknown ids and addresses are `None`, never zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Whose.
     pub source: Arc<Origin>,
-    /// Nanoseconds since 1970; of a span its end.
+    /// Time in nanoseconds since 1970; for a span the time of its end.
     pub time_ns: u64,
     /// What was done.
     pub kind: Kind,
@@ -131,36 +131,37 @@ pub struct Record {
     pub block_id: Option<String>,
     /// `storage` or `execution`.
     pub region: Option<&'static str>,
-    /// What the thread did, where the fact tells.
+    /// Activity of the thread, where the fact contains it.
     pub activity: Option<&'static str>,
-    /// Class that asked for execution memory, or function of a span.
+    /// Class of the consumer that allocated execution memory, or function of a span.
     pub consumer: Option<String>,
     /// Size in bytes as Spark accounts for it.
     pub size_bytes: Option<u64>,
     /// Duration of a span in nanoseconds.
     pub duration_ns: Option<u64>,
-    /// On the Java heap, where the collector may move it.
+    /// Whether the memory is on the Java heap, where the collector may move it.
     pub on_heap: Option<bool>,
-    /// Serialised bytes, else objects.
+    /// Whether the block holds serialised bytes instead of objects.
     pub serialized: Option<bool>,
-    /// What the block is made of.
+    /// Contents of the block.
     pub contents: Option<&'static str>,
-    /// How long before `time_ns` the address was last known to be right, in nanoseconds; 0 where it was right then.
+    /// Age of the address at `time_ns`, in nanoseconds: the time since it was last known to be right; 0 where it was
+    /// right then.
     pub address_age_ns: Option<u64>,
-    /// Address and length in bytes: the first range, then those that were told with it.
+    /// Address and length in bytes of the ranges in the fact, the first one first.
     pub ranges: Vec<(u64, u64)>,
     /// Index of the first range in the block: above 0 where one block takes several facts.
     pub range_first: Option<u64>,
     /// Ranges of the whole block.
     pub range_total: Option<u64>,
-    /// What is known of its pages.
+    /// Page placement of the memory.
     pub physical: Option<Box<Physical>>,
-    /// How hot a block was before the access, in reads per minute.
+    /// Hotness of the block before the access, in reads per minute.
     pub hotness: Option<f64>,
 }
 
 impl Record {
-    /// A record that says only whose, when and what.
+    /// A record with only origin, time and kind.
     #[must_use]
     pub fn new(source: Arc<Origin>, time_ns: u64, kind: Kind) -> Self {
         Self {
@@ -190,7 +191,7 @@ impl Record {
         }
     }
 
-    /// It as [`super::read::Reader`] has it: application and host, then every column that is not absent, by name.
+    /// The record as [`super::read::Reader`] returns it: application and host, then every present column by name.
     #[must_use]
     pub fn object(&self) -> Map<String, Json> {
         let mut object = Map::new();
@@ -222,7 +223,7 @@ impl Record {
         further.iter().map(|range| long(of(range))).collect()
     }
 
-    /// Base pages that its ranges touch; `None` without an address.
+    /// Base pages that the ranges touch; `None` without an address.
     fn pages(&self) -> Option<u64> {
         let pages = |(address, length): &(u64, u64)| {
             let last = address.saturating_add(length.saturating_sub(1));
@@ -240,7 +241,7 @@ impl Record {
     }
 }
 
-/// What does not fit the file's signed numbers cannot be true and is left out.
+/// Leaves out values that do not fit the file's signed numbers: they cannot be true.
 fn long(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
 }
@@ -254,7 +255,7 @@ fn int(value: u32) -> Option<i32> {
 pub enum Value {
     /// Microseconds since 1970, UTC; never absent.
     Time(fn(&Record) -> i64),
-    /// Integer of 64 bits. `true`: neighbours are near each other or hardly ever the same, so differences are stored.
+    /// Integer of 64 bits. `true`: neighbouring values are close or mostly distinct, so deltas are stored.
     Long(fn(&Record) -> Option<i64>, bool),
     /// Integer of 32 bits.
     Int(fn(&Record) -> Option<i32>),
@@ -286,9 +287,9 @@ impl Value {
 
 /// One column.
 pub struct Column {
-    /// Its name, with the unit.
+    /// Name of the column, with the unit.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the column.
     pub value: Value,
     /// What it is.
     pub help: &'static str,
@@ -505,7 +506,7 @@ pub const COLUMNS: &[Column] = &[
     ),
     column(
         "hotness",
-        // More digits would say nothing and take room.
+        // Further digits have no meaning and take space.
         Value::Real(|r| r.hotness.map(|heat| (heat * 10.0).round() / 10.0)),
         "how hot the block was before the access: reads per minute, a running value, to a tenth",
     ),

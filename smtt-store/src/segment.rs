@@ -1,4 +1,4 @@
-//! One segment: a Parquet file that has its final name only when it is complete and on the disk.
+//! One segment: a Parquet file that gets its final name only when it is complete and on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
@@ -22,11 +22,11 @@ use super::record::{COLUMNS, Origin, Record, Value};
 pub const APPLICATION_KEY: &str = "smtt.application_id";
 /// Key of the host in a file's own metadata.
 pub const HOST_KEY: &str = "smtt.host";
-/// How a file is called that is still written: hidden, so that no reader of the folder takes it.
+/// Suffix of an unfinished file, whose name is hidden too, so that readers of the folder ignore it.
 pub const IN_PROGRESS: &str = ".inprogress";
 
-/// Columns by whose least and greatest value a reader may skip a file. Those of all columns would be a third of the file
-/// of a short job.
+/// Columns with minimum and maximum, by which a reader can skip a file. Statistics of all columns would be a third of
+/// the file of a short job.
 const SKIPPED_BY: [&str; 8] = [
     "time",
     "kind",
@@ -60,7 +60,7 @@ pub fn message() -> String {
     text
 }
 
-/// Schema and properties, made once.
+/// Schema and writer properties, shared by all segments.
 #[derive(Clone)]
 pub struct Form {
     schema: TypePtr,
@@ -68,7 +68,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// The form of every segment.
+    /// Builds the schema and the properties of every segment.
     ///
     /// # Errors
     /// When the schema is not valid, which a test rules out.
@@ -116,7 +116,7 @@ impl Form {
     }
 }
 
-/// A segment that is being written. Dropped without [`Segment::finish`] it leaves no file.
+/// An unfinished segment. Dropped without [`Segment::finish`] it leaves no file.
 pub struct Segment {
     writer: Option<SerializedFileWriter<File>>,
     in_progress: PathBuf,
@@ -124,10 +124,10 @@ pub struct Segment {
     records: u64,
 }
 
-/// A segment that is complete.
+/// A finished segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Records in it.
     pub records: u64,
@@ -159,7 +159,7 @@ impl Segment {
             finished: folder.join(name),
             records: 0,
         };
-        // Whatever the umask says, the group may read what it is given.
+        // Set the mode explicitly: the umask may hide the file from the group.
         file.set_permissions(fs::Permissions::from_mode(0o640))?;
         if let Some(gid) = gid {
             fchown(&file, None, Some(gid))?;
@@ -174,8 +174,7 @@ impl Segment {
 
     /// Writes records as one row group.
     ///
-    /// # Errors
-    /// When the file cannot be written; the segment is then of no use any more.
+    /// # Errors When the file cannot be written; the segment is then unusable.
     pub fn write(&mut self, records: &[Record]) -> ParquetResult<()> {
         let Some(writer) = &mut self.writer else {
             return Ok(());
@@ -207,10 +206,9 @@ impl Segment {
         self.records
     }
 
-    /// Ends the file, waits until it is on the disk, and gives it its name.
+    /// Finishes the file, waits until it is on disk, and gives it its final name.
     ///
-    /// # Errors
-    /// When one of that fails; the file is then removed.
+    /// # Errors When a step fails; the file is then removed.
     pub fn finish(mut self) -> ParquetResult<Option<Finished>> {
         let Some(writer) = self.writer.take() else {
             return Ok(None);

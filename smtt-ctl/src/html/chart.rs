@@ -7,18 +7,18 @@ use super::markup::Markup;
 use super::timeline::Series;
 use std::fmt::Write as _;
 
-/// What the values of a chart are.
+/// Unit of a chart's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Something per second.
+    /// Events per second.
     PerSecond,
 }
 
 impl Unit {
     fn shown(self, value: f64) -> String {
-        // Values are never negative, and below what a float tells apart.
+        // Values are never negative and small enough to be exact as floats.
         let whole = value.round() as u64;
         match self {
             Self::Bytes => units::bytes(whole).replace(".0 ", " "),
@@ -46,14 +46,14 @@ impl Unit {
     }
 }
 
-/// Size of a chart in its own units, which are pixels where it is shown at its width.
+/// Size of a chart in its own units: pixels at full width.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub width: f64,
     pub height: f64,
 }
 
-/// Room for the words of the axes.
+/// Margins for the labels of the axes.
 const LEFT: f64 = 62.0;
 const BOTTOM: f64 = 20.0;
 const TOP: f64 = 8.0;

@@ -1,4 +1,4 @@
-//! The page: its head, its sections in order, and how its figures came about.
+//! The document: head, sections in order, and notes on the origin of the figures.
 
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::state::history;
@@ -30,7 +30,7 @@ pub fn page(facts: &Facts) -> String {
     markup.element("html", &root, |html| {
         html.element("head", &[], |head| {
             head.element("meta", &[("charset", "utf-8")], |_| {});
-            // Nothing is fetched and nothing runs, even if a name should ever slip through.
+            // Forbids loading and scripts, as a second defence behind escaping.
             let policy = [
                 ("http-equiv", "Content-Security-Policy"),
                 ("content", "default-src 'none'; style-src 'unsafe-inline'"),
@@ -91,7 +91,7 @@ fn fact(list: &mut Markup, name: &str, value: &str) {
     });
 }
 
-/// Different values, each once.
+/// Distinct values.
 fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
     let mut list: Vec<&str> = values.flatten().filter(|value| !value.is_empty()).collect();
     list.sort_unstable();
@@ -168,7 +168,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 .unattributed_share
                 .map(units::share)
                 .unwrap_or_default();
-            fact(list, "Of them without a context", &share);
+            fact(list, "Page faults without a context", &share);
             let walks = if rdds::walk_columns(facts).is_empty() {
                 "not measured"
             } else {
@@ -342,15 +342,15 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         .iter()
         .find_map(|row| row.page_sizes_by.as_deref());
     lines.push(match by {
-        Some(by) => format!("Where bytes are was looked at in the process's page tables within a budget; page sizes are told by {by}."),
+        Some(by) => format!("Page placement was read from the processes' page tables within a budget; page sizes come from {by}."),
         None if facts.pages.iter().any(|row| row.resolved_bytes.is_some()) => {
-            "Where bytes are was looked at; page sizes are not told by this kernel.".to_owned()
+            "Page placement was examined; this kernel does not report page sizes.".to_owned()
         }
-        None => "Where bytes are was not looked at, or nothing is held any more.".to_owned(),
+        None => "Page placement was not examined, or the executors hold no memory any more.".to_owned(),
     });
     if facts.pages.iter().any(|row| row.estimated == Some(true)) {
         lines.push(
-            "Of some RDDs a sample of the pages was looked at; their figures are estimates."
+            "For some RDDs only a sample of the pages was examined; their figures are estimates."
                 .to_owned(),
         );
     }
@@ -404,9 +404,9 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         .map(|row| row.facts_dropped)
         .fold(0, u64::saturating_add);
     lines.push(match lost {
-        0 => "None of what these executors told was dropped.".to_owned(),
+        0 => "No fact of these executors was dropped.".to_owned(),
         lost => format!(
-            "{} facts of these executors were dropped; what they said is missing here.",
+            "{} facts of these executors were dropped; the figures lack them.",
             units::count(lost)
         ),
     });
@@ -417,7 +417,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     });
 }
 
-/// Why there are no page walks.
+/// Why page walks are not measured.
 pub fn no_walks(facts: &Facts) -> String {
     let probes = facts.status.probes.iter();
     let reasons: Vec<&str> = probes
@@ -428,7 +428,7 @@ pub fn no_walks(facts: &Facts) -> String {
         .map(|probe| probe.reason.trim_end_matches('.'))
         .collect();
     reasons.first().map_or_else(
-        || "no event of this CPU tells them".to_owned(),
+        || "this CPU has no event for them".to_owned(),
         |reason| (*reason).to_owned(),
     )
 }

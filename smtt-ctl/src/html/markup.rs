@@ -1,5 +1,5 @@
-//! Markup that is well-formed by construction: elements close by themselves, and text that an executor claims can
-//! never be more than text. The page is HTML that is XML as well, so that a test can parse it.
+//! Markup that is well-formed by construction: elements are always closed, and text from an executor is always escaped.
+//! The document is HTML and XML at once, so that a test can parse it.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ impl Markup {
         self
     }
 
-    /// Text that somebody else made up: its direction of writing stays its own.
+    /// Untrusted text: isolated, so that its writing direction does not affect the text around it.
     pub fn claimed(&mut self, text: &str) -> &mut Self {
         self.element("bdi", &[], |inside| {
             inside.text(text);
@@ -37,7 +37,7 @@ impl Markup {
         self.0.push('<');
         self.0.push_str(name);
         for (attribute, value) in attributes {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(self.0, " {attribute}=\"");
             escape(&mut self.0, value);
             self.0.push('"');
@@ -59,7 +59,7 @@ impl Markup {
         })
     }
 
-    /// A style sheet of our own. It must not hold what ends or escapes it.
+    /// The built-in style sheet. It must not contain `<` or `&`, which would need escaping.
     pub fn style(&mut self, sheet: &str) -> &mut Self {
         debug_assert!(
             !sheet.contains(['<', '&']),
@@ -78,8 +78,8 @@ impl Markup {
     }
 }
 
-/// Appends text as contents or as an attribute's value. Characters that XML does not have, and those that turn the
-/// direction of writing around, are replaced.
+/// Appends text as contents or as an attribute's value. Replaces characters that XML forbids and characters that change
+/// the writing direction.
 fn escape(out: &mut String, text: &str) {
     for letter in text.chars() {
         match letter {

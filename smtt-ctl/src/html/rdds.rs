@@ -1,4 +1,4 @@
-//! Tables of RDDs: what they hold and where, and what they cost.
+//! Tables of RDDs: memory, placement and cost.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{Facts, shortened};
 /// Rows of the tables of RDDs.
 const RDD_ROWS: usize = 200;
 
-/// One RDD of all executors of this worker.
+/// One RDD over all executors of this worker.
 struct Rdd<'a> {
     id: Option<u32>,
     rows: Vec<&'a RddRow>,
@@ -43,7 +43,7 @@ impl Rdd<'_> {
             .reduce(u64::saturating_add)
     }
 
-    /// How many executors are to hold each of its partitions, by its storage level.
+    /// Replication of each partition according to the storage level.
     fn copies(&self) -> u64 {
         let words = |level: &str| {
             let copies = level.split(' ').find_map(|word| word.strip_suffix('x'));
@@ -95,7 +95,7 @@ impl Rdd<'_> {
         figures.map(of).reduce(u64::saturating_add)
     }
 
-    /// What it costs: the first of page walks and page faults that is there.
+    /// Cost for sorting: page walks where measured, else page faults.
     fn cost(&self, figures: &[String]) -> (u64, u64) {
         let walks = figures
             .iter()
@@ -122,7 +122,7 @@ pub fn walk_columns(facts: &Facts) -> Vec<String> {
 fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
     let mut rdds: BTreeMap<(Option<u32>, Option<&str>), Rdd<'_>> = BTreeMap::new();
     for row in &facts.rdds {
-        // Rows without an id are told apart by their names: work of no RDD, and what had no room.
+        // Rows without an id are distinguished by name: `(no RDD)` and `(overflow)`.
         let name = row.name.as_deref().filter(|_| row.rdd_id.is_none());
         let new = || Rdd {
             id: row.rdd_id,
@@ -143,7 +143,7 @@ fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
     rdds.into_values().collect()
 }
 
-/// What RDDs hold and where, and what they cost.
+/// Writes the tables of RDDs: memory, placement and cost.
 pub fn rdds(body: &mut Markup, facts: &Facts) {
     let figures = walk_columns(facts);
     let mut holding: Vec<Rdd<'_>> = grouped(facts);
@@ -215,7 +215,7 @@ fn note(body: &mut Markup, absent: &[String], why: &str, left: usize) {
     }
 }
 
-/// Bytes, where none are a plain zero.
+/// Bytes; zero as a plain 0.
 pub fn bytes_or_none(bytes: u64) -> Cell {
     Cell::Value(if bytes == 0 {
         "0".to_owned()
@@ -419,7 +419,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         ));
     }
     let faults = [
-        ("Page faults", "all of them"),
+        ("Page faults", "in contexts that name the RDD"),
         ("By reads", "loads and instruction fetches"),
         ("By writes", "stores"),
         ("Major", "those that waited for a disk"),

@@ -35,7 +35,7 @@ fn rdd_name(facts: &Facts, id: u32) -> String {
     )
 }
 
-/// What all executors held, by RDD, region, page size and node.
+/// Memory of all executors over time, by RDD, region, page size and node.
 pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     if !timeline.is_drawable() {
         body.line(
@@ -81,7 +81,7 @@ pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     });
 }
 
-/// Charts of the RDDs that held most.
+/// Charts of the largest RDDs.
 pub fn single_rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let rdds = timeline.largest_rdds();
     if !timeline.is_drawable() || rdds.is_empty() {
@@ -124,7 +124,7 @@ pub fn single_rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     }
 }
 
-/// Execution memory over time, and who held most.
+/// Execution memory over time, and its largest holders.
 pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let stages = timeline.by_stage(|id| {
         let name = facts
@@ -274,12 +274,12 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 rows,
                 |row| bytes_or_none(row.execution_memory_peak_bytes),
             ),
-            Column::new("Page faults", "all of them", rows, |row| {
+            Column::new("Page faults", "with a context or without", rows, |row| {
                 Cell::maybe(row.faults.page_faults, units::count)
             }),
             Column::new(
                 "Without context",
-                "of them, of the collector, compilers and others",
+                "share of page faults of the collector, compilers and others",
                 rows,
                 |row| Cell::maybe(row.unattributed_share, units::share),
             ),

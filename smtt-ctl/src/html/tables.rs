@@ -1,4 +1,4 @@
-//! Tables of a page: columns that have no value in any row are left out, as in the tables of a terminal.
+//! Tables of the document. As in the terminal's tables, columns without any value are left out.
 
 use super::markup::Markup;
 
@@ -7,9 +7,9 @@ use super::markup::Markup;
 pub enum Cell {
     /// Nothing was measured.
     Absent,
-    /// A number or a word of ours.
+    /// A number or a trusted word.
     Value(String),
-    /// A name that somebody else made up, with more about it below.
+    /// An untrusted name, with details below.
     Name(String, String),
     /// Parts of a whole: class of the colour, size, name.
     Parts(Vec<(String, u64, String)>),
@@ -25,11 +25,11 @@ impl Cell {
 /// One column.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its heading.
+    /// Heading of the column.
     pub heading: String,
-    /// What it means.
+    /// Explanation of the column.
     pub means: String,
-    /// Its values, one for each row.
+    /// Values, one for each row.
     pub cells: Vec<Cell>,
 }
 
@@ -119,7 +119,7 @@ fn cell(row: &mut Markup, cell: &Cell) {
             });
             let words: Vec<String> = parts
                 .iter()
-                // A share stays beside its name where the line is broken.
+                // Keeps a share and its name on one line.
                 .map(|(_, size, name)| {
                     format!("{name} {}", percent(*size, all)).replace(' ', "\u{a0}")
                 })
@@ -129,7 +129,7 @@ fn cell(row: &mut Markup, cell: &Cell) {
     };
 }
 
-/// A part in whole percents, in which neither a little looks like nothing nor a lot like all.
+/// A share in whole percent; a small share never reads 0 % and a large one never 100 %.
 fn percent(part: u64, all: u64) -> String {
     match 100.0 * part as f64 / all.max(1) as f64 {
         little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),

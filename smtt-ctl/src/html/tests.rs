@@ -202,7 +202,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
         holding.contains("1: links") && holding.contains("2.0 MiB"),
         "{holding}"
     );
-    // Nobody looked at pages, nor placed reads: no column, and the note says so.
+    // No page was examined and no read placed: the columns are absent and the note says why.
     assert!(
         !holding.contains("Page sizes") && !holding.contains("Swapped"),
         "{holding}"
@@ -213,7 +213,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
         ),
         "{page}"
     );
-    assert!(page.contains("Page walks were not measured: no event of this CPU tells them."));
+    assert!(page.contains("Page walks were not measured: this CPU has no event for them."));
     assert!(table("costing").contains("5,000"));
     assert!(page.contains("node 1") && page.contains("4 KiB pages"));
 }

@@ -7,17 +7,17 @@ use smtt_model::rows::HistoryRow;
 use smtt_model::state::history::{Point, RddPoint};
 use smtt_model::units;
 
-/// Most moments of a chart: what a page is wide enough for.
+/// Maximum number of moments in a chart, limited by the width of the page.
 const MOMENTS: u64 = 160;
 
 /// One series of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Its name.
+    /// Name of the series.
     pub label: String,
-    /// Class of its colour.
+    /// CSS class of the colour.
     pub class: String,
-    /// Its value at each moment.
+    /// Value at each moment.
     pub values: Vec<f64>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Timeline<'a> {
         let times = (0..moments).map(|at| first.saturating_add(at * step));
         let unix = |time: u64| {
             let age_ms = histories.now_ns.saturating_sub(time) / 1_000_000;
-            // A moment after the last point is at most a step ahead.
+            // The last moment is at most one step after the last point.
             let ahead_ms = time.saturating_sub(histories.now_ns) / 1_000_000;
             histories.now_unix_ms.saturating_sub(age_ms) + ahead_ms
         };
@@ -118,7 +118,7 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// Bytes by region of Spark's memory; of one RDD, or of all memory.
+    /// Bytes by region of Spark's memory, for one RDD or for all.
     #[must_use]
     pub fn by_region(&self, rdd: Option<u32>) -> Vec<Series> {
         const REGIONS: [(&str, &str); 4] = [
@@ -139,10 +139,10 @@ impl<'a> Timeline<'a> {
         sums.into_iter().map(name).collect()
     }
 
-    /// Bytes by the size of the pages that they lie on.
+    /// Bytes by page size.
     #[must_use]
     pub fn by_page_size(&self, rdd: Option<u32>) -> Vec<Series> {
-        // Sizes first, then what has none.
+        // Page sizes first, then bytes without one.
         const UNKNOWN: (u8, u64) = (1, 0);
         const SWAPPED: (u8, u64) = (2, 0);
         const WITHOUT: (u8, u64) = (3, 0);
@@ -174,7 +174,7 @@ impl<'a> Timeline<'a> {
             UNKNOWN => series("in memory, page size not known", "k5", values),
             SWAPPED => series("swapped out", "bad", values),
             WITHOUT => series("without memory", "none", values),
-            _ => series("not looked at", "unknown", values),
+            _ => series("not examined", "unknown", values),
         };
         sums.into_iter().map(name).collect()
     }
@@ -197,7 +197,7 @@ impl<'a> Timeline<'a> {
             add(NOWHERE, rest);
         });
         let name = |(node, values): (u64, Vec<f64>)| match node {
-            NOWHERE => series("on no node, or not looked at", "unknown", values),
+            NOWHERE => series("on no node, or not examined", "unknown", values),
             node => series(
                 &format!("node {node}"),
                 &format!("k{}", node % 8 + 1),
@@ -207,7 +207,7 @@ impl<'a> Timeline<'a> {
         sums.into_iter().map(name).collect()
     }
 
-    /// Bytes by RDD: those that held most, and the others together.
+    /// Bytes by RDD: the largest ones, and the sum of the others.
     #[must_use]
     pub fn by_rdd(&self, name_of: impl Fn(u32) -> String) -> Vec<Series> {
         let sums = self.rdd_sums(None, |held, add| {
@@ -225,7 +225,7 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// Execution memory by stage: those that held most, and the others together.
+    /// Execution memory by stage: the largest ones, and the sum of the others.
     #[must_use]
     pub fn by_stage(&self, name_of: impl Fn(u32) -> String) -> Vec<Series> {
         let sums = self.sums(|point, add| {
@@ -253,7 +253,7 @@ impl<'a> Timeline<'a> {
         )
     }
 
-    /// Page faults per second since the moment before; `None` where none are counted.
+    /// Page faults per second since the previous moment; `None` where page faults are not counted.
     #[must_use]
     pub fn faults_per_second(&self) -> Option<Series> {
         let mut counted = false;
@@ -264,7 +264,7 @@ impl<'a> Timeline<'a> {
                     continue;
                 };
                 counted = true;
-                // An executor's first point has no stretch of time before it.
+                // An executor's first point has no interval before it.
                 if let Some(before) = before.filter(|before| now.time_ns > before.time_ns) {
                     let seconds = (now.time_ns - before.time_ns) as f64 / 1e9;
                     let more = faults.saturating_sub(before.page_faults.unwrap_or(0));
@@ -275,7 +275,7 @@ impl<'a> Timeline<'a> {
         counted.then(|| series("page faults per second", "k1", values))
     }
 
-    /// RDDs by the most that they held, the largest first.
+    /// RDDs by peak of memory, the largest first.
     #[must_use]
     pub fn largest_rdds(&self) -> Vec<u32> {
         let sums = self.rdd_sums(None, |held, add| {
@@ -296,7 +296,7 @@ impl<'a> Timeline<'a> {
 fn at(row: &HistoryRow, time: u64, step: u64) -> Option<&Point> {
     let after = row.points.partition_point(|point| point.time_ns <= time);
     let point = row.points.get(after.checked_sub(1)?)?;
-    // Points of a thinned history are up to two intervals apart; a late tick is no death.
+    // Points of a thinned history are up to two intervals apart, and a late tick is not the executor's end.
     let patience = row.interval_ns.saturating_mul(3).max(step);
     (time - point.time_ns <= patience).then_some(point)
 }
@@ -313,7 +313,7 @@ fn peak(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// The series with the highest peaks under their names, and the others added up. Those without a name are others.
+/// The series with the highest peaks under their names, and the sum of the others. Series without a name are others.
 fn largest<Key: Ord>(
     sums: BTreeMap<Key, Vec<f64>>,
     room: usize,
@@ -353,7 +353,7 @@ fn largest<Key: Ord>(
     list
 }
 
-/// A page size as people write it.
+/// A page size as text.
 #[must_use]
 pub fn size_name(bytes: u64) -> String {
     units::bytes(bytes).replace(".0 ", " ")
@@ -451,7 +451,7 @@ mod tests {
             .into_iter()
             .map(|series| series.label)
             .collect();
-        assert_eq!(labels, ["4 KiB pages", "swapped out", "not looked at"]);
+        assert_eq!(labels, ["4 KiB pages", "swapped out", "not examined"]);
     }
 
     #[test]

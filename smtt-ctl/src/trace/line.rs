@@ -20,7 +20,7 @@ pub(super) const HEADINGS: [&str; 7] = [
     "PHYSICAL PAGES",
 ];
 
-/// A field of CSV, quoted where it has to be.
+/// A field of CSV, quoted where necessary.
 fn field(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),
@@ -48,7 +48,7 @@ pub(super) fn csv(record: &Record) -> String {
     fields.join(",")
 }
 
-/// One line of text; what is not known is a dash.
+/// One line of text; an unknown value is a dash.
 pub(super) fn text(record: &Record) -> String {
     let columns = [
         word(record, "time").unwrap_or("-").to_owned(),
@@ -140,11 +140,11 @@ fn virtual_pages(record: &Record) -> String {
             parts.push(format!("{} {label}", units::bytes(bytes)));
         }
     }
-    if let Some(looked) = number(record, "examined_bytes") {
+    if let Some(examined) = number(record, "examined_bytes") {
         let age = units::duration(number(record, "examined_age_ms").unwrap_or(0) * 1_000_000);
         parts.push(format!(
-            "of {} looked at {age} before",
-            units::bytes(looked)
+            "of {} examined {age} before",
+            units::bytes(examined)
         ));
     }
     or_dash(parts)

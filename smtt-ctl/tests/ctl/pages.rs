@@ -4,7 +4,7 @@ use smtt_model::state::{Resolved, Seen, SizesBy};
 
 use super::{Daemon, KEY, ctl};
 
-/// Lets the resolver have seen that all blocks and pages are in memory, two thirds of them on large pages.
+/// Sets a result of the resolver: all blocks and Spark pages are in memory, two thirds on large pages.
 pub fn looked_at(daemon: &Daemon) {
     let mut state = daemon.shared.state();
     let owners = state.targets(KEY).owners;
@@ -38,7 +38,7 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
     let daemon = Daemon::with_job();
     let before = daemon.ctl(&["pages", "--rdd", "7"]);
     assert_eq!(before.status.code(), Some(1), "{before:?}");
-    assert!(String::from_utf8_lossy(&before.stderr).contains("none of it was looked at"));
+    assert!(String::from_utf8_lossy(&before.stderr).contains("no page of it was examined"));
     looked_at(&daemon);
     let rows = daemon.json(&["pages", "--rdd", "7", "--json"]);
     assert_eq!(rows[0]["present_bytes"].as_u64(), Some((1 << 20) + 4096));

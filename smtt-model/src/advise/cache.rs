@@ -5,12 +5,12 @@ use crate::units;
 
 /// Bytes of storage memory below which an RDD is not worth a finding.
 pub(super) const CACHED_BYTES: u64 = 1 << 20;
-/// Blocks that came back before it is a finding.
+/// Minimum number of blocks stored again for a finding.
 pub(super) const BACK_BLOCKS: u64 = 4;
-/// Share of stored blocks that had been there before from which it is a finding.
+/// Minimum share of stored blocks that were stored again for a finding.
 pub(super) const BACK_SHARE: f64 = 0.1;
 
-/// RDDs that are cached and that no task has read.
+/// Finds cached RDDs that no task has read.
 pub(super) fn never_read(view: &View) -> Outcome {
     const ID: &str = "never_read";
     const LOOKS_FOR: &str = "cached RDDs that no task reads";
@@ -47,7 +47,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let reads: Option<u64> = rdd.rows.iter().map(|row| row.block_reads).sum();
         let stored = rdd.sum(|row| row.blocks_stored);
         let peak = rdd.sum(|row| row.storage_memory_peak_bytes);
-        // So many tasks as a pass over its blocks takes have started since, and none of them read one.
+        // At least one task per block has started since the last block was stored, and no block was read.
         let since = rdd.sum(|row| row.tasks_since_stored);
         let cached_now = rdd.sum(|row| row.partitions_cached);
         let wanted = reads == Some(0)
@@ -62,7 +62,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let now = rdd.sum(|row| row.storage_memory_bytes);
         let mut numbers = vec![
             count("blocks stored", stored),
-            count("reads of them", 0),
+            count("reads of its blocks", 0),
             bytes("storage memory now", now),
             bytes("storage memory at most", peak),
             count("tasks started on this worker since its last block was stored, at least", since),
@@ -99,13 +99,13 @@ pub(super) fn never_read(view: &View) -> Outcome {
     let mut why = format!("{} cached RDDs", cached.len());
     if found_before > 0 {
         why.push_str(&format!(
-            "; {found_before} of them were cached before the daemon watched: their earlier reads are not known"
+            "; {found_before} of these were cached before the daemon traced the executors: their earlier reads are unknown"
         ));
     }
     Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
 }
 
-/// RDDs whose blocks leave memory and come back.
+/// Finds RDDs whose blocks leave memory and are stored again.
 pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
     const ID: &str = "evicted_and_stored_again";
     const LOOKS_FOR: &str = "cached RDDs whose blocks leave memory and are stored again";
@@ -123,7 +123,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
         let evicted = rdd.sum(|row| row.blocks_evicted);
         let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref()).unwrap_or("unknown");
         let objects = rdd.rows.iter().any(|row| row.storage_memory_estimated) || level.contains("Deserialized");
-        // Columns of a cached DataFrame and arrays of numbers have addresses as a whole, objects only as a sample.
+        // Columns of a cached DataFrame and arrays of numbers have addresses as a whole, objects only for a sample.
         let compact = rdd.seen(|row| row.resolved_bytes) > Some(0) && rdd.seen(|row| row.sampled_objects).is_none();
         let mut remedies = Vec::new();
         if objects && !compact {
@@ -144,7 +144,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
             ));
         }
         remedies.push(remedy(
-            "More room for blocks (defaults 0.6 of the heap, of which 0.5 is safe from execution), or larger or more executors:",
+            "More memory for blocks (defaults: 0.6 of the heap, half of it safe from execution), or larger or more executors:",
             &["spark.memory.fraction         0.75", "spark.memory.storageFraction  0.6"],
         ));
         Some(Finding {

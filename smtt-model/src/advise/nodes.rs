@@ -11,10 +11,10 @@ use super::{
 use crate::rows::{ExecutorRow, PagesRow};
 use crate::units;
 
-/// Share of reads from another node, or of bytes outside of the fullest node, from which it is a finding.
+/// Minimum share of reads from another node, or of bytes outside of the executor's node, for a finding.
 pub(super) const REMOTE_SHARE: f64 = 0.25;
 
-/// RDDs that lie on another node than the CPUs that use them.
+/// Finds RDDs on another node than the CPUs that use them.
 pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "remote_memory";
     const LOOKS_FOR: &str = "RDDs on another NUMA node than the CPUs that read them";
@@ -48,8 +48,8 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
             "every executor is bound to one node",
         );
     }
-    // `numactl` binds memory by a policy of the process, which nobody else can see: who is bound so is told by the CPUs,
-    // and judged as all others are, by where its bytes are.
+    // `numactl` binds memory by a policy of the process, which other processes cannot read. The allowed CPUs show such
+    // a binding; the executor is judged like all others, by the placement of its bytes.
     let free = alive.iter().filter(|row| {
         let process = around.processes.get(&row.who.pid);
         process.is_some_and(|process| process.cpu_nodes.as_ref().is_some_and(|on| on.len() > 1))
@@ -62,7 +62,7 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         ID,
         LOOKS_FOR,
         findings.collect(),
-        "RDDs whose pages were looked at",
+        "RDDs whose pages were examined",
     )
 }
 
@@ -93,7 +93,7 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
                 units::share(ratio),
                 rdd.label()
             );
-            let of = "the bytes of it that were read, each over the link between nodes; what that costs was not measured";
+            let of = "its bytes that were read, each over the link between nodes; the cost was not measured";
             (
                 Severity::Medium,
                 Cost {
@@ -105,8 +105,8 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
             )
         }
         None => {
-            // Executors on different nodes are as it should be: each is compared with its own node, which is that of
-            // its CPUs, or where those are of several the fullest.
+            // Executors on different nodes are normal. Each is compared with its own node: the node of its CPUs, or the
+            // fullest node where its CPUs belong to several.
             let rows = rdd.pages.iter().filter_map(|row| {
                 let process = around.processes.get(&row.who.pid);
                 let home = match process.and_then(|process| process.cpu_nodes.as_deref()) {
@@ -149,14 +149,14 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
             }
             not_measured.insert(
                 0,
-                "from which node it is read: no read of its blocks was placed".to_owned(),
+                "the reading node: no read of its blocks has a known node".to_owned(),
             );
             let title = format!(
                 "{} of {} lie on other nodes than its executor's",
                 units::share(ratio),
                 rdd.label()
             );
-            let of = "its bytes, of which so many are on another node than the executor's CPUs, or than most of them";
+            let of = "its bytes: this share is on another node than the executor's CPUs, or than most of its bytes";
             (
                 Severity::Low,
                 Cost {
@@ -187,7 +187,7 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
         severity,
         title,
         subject: rdd.subject(view),
-        window: "bytes: at the last look; reads: since the RDD was first seen".to_owned(),
+        window: "bytes: at the last scan; reads: since the RDD was first seen".to_owned(),
         numbers,
         cost,
         remedies: vec![
@@ -223,8 +223,8 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
     })
 }
 
-/// Bytes of a row by node, those of objects as their sample says, and what the sample stands for; `None` where nothing
-/// was looked at.
+/// Bytes of a row by node (for objects as estimated from their sample) and the bytes that the sample stands for; `None`
+/// where no page was examined.
 fn on_nodes(row: &PagesRow) -> Option<(BTreeMap<u32, u64>, u64)> {
     if row.nodes.is_none() && row.sample.is_none() {
         return None;

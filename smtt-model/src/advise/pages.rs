@@ -1,4 +1,4 @@
-//! Rules about the pages that bytes are on: swapped, small ones, none.
+//! Rules about page placement: swapped, small pages, without memory.
 
 use super::surroundings::{Process, Surroundings};
 use super::{
@@ -8,33 +8,33 @@ use super::{
 use crate::rows::{FigureRow, SampleRow};
 use crate::units;
 
-/// Swapped bytes of an RDD from which it is a finding.
+/// Minimum swapped bytes of an RDD for a finding.
 pub(super) const SWAPPED_BYTES: u64 = 1 << 20;
-/// Share of its bytes that they must be.
+/// Minimum share of the RDD's bytes that is swapped for a finding.
 pub(super) const SWAPPED_SHARE: f64 = 0.01;
 /// Pages below this size are small, in bytes.
 pub(super) const SMALL_PAGE_BYTES: u64 = 1 << 20;
-/// Share of bytes on small pages from which an RDD is on small pages.
+/// Minimum share of bytes on small pages for an RDD to count as on small pages.
 pub(super) const SMALL_SHARE: f64 = 0.8;
-/// Share of its cycles in page walks from which that costs something.
+/// Minimum share of the RDD's cycles in page walks for a finding.
 pub(super) const WALK_SHARE: f64 = 0.05;
-/// Page faults that stand in for page walks where those are not measured: each page of 64 MiB once.
+/// Minimum number of page faults for a finding where page walks are not measured: each page of 64 MiB once.
 pub(super) const FAULTS: u64 = 16_384;
-/// Share of bytes without memory of their own from which it is a finding.
+/// Minimum share of bytes without memory of their own for a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-pub(super) const NOT_LOOKED: &str = "nothing was looked at: bytes have no addresses (objects are only sampled), are new, or [placement] is switched off";
+pub(super) const NOT_LOOKED: &str = "no page was examined: bytes have no addresses (objects are only sampled), are too new, or [placement] is switched off";
 
-/// What a sample stands for, among the numbers of a finding.
-pub(super) const OF_SAMPLES: &str = "of that, in blocks of objects, by a sample of them";
+/// Label of the bytes that a sample stands for, among the numbers of a finding.
+pub(super) const OF_SAMPLES: &str = "in blocks of objects, estimated from a sample";
 
-/// Whether an RDD was looked at at all.
+/// Whether any page of an RDD was examined.
 pub(super) fn looked(rdds: &[Rdd<'_>]) -> bool {
     rdds.iter()
         .any(|rdd| rdd.seen(|row| row.resolved_bytes) > Some(0))
 }
 
-/// The same, or objects of one as a sample.
+/// Whether any page of an RDD, or any object of a sample, was examined.
 pub(super) fn looked_or_sampled(rdds: &[Rdd<'_>]) -> bool {
     looked(rdds)
         || rdds
@@ -42,7 +42,8 @@ pub(super) fn looked_or_sampled(rdds: &[Rdd<'_>]) -> bool {
             .any(|rdd| rdd.pages.iter().any(|row| row.sample.is_some()))
 }
 
-/// That share of what blocks of objects hold, by a sample of their objects, and what they hold; `None` without a sample.
+/// Bytes of blocks of objects that the sample's `share` stands for, and the size of these blocks; `None` without a
+/// sample.
 pub(super) fn estimated(rdd: &Rdd<'_>, share: impl Fn(&SampleRow) -> f64) -> Option<(u64, u64)> {
     let samples = rdd.pages.iter().filter_map(|row| row.sample.as_ref());
     let parts = samples.map(|sample| {
@@ -52,7 +53,7 @@ pub(super) fn estimated(rdd: &Rdd<'_>, share: impl Fn(&SampleRow) -> f64) -> Opt
     parts.reduce(|sum, more| (sum.0.saturating_add(more.0), sum.1.saturating_add(more.1)))
 }
 
-/// What a finding about pages cannot know that takes samples of objects to stand for so many bytes.
+/// Caveats of a finding about pages whose sampled objects stand for `sampled` bytes.
 pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let mut lines = Vec::new();
     let held = rdd.seen(|row| Some(row.held_bytes)).unwrap_or(0);
@@ -60,7 +61,7 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let known = resolved.saturating_add(sampled);
     if known < held {
         lines.push(format!(
-            "{} of {} have no address that was looked at{}",
+            "{} of {} have no examined address{}",
             units::bytes(held - known),
             units::bytes(held),
             if sampled == 0 {
@@ -73,7 +74,7 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     let objects = rdd.seen(|row| row.sampled_objects);
     if let Some(objects) = objects.filter(|_| sampled > 0) {
         lines.push(format!(
-            "{objects} objects were looked at in blocks of objects that hold {}: the rest is taken to lie as they do",
+            "{objects} objects were examined in blocks of objects that hold {}: the placement of the others is extrapolated",
             units::bytes(sampled)
         ));
     }
@@ -83,7 +84,7 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     lines
 }
 
-/// RDDs whose bytes are in swap.
+/// Finds RDDs whose bytes are in swap.
 pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "swapped";
     const LOOKS_FOR: &str = "bytes of RDDs in swap";
@@ -115,7 +116,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         }
         let mut numbers = vec![
             bytes("swapped out", swapped),
-            bytes("looked at", resolved),
+            bytes("examined", resolved),
             share("swapped", cost),
             bytes("largest heaps of this application's executors here, together", heaps),
         ];
@@ -138,7 +139,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
             severity: Severity::High,
             title: format!("{} of {} are swapped out ({})", units::bytes(swapped), rdd.label(), units::share(cost)),
             subject: rdd.subject(view),
-            window: "at the last look at its pages".to_owned(),
+            window: "at the last scan of its pages".to_owned(),
             numbers,
             cost: Cost {
                 share: Some(cost),
@@ -153,11 +154,11 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         ID,
         LOOKS_FOR,
         findings.collect(),
-        "RDDs whose pages were looked at",
+        "RDDs whose pages were examined",
     )
 }
 
-/// The page-walk figure with the highest ratio to the RDD's own cycles, and the executor's row that it is of.
+/// The page-walk figure with the highest ratio to the RDD's own cycles, and its executor's row.
 fn walks<'a>(rdd: &Rdd<'a>) -> Option<(&'a str, &'a FigureRow)> {
     let figures = rdd.rows.iter().flat_map(|row| &row.walks.page_walks);
     figures
@@ -170,7 +171,7 @@ fn walks<'a>(rdd: &Rdd<'a>) -> Option<(&'a str, &'a FigureRow)> {
         })
 }
 
-/// RDDs on small pages that the translation of addresses costs time.
+/// Finds RDDs on small pages whose page walks cost time.
 pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "small_pages";
     const LOOKS_FOR: &str = "RDDs on pages of 4 KiB that page walks cost time";
@@ -182,14 +183,14 @@ pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
         .iter()
         .any(|rdd| rdd.pages.iter().any(|row| row.page_sizes.is_some()))
     {
-        let why = "the kernel does not tell page sizes (it takes Linux 6.7, or root for /proc/kpageflags)";
+        let why = "the kernel does not report page sizes (this needs Linux 6.7, or root for /proc/kpageflags)";
         return Outcome::not_checked(ID, LOOKS_FOR, why);
     }
     let findings = rdds
         .iter()
         .filter_map(|rdd| small(rdd, view, around))
         .collect();
-    let mut why = "RDDs whose pages were looked at".to_owned();
+    let mut why = "RDDs whose pages were examined".to_owned();
     if !view.no_walks.is_empty() {
         why.push_str(&format!(
             "; by page faults, because page walks were not measured: {}",
@@ -270,7 +271,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 rdd.label(),
                 units::count(faults)
             );
-            // What it costs in walks is not known: never more than worth knowing.
+            // The cost in page walks is unknown, so the severity is low.
             (Severity::Low, of, title)
         }
     };
@@ -279,7 +280,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
         severity,
         title,
         subject: rdd.subject(view),
-        window: "pages: at the last look; faults and walks: since the RDD was first seen"
+        window: "pages: at the last scan; faults and walks: since the RDD was first seen"
             .to_owned(),
         numbers,
         cost,
@@ -288,7 +289,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
     })
 }
 
-/// Which setting gives huge pages to what an RDD holds.
+/// Settings that give huge pages to the memory of an RDD.
 fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> {
     let both = |storage: u64, execution| storage.saturating_add(execution);
     let off = rdd.sum(|row| {
@@ -355,10 +356,10 @@ fn huge_pages(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Vec<Remedy> 
     remedies
 }
 
-/// RDDs that take room in Spark's books but not in memory.
+/// Finds RDDs whose memory Spark accounts for but which is not backed by pages.
 pub(super) fn without_memory(view: &View) -> Outcome {
     const ID: &str = "without_memory";
-    const LOOKS_FOR: &str = "memory that Spark accounts for and nobody has written";
+    const LOOKS_FOR: &str = "memory that Spark accounts for but that was never written";
     let rdds = view.rdds();
     if !looked(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
@@ -373,8 +374,8 @@ pub(super) fn without_memory(view: &View) -> Outcome {
         if without < BYTES_WORTH || cost < WITHOUT_MEMORY_SHARE {
             return None;
         }
-        let mut numbers = vec![bytes("looked at", resolved), bytes("never touched, or given back", untouched)];
-        numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's page of zeros)", zero)));
+        let mut numbers = vec![bytes("examined", resolved), bytes("never touched, or given back", untouched)];
+        numbers.extend(zero.map(|zero| bytes("read and never written (the kernel's zero page)", zero)));
         let mut not_measured = caveats(rdd, 0);
         if zero.is_none() {
             not_measured.push("bytes that were read and never written".to_owned());
@@ -385,11 +386,11 @@ pub(super) fn without_memory(view: &View) -> Outcome {
             severity: Severity::Low,
             title: format!("{} of {} have never been written", units::bytes(without), rdd.label()),
             subject: rdd.subject(view),
-            window: "at the last look at its pages".to_owned(),
+            window: "at the last scan of its pages".to_owned(),
             numbers,
             cost: Cost {
                 share: Some(cost),
-                of: "its memory in Spark's books, which others may not use".to_owned(),
+                of: "its memory in Spark's accounts, which other RDDs and tasks cannot use".to_owned(),
                 estimated: false,
             },
             remedies: vec![if execution {
@@ -400,9 +401,9 @@ pub(super) fn without_memory(view: &View) -> Outcome {
             not_measured,
         })
     });
-    let mut why = "RDDs whose pages were looked at".to_owned();
+    let mut why = "RDDs whose pages were examined".to_owned();
     if !zero_known {
-        why.push_str("; pages of zeros are not told here");
+        why.push_str("; the zero page cannot be detected on this machine");
     }
     Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
 }

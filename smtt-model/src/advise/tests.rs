@@ -72,7 +72,7 @@ fn in_memory(id: u32) -> PagesRow {
     }
 }
 
-/// An RDD of objects of which a sample was looked at.
+/// An RDD of objects with an examined sample.
 fn of_objects(swapped: f64, nodes: &[(u32, f64)]) -> PagesRow {
     PagesRow {
         who: who(),
@@ -202,7 +202,7 @@ fn executors_that_told_nothing_are_not_called_well() {
 }
 
 #[test]
-fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
+fn a_cached_rdd_without_reads_is_named_and_one_with_reads_is_not() {
     let mut view = view();
     view.rdds.push(rdd(8, "unread"));
     view.rdds[1].block_reads = Some(0);
@@ -236,7 +236,7 @@ fn a_cached_rdd_that_nobody_reads_is_named_and_one_that_is_read_is_not() {
     let advice = advise(&view, &around());
     assert!(found(&advice, "never_read").is_none());
     let check = advice.checks.iter().find(|check| check.id == "never_read");
-    assert!(check.is_some_and(|check| check.why.contains("before the daemon watched")));
+    assert!(check.is_some_and(|check| check.why.contains("before the daemon traced")));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
         finding.title
     );
     assert!(
-        finding.not_measured[0].contains("32 objects were looked at"),
+        finding.not_measured[0].contains("32 objects were examined"),
         "{finding:?}"
     );
     // Beside blocks whose bytes are known.
@@ -333,7 +333,7 @@ fn swapped_objects_are_found_by_their_sample_and_marked_as_estimated() {
     assert_eq!(
         went(&advice, "swapped"),
         RuleOutcome::Nothing,
-        "it was looked at"
+        "it was examined"
     );
 }
 

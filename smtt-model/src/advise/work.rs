@@ -1,4 +1,4 @@
-//! Rules about what executors do: spill, fault in I/O, touch their memory for the first time.
+//! Rules about the work of executors: spills, major faults, first touch of memory.
 
 use super::surroundings::Surroundings;
 use super::{
@@ -7,20 +7,20 @@ use super::{
 use crate::rows::ExecutorRow;
 use crate::units;
 
-/// Share of the task time in spills from which it is a finding.
+/// Minimum share of the task time in spills for a finding.
 pub(super) const SPILL_SHARE: f64 = 0.05;
-/// Major faults from which it is a finding.
+/// Minimum number of major faults for a finding.
 pub(super) const MAJOR_FAULTS: u64 = 1_000;
-/// Of them per second of watching.
+/// Minimum rate of major faults for a finding, per second of tracing.
 pub(super) const MAJOR_FAULTS_PER_SECOND: f64 = 10.0;
-/// Page faults of an executor's first minute from which it is a finding: 400 MiB on pages of 4 KiB.
+/// Minimum number of page faults in an executor's first minute for a finding: 400 MiB on pages of 4 KiB.
 pub(super) const EARLY_FAULTS: u64 = 100_000;
-/// Share of all its faults that they must be.
+/// Minimum share of the first minute in all page faults of the executor for a finding.
 pub(super) const EARLY_SHARE: f64 = 0.5;
-/// How long after its start an executor may be heard of for its start to have been watched, in milliseconds.
+/// Maximum delay between an executor's start and its first record for its start to count as traced, in milliseconds.
 const LATE_MS: u64 = 60_000;
 
-/// Tasks that spend their time writing execution memory to disk.
+/// Finds tasks that spend their time writing execution memory to disk.
 pub(super) fn spilling(view: &View) -> Outcome {
     const ID: &str = "spilling";
     const LOOKS_FOR: &str = "tasks that write execution memory to disk because it does not fit";
@@ -80,7 +80,7 @@ pub(super) fn spilling(view: &View) -> Outcome {
         severity: Severity::of_share(cost),
         title: format!("{} of the task time is spilling{stage}", units::share(cost)),
         subject: view.subject(&executors),
-        window: "since the executors were first heard of".to_owned(),
+        window: "since the executors were first traced".to_owned(),
         numbers,
         cost: Cost {
             share: Some(cost),
@@ -105,7 +105,7 @@ pub(super) fn spilling(view: &View) -> Outcome {
     Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
 }
 
-/// Page faults that waited for a disk.
+/// Finds page faults that waited for a disk.
 pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "major_faults";
     const LOOKS_FOR: &str = "page faults that wait for a disk";
@@ -163,7 +163,7 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
             units::count(major)
         ),
         subject: view.subject(&executors),
-        window: "since the executors were first heard of".to_owned(),
+        window: "since the executors were first traced".to_owned(),
         numbers: [
             Some(count("major faults", major)),
             Some(count("of all executors", all)),
@@ -195,7 +195,7 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
     Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
 }
 
-/// Executors whose memory is touched for the first time by tasks that somebody waits for.
+/// Finds executors whose tasks are the first to touch the heap.
 pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "first_touch";
     const LOOKS_FOR: &str = "storms of page faults in the first minute of an executor";
@@ -206,7 +206,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
             "page faults are not counted on this machine (smtt-ctl status)",
         );
     }
-    // Heard of late: the first minute that was watched is not the first one.
+    // First record too late: the traced first minute is not the executor's first one.
     let watched = |row: &&ExecutorRow| {
         let heard_ms = view.now_unix_ms.saturating_sub(row.watched_ns / 1_000_000);
         row.page_faults_first_minute.is_some()
@@ -220,7 +220,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         return Outcome::not_checked(
             ID,
             LOOKS_FOR,
-            "no executor was watched from its start for a minute",
+            "no executor was traced for a minute from its start",
         );
     }
     let early = |row: &ExecutorRow| row.page_faults_first_minute.unwrap_or(0);
@@ -254,7 +254,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         .iter()
         .filter_map(|row| row.faults.page_faults)
         .fold(0, u64::saturating_add);
-    // Of one CPU for a minute: tasks wait in it.
+    // As a share of one CPU for a minute, because tasks wait for the faults.
     let cost = (most.saturating_mul(FAULT_NS)) as f64 / 60e9;
     let heap = executors
         .iter()
@@ -297,7 +297,7 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
             count("page faults in the first minute", faults),
             count("the most of one executor", most),
             count("page faults in all", all),
-            count("of them, by collector threads", collector),
+            count("page faults of collector threads", collector),
             bytes("largest Java heap", heap),
         ],
         cost: Cost {

@@ -1,6 +1,6 @@
-//! PMUs and their bit layouts: which bits of `config`, `config1` and `config2` a term such as `umask` goes to. The
-//! running machine says so in sysfs (`/sys/bus/event_source/devices/PMU/format`); for a PMU that is not there the
-//! kernel's documented layout is assumed, so that any CPU can be described on any machine.
+//! PMUs and their bit layouts: which bits of `config`, `config1` and `config2` a term such as `umask` sets. The running
+//! machine reports the layout in sysfs (`/sys/bus/event_source/devices/PMU/format`); for a missing PMU the kernel's
+//! documented layout is assumed, so that any CPU can be described on any machine.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub const PERF_TYPE_HW_CACHE: u32 = 3;
 /// `perf_event_attr.type` of raw events of the core's PMU.
 pub const PERF_TYPE_RAW: u32 = 4;
 
-/// What goes into `perf_event_attr` for one event.
+/// Fields of `perf_event_attr` for one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Encoding {
-    /// PMU that counts it, by its name in sysfs.
+    /// Name in sysfs of the PMU that counts the event.
     pub pmu: String,
-    /// `type`; absent where the PMU's number is only known on a machine that has it.
+    /// `type`; absent where the PMU's number is known only on a machine with the PMU.
     pub perf_type: Option<u32>,
     /// `config`.
     #[serde(serialize_with = "hexadecimal")]
@@ -82,7 +82,7 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// Where the bits of a term go.
+/// Bits of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     /// 0 for `config`, 1 for `config1`, 2 for `config2`.
@@ -125,7 +125,7 @@ impl Bits {
         }
     }
 
-    /// How many bits a value may have.
+    /// Maximum number of bits of a value.
     pub fn width(&self) -> u32 {
         self.pieces
             .iter()
@@ -133,7 +133,7 @@ impl Bits {
             .sum()
     }
 
-    /// Puts `value` into its bits; false, with `into` unchanged, if it has more bits than there is room for.
+    /// Puts `value` into the term's bits; returns false and leaves `into` unchanged if the value has too many bits.
     pub fn put(&self, mut value: u64, into: &mut Encoding) -> bool {
         if self.width() < 64 && value >> self.width() != 0 {
             return false;
@@ -155,13 +155,13 @@ impl Bits {
 /// One PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pmu {
-    /// Its name in sysfs.
+    /// Name of the PMU in sysfs.
     pub name: String,
-    /// Its `type`, where known.
+    /// `type` of the PMU's events, where known.
     pub perf_type: Option<u32>,
     /// Whether this machine has it; absent if another machine is described.
     pub present: Option<bool>,
-    /// Its terms.
+    /// Terms of the PMU's events.
     pub terms: BTreeMap<String, Bits>,
 }
 
@@ -241,8 +241,8 @@ impl Pmus {
         )
     }
 
-    /// The PMUs that a machine's files name, and the assumed ones marked as not present. What cannot be read counts as
-    /// absent: opening the event will tell.
+    /// The PMUs in a machine's files, and the assumed ones marked as not present. Unreadable files count as absent:
+    /// opening the event will show whether the PMU exists.
     pub(super) fn read(files: &impl Files, family: super::identity::Family) -> Self {
         let mut pmus = Self::assumed(family);
         pmus.0.iter_mut().for_each(|pmu| pmu.present = Some(false));
@@ -283,7 +283,7 @@ impl Pmus {
         self.0.iter().find(|pmu| pmu.name == name)
     }
 
-    /// All, those of this machine and the assumed ones.
+    /// All PMUs: those of this machine and the assumed ones.
     pub fn iter(&self) -> impl Iterator<Item = &Pmu> {
         self.0.iter()
     }

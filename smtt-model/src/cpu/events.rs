@@ -89,11 +89,10 @@ pub(super) fn of_row(
     Ok(roles)
 }
 
-/// `precise_ip` of sampled events: the sample belongs to the instruction itself, which is what its data address is
-/// taken from.
+/// `precise_ip` of sampled events: the sample belongs to the exact instruction, from which its data address is taken.
 const PRECISE: u8 = 2;
 
-/// The kernel's generic events, for a core of which nothing is published.
+/// The kernel's generic events, for a core without published events.
 pub(super) fn generic(pmu: &Pmu, hybrid: bool) -> BTreeMap<Role, RoleEvent> {
     let named = [
         (Role::Cycles, "cycles"),
@@ -129,7 +128,7 @@ pub(super) fn configured(
     let mut events = Vec::new();
     for (&role, text) in &overrides.0 {
         let sampled = quantity(role) == Quantity::Samples;
-        // Counts have to come from the core itself, samples may come from a unit beside it.
+        // Counts must come from the core itself; samples may come from a separate unit.
         let beside = identity
             .pmus
             .iter()
@@ -153,14 +152,14 @@ pub(super) fn configured(
     Ok(events)
 }
 
-/// What the core can give once events of the configuration are in place: as published, unless they add something.
+/// Capability of the core with the configured events: as published, unless they add something.
 pub(super) fn capability(
     published: Capability,
     roles: &BTreeMap<Role, RoleEvent>,
     given: &[Role],
 ) -> Capability {
     use Role::*;
-    // What a generic event counts on an unknown core is not known, so it makes no capability.
+    // What a generic event counts on an unknown core is unknown, so it adds no capability.
     let has = |role: Role| {
         roles
             .get(&role)

@@ -1,11 +1,10 @@
-//! The text files in which a machine describes itself. This crate opens none: whoever has the machine implements
-//! [`Files`].
+//! The text files in which a machine describes itself. This crate opens no files: the caller implements [`Files`].
 
 /// Text files below the root folder of a machine.
 pub trait Files {
-    /// The text of a file, by its path without the leading slash; `None` where it cannot be read.
+    /// The text of a file, by its path without the leading slash; `None` where the file is unavailable.
     fn text(&self, path: &str) -> Option<String>;
-    /// The names in a folder; none where it cannot be read.
+    /// The names in a folder; empty where the folder is unavailable.
     fn names(&self, folder: &str) -> Vec<String>;
 }
 

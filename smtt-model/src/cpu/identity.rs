@@ -1,4 +1,4 @@
-//! Which CPU it is: the running machine's, read from `/proc` and `/sys`, or any other, told as text.
+//! The identity of a CPU: of the running machine, read from `/proc` and `/sys`, or of any other, given as text.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,7 +27,7 @@ pub enum Cpu {
         family: u32,
         /// Model, extended model included.
         model: u32,
-        /// Stepping, if told.
+        /// Stepping, if given.
         stepping: Option<u32>,
     },
     /// Main identity register.
@@ -35,7 +35,7 @@ pub enum Cpu {
         /// `MIDR_EL1`.
         midr: u64,
     },
-    /// What the supervisor binary interface and the device tree tell.
+    /// Ids from the supervisor binary interface and the device tree.
     RiscV {
         /// `mvendorid`.
         vendor: Option<u64>,
@@ -44,7 +44,7 @@ pub enum Cpu {
         /// `uarch` of `/proc/cpuinfo`, such as `sifive,p550`.
         uarch: Option<String>,
     },
-    /// None of them, with what is known.
+    /// An unknown identity, with a description.
     Other(String),
 }
 
@@ -79,15 +79,15 @@ impl fmt::Display for Cpu {
 pub struct CpuId {
     /// Which CPU.
     pub cpu: Cpu,
-    /// Whether it is a virtual machine's; absent if not known.
+    /// Whether the CPU belongs to a virtual machine; absent if unknown.
     pub virtualised: Option<bool>,
-    /// Whether two hardware threads share a core; absent if not known.
+    /// Whether two hardware threads share a core; absent if unknown.
     pub hyper_threading: Option<bool>,
-    /// Its PMUs.
+    /// PMUs of the machine.
     pub pmus: Pmus,
 }
 
-/// A text that names no CPU.
+/// A text that is no CPU id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` names no CPU; write VENDOR-FAMILY-MODEL[-STEPPING] with a decimal family as in GenuineIntel-6-8F or \
@@ -219,7 +219,7 @@ impl CpuId {
     }
 }
 
-/// The one kind of Arm core that the machine has; a machine with several kinds is not taken for one of them.
+/// The machine's only kind of Arm core; `None` for a machine with several kinds.
 fn arm(files: &impl Files) -> Option<Cpu> {
     const CPUS: &str = "sys/devices/system/cpu";
     let cpus = files.names(CPUS).into_iter();

@@ -1,5 +1,6 @@
-//! From a core's events to a plan of measuring: which figures it can honestly give, by which formula, and which events
-//! are opened together. What a core cannot give is absent from the plan, never replaced by something similar.
+//! From a core's events to a plan of measurement: which figures the core can measure, by which formula, and which
+//! events are opened together. A figure that the core cannot measure is absent from the plan, never replaced by a
+//! similar one.
 
 mod caveat;
 mod fit;
@@ -16,17 +17,17 @@ use super::table::{Filter, Quirk};
 
 pub use caveat::{Caveat, CaveatCode};
 
-/// What a number adds up.
+/// Quantity that a number adds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Cycles in which something was so: at most one per cycle.
+    /// Cycles in which a condition held: at most one per cycle.
     Cycles,
-    /// How many were under way, added up over cycles: can exceed one per cycle.
+    /// Operations in flight, summed over cycles: can exceed one per cycle.
     Occupancy,
-    /// How often it happened.
+    /// Number of occurrences.
     Count,
-    /// Single occurrences, each with its circumstances.
+    /// Single occurrences, each with details.
     Samples,
 }
 
@@ -34,17 +35,17 @@ pub enum Quantity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureName {
-    /// Cycles with a page walk for a read under way.
+    /// Cycles with a page walk for a read in progress.
     ReadWalkCycles,
-    /// Cycles with a page walk for a write under way.
+    /// Cycles with a page walk for a write in progress.
     WriteWalkCycles,
-    /// Cycles with a page walk for data under way, reads and writes not told apart.
+    /// Cycles with a page walk for data in progress, without distinction of reads and writes.
     WalkCycles,
-    /// Page walks for reads in flight, added up over cycles.
+    /// Page walks for reads in flight, summed over cycles.
     ReadWalkOccupancy,
-    /// Page walks for writes in flight, added up over cycles.
+    /// Page walks for writes in flight, summed over cycles.
     WriteWalkOccupancy,
-    /// Page walks for data in flight, added up over cycles.
+    /// Page walks for data in flight, summed over cycles.
     WalkOccupancy,
     /// Reads that needed a page walk.
     DtlbReadMisses,
@@ -64,7 +65,7 @@ impl FigureName {
         }
     }
 
-    /// The field of a row that holds it.
+    /// Field of a row that holds the figure.
     #[must_use]
     pub const fn key(self) -> &'static str {
         match self {
@@ -80,7 +81,7 @@ impl FigureName {
         }
     }
 
-    /// The field of a row that holds its ratio to cycles.
+    /// Field of a row that holds the figure's ratio to cycles.
     #[must_use]
     pub const fn ratio_key(self) -> &'static str {
         match self {
@@ -97,20 +98,20 @@ impl FigureName {
     }
 }
 
-/// How a figure follows from readings.
+/// Formula of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Formula {
     /// The reading itself (the sum of its components, where it has some).
     Reading {
-        /// Whose reading.
+        /// Role of the reading.
         role: Role,
     },
     /// max(0, `of` - `less`), both read in one group.
     Difference {
-        /// The larger.
+        /// Role of the minuend.
         of: Role,
-        /// What is taken off.
+        /// Role of the subtrahend.
         less: Role,
     },
 }
@@ -132,7 +133,7 @@ impl Formula {
     }
 }
 
-/// What a figure divided by cycles is.
+/// Meaning of a figure divided by cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ratio {
@@ -140,7 +141,7 @@ pub enum Ratio {
     Fraction,
     /// figure / cycles: walks in flight on average, can exceed 1.
     Occupancy,
-    /// figure x calibrated cycles per walk / cycles: an estimate, and to be called so.
+    /// figure x calibrated cycles per walk / cycles: an estimate, always marked as such.
     Estimated,
 }
 
@@ -160,7 +161,7 @@ impl Ratio {
     }
 }
 
-/// A figure, where it comes from and what may be made of it.
+/// A figure with its formula and the meaning of its ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Figure {
     /// Which.
@@ -173,7 +174,7 @@ pub struct Figure {
     pub ratio: Option<Ratio>,
 }
 
-/// What a group of events is opened for.
+/// Purpose of a group of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -188,7 +189,8 @@ pub enum Purpose {
 pub struct Group {
     /// What for.
     pub purpose: Purpose,
-    /// The events, the leader first. Two roles with the same encoding share one event, told apart by their filters.
+    /// The events, the leader first. Two roles with the same encoding share one event and are distinguished by their
+    /// filters.
     pub roles: Vec<Role>,
 }
 
@@ -199,18 +201,18 @@ pub struct Pass {
     pub groups: Vec<Group>,
 }
 
-/// How a core's page walks are measured.
+/// Plan of measuring a core's page walks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// What it gives.
     pub figures: Vec<Figure>,
     /// What is opened, pass by pass.
     pub passes: Vec<Pass>,
-    /// What to know about it.
+    /// Caveats of the plan.
     pub caveats: Vec<Caveat>,
 }
 
-/// What a plan is made from.
+/// Inputs of a plan.
 pub(super) struct Given<'a> {
     pub pmu: &'a str,
     pub pmu_present: Option<bool>,
@@ -220,7 +222,7 @@ pub(super) struct Given<'a> {
     pub quirk: Option<Quirk>,
     pub hyper_threading: Option<bool>,
     pub virtualised: Option<bool>,
-    /// PMUs that the machine is known not to have.
+    /// PMUs that the machine lacks.
     pub absent: &'a dyn Fn(&str) -> bool,
 }
 
@@ -236,7 +238,7 @@ impl Given<'_> {
     fn leaks(&self, role: Role) -> bool {
         let is_0xd0 = |config: u64| config & 0xff == 0xd0;
         self.quirk == Some(Quirk::RetiredMemoryEventsLeak)
-            // Not knowing whether the sibling thread runs is no reason to spoil its counters.
+            // If the state of the sibling thread is unknown, protect its counters.
             && self.hyper_threading != Some(false)
             && self.roles.get(&role).is_some_and(|event| {
                 event.openings().any(|opening| opening.pmu == self.pmu && is_0xd0(opening.perf_config))
@@ -262,7 +264,7 @@ impl Plan {
         });
     }
 
-    /// Puts the events into few passes: first what ratios need, then addresses, then what is only counted.
+    /// Distributes the events over few passes: first events that ratios need, then addresses, then plain counts.
     fn open(&mut self, given: &Given) {
         let mut passes = vec![fit::Open::default()];
         if given.has(Role::Cycles) {
@@ -285,12 +287,12 @@ impl Plan {
         }
     }
 
-    /// Reads and writes come from the same stretch of time if the counters can hold them together.
+    /// Reads and writes cover the same time if the counters can hold them together.
     fn place_figures(&mut self, passes: &mut Vec<fit::Open>, given: &Given, figures: &[Figure]) {
         let unit = |figure: &Figure| {
             let mut roles = figure.formula.roles();
             if figure.ratio.is_some() && given.has(Role::Cycles) {
-                // A ratio needs its denominator from the same stretch of time.
+                // A ratio needs a denominator that covers the same time.
                 roles.insert(0, Role::Cycles);
             }
             roles
@@ -419,7 +421,7 @@ fn figures(given: &Given) -> Vec<Figure> {
         }
     }
 
-    // An estimate is for cores that say nothing about walk time; what an unknown core counts is no basis for one.
+    // Estimates are for cores without events for walk time; counts of an unknown core are no basis for one.
     let estimate = match given.capability {
         Capability::CountsOnlyLoadStoreSeparate
         | Capability::CountsOnlyLoadPlusAllDside

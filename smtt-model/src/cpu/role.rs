@@ -1,18 +1,18 @@
-//! The vocabulary of page-walk measuring: what an event is for, and what a core can give.
+//! The vocabulary of page-walk measurement: roles of events and capabilities of cores.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What an event is for. The order is the order of listings.
+/// Role of an event. The order is the order of listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Cycles of the hardware thread while it runs: the denominator.
     Cycles,
-    /// Cycles in which a page walk for a load was under way.
+    /// Cycles with a page walk for a load in progress.
     LoadWalkCycles,
-    /// Cycles in which a page walk for a store was under way.
+    /// Cycles with a page walk for a store in progress.
     StoreWalkCycles,
     /// Cycles of page walks for data, loads and stores together.
     DsideWalkCyclesCombined,
@@ -30,9 +30,9 @@ pub enum Role {
     PreciseLoad,
     /// Samples of stores that needed a page walk.
     PreciseStore,
-    /// Samples of loads, out of which those with a page walk can be picked.
+    /// Samples of loads that can be filtered for those with a page walk.
     PreciseLoadAlt,
-    /// Samples of stores, out of which those with a page walk can be picked.
+    /// Samples of stores that can be filtered for those with a page walk.
     PreciseStoreAlt,
     /// Nested page walks of virtual machines.
     EptWalk,
@@ -52,7 +52,7 @@ pub enum Role {
     DtlbMiss,
 }
 
-/// What a core's events can give, from the most to the least.
+/// Capability of a core's events, from the most to the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
@@ -72,7 +72,7 @@ pub enum Capability {
     CountsOnlyLoadPlusAllDside,
     /// Number of walks, loads and stores together.
     CountsOnlyCombined,
-    /// Nobody has said what this core's events count.
+    /// There is no published definition of this core's events.
     Unknown,
 }
 

@@ -1,19 +1,20 @@
-//! Events in perf's own notation, as the configuration gives them: `cpu/event=0x12,umask=0x10,cmask=1/`, `rNNN`, and
-//! the generic names that matter here, and the kernel's software events; several, one per core-type PMU of a hybrid CPU, separated by commas.
+//! Events in perf's notation, as in the configuration: `cpu/event=0x12,umask=0x10,cmask=1/`, `rNNN`, the relevant
+//! generic names, and the kernel's software events; several, one per core-type PMU of a hybrid CPU, separated by
+//! commas.
 
 use super::encoding::{
     Bits, Encoding, PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_SOFTWARE, Pmu,
 };
 
-/// What is wrong with an event, and where.
+/// Syntax error in an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}`, column {column}: {problem}")]
 pub struct EventError {
-    /// The text as it was given.
+    /// The given text.
     pub text: String,
-    /// Where, counted in characters from 1.
+    /// Position of the error, in characters from 1.
     pub column: usize,
-    /// What, with what would be right.
+    /// What is wrong, and what would be right.
     pub problem: String,
 }
 
@@ -40,15 +41,15 @@ pub const SOFTWARE: [(&str, u64); 10] = [
     ("emulation-faults", 8),
 ];
 
-/// A generic event on one core PMU. Of several core types each is named in the upper half of `config`, or the kernel
-/// would choose one of them.
+/// A generic event on one core PMU. With several core types the upper half of `config` names the PMU, or the kernel
+/// would choose one.
 pub fn generic(pmu: &Pmu, hybrid: bool, perf_type: u32, config: u64) -> Encoding {
     let which = pmu.perf_type.filter(|_| hybrid).map_or(0, u64::from) << 32;
     Encoding::of_type(pmu, Some(perf_type), config | which)
 }
 
-/// Reads `text`. `pmus` are those that an event may name; `cores` are the core PMUs: an event that names none is meant
-/// for each of them.
+/// Parses `text`. `pmus` are the PMUs that an event may name; `cores` are the core PMUs: an event without a PMU applies
+/// to each core PMU.
 pub fn parse(text: &str, pmus: &[&Pmu], cores: &[&Pmu]) -> Result<Vec<Encoding>, EventError> {
     let fail = |at: usize, problem: String| EventError {
         text: text.to_owned(),

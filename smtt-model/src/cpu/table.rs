@@ -1,5 +1,5 @@
-//! Which core types exist, how each is recognised, and what it can count. The facts come from the vendors' published
-//! event lists; the first row that fits a CPU wins, so a narrow pattern stands before the wide one behind it.
+//! Known core types, how to recognise each, and its events. The data come from the vendors' published event lists. The
+//! first row that matches a CPU wins, so a narrow pattern stands before a wider one.
 
 // One line per event: the table is for reading.
 #[rustfmt::skip]
@@ -47,7 +47,7 @@ const C1_7: Counters = Counters(0xfe);
 const C2_7: Counters = Counters(0xfc);
 const C2_9: Counters = Counters(0x3fc);
 
-/// What has to be picked out of an event's samples before they say "this access needed a page walk".
+/// Filter on an event's samples that leaves accesses with a page walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
@@ -59,7 +59,7 @@ pub enum Filter {
     SpeTlbWalk,
 }
 
-/// How an event is asked for.
+/// How an event is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// Raw `config` of the core's PMU.
@@ -75,25 +75,25 @@ pub enum Code {
 /// One event of one core type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it is for.
+    /// Role of the event.
     pub role: Role,
-    /// The vendor's name of it.
+    /// The vendor's name of the event.
     pub name: &'static str,
-    /// How it is asked for.
+    /// Encoding of the event.
     pub code: Code,
-    /// Where it can be counted.
+    /// Counters that can count the event.
     pub counters: Counters,
     /// Smallest load latency in cycles that is sampled (`config1`); 0 where there is no such condition.
     pub min_latency: u16,
-    /// Its samples carry the data address.
+    /// Whether samples of the event contain the data address.
     pub address: bool,
-    /// What must be picked out of its samples.
+    /// Filter on the samples of the event.
     pub filter: Option<Filter>,
-    /// It adds the number of walks in flight per cycle, whatever its name says.
+    /// Whether the event adds the number of walks in flight per cycle, whatever its name suggests.
     pub occupancy: bool,
-    /// It counts all that its role says; false where the vendor lists only some page sizes.
+    /// Whether the event covers its role completely; false where the vendor lists only some page sizes.
     pub complete: bool,
-    /// The vendor's errata that touch it; empty if none.
+    /// The vendor's errata for the event; empty if there are none.
     pub errata: &'static str,
 }
 
@@ -170,7 +170,7 @@ impl Event {
 /// Core types with the same events.
 #[derive(Debug)]
 pub struct Family {
-    /// What these events can give.
+    /// Capability of the events.
     pub capability: Capability,
     /// The events, one per role.
     pub events: &'static [Event],
@@ -199,9 +199,9 @@ pub struct Core {
     pub core_type: Option<CoreType>,
     /// Page walks that the core can have in flight at once, where the vendor states it.
     pub walkers: Option<u8>,
-    /// What to mind, if anything.
+    /// Property of the core type to consider, if any.
     pub quirk: Option<Quirk>,
-    /// Its events.
+    /// Events of the core type.
     pub family: Family,
 }
 
@@ -240,7 +240,7 @@ impl Core {
     }
 }
 
-/// Name of the row for a RISC-V core that says nothing about its own events.
+/// Name of the row for a RISC-V core without published events.
 pub const RISCV_GENERIC: &str = "generic (SBI PMU)";
 /// Name of the row for SiFive's P550.
 pub const RISCV_P550: &str = "SiFive P550";

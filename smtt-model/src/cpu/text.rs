@@ -1,4 +1,4 @@
-//! A description as a person reads it.
+//! A CPU's description as text.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The simple form of a marker's payload: words, ranges, strings, by the order of the schema.
+//! Splits a marker's payload into words, ranges and strings, in the order of the schema.
 
 use smtt_common::event::Schema;
 
@@ -6,7 +6,7 @@ use super::DecodeError;
 
 /// All ones means "none".
 const NONE: u64 = u64::MAX;
-/// Most words that any schema has.
+/// Maximum number of words in a schema.
 const WORDS_MAX: usize = 16;
 
 /// Reads little-endian numbers from the front of a slice.
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
                 .and_then(|last| words.get(last))
                 .copied()
                 .unwrap_or(0);
-            // Each range takes 16 bytes of the payload, so an absurd count ends here and reserves nothing.
+            // Each range takes 16 bytes of the payload: reject an absurd count before memory is reserved for it.
             if count > (reader.rest.len() / 16) as u64 {
                 return Err(truncated("ranges"));
             }
@@ -110,12 +110,12 @@ impl<'a> Fields<'a> {
             .unwrap_or(NONE)
     }
 
-    /// A word that may be none.
+    /// A word that may be "none".
     pub(super) fn optional(&self, name: &'static str) -> Option<u64> {
         Some(self.word(name)).filter(|word| *word != NONE)
     }
 
-    /// A 32-bit id that may be none.
+    /// A 32-bit id that may be "none".
     pub(super) fn optional_id(&self, name: &'static str) -> Result<Option<u32>, DecodeError> {
         self.optional(name)
             .map(|word| {
@@ -127,7 +127,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    /// A 32-bit id that must be there.
+    /// A mandatory 32-bit id.
     pub(super) fn id(&self, name: &'static str) -> Result<u32, DecodeError> {
         self.optional_id(name)?.ok_or(DecodeError::Invalid {
             kind: self.schema.kind,
@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A 64-bit id that must be there.
+    /// A mandatory 64-bit id.
     pub(super) fn long_id(&self, name: &'static str) -> Result<u64, DecodeError> {
         self.optional(name).ok_or(DecodeError::Invalid {
             kind: self.schema.kind,
@@ -143,7 +143,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A string, fit to be shown.
+    /// A string, cleaned for output.
     pub(super) fn text(&self, name: &'static str) -> String {
         let index = self
             .schema
@@ -162,9 +162,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Text that can be printed on a terminal: an executor must not be able to move the cursor of who reads about it.
-/// White space of any kind becomes a blank (Spark SQL names RDDs by whole plans), other control characters and
-/// those that turn the direction of text become the replacement character.
+/// Makes text safe for a terminal: an executor must not be able to send control sequences to the user's terminal. White
+/// space of any kind becomes a blank (Spark SQL names RDDs by whole plans); other control characters, and characters
+/// that change the direction of text, become the replacement character.
 pub(super) fn clean(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes)
         .trim()

@@ -1,4 +1,4 @@
-//! Records that the kernel side makes itself: fixed structs of `smtt-common`, read field by field.
+//! Decoder for records of the kernel side: fixed structs of `smtt-common`, read field by field.
 
 use smtt_common::counter::ContextKey;
 use smtt_common::event::Kind;
@@ -8,7 +8,7 @@ use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use super::fields::Reader;
 use super::{DecodeError, Fact};
 
-/// Decodes the payload of a record that the kernel side made.
+/// Decodes the payload of a kernel-side record.
 pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
     let mut reader = Reader::new(payload);
     let fact = match kind {
@@ -51,7 +51,7 @@ fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
     })
 }
 
-/// Address, whether it was written, and the context, of a sampled access.
+/// Address of a sampled access, whether it was a write, and its context.
 fn sample(reader: &mut Reader<'_>) -> Option<(u64, Option<bool>, Option<ContextKey>)> {
     let address = reader.u64()?;
     let access = reader.u32()?;

@@ -1,4 +1,4 @@
-//! Facts of the marker.
+//! Decoder for the marker's facts.
 
 use smtt_common::context::Activity;
 use smtt_common::event::marker::{
@@ -161,7 +161,7 @@ fn rdd(fields: &Fields<'_>) -> Result<RddDescribed, DecodeError> {
         name: fields.text("name"),
         call_site: fields.text("call_site"),
         storage_level_text: fields.text("storage_level_text"),
-        // The list may have been cut in the middle of a number; what cannot be read is left out.
+        // The list may be truncated within a number; unreadable parts are left out.
         parents: fields
             .text("parents")
             .split(',')

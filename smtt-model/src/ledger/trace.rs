@@ -1,38 +1,38 @@
-//! What became of trace records, and how the writer fares: for the ledger, `smtt-ctl status` and the metrics.
+//! Counts and state of the trace writer, for the ledger, `smtt-ctl status` and the metrics.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts since the start.
+/// Counts of trace records since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceCounts {
-    /// Accesses that were decoded.
+    /// Accesses to record.
     pub attempted: u64,
     /// Records in finished segments.
     pub written: u64,
-    /// Records that are in no finished segment and never will be, by cause.
+    /// Records that will not be in any finished segment, by cause.
     pub lost: BTreeMap<String, u64>,
-    /// Records on their way to the writer.
+    /// Records in the queue to the writer.
     pub queued: u64,
-    /// Records in segments that are not finished.
+    /// Records in unfinished segments.
     pub held: u64,
     /// Finished segments.
     pub segments: u64,
-    /// Finished segments that were removed to keep within `[trace] max_bytes`.
+    /// Finished segments removed to stay below `[trace] max_bytes`.
     pub segments_removed: u64,
-    /// Unfinished segments of an earlier crash that were removed.
+    /// Unfinished segments of a crashed daemon that were removed.
     pub leftovers_removed: u64,
-    /// Bytes of all finished segments in the folder, when it was last looked at.
+    /// Bytes of all finished segments in the folder at the last scan.
     pub disk_bytes: u64,
 }
 
-/// How the writer fares.
+/// State of the trace writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStatus {
-    /// Where segments are written.
+    /// Folder of the segments.
     pub folder: String,
-    /// Why nothing can be written now, with the next step; empty when all is well.
+    /// Why records cannot be written now, with the next step; empty where they can.
     pub failing: String,
     /// Counts since the start.
     #[serde(flatten)]
@@ -48,15 +48,15 @@ impl TraceCounts {
     }
 }
 
-/// What became of records that clients wanted, since the start.
+/// Counts of trace records for live clients since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FollowCounts {
-    /// Records that were wanted, once per client.
+    /// Records selected for a client, once per client.
     pub attempted: u64,
-    /// Records that were handed to a client's connection.
+    /// Records handed to a client's connection.
     pub delivered: u64,
-    /// The others, by cause.
+    /// Records that a client did not get, by cause.
     pub lost: BTreeMap<&'static str, u64>,
-    /// Records that wait.
+    /// Records in the clients' queues.
     pub waiting: u64,
 }

@@ -1,4 +1,4 @@
-//! Who holds a task's execution memory: writers, sorters and maps, by class.
+//! Consumers of a task's execution memory (writers, sorters, maps), by class.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,28 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Memory, Task};
 
-/// All consumers of one class of a task.
+/// Execution memory of all consumers of one class in one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerRow {
-    /// The class.
+    /// Class of the consumers.
     pub consumer: String,
-    /// Bytes that they hold now.
+    /// Bytes that the consumers hold now.
     pub bytes: u64,
-    /// How many there were; absent before the task has ended, as all that follows.
+    /// Consumers of this class in the task; absent until the task has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
-    /// The most that each of them held, added up, in bytes.
+    /// Sum of the consumers' peaks, in bytes; absent until the task has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
-    /// What Spark counts of them into the task's `peakExecutionMemory`, in bytes.
+    /// Bytes of these consumers that Spark counts into the task's `peakExecutionMemory`; absent until the task has
+    /// ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spark_peak_bytes: Option<u64>,
-    /// Whether that is Spark's estimate of the size of objects, not of memory that was granted.
+    /// Whether `spark_peak_bytes` is Spark's estimate of the size of objects instead of granted memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spark_peak_is_estimate: bool,
 }
 
-/// Bytes of live execution memory by task attempt and class that asked for it.
+/// Bytes of live execution memory, by task attempt and consumer class.
 pub(super) fn by_task(memory: &Memory) -> HashMap<u64, BTreeMap<&str, u64>> {
     let mut all: HashMap<u64, BTreeMap<&str, u64>> = HashMap::new();
     for page in memory.pages.values() {
@@ -40,7 +41,7 @@ pub(super) fn by_task(memory: &Memory) -> HashMap<u64, BTreeMap<&str, u64>> {
     all
 }
 
-/// Bytes of live execution memory by class that asked for it.
+/// Bytes of live execution memory, by consumer class.
 pub(super) fn by_class(memory: &Memory) -> BTreeMap<String, u64> {
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     for page in memory.pages.values() {
@@ -52,7 +53,7 @@ pub(super) fn by_class(memory: &Memory) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// The consumers of a task: what they hold, and what they held at its end.
+/// The consumers of a task: bytes that they hold now, and their figures at the end of the task.
 pub(super) fn consumers(task: &Task, live: Option<&BTreeMap<&str, u64>>) -> Vec<ConsumerRow> {
     let mut rows: BTreeMap<&str, ConsumerRow> = BTreeMap::new();
     for (consumer, bytes) in live.into_iter().flatten() {

@@ -12,19 +12,19 @@ use super::{ExecutorId, Filter, Listing, PageWalkRow, stages_of};
 use crate::attribute::Agreement;
 use crate::state::{Executor, FaultFigures, State, TaskState, faults};
 
-/// Whether an executor's process lives.
+/// Whether an executor's process is alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutorState {
-    /// It does.
+    /// The process is alive.
     #[default]
     Alive,
-    /// It has ended; its rows stay for the retention.
+    /// The process has ended; its rows stay for the retention time.
     Dead,
 }
 
 impl ExecutorState {
-    /// Its word.
+    /// The word for this state in JSON and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,132 +37,133 @@ impl ExecutorState {
 /// One executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExecutorRow {
-    /// Who it is.
+    /// Identity of the executor.
     #[serde(flatten)]
     pub who: ExecutorId,
-    /// Name of the application.
+    /// Name of the application as the executor claims it.
     pub application_name: Option<String>,
-    /// Whether its process lives.
+    /// Whether the executor's process is alive.
     pub state: ExecutorState,
-    /// Whether another executor claimed the same ids before it.
+    /// Whether another executor claimed the same ids before this one.
     pub claimed_twice: bool,
     /// Host as Spark names it.
     pub host: Option<String>,
-    /// Version of Spark.
+    /// Version of Spark in the executor.
     pub spark_version: Option<String>,
-    /// Version of Java.
+    /// Version of Java in the executor.
     pub java_version: Option<String>,
-    /// Hooks of the marker that found no target.
+    /// Marker hooks whose target the executor's Spark does not have.
     pub missing_hooks: Vec<String>,
-    /// Largest Java heap in bytes.
+    /// Maximum size of the Java heap, in bytes.
     pub heap_max_bytes: Option<u64>,
-    /// What can be said of addresses on its Java heap: `current`, `stale` (between a collection and the telling of new
-    /// addresses), `polled`, `as told`, or `refused` (its collector moves things while the application runs).
+    /// State of the addresses on the Java heap: `current`, `stale` (a collection has begun and its new addresses are
+    /// not reported yet), `polled`, `as told` (it is unknown whether a collection has moved them), or `refused` (the
+    /// collector moves objects while the application runs).
     pub heap_addresses: String,
-    /// How the marker gets to know them: `followed`, `followed slowly`, `polled`, `refused`; absent where it does not
-    /// say.
+    /// How the marker finds addresses on the Java heap: `followed`, `followed slowly`, `polled` or `refused`; absent
+    /// where the marker does not report it.
     pub heap_addresses_by: Option<String>,
-    /// Collections that have begun since the marker follows them; absent where it does not.
+    /// Garbage collections that have begun since the marker started to count them; absent where it does not count them.
     pub collections: Option<u64>,
-    /// Start of the JVM as it claims it, milliseconds since 1970.
+    /// Start of the JVM as the executor claims it, in milliseconds since 1970.
     pub start_unix_ms: Option<u64>,
-    /// Time since it was first heard of, up to its death, in nanoseconds.
+    /// Time from the first record of the executor until now or until its end, in nanoseconds.
     pub watched_ns: u64,
-    /// All its page faults.
+    /// Page faults of the executor, with a context or without.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Page faults up to a minute after it was first heard of; absent before that.
+    /// Page faults in the first minute after the executor's first record; absent until that minute is over.
     pub page_faults_first_minute: Option<u64>,
-    /// Faults that were counted for a context.
+    /// Page faults with a context.
     pub page_faults_attributed: Option<u64>,
-    /// Faults that were not.
+    /// Page faults without a context.
     pub page_faults_unattributed: Option<u64>,
-    /// The latter as a share of all, 0 to 1.
+    /// Page faults without a context as a share of all page faults, 0 to 1.
     pub unattributed_share: Option<f64>,
-    /// Faults that were not, by class; classes without faults are left out.
+    /// Page faults without a context, by class; classes without page faults are left out.
     pub unattributed: BTreeMap<String, u64>,
     /// Bytes of cached blocks in memory.
     pub storage_memory_bytes: u64,
-    /// Most that these ever were.
+    /// Peak of `storage_memory_bytes`.
     pub storage_memory_peak_bytes: u64,
-    /// Bytes of execution memory that are live.
+    /// Bytes of live execution memory.
     pub execution_memory_bytes: u64,
-    /// Most that these ever were.
+    /// Peak of `execution_memory_bytes`.
     pub execution_memory_peak_bytes: u64,
-    /// Those that are live, by the class that asked for them.
+    /// Bytes of live execution memory, by the class that allocated it.
     pub execution_memory_by_consumer: BTreeMap<String, u64>,
-    /// Blocks in memory.
+    /// Cached blocks in memory.
     pub blocks: u64,
     /// RDDs that have a row.
     pub rdds: u64,
-    /// Tasks that run.
+    /// Running tasks.
     pub tasks_running: u64,
     /// Tasks that returned their result.
     pub tasks_succeeded: u64,
-    /// Tasks that threw.
+    /// Tasks that failed with an exception.
     pub tasks_failed: u64,
     /// Tasks that were killed.
     pub tasks_killed: u64,
-    /// Tasks whose end was not seen.
+    /// Tasks whose end was not recorded.
     pub tasks_lost: u64,
     /// Threads with a slot.
     pub threads: u64,
     /// Python workers that serve a task.
     pub python_workers: u64,
-    /// Child processes that live.
+    /// Live child processes.
     pub child_processes: u64,
-    /// Facts of its marker that reached the kernel side.
+    /// Marker facts of this executor that reached the kernel side.
     pub facts: u64,
-    /// Of them, facts that the kernel side had to drop.
+    /// Marker facts of this executor that the kernel side dropped.
     pub facts_dropped: u64,
-    /// The latter by cause; causes without any are left out.
+    /// Marker facts that the kernel side dropped, by cause; causes without drops are left out.
     #[serde(default)]
     pub facts_dropped_by_cause: BTreeMap<String, u64>,
-    /// Facts that came to the daemon, by the marker's entry point: with those dropped, all that reached the kernel side.
+    /// Marker facts that reached the daemon, by the marker's entry point. With `facts_dropped` they add up to `facts`.
     #[serde(default)]
     pub facts_by_kind: BTreeMap<String, u64>,
-    /// Threads that were refused a place in the kernel side's table.
+    /// Threads refused because the kernel side's table of threads was full.
     pub threads_refused: u64,
-    /// Threads that found no free slot in its slot file, so that what they do has no context; absent where that file
-    /// is not open.
+    /// Threads without a context because the executor's slot file had no free slot; absent where the slot file is not
+    /// open.
     #[serde(default)]
     pub slots_refused: Option<u64>,
-    /// Sampled addresses against contexts.
+    /// Agreement of sampled page-fault addresses with the contexts that the faults were counted for.
     pub address_samples: Agreement,
-    /// Share of comparable samples whose address and context name the same RDD, 0 to 1.
+    /// Share of comparable page-fault samples whose address and context name the same RDD, 0 to 1.
     pub address_agreement: Option<f64>,
-    /// Rare activities: how many, and nanoseconds in all.
+    /// Number and total duration of rare activities, by activity.
     pub spans: BTreeMap<String, SpanRow>,
-    /// Rows that had no room, by table.
+    /// Entries refused or folded into an overflow row because a table was full, by table.
     pub over_cap: BTreeMap<String, u64>,
-    /// Sampled cycles outside of every context, by class; absent where cycles are not sampled.
+    /// Sampled cycles without a context, by class; absent where cycles are not sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles_unattributed: Option<BTreeMap<String, u64>>,
-    /// Share of its sampled cycles outside of every context, 0 to 1.
+    /// Sampled cycles without a context as a share of the executor's sampled cycles, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles_unattributed_share: Option<f64>,
-    /// Sampled addresses of page walks against contexts; absent where samples have no address.
+    /// Agreement of sampled page-walk addresses with their contexts; absent where samples have no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walk_address_samples: Option<Agreement>,
-    /// Share of comparable ones whose address and context name the same RDD, 0 to 1.
+    /// Share of comparable page-walk samples whose address and context name the same RDD, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walk_address_agreement: Option<f64>,
-    /// All its page walks, with a context or without.
+    /// Page walks of the executor, with a context or without.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
 
-/// Spans of one activity.
+/// Number and total duration of the spans of one activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanRow {
-    /// How many.
+    /// Number of spans.
     pub count: u64,
-    /// Sum of their durations in nanoseconds.
+    /// Total duration of the spans, in nanoseconds.
     pub duration_ns: u64,
 }
 
 impl State {
-    /// Executors that the filter lets through.
+    /// Executors that the filter selects.
     #[must_use]
     pub fn list_executors(&self, filter: &Filter) -> Listing<ExecutorRow> {
         let names = self.names();
@@ -175,7 +176,7 @@ impl State {
                     .stages
                     .keys()
                     .any(|stage| filter.stage(Some(*stage)));
-            // Both conditions are about the same work.
+            // RDD and stage must match in the same work, not each in some work of the executor.
             let both = filter.rdd.is_none()
                 || filter.stage.is_none()
                 || executor

@@ -1,4 +1,4 @@
-//! What executors held over time, as rows.
+//! Rows of the memory that each executor held over time.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +6,20 @@ use super::{ExecutorId, Filter, Listing};
 use crate::state::State;
 use crate::state::history::Point;
 
-/// What one executor held over time.
+/// Memory that one executor held over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryRow {
-    /// The executor.
+    /// Identity of the executor.
     #[serde(flatten)]
     pub who: ExecutorId,
-    /// Between two points, in nanoseconds.
+    /// Time between two points, in nanoseconds.
     pub interval_ns: u64,
-    /// The points, the oldest first.
+    /// Points in order of time, the oldest first.
     pub points: Vec<Point>,
 }
 
 impl State {
-    /// What the executors held over time that the filter lets through.
+    /// Memory over time of the executors that the filter selects.
     #[must_use]
     pub fn list_history(&self, filter: &Filter) -> Listing<HistoryRow> {
         self.listing(filter, |_, executor, rows| {

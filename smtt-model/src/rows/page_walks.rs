@@ -1,5 +1,5 @@
-//! Page walks as they are shown: figures with their interval, ratios to two denominators, the last minute, and the
-//! distribution over tasks. What the machine does not give is not there.
+//! Rows of page walks: figures with a confidence interval, ratios to two denominators, the last minute, and the
+//! distribution over tasks. Figures that the machine cannot measure are absent.
 
 use std::collections::BTreeMap;
 
@@ -10,89 +10,90 @@ use crate::cpu::Ratio;
 use crate::readings::{Channel, ChannelFigure};
 use crate::state::{Distribution, Executor, Meaning, Points, State, Walks};
 
-/// Standard deviations to either side of a 95 % interval.
+/// Standard deviations on either side of a 95 % interval.
 const DEVIATIONS: f64 = 1.96;
 
-/// A number of a row: whole where it counts, else real.
+/// A number in a row: an integer for counts, a float for ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Number {
-    /// Events or samples.
+    /// Number of events or samples.
     Whole(u64),
     /// A ratio.
     Real(f64),
 }
 
-/// A number that is known from samples, with its 95 % interval.
+/// An estimate from samples, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The number.
+    /// The estimate.
     pub value: f64,
     /// Lower end of the interval.
     pub low: f64,
-    /// Upper end; absent where there are too few samples for one.
+    /// Upper end of the interval; absent where there are too few samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
 }
 
-/// One figure of a row.
+/// One page-walk figure of a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FigureRow {
-    /// Events.
+    /// Estimated number of events.
     pub events: Spread,
-    /// Samples that it is known from.
+    /// Samples that the figure is estimated from.
     pub samples: u64,
-    /// What its ratios are: `fraction` of the cycles, `occupancy` per cycle or `estimated` fraction; absent without
+    /// Meaning of the ratios: `fraction` of the cycles, `occupancy` per cycle, or `estimated` fraction; absent without
     /// ratios.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_is: Option<String>,
-    /// Its ratio to the row's own cycles.
+    /// Ratio of the figure to the row's own cycles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Spread>,
-    /// Its ratio to all cycles of the executor.
+    /// Ratio of the figure to all cycles of the executor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of_executor: Option<Spread>,
-    /// Its ratio to the row's own cycles, in the last minute.
+    /// Ratio of the figure to the row's own cycles, over the last minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_last_minute: Option<Spread>,
-    /// Its ratio to all cycles of the executor, in the last minute.
+    /// Ratio of the figure to all cycles of the executor, over the last minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of_executor_last_minute: Option<Spread>,
-    /// Tasks in the distribution of the ratio to a task's own cycles.
+    /// Tasks in the distribution of the figure's ratio to a task's own cycles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
-    /// Half of the tasks have at most this ratio.
+    /// Median over the tasks of the figure's ratio to the task's own cycles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_p50: Option<f64>,
-    /// 95 % of the tasks have.
+    /// 95th percentile over the tasks of the figure's ratio to the task's own cycles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_p95: Option<f64>,
-    /// 99 % of the tasks have.
+    /// 99th percentile over the tasks of the figure's ratio to the task's own cycles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_p99: Option<f64>,
 }
 
-/// Page walks of one row: each figure under its own name for columns and sorting, and in detail below `page_walks`.
+/// Page walks of one row: the figures in detail below `page_walks`, and flat under their own names for columns and
+/// sorting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PageWalkRow {
-    /// In detail, by figure.
+    /// Details of each figure, by name of the figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub page_walks: BTreeMap<String, FigureRow>,
-    /// `cycles`, `page_walk_samples`, and each figure and ratio that there is.
+    /// `cycles`, `page_walk_samples`, and every figure and ratio that is measured.
     #[serde(flatten)]
     pub flat: BTreeMap<String, Number>,
 }
 
-/// What is measured of page walks, for `smtt-ctl status`.
+/// What is measured of page walks on this machine, for `smtt-ctl status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PageWalksShown {
-    /// Name of the core.
+    /// Microarchitecture of the core that is measured.
     pub uarch: String,
-    /// The events.
+    /// Sampled events.
     pub events: Vec<EventShown>,
-    /// What the reader has to know, in lines.
+    /// Caveats of the figures, one per line.
     pub notes: Vec<String>,
-    /// What a walk costs, for estimates.
+    /// Measured cost of a page walk, for estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<crate::readings::Calibration>,
 }
@@ -100,37 +101,37 @@ pub struct PageWalksShown {
 /// One event of [`PageWalksShown`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventShown {
-    /// What it is for.
+    /// What the event is used for.
     pub role: String,
-    /// Its name.
+    /// Name of the event.
     pub event: String,
-    /// Events that take turns have different numbers.
+    /// Number of the pass; events of different passes take turns on the counters.
     pub pass: u64,
-    /// Events per sample now.
+    /// Current sampling period, in events per sample.
     pub period: u64,
-    /// What the counters say of the whole machine.
+    /// Events on the whole machine, according to the counters.
     pub counted: u64,
-    /// What the samples say of the whole machine.
+    /// Events on the whole machine, according to the samples.
     pub sampled: u64,
-    /// Samples.
+    /// Samples taken of the event.
     pub samples: u64,
-    /// Sampled events in contexts of executors.
+    /// Sampled events of executors with a context.
     pub attributed: u64,
-    /// Sampled events in executors, outside of every context.
+    /// Sampled events of executors without a context.
     pub unattributed: u64,
-    /// Sampled events in executors that have no row (any more).
+    /// Sampled events of executors without a row.
     pub forgotten: u64,
-    /// Share of the time in which it was meant to count that it had a counter, 0 to 1.
+    /// Share of its enabled time in which the event had a counter, 0 to 1.
     pub counted_share: Option<f64>,
-    /// Seconds for which it was meant to count, added up over CPUs.
+    /// Enabled time of the event, summed over CPUs, in seconds.
     pub enabled_seconds: f64,
-    /// Seconds for which it had a counter.
+    /// Time in which the event had a counter, summed over CPUs, in seconds.
     pub running_seconds: f64,
-    /// Why its numbers are not published; empty where they are.
+    /// Why the event's figures are not published; empty where they are.
     pub fault: String,
 }
 
-/// What a row has and what it is compared with.
+/// Counters of a row and of its denominators.
 pub(super) struct Compared<'a> {
     pub own: &'a WalkCounters,
     pub executor: &'a WalkCounters,
@@ -140,13 +141,13 @@ pub(super) struct Compared<'a> {
 }
 
 impl State {
-    /// Page walks of a row; empty where none are measured.
+    /// Page walks of a row; empty where page walks are not measured.
     pub(super) fn walks_row(&self, compared: &Compared<'_>) -> PageWalkRow {
         self.page_walks()
             .map_or_else(PageWalkRow::default, |meaning| row(meaning, compared))
     }
 
-    /// Page walks of a row that has a last minute.
+    /// Page walks of a row that keeps the last minute.
     pub(super) fn walks_of(
         &self,
         executor: &Executor,
@@ -166,7 +167,7 @@ impl State {
         })
     }
 
-    /// Page walks of a row that only has sums.
+    /// Page walks of a row that keeps totals only.
     pub(super) fn walks_sum(&self, executor: &Executor, own: &WalkCounters) -> PageWalkRow {
         if self.page_walks().is_none() {
             return PageWalkRow::default();
@@ -180,7 +181,7 @@ impl State {
         })
     }
 
-    /// What is measured of page walks; `None` where nothing is.
+    /// What is measured of page walks; `None` where page walks are not measured.
     #[must_use]
     pub fn page_walks_shown(&self) -> Option<PageWalksShown> {
         let meaning = self.page_walks()?;
@@ -298,13 +299,14 @@ fn figure_row(meaning: &Meaning, figure: &ChannelFigure, compared: &Compared<'_>
     }
 }
 
-/// A figure with its 95 % interval. Samples fall like the drops of a rain: so many of them scatter by their square root.
+/// A figure with its 95 % interval. The number of samples is Poisson distributed: its standard deviation is its square
+/// root.
 fn spread(meaning: &Meaning, figure: &ChannelFigure, counters: &WalkCounters) -> Spread {
     let value = figure.value(counters) as f64;
     let of = figure.of;
     let samples = counters.samples[of] as f64;
     let Some(less) = figure.less else {
-        // How much one sample stands for; without any, what the next one will.
+        // Events that one sample stands for; without samples, the current period.
         let weight = if counters.samples[of] > 0 {
             counters.events[of] as f64 / samples
         } else {
@@ -332,7 +334,8 @@ fn spread(meaning: &Meaning, figure: &ChannelFigure, counters: &WalkCounters) ->
     }
 }
 
-/// The 95 % interval of the mean that so many samples come from (Wilson and Hilferty's approximation of the exact one).
+/// The 95 % interval of a Poisson mean after `samples` events (Wilson and Hilferty's approximation of the exact
+/// interval).
 fn poisson(samples: f64) -> (f64, f64) {
     let end = |of: f64, deviations: f64| {
         let root = 1.0 - 1.0 / (9.0 * of) + deviations / (3.0 * of.sqrt());

@@ -1,4 +1,4 @@
-//! Where bytes are, as rows: by RDD, block, task attempt or executor.
+//! Rows of page placement: where bytes are, by RDD, block, task attempt or executor.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::attribute::RddKey;
 use crate::state::figures::{Figures, NodeRow, Owner, PageSizeRow, each, reads_by_rdd};
 use crate::state::{Executor, NodeReads, SampleRow, SizesBy, State};
 
-/// What one row stands for.
+/// What one row of page placement stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagesBy {
     /// An RDD on an executor: its blocks and the execution memory that was allocated while it was current.
@@ -18,14 +18,14 @@ pub enum PagesBy {
     Block,
     /// A task attempt: its execution memory.
     Task,
-    /// An executor: everything that was told.
+    /// An executor: all memory that it has reported.
     Executor,
 }
 
-/// Where bytes were when the resolver last looked. Figures that were not measured are absent.
+/// Where bytes were at the resolver's last scan. Figures that were not measured are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PagesRow {
-    /// The executor.
+    /// Identity of the executor.
     #[serde(flatten)]
     pub who: ExecutorId,
     /// Id of the RDD.
@@ -38,67 +38,66 @@ pub struct PagesRow {
     pub task_attempt_id: Option<u64>,
     /// Bytes of blocks and execution memory, as Spark accounts for them.
     pub held_bytes: u64,
-    /// Objects of blocks that are stored as objects that were looked at: the sample that `sample` rests on. No other
-    /// figure has them.
+    /// Examined objects of blocks that are stored as objects: the sample behind `sample`. These objects are in no other
+    /// figure.
     pub sampled_objects: Option<u64>,
-    /// What the sample says of blocks that are stored as objects.
+    /// Figures estimated from the sampled objects, for blocks that are stored as objects.
     pub sample: Option<SampleRow>,
-    /// Of the held bytes, those that the next figures stand for: their addresses are known and were looked at. Objects
-    /// have no contiguous bytes (see `sample`), and what is new was not looked at yet.
+    /// Bytes behind the figures that follow: their addresses are known and their pages were examined. Excludes blocks
+    /// stored as objects, which have no contiguous bytes (see `sample`), and memory that is too new.
     pub resolved_bytes: Option<u64>,
-    /// Bytes in memory.
+    /// Bytes in physical memory.
     pub present_bytes: Option<u64>,
     /// Bytes swapped out.
     pub swapped_bytes: Option<u64>,
-    /// Bytes that have never had memory, or have given it back.
+    /// Bytes without physical memory: never touched, or returned to the kernel.
     pub untouched_bytes: Option<u64>,
-    /// Bytes at addresses that are in no mapping: the addresses were out of date.
+    /// Bytes at addresses outside of every mapping, because the addresses were stale.
     pub unmapped_bytes: Option<u64>,
-    /// Of those in memory, bytes in the kernel's page of zeros: read, never written; on no node.
+    /// Bytes in the kernel's zero page: read, never written; they belong to no node. Part of `present_bytes`.
     pub zero_page_bytes: Option<u64>,
-    /// Of those in memory, bytes on pages larger than the machine's base size.
+    /// Bytes on pages larger than the machine's base size. Part of `present_bytes`.
     pub huge_page_bytes: Option<u64>,
-    /// Bytes in memory by page size.
+    /// Bytes in physical memory by page size.
     pub page_sizes: Option<Vec<PageSizeRow>>,
-    /// How page sizes were told: `page tables` (what the hardware translates by) or `frames`.
+    /// Source of the page sizes: `page tables` (the hardware's translations) or `frames`.
     pub page_sizes_by: Option<String>,
-    /// Bytes in memory by NUMA node, by node number.
+    /// Bytes in physical memory by NUMA node, in order of node number.
     pub nodes: Option<Vec<NodeRow>>,
-    /// Of those in memory, bytes whose node could not be told.
+    /// Bytes whose node could not be determined. Part of `present_bytes`.
     pub node_unknown_bytes: Option<u64>,
-    /// Blocks and pages of execution memory that are on more than one node; a lower bound where it was sampled.
+    /// Blocks and Spark pages on more than one NUMA node; a lower bound where pages were sampled.
     pub spanning_nodes: Option<u64>,
-    /// Pages of the machine's base size that the bytes lie in.
+    /// Pages of the machine's base size that contain the bytes.
     pub pages: Option<u64>,
-    /// Of them, pages that were looked at.
+    /// Pages that the resolver examined. Part of `pages`.
     pub examined_pages: Option<u64>,
-    /// Whether the figures are estimated from a part of the pages.
+    /// Whether the figures are extrapolated from a sample of the pages.
     pub estimated: Option<bool>,
-    /// Reads of the blocks that are in memory; absent where there are none.
+    /// Reads of the blocks in memory; absent without such blocks.
     pub reads: Option<u64>,
-    /// Reads of a block per minute, a running value, the mean over the blocks.
+    /// Moving average of reads per minute, as the mean over the blocks.
     pub reads_per_minute: Option<f64>,
-    /// How hot they are, by the next field: share of checks that found an access to a page of them, 0 to 1, or reads
-    /// of a block per minute.
+    /// Hotness of the blocks, in the unit of `hotness_method`: the share of DAMON's checks that found an access, 0 to
+    /// 1, or reads of a block per minute.
     pub hotness: Option<f64>,
-    /// By what the hotness was found: `damon` or `block reads`.
+    /// Source of `hotness`: `damon` or `block reads`.
     pub hotness_method: Option<String>,
-    /// Bytes of blocks in regions of which the last window found an access; absent without DAMON.
+    /// Bytes of blocks in regions with an access in DAMON's last window; absent without DAMON.
     pub hot_bytes: Option<u64>,
-    /// Of the held bytes, those that DAMON's figures stand for.
+    /// Bytes that DAMON's figures stand for. Part of `held_bytes`.
     pub checked_bytes: Option<u64>,
-    /// Bytes of blocks that were read by a CPU of the node that they were on, since the RDD or the block was first
-    /// seen.
+    /// Bytes of blocks read by a CPU of the node that held them, since the RDD or the block was first recorded.
     pub read_local_bytes: Option<u64>,
-    /// Bytes that were read by a CPU of another node.
+    /// Bytes of blocks read by a CPU of another node than the one that held them.
     pub read_remote_bytes: Option<u64>,
-    /// Share of the second in both, 0 to 1.
+    /// `read_remote_bytes` as a share of local and remote bytes read, 0 to 1.
     pub remote_access_ratio: Option<f64>,
-    /// What can be said of the addresses: `fixed`, or where some bytes are on the Java heap `current` (no collection
-    /// since they were told), `stale` (one has begun: those are left out until they are told again), `polled` or
-    /// `as told` (they may have moved since). Absent where nothing has an address.
+    /// State of the addresses: `fixed` where no byte is on the Java heap, else `current` (no collection since they were
+    /// reported), `stale` (a collection has begun: these bytes are left out until their addresses are reported again),
+    /// `polled` or `as told` (they may have moved). Absent where nothing has an address.
     pub addresses: Option<String>,
-    /// Time since it was looked at, in nanoseconds.
+    /// Time since the pages were examined, in nanoseconds.
     pub age_ns: Option<u64>,
 }
 
@@ -153,7 +152,7 @@ impl Figures {
     }
 }
 
-/// What tells one row from another.
+/// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Rdd(RddKey),
@@ -163,7 +162,7 @@ enum Key {
 }
 
 impl Owner<'_> {
-    /// The row that it counts in; `None` for none.
+    /// Key of the row that this memory counts in; `None` where no row includes it.
     fn key(&self, executor: &Executor, by: PagesBy) -> Option<Key> {
         match (by, self) {
             (PagesBy::Rdd, _) => Some(Key::Rdd(executor.row_of(self.rdd()))),
@@ -178,7 +177,7 @@ impl Owner<'_> {
 }
 
 impl State {
-    /// Where the bytes are that the filter lets through.
+    /// Page placement of the memory that the filter selects.
     #[must_use]
     pub fn list_pages(&self, filter: &Filter, by: PagesBy) -> Listing<PagesRow> {
         let now_ns = self.now_ns();
@@ -212,7 +211,7 @@ impl State {
                     ..PagesRow::default()
                 };
                 let read = match &key {
-                    // They are of whole RDDs, and of all of them.
+                    // Reads by node are kept per RDD, so they do not apply to one task or block.
                     Key::Rdd(rdd) if filter.task.is_none() && filter.block.is_none() => {
                         reads.get(rdd).copied()
                     }
@@ -253,7 +252,7 @@ impl State {
     }
 }
 
-/// Its conditions on executors alone.
+/// The filter's conditions on executors alone.
 fn of_executors(filter: &Filter) -> Filter {
     Filter {
         app: filter.app.clone(),

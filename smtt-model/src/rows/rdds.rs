@@ -8,140 +8,144 @@ use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
-/// The marker's hook that tells reads of cached blocks, and its class.
+/// The marker's hook that reports reads of cached blocks, and the class of that hook.
 const READ_HOOKS: [&str; 2] = ["RDD.getOrCompute", "RDD"];
 
 /// One RDD on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RddRow {
-    /// The executor.
+    /// Identity of the executor.
     #[serde(flatten)]
     pub who: ExecutorId,
     /// Id of the RDD; absent in the rows `(no RDD)` and `(overflow)`.
     pub rdd_id: Option<u32>,
-    /// Its name; absent where it has none or it is not known yet.
+    /// Name of the RDD; absent where it has none or the name is not known yet.
     pub name: Option<String>,
-    /// Where in the application it was made.
+    /// Call site in the application that created the RDD.
     pub call_site: Option<String>,
-    /// Its storage level as Spark writes it; before it was told, what its blocks show; absent without any.
+    /// Storage level as Spark writes it, or the level derived from the RDD's blocks until it is reported; absent
+    /// without a level.
     pub storage_level: Option<String>,
-    /// Its partitions.
+    /// Partitions of the RDD.
     pub partitions: Option<u64>,
-    /// Ids of its parents.
+    /// Ids of the RDD's parents.
     pub parents: Vec<u32>,
-    /// Its blocks in the memory of this executor.
+    /// Blocks of the RDD in this executor's memory.
     pub partitions_cached: u64,
-    /// Page faults in contexts that name it.
+    /// Page faults in contexts that name the RDD.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Bytes of its blocks in memory, as Spark accounts for them.
+    /// Bytes of the RDD's blocks in memory, as Spark accounts for them.
     pub storage_memory_bytes: u64,
-    /// Whether some of them are objects, whose size Spark only estimates.
+    /// Whether `storage_memory_bytes` includes blocks stored as objects, whose size is Spark's estimate.
     pub storage_memory_estimated: bool,
-    /// Most that they ever were.
+    /// Peak of `storage_memory_bytes`.
     pub storage_memory_peak_bytes: u64,
-    /// Bytes of execution memory that were allocated while it was current and are still live.
+    /// Bytes of live execution memory that were allocated while the RDD was current.
     pub execution_memory_bytes: u64,
-    /// Most that they ever were.
+    /// Peak of `execution_memory_bytes`.
     pub execution_memory_peak_bytes: u64,
-    /// Of the storage memory, bytes outside of the Java heap.
+    /// Bytes of the RDD's blocks outside of the Java heap. Part of `storage_memory_bytes`.
     pub storage_memory_off_heap_bytes: u64,
-    /// Of the execution memory, bytes outside of the Java heap.
+    /// Bytes of execution memory outside of the Java heap. Part of `execution_memory_bytes`.
     pub execution_memory_off_heap_bytes: u64,
-    /// Blocks of it that were stored on this executor since the daemon watches it.
+    /// Blocks of the RDD stored on this executor since the daemon traces it.
     pub blocks_stored: u64,
-    /// Of them, blocks of partitions that had been in its memory before and had left it; a lower bound.
+    /// Stored blocks whose partition had been in this executor's memory before and had left it; a lower bound. Part of
+    /// `blocks_stored`.
     pub blocks_stored_again: u64,
-    /// Blocks that were there before the daemon was.
+    /// Blocks of the RDD that were in memory before the daemon traced the executor.
     pub blocks_found: u64,
-    /// Blocks that left its memory.
+    /// Blocks of the RDD that left this executor's memory.
     pub blocks_removed: u64,
-    /// Of them, blocks that were evicted because others needed the room.
+    /// Blocks of the RDD evicted to make room for others. Part of `blocks_removed`.
     pub blocks_evicted: u64,
-    /// Reads of its blocks: one per task and block that was there before; absent where the marker does not see them.
+    /// Reads of the RDD's blocks, one per task and block that was in memory already; absent where the marker cannot
+    /// hook reads.
     pub block_reads: Option<u64>,
-    /// Time since its last block was stored, in nanoseconds; absent without any.
+    /// Time since the RDD's last block was stored, in nanoseconds; absent where none was stored.
     pub last_stored_age_ns: Option<u64>,
-    /// Tasks of this executor that started after its last block was stored; a lower bound.
+    /// Tasks of this executor that started after the RDD's last block was stored; a lower bound.
     pub tasks_since_stored: u64,
-    /// By what its faults are attributed: `context`.
+    /// How page faults are attributed to the RDD: `context`.
     pub attributed_by: String,
-    /// Sampled faults whose address lies in its blocks or pages.
+    /// Sampled page faults with an address in the RDD's blocks or Spark pages.
     pub samples_by_address: u64,
-    /// Its page faults by what was being done.
+    /// Page faults of the RDD by activity, access and memory region.
     pub contexts: Vec<DoingRow>,
-    /// Sampled page walks whose address lies in its blocks or pages; absent where samples have no address.
+    /// Sampled page walks with an address in the RDD's blocks or Spark pages; absent where samples have no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walk_samples_by_address: Option<u64>,
-    /// Its page walks.
+    /// Page walks in contexts that name the RDD.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
 
-/// Page faults of one RDD while one thing was being done.
+/// Page faults of one RDD during one activity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DoingRow {
-    /// What the thread was doing.
+    /// Activity of the thread.
     pub activity: String,
     /// Whether Spark read or wrote the RDD.
     pub access: String,
-    /// Which memory of Spark it concerned.
+    /// Spark's memory region: storage, execution or none.
     pub region: String,
-    /// Its page faults.
+    /// Page faults of the RDD during the activity.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Its page walks.
+    /// Page walks of the RDD during the activity.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
 
-/// One address range.
+/// One address range in an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// First address in the executor.
+    /// First address.
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
 }
 
-/// One block in memory.
+/// One cached block in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRow {
-    /// The executor.
+    /// Identity of the executor.
     #[serde(flatten)]
     pub who: ExecutorId,
     /// Spark's name of the block.
     pub block_id: String,
-    /// RDD whose partition it holds.
+    /// Id of the RDD that the block belongs to.
     pub rdd_id: Option<u32>,
-    /// Partition that it holds.
+    /// Partition that the block holds.
     pub partition: Option<u32>,
-    /// Size in bytes as Spark accounts for it.
+    /// Size of the block in bytes, as Spark accounts for it.
     pub size_bytes: u64,
-    /// Whether the size is Spark's estimate (objects), else the bytes themselves.
+    /// Whether `size_bytes` is Spark's estimate (objects) instead of the exact size.
     pub size_estimated: bool,
-    /// Where its bytes are; of objects where some of them are, as a sample.
+    /// Address ranges of the block's bytes; for a block stored as objects, of a sample of its objects.
     pub ranges: Vec<Range>,
-    /// Ranges that it has, of objects those of the sample; more than are listed when some were not told or had no room.
+    /// Address ranges of the block or of its sample, including ranges that were not reported or not kept.
     pub range_total: u64,
-    /// On the Java heap.
+    /// Whether the block is on the Java heap.
     pub on_heap: bool,
-    /// Serialised bytes, else objects.
+    /// Whether the block holds serialised bytes instead of objects.
     pub serialized: bool,
-    /// What it is made of: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), `array` (of
-    /// numbers), or `objects`, which have no contiguous bytes: the ranges are a sample of them.
+    /// Contents of the block: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), `array`
+    /// (of numbers), or `objects` (not contiguous: the ranges are a sample).
     pub contents: String,
-    /// Task attempt that stored it; absent for a replica or one that a thread without a task stored.
+    /// Task attempt that stored the block; absent for a replica and for a block stored outside of a task.
     pub task_attempt_id: Option<u64>,
-    /// Stage of that task.
+    /// Stage of the task that stored the block.
     pub stage_id: Option<u32>,
-    /// How often it was read.
+    /// Reads of the block.
     pub reads: u64,
-    /// Time since it was stored, in nanoseconds.
+    /// Time since the block was stored, in nanoseconds.
     pub age_ns: u64,
 }
 
-/// A storage level that blocks show when it was not told. Replication and disk cannot be seen there.
+/// The storage level derived from a block, for an RDD whose level was not reported. Blocks do not show replication and
+/// disk.
 fn level_of(block: &Block) -> &'static str {
     match (block.on_heap, block.serialized) {
         (true, false) => "Memory Deserialized (from blocks)",
@@ -150,14 +154,14 @@ fn level_of(block: &Block) -> &'static str {
     }
 }
 
-/// The level that each RDD's blocks show.
+/// The storage level of each RDD, derived from its blocks.
 fn levels_of(executor: &Executor) -> BTreeMap<RddKey, &'static str> {
     let blocks = executor.memory.blocks.values();
     let of_rdds = blocks.filter(|block| block.rdd.id().is_some());
     of_rdds.map(|block| (block.rdd, level_of(block))).collect()
 }
 
-/// RDDs that worked in the stages that the filter lets through, or that these compute.
+/// RDDs that worked in the stages that the filter selects, or that these stages compute.
 fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
     let mut rdds = BTreeSet::new();
     for (key, stage) in &executor.tasks.stages {
@@ -171,8 +175,7 @@ fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
 }
 
 impl State {
-    /// RDDs that the filter lets through. Rows without `rdd_id` stand for work of no RDD, and for RDDs that had no
-    /// room.
+    /// RDDs that the filter selects. Rows without `rdd_id` are `(no RDD)` and `(overflow)`.
     #[must_use]
     pub fn list_rdds(&self, filter: &Filter) -> Listing<RddRow> {
         self.listing(filter, |_, executor, rows| {
@@ -258,7 +261,7 @@ impl State {
         }
     }
 
-    /// Blocks that the filter lets through.
+    /// Blocks that the filter selects.
     #[must_use]
     pub fn list_blocks(&self, filter: &Filter) -> Listing<BlockRow> {
         let now_ns = self.now_ns();
@@ -304,7 +307,7 @@ impl State {
     }
 }
 
-/// Whether the marker sees when cached blocks are read.
+/// Whether the marker reports reads of cached blocks.
 fn sees_reads(executor: &Executor) -> bool {
     executor.described.as_ref().is_some_and(|said| {
         let mut missing = said.missing_hook_names.split(',').map(str::trim);
@@ -312,7 +315,7 @@ fn sees_reads(executor: &Executor) -> bool {
     })
 }
 
-/// Tasks that started after that moment; none where there is no such moment.
+/// Tasks that started after `time_ns`; 0 where `time_ns` is 0.
 fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
     if time_ns == 0 {
         return 0;
@@ -325,7 +328,7 @@ fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
     starts.filter(|start| *start > time_ns).count() as u64
 }
 
-/// What was done in an RDD's contexts: faults, walks or both.
+/// Page faults and page walks of an RDD, by activity.
 fn doing_rows(state: &State, executor: &Executor, rdd: &Rdd) -> Vec<DoingRow> {
     let all: BTreeSet<&Doing> = rdd.doing.keys().chain(rdd.doing_walks.keys()).collect();
     all.into_iter()
@@ -342,8 +345,8 @@ fn doing_rows(state: &State, executor: &Executor, rdd: &Rdd) -> Vec<DoingRow> {
         .collect()
 }
 
-/// The level as Spark describes it, but "None" where nothing is stored: Spark's own words for that level,
-/// "Serialized 1x Replicated", sound as if something were.
+/// The level as Spark describes it, but "None" where nothing is stored: Spark's description of that level, "Serialized
+/// 1x Replicated", suggests the opposite.
 fn level_told(said: &crate::decode::RddDescribed) -> String {
     use smtt_common::event::marker::storage_level::{DISK, MEMORY};
     if said.storage_level & (DISK | MEMORY) == 0 && !said.storage_level_text.is_empty() {

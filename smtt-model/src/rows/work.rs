@@ -12,43 +12,43 @@ use crate::state::{FaultFigures, Stage, State, Task, TaskState};
 /// One attempt of a stage on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageRow {
-    /// The executor.
+    /// Executor that ran the tasks.
     #[serde(flatten)]
     pub who: ExecutorId,
     /// Id of the stage; absent in the overflow row.
     pub stage_id: Option<u32>,
-    /// Its attempt.
+    /// Attempt of the stage.
     pub stage_attempt: Option<u32>,
-    /// Its name; absent before it is known.
+    /// Name of the stage; absent until it is known.
     pub name: Option<String>,
-    /// Its job.
+    /// Id of the job that the stage belongs to.
     pub job_id: Option<u32>,
-    /// Its last RDD.
+    /// Id of the last RDD that the stage computes.
     pub rdd_id: Option<u32>,
-    /// Tasks of the whole stage, on all executors.
+    /// Tasks of the whole stage on all executors.
     pub tasks: Option<u64>,
-    /// Tasks that run on this executor.
+    /// Running tasks of the stage on this executor.
     pub tasks_running: u64,
     /// Tasks that returned their result.
     pub tasks_succeeded: u64,
-    /// Tasks that threw.
+    /// Tasks that failed with an exception.
     pub tasks_failed: u64,
     /// Tasks that were killed.
     pub tasks_killed: u64,
-    /// Tasks whose end was not seen.
+    /// Tasks whose end was not recorded.
     pub tasks_lost: u64,
-    /// Sum of the durations of its ended tasks on this executor, in nanoseconds.
+    /// Total duration of the stage's ended tasks on this executor, in nanoseconds.
     pub task_time_ns: u64,
-    /// Page faults of its tasks.
+    /// Page faults of the stage's tasks on this executor.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Bytes of execution memory that its running tasks hold.
+    /// Bytes of execution memory that the stage's running tasks hold.
     pub execution_memory_bytes: u64,
-    /// Largest peak of one of its tasks, in bytes.
+    /// Largest peak of execution memory of a single task of the stage, in bytes.
     pub execution_memory_peak_bytes: u64,
-    /// Its page faults by RDD.
+    /// Page faults of the stage by RDD.
     pub rdds: Vec<StageRddRow>,
-    /// Its page walks.
+    /// Page walks of the stage's tasks on this executor.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
@@ -58,12 +58,12 @@ pub struct StageRow {
 pub struct StageRddRow {
     /// Id of the RDD; absent for work of no RDD and for the overflow row.
     pub rdd_id: Option<u32>,
-    /// Its name, `(no RDD)` or `(overflow)`; absent before it is known.
+    /// Name of the RDD, `(no RDD)` or `(overflow)`; absent until it is known.
     pub name: Option<String>,
-    /// Its page faults.
+    /// Page faults of the RDD within the stage.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Its page walks.
+    /// Page walks of the RDD within the stage.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
@@ -71,53 +71,54 @@ pub struct StageRddRow {
 /// One task attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskRow {
-    /// The executor.
+    /// Executor that runs or ran the task.
     #[serde(flatten)]
     pub who: ExecutorId,
-    /// Its stage.
+    /// Id of the task's stage.
     pub stage_id: Option<u32>,
-    /// Attempt of the stage.
+    /// Attempt of the task's stage.
     pub stage_attempt: Option<u32>,
-    /// Id of the attempt, unique in the application; absent in the overflow row.
+    /// Id of the task attempt, unique in the application; absent in the overflow row.
     pub task_attempt_id: Option<u64>,
-    /// Partition that it computes.
+    /// Partition that the task computes.
     pub partition: Option<u32>,
-    /// Number of the attempt for this partition.
+    /// Number of this attempt among the attempts for the partition.
     pub attempt_number: Option<u32>,
-    /// Its job.
+    /// Id of the task's job.
     pub job_id: Option<u32>,
-    /// `running`, `succeeded`, `failed`, `killed`, `lost`, or `unknown` when only its faults were seen.
+    /// `running`, `succeeded`, `failed`, `killed`, `lost`, or `unknown` where only page faults of the task were
+    /// recorded.
     pub state: TaskState,
-    /// Why it failed or was killed.
+    /// Why the task failed or was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Time since its start, or from its start to its end, in nanoseconds.
+    /// Time since the start of a running task, or from start to end of an ended one, in nanoseconds.
     pub duration_ns: Option<u64>,
-    /// Whether it is older than `duration_ns` says, because its start was not seen.
+    /// Whether `duration_ns` is a lower bound because the start of the task was not recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duration_is_lower_bound: bool,
-    /// Its page faults.
+    /// Page faults of the task.
     #[serde(flatten)]
     pub faults: FaultFigures,
-    /// Bytes of execution memory that it holds.
+    /// Bytes of execution memory that the task holds.
     pub execution_memory_bytes: u64,
-    /// Most that it held at a time.
+    /// Peak of `execution_memory_bytes`.
     pub execution_memory_peak_bytes: u64,
-    /// Spark's `peakExecutionMemory`, once it has ended: what each consumer held when Spark looked, added up. Absent
-    /// where part of the task's life was not seen.
+    /// Spark's `peakExecutionMemory` of an ended task: the sum over its consumers at the time when Spark read them.
+    /// Absent where a part of the task was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_memory_spark_peak_bytes: Option<u64>,
-    /// Who holds its execution memory, or held it.
+    /// Consumers that hold or held the task's execution memory.
     pub consumers: Vec<ConsumerRow>,
-    /// RDDs that its faults were counted for.
+    /// RDDs that page faults of the task are attributed to.
     pub rdd_ids: Vec<u32>,
-    /// Its page walks.
+    /// Page walks of the task.
     #[serde(flatten)]
     pub walks: PageWalkRow,
 }
 
 impl State {
-    /// Stages that the filter lets through.
+    /// Stages that the filter selects.
     #[must_use]
     pub fn list_stages(&self, filter: &Filter) -> Listing<StageRow> {
         self.listing(filter, |_, executor, rows| {
@@ -215,7 +216,7 @@ impl State {
         })
     }
 
-    /// Tasks that the filter lets through. A row without `task_attempt_id` stands for those that had no room.
+    /// Tasks that the filter selects. A row without `task_attempt_id` is the overflow row.
     #[must_use]
     pub fn list_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
         let now_ns = self.now_ns();

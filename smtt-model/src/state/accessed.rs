@@ -1,21 +1,21 @@
-//! How often the memory of blocks is accessed, as the kernel's monitor found it.
+//! How often the memory of blocks is accessed, as measured by the kernel's DAMON.
 //!
-//! Figures stand for the addresses that were looked at, as those of the resolver; a block that has moved has none
-//! until it was looked at again.
+//! As with the resolver, figures stand for the addresses that were examined; a block that has moved has no figures
+//! until it is examined again.
 
 use std::collections::HashMap;
 
 use super::{Executor, RangesId, State, Targets};
 
-/// How long what was found is shown, in nanoseconds: where there is too much for one window, blocks take turns.
+/// Time for which a result is shown, in nanoseconds: blocks that do not fit one window take turns.
 const KEPT_NS: u64 = 300_000_000_000;
 
-/// What one window found of a block.
+/// Result of one window for a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Accessed {
-    /// Bytes of it that were checked.
+    /// Bytes of the block that were checked.
     pub checked_bytes: u64,
-    /// Of them, bytes in regions of which at least one check of the window found an access.
+    /// Bytes in regions with at least one access in the window. Part of `checked_bytes`.
     pub hot_bytes: u64,
     /// Sum over the checked bytes of the share of checks that found an access.
     pub accessed: f64,
@@ -28,7 +28,7 @@ impl Accessed {
         (self.checked_bytes > 0).then(|| self.accessed / self.checked_bytes as f64)
     }
 
-    /// Adds what was found of another block.
+    /// Adds the result for another block.
     pub fn add(&mut self, more: &Self) {
         self.checked_bytes = self.checked_bytes.saturating_add(more.checked_bytes);
         self.hot_bytes = self.hot_bytes.saturating_add(more.hot_bytes);
@@ -36,7 +36,7 @@ impl Accessed {
     }
 }
 
-/// What was found of an executor's blocks, by serial of the block.
+/// Results for an executor's blocks, by serial of the block.
 #[derive(Debug, Default)]
 pub struct LastAccessed {
     found: HashMap<u64, Found>,
@@ -50,13 +50,14 @@ struct Found {
 }
 
 impl LastAccessed {
-    /// Whether nothing was found yet.
+    /// Whether there is no result yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// What was found of a block in the last window that looked at it, if that was where it is now and not long ago.
+    /// Result for a block from the last window that covered it, if the block has not moved since and the result is
+    /// recent.
     #[must_use]
     pub fn of(&self, mark: RangesId, now_ns: u64) -> Option<&Accessed> {
         self.found
@@ -69,7 +70,7 @@ impl LastAccessed {
 }
 
 impl Executor {
-    /// What was found of a block, if that was where it is now.
+    /// Result for a block, if the block has not moved since.
     #[must_use]
     pub fn touched(&self, mark: Option<RangesId>, on_heap: bool, now_ns: u64) -> Option<&Accessed> {
         self.memory.touched.of(self.known(mark, on_heap)?, now_ns)
@@ -77,8 +78,8 @@ impl Executor {
 }
 
 impl State {
-    /// Blocks of bytes of an executor that have addresses; nothing when it is not alive. A sample of objects shares its
-    /// pages with whatever else is on the heap.
+    /// An executor's blocks of bytes with addresses; empty where the executor is dead. Sampled objects are excluded:
+    /// they share their pages with other objects on the heap.
     #[must_use]
     pub fn block_targets(&self, executor: u64) -> Targets {
         self.executors()
@@ -87,7 +88,7 @@ impl State {
             .map_or_else(Targets::default, |executor| executor.targets(false))
     }
 
-    /// Takes in what a window that ended at `time_ns` found of an executor's blocks.
+    /// Applies the results of a window that ended at `time_ns` for an executor's blocks.
     pub fn touched(&mut self, executor: u64, time_ns: u64, blocks: Vec<(RangesId, Accessed)>) {
         let Some(executor) = self
             .executors

@@ -1,35 +1,36 @@
-//! What became of the blocks of cached RDDs: stored, read, removed, stored again.
+//! History of the blocks of cached RDDs: stored, read, removed, stored again.
 
 use std::collections::HashSet;
 
 use crate::decode::BlockFact;
 
-/// Most partitions of one executor that are remembered as having left its memory.
+/// Maximum number of partitions of one executor that are kept as having left its memory.
 const LEFT_MAX: usize = 16_384;
 
-/// What became of the blocks of one RDD on one executor.
+/// History of the blocks of one RDD on one executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockHistory {
     /// Blocks that were stored.
     pub stored: u64,
-    /// Of them, blocks of partitions that had been in memory before and had left it.
+    /// Blocks whose partition had been in memory before and had left it. Part of `stored`.
     pub stored_again: u64,
-    /// Blocks that were there before the daemon heard of them: their earlier reads are not known.
+    /// Blocks that were in memory before the daemon traced the executor: their earlier reads are unknown.
     pub found: u64,
     /// Blocks that left memory.
     pub removed: u64,
-    /// Of them, blocks that were evicted because others needed the room.
+    /// Blocks evicted to make room for others. Part of `removed`.
     pub evicted: u64,
-    /// Reads of blocks that were there before: one per task and block.
+    /// Reads of blocks that were in memory already: one per task and block.
     pub reads: u64,
-    /// When the last block was stored, nanoseconds since boot; zero before.
+    /// Time when the last block was stored, in nanoseconds since boot; zero where none was.
     pub last_stored_ns: u64,
 }
 
 impl BlockHistory {
-    /// A block was told of. `known` says that it is in memory already, `left` that it had left.
+    /// Counts a report of a block. `known`: the block is in memory already; `left`: its partition had left memory
+    /// before.
     pub(super) fn stored(&mut self, fact: &BlockFact, known: bool, left: bool, now_ns: u64) {
-        // Further ranges of a block are no further block.
+        // Further ranges of a block do not count as another block.
         if known || fact.range_first > 0 {
             return;
         }
@@ -42,7 +43,7 @@ impl BlockHistory {
         self.last_stored_ns = self.last_stored_ns.max(now_ns);
     }
 
-    /// Adds those of an RDD that is folded into this row.
+    /// Adds the history of an RDD that is folded into this row.
     pub(super) fn fold(&mut self, other: &Self) {
         self.stored += other.stored;
         self.stored_again += other.stored_again;
@@ -54,8 +55,8 @@ impl BlockHistory {
     }
 }
 
-/// Partitions of cached RDDs that left memory. Beyond its bound it forgets to remember, so that what is counted from
-/// it is a lower bound.
+/// Partitions of cached RDDs that left memory. When full, new entries are dropped; counts derived from it are lower
+/// bounds.
 #[derive(Debug, Default)]
 pub(super) struct LeftPartitions(HashSet<(u32, u32)>);
 
@@ -69,7 +70,7 @@ impl LeftPartitions {
         }
     }
 
-    /// Whether a block that is stored now had left memory before.
+    /// Whether the partition of a newly stored block had left memory before; removes the entry.
     pub(super) fn take(&mut self, fact: &BlockFact, known: bool) -> bool {
         !known
             && fact.range_first == 0

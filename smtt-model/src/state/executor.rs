@@ -1,4 +1,4 @@
-//! One executor: everything that was told or counted under its key.
+//! One executor: facts and counts under its key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -20,29 +20,30 @@ use super::{Limits, Outcome, faults};
 use crate::attribute::{Agreement, Attribution, Owner, RddKey, StageKey};
 use crate::decode::{Event, ExecutorDescribed, Fact};
 
-/// Most threads or Python workers of an executor that are remembered by id.
+/// Maximum number of threads, and of Python workers, that are kept by id per executor.
 const IDS_MAX: usize = 8192;
-/// Pages of a task that are still there so long after its end were freed by a fact that got lost, in nanoseconds.
+/// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
+/// them were lost.
 const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
 
-/// What counts as the start of an executor, in nanoseconds.
+/// Length of an executor's first minute, in nanoseconds.
 const FIRST_MINUTE_NS: u64 = 60_000_000_000;
 
 /// Spans of one activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// How many.
+    /// Number of spans.
     pub count: u64,
-    /// Sum of their durations in nanoseconds.
+    /// Total duration of the spans, in nanoseconds.
     pub duration_ns: u64,
 }
 
-/// What a marker says in its slot file.
+/// The marker's counters in its slot file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotFileCounters {
-    /// Facts that it has told since its probes were in place.
+    /// Facts emitted since the marker's probes were attached.
     pub facts_emitted: u64,
-    /// Threads that found no free slot: what they do has no context.
+    /// Threads without a context because the slot file had no free slot.
     pub slots_refused: u64,
 }
 
@@ -51,57 +52,57 @@ pub struct SlotFileCounters {
 pub struct Executor {
     /// Process id in the initial pid namespace.
     pub pid: u32,
-    /// What it says about itself.
+    /// The executor's description of itself.
     pub described: Option<ExecutorDescribed>,
-    /// When it was first heard of, nanoseconds since boot.
+    /// Time of the executor's first record, in nanoseconds since boot.
     pub first_seen_ns: u64,
-    /// When it died, nanoseconds since boot.
+    /// Time of the executor's end, in nanoseconds since boot.
     pub died_ns: Option<u64>,
     /// The kernel side's totals.
     pub counters: ExecutorCounters,
-    /// Facts that came, by kind.
+    /// Facts received, by kind.
     pub came: FactCounts,
-    /// Faults that reached a context row.
+    /// Page faults counted in a context row.
     pub context_faults: FaultCounters,
     /// Sampled page walks and cycles with a context.
     pub walks: Walks,
-    /// Both together.
+    /// Sampled page walks and cycles with a context or without.
     pub all_walks: Walks,
-    /// Those without, by reason.
+    /// Sampled page walks and cycles without a context, by reason.
     pub walks_without: [WalkCounters; UNATTRIBUTED_CLASSES],
     /// RDDs.
     pub rdds: HashMap<RddKey, Rdd>,
-    /// RDDs that were folded into the overflow row, or never had one.
+    /// RDDs folded into the overflow row or refused.
     pub rdds_over_cap: u64,
     /// Tasks and stages.
     pub tasks: Tasks,
     /// Blocks and pages.
     pub memory: Memory,
-    /// Whether their addresses on the Java heap are right.
+    /// State of the addresses on the Java heap.
     pub heap: Heap,
     /// Threads with a slot, by thread id in the JVM's pid namespace.
     pub threads: BTreeSet<u32>,
     /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
     pub python_workers: BTreeMap<u32, u64>,
-    /// Child processes that live, by process id in the initial pid namespace.
+    /// Live child processes, by process id in the initial pid namespace.
     pub children: BTreeSet<u32>,
     /// Rare activities, by code.
     pub spans: BTreeMap<u8, Spans>,
-    /// Addresses of sampled faults against contexts.
+    /// Agreement of sampled fault addresses with contexts.
     pub agreement: Agreement,
-    /// Addresses of sampled page walks against contexts.
+    /// Agreement of sampled page-walk addresses with contexts.
     pub walk_agreement: Agreement,
-    /// Most that all its RDDs together ever held.
+    /// Peak of the memory that all RDDs hold together.
     pub peak: Peak,
-    /// All its page faults up to a minute after it was first heard of; `None` until then.
+    /// Page faults in the first minute after the first record; `None` until that minute is over.
     pub faults_first_minute: Option<u64>,
-    /// What it held over time.
+    /// Memory over time.
     pub history: History,
     /// Partitions of cached RDDs that left its memory.
     left: LeftPartitions,
-    /// What its marker says in its slot file; `None` where that is not open.
+    /// The marker's counters in the slot file; `None` where the file is not open.
     pub slots: Option<SlotFileCounters>,
-    /// Ended tasks whose last samples may still come, the oldest first.
+    /// Ended tasks whose last samples may still arrive, the oldest first.
     finishing: VecDeque<(u64, u64)>,
     pub(super) resync: Resync,
 }
@@ -116,8 +117,8 @@ impl Executor {
         }
     }
 
-    /// The row of an RDD; the overflow row when there is no room. RDDs without blocks, pages and running tasks'
-    /// work go first.
+    /// The row of an RDD; the overflow row where the table is full. RDDs without blocks, Spark pages and running tasks
+    /// are folded first.
     fn rdd(&mut self, key: RddKey, now_ns: u64, limits: &Limits) -> (&mut Rdd, bool) {
         let mut key = key;
         if key.id().is_some()
@@ -237,7 +238,7 @@ impl Executor {
         }
     }
 
-    /// Keeps the page faults of its first minute, once that is over.
+    /// Keeps the page faults of the first minute once it is over.
     pub(super) fn see_first_minute(&mut self, now_ns: u64) {
         if self.faults_first_minute.is_none()
             && now_ns.saturating_sub(self.first_seen_ns) >= FIRST_MINUTE_NS
@@ -248,7 +249,7 @@ impl Executor {
         }
     }
 
-    /// Puts tasks whose last samples are in into the distributions.
+    /// Adds tasks whose last samples have arrived to the distributions.
     pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64) {
         while let Some((id, end_ns)) = self.finishing.front().copied() {
             if now_ns.saturating_sub(end_ns) < LATE_NS {
@@ -270,14 +271,14 @@ impl Executor {
         }
     }
 
-    /// Takes in one fact.
+    /// Applies one fact.
     pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
         let now_ns = event.time_ns;
         self.came.count(&event.fact);
         self.resync.see(&event);
         let outcome = self.apply_living(event, limits);
         if self.died_ns.is_some() {
-            // Told before it died and arrived after: nothing of it is held or runs any more.
+            // Sent before the executor's end and received after it: the executor holds and runs nothing any more.
             self.let_go(now_ns, limits);
         }
         outcome
@@ -353,12 +354,12 @@ impl Executor {
                 return self.memory.block_moved(&fact, now_ns, limits);
             }
             Fact::BlockRead(fact) => {
-                // Also of a block that is not (or no longer) in memory, or has no row: the RDD is of use.
+                // Counts also where the block is not in memory or has no row: the read shows that the RDD is used.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
                 let counted = rdd.map(|rdd| rdd.uses.reads += 1).is_some();
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return match self.memory.block_read(&fact, heap_known, now_ns) {
-                    // Read from a disk, as Spark does with what it evicted: nothing is lost.
+                    // Read from disk, as Spark does with evicted blocks: the event is not lost.
                     Outcome::Ignored(_) if counted => Outcome::Applied,
                     outcome => outcome,
                 };
@@ -424,7 +425,7 @@ impl Executor {
                 collection,
                 moved_facts,
             } => self.heap.addresses_told(collection, moved_facts, now_ns),
-            // Counted before anything else.
+            // Counted above.
             Fact::ResyncTold { .. } => {}
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
             Fact::ProcessForked { child_pid } => {
@@ -455,7 +456,7 @@ impl Executor {
         Outcome::Applied
     }
 
-    /// Something of that RDD may have grown.
+    /// Updates the peak of an RDD that may have grown.
     fn see_peak(&mut self, rdd: RddKey) {
         if let Some(row) = self.rdds.get_mut(&rdd) {
             row.peak.see(&self.memory.held(rdd));
@@ -463,19 +464,19 @@ impl Executor {
         self.peak.see(&self.memory.total());
     }
 
-    /// Whose memory an address is, where that can be said.
+    /// The owner of an address, where it can be determined.
     fn owner(&self, address: u64) -> Option<Owner> {
         let owner = self.memory.addresses.owner(address)?;
         (!owner.on_heap || self.heap.trust().attributes()).then_some(owner)
     }
 
-    /// What the resolver saw of a block or page when it last looked, if that was where it is now.
+    /// The resolver's last result for a block or Spark page, if its addresses have not changed since.
     #[must_use]
     pub fn looked(&self, mark: Option<RangesId>, on_heap: bool) -> Option<&Seen> {
         self.memory.looked.of(self.known(mark, on_heap)?)
     }
 
-    /// What stands for a block or page where it is, if that is known now.
+    /// Identity of a block or Spark page at its current addresses, where these are known.
     pub(super) fn known(&self, mark: Option<RangesId>, on_heap: bool) -> Option<RangesId> {
         mark.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
     }
@@ -521,7 +522,7 @@ impl Executor {
         Outcome::Applied
     }
 
-    /// The JVM is gone: what it held is free, and its running tasks are lost.
+    /// The JVM is gone: its memory is free and its running tasks are lost.
     pub(super) fn die(&mut self, now_ns: u64, limits: &Limits) {
         if self.died_ns.is_some() {
             return;
@@ -540,7 +541,7 @@ impl Executor {
         self.resync = Resync::default();
     }
 
-    /// Drops pages of tasks that ended a while ago: their freeing was lost on the way.
+    /// Drops Spark pages of tasks that ended a while ago: the facts that freed them were lost.
     pub(super) fn drop_stale_pages(&mut self, now_ns: u64) -> u64 {
         let tasks = &self.tasks.tasks;
         self.memory.drop_pages(|page| {
@@ -552,7 +553,7 @@ impl Executor {
         })
     }
 
-    /// The row that memory of an RDD is listed in.
+    /// The row in which an RDD's memory is listed.
     #[must_use]
     pub fn row_of(&self, rdd: RddKey) -> RddKey {
         if rdd == RddKey::None || self.rdds.contains_key(&rdd) {
@@ -572,7 +573,7 @@ impl Executor {
             .sum()
     }
 
-    /// Rows that were folded or refused, by table.
+    /// Rows folded or refused, by table.
     #[must_use]
     pub fn over_cap(&self) -> BTreeMap<&'static str, u64> {
         let OverCap { rows: tasks, .. } = self.tasks.tasks_over_cap;

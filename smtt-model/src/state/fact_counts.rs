@@ -1,22 +1,22 @@
-//! How many facts of an executor came, by kind: what its marker told less what was lost on the way.
+//! Facts received from an executor, by kind.
 
 use std::collections::BTreeMap;
 
 use crate::decode::Fact;
 
-/// Facts that came, by the name of the marker's entry point.
+/// Facts received, by the name of the marker's entry point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactCounts(BTreeMap<&'static str, u64>);
 
 impl FactCounts {
-    /// Counts one, if it is a fact of the marker.
+    /// Counts a fact of the marker; ignores others.
     pub fn count(&mut self, fact: &Fact) {
         if let Some(entry) = entry(fact) {
             *self.0.entry(entry).or_default() += 1;
         }
     }
 
-    /// The counts; kinds of which none came are left out.
+    /// Facts by kind; kinds without facts are left out.
     #[must_use]
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
         let named = |(entry, count): (&&str, &u64)| ((*entry).to_owned(), *count);
@@ -24,12 +24,12 @@ impl FactCounts {
     }
 }
 
-/// Whether the marker told it, not the kernel side by itself.
+/// Whether the marker reported the fact, not the kernel side.
 pub(super) fn is_told(fact: &Fact) -> bool {
     entry(fact).is_some()
 }
 
-/// The marker's entry point; `None` for what the kernel side says by itself.
+/// The marker's entry point; `None` for records of the kernel side.
 fn entry(fact: &Fact) -> Option<&'static str> {
     Some(match fact {
         Fact::ProcessForked { .. }

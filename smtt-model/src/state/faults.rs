@@ -1,9 +1,9 @@
-//! Page faults added up, and what of them was measured at all.
+//! Sums of page faults, and which of them this machine measures.
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{ExecutorCounters, FaultCounters};
 
-/// Adds `more` to `sum`; saturates, because an executor's numbers must not stop the daemon.
+/// Adds `more` to `sum`. Saturates, because an overflow by an executor's numbers must not stop the daemon.
 pub(crate) fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.read = sum.read.saturating_add(more.read);
     sum.write = sum.write.saturating_add(more.write);
@@ -11,7 +11,7 @@ pub(crate) fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.major = sum.major.saturating_add(more.major);
 }
 
-/// All faults in a sum; `major` is a part of them.
+/// All faults in a sum. `major` is included in the others.
 #[must_use]
 pub const fn total(faults: &FaultCounters) -> u64 {
     faults
@@ -51,38 +51,39 @@ pub fn unattributed(counters: &ExecutorCounters) -> FaultCounters {
     sum
 }
 
-/// What the kernel side can tell on this machine. What it cannot is absent in every output, never zero.
+/// What the kernel side measures on this machine. Figures that it does not measure are absent from every output, never
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Page faults are counted.
+    /// Whether page faults are counted.
     pub page_faults: bool,
-    /// Reads and writes are told apart.
+    /// Whether reads and writes are distinguished.
     pub access: bool,
-    /// Major faults are counted.
+    /// Whether major faults are counted.
     pub major: bool,
 }
 
-/// Page faults as they are shown.
+/// Page faults as shown in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultFigures {
-    /// All page faults; absent where none are counted on this machine.
+    /// All page faults; absent where page faults are not counted on this machine.
     pub page_faults: Option<u64>,
-    /// Faults of loads and instruction fetches; absent where reads and writes are not told apart.
+    /// Faults of loads and instruction fetches; absent where reads and writes are not distinguished.
     pub page_faults_read: Option<u64>,
-    /// Faults of stores; absent like the reads.
+    /// Faults of stores; absent where reads and writes are not distinguished.
     pub page_faults_write: Option<u64>,
-    /// Faults that needed I/O (a part of all); absent where they are not counted.
+    /// Faults that needed I/O, included in `page_faults`; absent where major faults are not counted.
     pub page_faults_major: Option<u64>,
-    /// Faults whose hook could not tell a read from a write; absent when there were none.
+    /// Faults whose hook does not distinguish reads from writes; absent where there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults_unknown_access: Option<u64>,
 }
 
 impl FaultFigures {
-    /// A sum as it is shown under `measured`.
+    /// The figures of a sum, given what is measured.
     #[must_use]
     pub fn new(faults: &FaultCounters, measured: Measured) -> Self {
-        // Numbers that were counted before a hook went away stay shown.
+        // Faults counted before a hook was lost stay visible.
         let access = measured.access || faults.read > 0 || faults.write > 0;
         let counted = measured.page_faults || total(faults) > 0;
         Self {

@@ -1,4 +1,4 @@
-//! Where the bytes of an executor are, added up by whom they belong to: an RDD, a block, a task, an executor.
+//! Placement of an executor's bytes, summed per RDD, block, task or executor.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::attribute::{RddKey, StageKey};
 pub struct PageSizeRow {
     /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// Bytes on such pages.
+    /// Bytes on pages of this size.
     pub bytes: u64,
 }
 
@@ -22,11 +22,11 @@ pub struct PageSizeRow {
 pub struct NodeRow {
     /// Number of the node.
     pub node: u32,
-    /// Bytes on it.
+    /// Bytes on this node.
     pub bytes: u64,
 }
 
-/// Figures of one row, scaled from what was looked at to all of its bytes.
+/// Figures of one row, scaled from the examined bytes to all of its bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     pub(crate) held_bytes: u64,
@@ -34,20 +34,20 @@ pub struct Figures {
     pub(crate) spanning_nodes: u64,
     /// Some bytes have addresses.
     pub(crate) addressed: bool,
-    /// Some of those are on the heap.
+    /// Some bytes with addresses are on the Java heap.
     pub(crate) on_heap: bool,
     pub(crate) seen: Seen,
     pub(crate) sample: Sample,
     pub(crate) blocks: u64,
     pub(crate) reads: u64,
     pub(crate) reads_per_minute: f64,
-    /// What was read of the blocks that are in memory, by where it was.
+    /// Bytes read of the blocks in memory, by node.
     pub(crate) by_node: NodeReads,
     pub(crate) touched: Accessed,
 }
 
 impl Figures {
-    /// Adds a block or page: what it holds, how many bytes have addresses, and what was seen of them there.
+    /// Adds a block or Spark page: bytes held, bytes with addresses, and the resolver's result for these.
     pub(crate) fn add(
         &mut self,
         owner: &Owner<'_>,
@@ -70,7 +70,7 @@ impl Figures {
         }
     }
 
-    /// Adds what another one has.
+    /// Adds the figures of another row.
     pub fn merge(&mut self, more: &Self) {
         self.held_bytes = self.held_bytes.saturating_add(more.held_bytes);
         self.resolved_bytes = self.resolved_bytes.saturating_add(more.resolved_bytes);
@@ -92,7 +92,7 @@ impl Figures {
         }
     }
 
-    /// How often its blocks are accessed; nothing is checked without DAMON.
+    /// How often the row's blocks are accessed; empty without DAMON.
     #[must_use]
     pub const fn touched(&self) -> &Accessed {
         &self.touched
@@ -105,13 +105,13 @@ impl Figures {
         self.by_node.add(&block.by_node);
     }
 
-    /// Whether anything was looked at.
+    /// Whether any page was examined.
     #[must_use]
     pub const fn is_measured(&self) -> bool {
         self.seen.examined_bytes > 0
     }
 
-    /// A part of what was looked at, as a part of all bytes.
+    /// Scales a part of the examined bytes to all bytes.
     pub(crate) fn scaled(&self, part: u64) -> u64 {
         if self.seen.examined_bytes == 0 {
             return 0;
@@ -121,26 +121,26 @@ impl Figures {
         u64::try_from(scaled).unwrap_or(u64::MAX)
     }
 
-    /// What a sample of objects says, on a machine with such base pages; `None` when none was looked at.
+    /// Figures of the sampled objects, on a machine with this base page size; `None` where no object was examined.
     #[must_use]
     pub fn sample(&self, base: u64) -> Option<SampleRow> {
         self.sample.row(base, true)
     }
 
-    /// Objects in that sample.
+    /// Examined objects.
     #[must_use]
     pub const fn sampled_objects(&self) -> u64 {
         self.sample.objects()
     }
 
-    /// Bytes swapped out; `None` when nothing was looked at.
+    /// Bytes swapped out; `None` where no page was examined.
     #[must_use]
     pub fn swapped_bytes(&self) -> Option<u64> {
         self.is_measured()
             .then(|| self.scaled(self.seen.swapped_bytes))
     }
 
-    /// Bytes in memory on pages larger than `base` bytes; `None` where sizes are not known.
+    /// Bytes in memory on pages larger than `base` bytes; `None` where page sizes are unknown.
     #[must_use]
     pub fn huge_page_bytes(&self, base: u64) -> Option<u64> {
         let known = !self.seen.by_page_size.is_empty() || self.seen.present_bytes == 0;
@@ -152,7 +152,7 @@ impl Figures {
         (self.is_measured() && known).then(|| self.scaled(huge.map(|(_, bytes)| bytes).sum()))
     }
 
-    /// Bytes in memory by node; `None` when nothing was looked at.
+    /// Bytes in memory by node; `None` where no page was examined.
     #[must_use]
     pub fn nodes(&self) -> Option<Vec<NodeRow>> {
         self.is_measured().then(|| {
@@ -166,7 +166,7 @@ impl Figures {
         })
     }
 
-    /// Where all bytes are, on a machine that tells page sizes or not; `None` when nothing was looked at.
+    /// Placement of all bytes, with page sizes where the machine reports them; `None` where no page was examined.
     #[must_use]
     pub fn placed(&self, sizes_known: bool) -> Option<Placed> {
         if !self.is_measured() {
@@ -176,7 +176,7 @@ impl Figures {
         let swapped_bytes = self.scaled(seen.swapped_bytes);
         let untouched_bytes = self.scaled(seen.untouched_bytes);
         let unmapped_bytes = self.scaled(seen.unmapped_bytes);
-        // The rest, so that the four parts add up whatever was rounded.
+        // The remainder, so that the four parts add up despite rounding.
         let present_bytes = if seen.present_bytes == 0 {
             0
         } else {
@@ -204,14 +204,14 @@ impl Figures {
     }
 }
 
-/// Where the bytes of one row are. The first four add up to the bytes that have known addresses.
+/// Placement of the bytes of one row. The first four fields add up to the bytes with known addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// Bytes in memory.
     pub present_bytes: u64,
     /// Bytes swapped out.
     pub swapped_bytes: u64,
-    /// Bytes that have no memory.
+    /// Bytes without physical memory.
     pub untouched_bytes: u64,
     /// Bytes at addresses in no mapping.
     pub unmapped_bytes: u64,
@@ -221,7 +221,7 @@ pub struct Placed {
     pub nodes: Vec<NodeRow>,
 }
 
-/// Every block and page of an executor with what was seen of it.
+/// Calls back for every block and Spark page of an executor with the resolver's result.
 pub(crate) fn each<'a>(
     executor: &'a Executor,
     mut take: impl FnMut(Owner<'a>, u64, u64, bool, Option<&'a Seen>),
@@ -283,7 +283,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Task attempt that stored or holds it.
+    /// Task attempt that stored or holds the memory.
     pub(crate) const fn task(&self) -> Option<u64> {
         match self {
             Self::Block(_, block) => block.task,
@@ -291,13 +291,13 @@ impl Owner<'_> {
         }
     }
 
-    /// Whether it is that block.
+    /// Whether the owner is the block with this name.
     pub(crate) fn is_block(&self, wanted: &str) -> bool {
         matches!(self, Self::Block(name, _) if *name == wanted)
     }
 }
 
-/// What was read of each RDD's blocks, by where it was, as its executor's rows stand for it.
+/// Bytes read of each RDD's blocks, by node, under the key of the RDD's row.
 #[must_use]
 pub fn reads_by_rdd(executor: &Executor) -> BTreeMap<RddKey, NodeReads> {
     let mut sums: BTreeMap<RddKey, NodeReads> = BTreeMap::new();

@@ -1,31 +1,31 @@
-//! Whether addresses on the Java heap are where they were told to be.
+//! Epochs of addresses on the Java heap: whether reported addresses are current or stale.
 //!
-//! Two things are set against each other: how many collections have begun, which the daemon reads from the slot file
-//! *after* it received a batch of records, and after which collection all addresses had been told, which comes in the
-//! order of the records themselves. While they differ, addresses are stale. So an address is never taken for current
-//! too long, only too short.
+//! The epoch is the number of collections. Two values are compared: the number of collections begun, which the daemon
+//! reads from the slot file *after* it received a batch of records, and the collection after which all addresses were
+//! reported, which arrives in the order of the records. While they differ, addresses are stale. So a stale address is
+//! never taken for current; a current one may be taken for stale for a moment.
 
 use smtt_common::context::HeapAddresses;
 
 use super::State;
 
-/// What can be said of addresses on the Java heap now.
+/// State of the addresses on the Java heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// They were told, and the marker does not say whether there was a collection since.
+    /// Addresses were reported, and the marker does not report collections.
     AsTold,
-    /// The marker looks for collections now and then: they may have moved since.
+    /// The marker polls for collections: objects may have moved since.
     Polled,
-    /// No collection has begun since they were told.
+    /// No collection has begun since the addresses were reported.
     Current,
-    /// A collection has begun since, or facts about moves were lost.
+    /// A collection has begun since the addresses were reported, or facts about moves were lost.
     Stale,
-    /// None are told.
+    /// The marker reports no addresses on the heap.
     Refused,
 }
 
 impl Trust {
-    /// Its name in every output.
+    /// The name in every output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,13 +37,13 @@ impl Trust {
         }
     }
 
-    /// Whether something may be said about a sample because of its address.
+    /// Whether samples may be attributed by address.
     #[must_use]
     pub const fn attributes(self) -> bool {
         matches!(self, Self::AsTold | Self::Current)
     }
 
-    /// Whether it is worth looking at the pages at these addresses.
+    /// Whether pages at these addresses may be examined.
     #[must_use]
     pub const fn can_be_looked_at(self) -> bool {
         !matches!(self, Self::Stale | Self::Refused)
@@ -57,20 +57,20 @@ struct Told {
     time_ns: u64,
 }
 
-/// Collections of one executor, and what was told after them.
+/// Collections of one executor and the addresses reported after them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap {
     way: HeapAddresses,
     begun: Option<u64>,
     told: Option<Told>,
-    /// Facts with new addresses that arrived since everything was told the last time.
+    /// Facts with new addresses received since the last complete report.
     moves: u64,
-    /// Fewer arrived than were told: somewhere an address is out of date until everything is told again.
+    /// Fewer facts arrived than were sent: some address is stale until the next complete snapshot.
     moves_lost: bool,
 }
 
 impl Heap {
-    /// What can be said now.
+    /// Current state of the addresses.
     #[must_use]
     pub fn trust(&self) -> Trust {
         match self.way {
@@ -88,26 +88,27 @@ impl Heap {
         }
     }
 
-    /// The last collection, where addresses are known to be current after it.
+    /// The last collection, where addresses are current after it.
     #[must_use]
     pub fn current_collection(&self) -> Option<u64> {
         self.begun.filter(|_| self.trust() == Trust::Current)
     }
 
-    /// How the marker gets to know addresses.
+    /// How the marker finds addresses.
     #[must_use]
     pub const fn way(&self) -> HeapAddresses {
         self.way
     }
 
-    /// Collections that have begun since the marker follows them; `None` where it does not, or is not known to.
+    /// Collections begun since the marker started to count them; `None` where it does not count them or that is
+    /// unknown.
     #[must_use]
     pub const fn collections(&self) -> Option<u64> {
         self.begun
     }
 
-    /// How long before `now_ns` an address on the heap was last known to be right, when it was told at `told_ns`; 0
-    /// where it is right now. In nanoseconds.
+    /// Age in nanoseconds, at `now_ns`, of the last moment at which a heap address reported at `told_ns` was known to
+    /// be right; 0 where it is right now.
     #[must_use]
     pub fn age_ns(&self, told_ns: u64, now_ns: u64) -> u64 {
         if self.trust() == Trust::Current {
@@ -117,12 +118,12 @@ impl Heap {
         now_ns.saturating_sub(known_ns)
     }
 
-    /// What an executor says when it describes itself.
+    /// Applies the flags of an executor's description.
     pub(super) fn described(&mut self, flags: u64) {
         self.way = HeapAddresses((flags & 0xff) as u8);
     }
 
-    /// What its slot file says.
+    /// Applies the counts of the slot file.
     pub(super) fn read(&mut self, way: HeapAddresses, begun: u64) {
         self.way = way;
         let followed = matches!(
@@ -132,12 +133,12 @@ impl Heap {
         self.begun = followed.then_some(begun);
     }
 
-    /// A fact told a new address.
+    /// Counts a fact with a new address.
     pub(super) fn moved(&mut self) {
         self.moves += 1;
     }
 
-    /// Every address was told.
+    /// All addresses are reported.
     pub(super) fn addresses_told(&mut self, collection: u64, moved_facts: u64, time_ns: u64) {
         self.moves_lost |= self.moves < moved_facts;
         self.moves = 0;
@@ -147,24 +148,24 @@ impl Heap {
         });
     }
 
-    /// Everything alive was told again. Where not all of it came, `complete` is false, an address may be out of date.
+    /// A resync has ended. Where facts of it were lost (`complete` is false), an address may be stale.
     pub(super) fn told_again(&mut self, complete: bool) {
         self.moves = 0;
         self.moves_lost = !complete;
-        // The marker says after it where it stands.
+        // The marker reports its epoch after the resync.
         self.told = None;
     }
 }
 
 impl State {
-    /// What an executor's slot file says of its collections. Read it after the records that are taken in next.
+    /// Sets the collection counts of an executor's slot file. Read them after the records that are applied next.
     pub fn set_collections(&mut self, executor: u64, way: HeapAddresses, begun: u64) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.heap.read(way, begun);
         }
     }
 
-    /// The last collection of an executor, where its addresses on the heap are current after it.
+    /// The last collection of an executor, where its heap addresses are current after it.
     #[must_use]
     pub fn current_collection(&self, executor: u64) -> Option<u64> {
         self.executors.get(&executor)?.heap.current_collection()
@@ -188,7 +189,7 @@ mod tests {
         let mut heap = followed();
         assert_eq!(heap.trust(), Trust::Stale, "the slot file is not open yet");
         heap.read(HeapAddresses::FOLLOWED, 3);
-        assert_eq!(heap.trust(), Trust::Stale, "nothing was told");
+        assert_eq!(heap.trust(), Trust::Stale, "nothing was reported");
         heap.addresses_told(3, 0, 100);
         assert_eq!(heap.trust(), Trust::Current);
         assert_eq!(
@@ -202,7 +203,7 @@ mod tests {
             400,
             "since all were known to be right"
         );
-        assert_eq!(heap.age_ns(300, 500), 200, "since this one was told");
+        assert_eq!(heap.age_ns(300, 500), 200, "since this one was reported");
         heap.addresses_told(4, 0, 600);
         assert_eq!(heap.trust(), Trust::Current);
     }
@@ -220,11 +221,7 @@ mod tests {
         assert_eq!(heap.trust(), Trust::Stale);
         heap.told_again(false);
         heap.addresses_told(2, 0, 250);
-        assert_eq!(
-            heap.trust(),
-            Trust::Stale,
-            "of what was told again some was lost"
-        );
+        assert_eq!(heap.trust(), Trust::Stale, "facts of the resync were lost");
         heap.told_again(true);
         assert_eq!(heap.trust(), Trust::Stale);
         heap.addresses_told(2, 0, 300);

@@ -1,8 +1,8 @@
-//! What executors held over time: a point every few seconds, fewer as they grow old, within a bound.
+//! Memory of executors over time: a point every few seconds, thinned with age, within a limit.
 //!
-//! A point is one moment. When a history is full, of each two neighbouring points the one stays at which the executor
-//! held more, and the interval doubles: so the peaks stay, and the RDDs of a point add up to what was held at that
-//! moment. Beside that all histories together have a bound ([`BYTES_MAX`]); the longest ones give way first.
+//! A point is one moment. When a history is full, the point with less memory of each neighbouring pair is dropped and
+//! the interval doubles: peaks stay, and the RDDs of a point add up to the memory at that moment. All histories
+//! together also have a limit ([`BYTES_MAX`]); the longest ones are thinned first.
 
 use std::collections::BTreeMap;
 
@@ -12,68 +12,68 @@ use super::figures::{NodeRow, PageSizeRow, Placed, by_rdd};
 use super::{Executor, SizesBy, State, TaskState};
 use crate::attribute::{RddKey, StageKey};
 
-/// Between two points of a young history, in nanoseconds.
+/// Time between two points of a new history, in nanoseconds.
 pub const INTERVAL_NS: u64 = 2_000_000_000;
-/// Points of one executor. Even, so that halving leaves nothing over.
+/// Maximum number of points per executor. Even, so that halving leaves no remainder.
 pub const POINTS_MAX: usize = 240;
-/// RDDs of one point that have figures of their own: those that hold most. The others are added up.
+/// Maximum number of RDDs of one point with figures of their own: the largest ones. The others are summed.
 pub const RDDS_MAX: usize = 32;
-/// Stages of one point that have figures of their own.
+/// Maximum number of stages of one point with figures of their own.
 pub const STAGES_MAX: usize = 16;
-/// Nodes of one RDD in a point; bytes on more nodes are not told by node.
+/// Maximum number of nodes of one RDD in a point; bytes on more nodes are not listed by node.
 pub const NODES_MAX: usize = 16;
-/// Bytes of all histories together, as far as they can be added up.
+/// Maximum size of all histories together, in bytes.
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// What one executor held over time.
+/// Memory of one executor over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
-    /// Between two points, in nanoseconds; zero before the first.
+    /// Time between two points, in nanoseconds; zero before the first point.
     pub interval_ns: u64,
     /// The points, the oldest first.
     pub points: Vec<Point>,
 }
 
-/// What an executor held at one moment.
+/// Memory of an executor at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// When it was, nanoseconds since boot.
+    /// Time of the point, in nanoseconds since boot.
     pub time_ns: u64,
-    /// All page faults of the executor up to then; absent where none are counted.
+    /// All page faults of the executor until then; absent where page faults are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
-    /// What its RDDs held; those that held nothing are left out.
+    /// Memory by RDD; RDDs without memory are left out.
     pub rdds: Vec<RddPoint>,
-    /// RDDs that had no room for figures of their own: they are in the row without `rdd_id` and `name`.
+    /// RDDs without figures of their own: they are summed in the point without `rdd_id` and `name`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdds_folded: u64,
-    /// Execution memory by stage; stages that held none are left out.
+    /// Execution memory by stage; stages without any are left out.
     pub stages: Vec<StagePoint>,
 }
 
-/// What one RDD held at one moment.
+/// Memory of one RDD at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RddPoint {
-    /// Id of the RDD; absent for work of no RDD and for RDDs that were added up.
+    /// Id of the RDD; absent for work of no RDD and for summed RDDs.
     pub rdd_id: Option<u32>,
-    /// Whether this is what is held for no RDD, as broadcasts are.
+    /// Whether the point is memory that belongs to no RDD, such as broadcasts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_rdd: bool,
     /// Bytes of blocks on the Java heap.
     pub storage_heap_bytes: u64,
-    /// Bytes of blocks outside of it.
+    /// Bytes of blocks outside of the Java heap.
     pub storage_off_heap_bytes: u64,
     /// Bytes of execution memory on the Java heap.
     pub execution_heap_bytes: u64,
-    /// Bytes of execution memory outside of it.
+    /// Bytes of execution memory outside of the Java heap.
     pub execution_off_heap_bytes: u64,
-    /// Where the bytes were at the last look; absent where they were not looked at.
+    /// Placement of the bytes at the last scan; absent where no page was examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<Box<PagePoint>>,
 }
 
 impl RddPoint {
-    /// All bytes that it holds.
+    /// All bytes that the RDD holds.
     #[must_use]
     pub const fn held_bytes(&self) -> u64 {
         self.storage_heap_bytes
@@ -83,19 +83,19 @@ impl RddPoint {
     }
 }
 
-/// Where bytes were when they were last looked at before a moment.
+/// Placement of bytes at the last scan before a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagePoint {
     /// Bytes in memory.
     pub present_bytes: u64,
     /// Bytes swapped out.
     pub swapped_bytes: u64,
-    /// Bytes that had no memory.
+    /// Bytes without physical memory.
     pub untouched_bytes: u64,
-    /// Bytes in memory by page size; absent where sizes are not known.
+    /// Bytes in memory by page size; absent where page sizes are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_sizes: Option<Vec<PageSizeRow>>,
-    /// Bytes in memory by node; absent where there are more than have room.
+    /// Bytes in memory by node; absent where there are more than [`NODES_MAX`] nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<NodeRow>>,
 }
@@ -103,15 +103,15 @@ pub struct PagePoint {
 /// Execution memory of one stage at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagePoint {
-    /// Id of the stage; absent where stages were added up or are not known.
+    /// Id of the stage; absent for summed or unknown stages.
     pub stage_id: Option<u32>,
-    /// Its attempt.
+    /// Attempt of the stage.
     pub stage_attempt: Option<u32>,
-    /// Bytes that its tasks held.
+    /// Bytes of execution memory that the stage's tasks held.
     pub execution_bytes: u64,
-    /// Tasks that held them.
+    /// Tasks of the stage that held execution memory.
     pub tasks: u32,
-    /// The most that one task held.
+    /// Largest execution memory of a single task, in bytes.
     pub largest_task_bytes: u64,
 }
 
@@ -129,7 +129,7 @@ impl Point {
         held.fold(0, u64::saturating_add)
     }
 
-    /// Bytes of memory that it takes here.
+    /// Memory of the point itself, in bytes.
     fn own_bytes(&self) -> usize {
         let pages = self.rdds.iter().filter_map(|rdd| rdd.pages.as_deref());
         let pages: usize = pages
@@ -149,7 +149,7 @@ impl Point {
 }
 
 impl History {
-    /// Whether it is time for a point.
+    /// Whether the next point is due.
     fn is_due(&self, now_ns: u64) -> bool {
         self.points
             .last()
@@ -165,7 +165,7 @@ impl History {
         self.points.push(point);
     }
 
-    /// Halves it: of two neighbouring points the one stays at which more was held.
+    /// Halves the history: of two neighbouring points the one with more memory stays.
     fn thin(&mut self) {
         let mut kept = Vec::with_capacity(self.points.len().div_ceil(2));
         let mut old = std::mem::take(&mut self.points).into_iter();
@@ -179,14 +179,14 @@ impl History {
         self.interval_ns = self.interval_ns.saturating_mul(2);
     }
 
-    /// Bytes of memory that it takes, as far as they can be added up.
+    /// Approximate memory of the history, in bytes.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
         self.points.iter().map(Point::own_bytes).sum()
     }
 }
 
-/// Keeps the largest rows and adds up the others.
+/// Keeps the largest rows and sums the others.
 fn fold<Row>(
     rows: &mut Vec<Row>,
     room: usize,
@@ -300,7 +300,7 @@ fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
 }
 
 impl State {
-    /// Adds a point to the history of every living executor that is due. Does nothing in between.
+    /// Adds a point to the history of every living executor whose next point is due.
     pub fn record_history(&mut self, now_ns: u64) {
         let counted = self.measured().page_faults;
         let mut added = false;
@@ -328,7 +328,7 @@ impl State {
         }
     }
 
-    /// Bytes of memory that all histories take.
+    /// Memory of all histories, in bytes.
     #[must_use]
     pub fn history_bytes(&self) -> usize {
         let all = self.executors().values();

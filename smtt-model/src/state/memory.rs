@@ -1,7 +1,8 @@
-//! Memory that Spark has told about: cached blocks, and pages and grants of execution memory, of one executor.
+//! Spark's memory in one executor, as the marker reports it: cached blocks, and Spark pages and grants of execution
+//! memory.
 //!
-//! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are at
-//! hand without a walk through the tables; a test compares the two.
+//! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are
+//! available without a scan of the tables; a test compares the two.
 
 use std::collections::HashMap;
 
@@ -14,78 +15,78 @@ use super::{Limits, Outcome};
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
 
-/// Most ranges that one block may have; the others are counted.
+/// Maximum number of ranges per block; further ones are counted as refused.
 const RANGES_PER_BLOCK: usize = 4096;
-/// What an object of a sample claims besides its bytes: a base page.
+/// Bytes that a sampled object adds to the claim on the resolver's budget: one base page.
 const OBJECT_CLAIM_BYTES: u64 = 4096;
 
 /// A block in memory.
 #[derive(Clone, Debug)]
 pub struct Block {
     serial: u64,
-    /// RDD whose partition it holds.
+    /// RDD that the block belongs to.
     pub rdd: RddKey,
-    /// Partition that it holds.
+    /// Partition that the block holds.
     pub partition: Option<u32>,
     /// Size in bytes as Spark accounts for it.
     pub size_bytes: u64,
-    /// On the Java heap.
+    /// Whether the block is on the Java heap.
     pub on_heap: bool,
-    /// Serialised bytes, else objects, whose size is Spark's estimate.
+    /// Whether the block holds serialised bytes instead of objects, whose size is Spark's estimate.
     pub serialized: bool,
-    /// What it is made of.
+    /// Contents of the block.
     pub contents: Contents,
-    /// Stored by a thread without a task.
+    /// Whether a thread outside of a task stored the block.
     pub without_task: bool,
-    /// Task attempt that stored it.
+    /// Task attempt that stored the block.
     pub task: Option<u64>,
-    /// Stage of that task, where it was known.
+    /// Stage of the task that stored the block, where known.
     pub stage: Option<StageKey>,
-    /// Ranges that it has, also those that were not told or not kept.
+    /// Ranges of the block, including ranges that were not reported or not kept.
     pub range_total: u64,
-    /// Address and length of each range; (0, 0) where not told yet.
+    /// Address and length of each range; (0, 0) where not reported yet.
     pub ranges: Vec<(u64, u64)>,
     placed: OwnerRanges,
-    /// How often it was read.
+    /// Reads of the block.
     pub reads: u64,
-    /// How often of late.
+    /// Moving rate of reads of the block.
     pub heat: ReadRate,
-    /// What was read of it, by where it was.
+    /// Bytes read of the block, by node.
     pub by_node: NodeReads,
-    /// Reads from before it was looked at.
+    /// Reads from before the block's pages were examined.
     pub(super) waiting: Waiting,
-    /// When it was stored, or first told of; nanoseconds since boot.
+    /// Time when the block was stored or first reported, in nanoseconds since boot.
     pub stored_ns: u64,
     told_ns: u64,
 }
 
-/// What tells one piece of execution memory from another.
+/// Key of a piece of execution memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SparkPageKey {
-    /// A page, by task attempt and Spark's page number.
+    /// A Spark page, by task attempt and Spark's page number.
     SparkPage(Option<u64>, u64),
     /// Bytes granted without a page, by task attempt and consumer.
     Grant(Option<u64>, String),
 }
 
-/// A page or grant of execution memory.
+/// A Spark page or a grant of execution memory.
 #[derive(Clone, Debug)]
 pub struct SparkPage {
     serial: u64,
-    /// RDD that was current when it was allocated.
+    /// RDD that was current at the allocation.
     pub rdd: RddKey,
-    /// Task attempt that owns it.
+    /// Task attempt that owns the memory.
     pub task: Option<u64>,
-    /// Where it is; zero without an address.
+    /// Address of the memory; zero where it has none.
     pub address: u64,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// On the Java heap.
+    /// Whether the memory is on the Java heap.
     pub on_heap: bool,
-    /// Class that asked for it.
+    /// Class of the consumer that allocated the memory.
     pub consumer: String,
     told_ns: u64,
-    /// The resync in which a grant was last told, so that several grants of one consumer add up once.
+    /// Resync in which the grant was last reported, so that several grants of one consumer add up once.
     told_in: Option<u64>,
 }
 
@@ -98,12 +99,12 @@ fn difference(after: u64, before: u64) -> i64 {
     }
 }
 
-/// The part of so many bytes that is not on the Java heap: all or nothing.
+/// The off-heap part of `bytes`: all or nothing.
 const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
     if on_heap { 0 } else { bytes }
 }
 
-/// What a page or grant of that size holds.
+/// Memory held by a Spark page or grant of this size.
 fn held_by_page(on_heap: bool, bytes: u64) -> MemoryHeld {
     MemoryHeld {
         execution_bytes: bytes,
@@ -114,37 +115,37 @@ fn held_by_page(on_heap: bool, bytes: u64) -> MemoryHeld {
 }
 
 impl Block {
-    /// When something was last told of it, its addresses among it; nanoseconds since boot.
+    /// Time of the last report about the block or its addresses, in nanoseconds since boot.
     #[must_use]
     pub const fn told_ns(&self) -> u64 {
         self.told_ns
     }
 
-    /// Tells it from every other block or page of its executor.
+    /// Serial number, unique among the blocks and Spark pages of the executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// What stands for it at its addresses; `None` where it has none.
+    /// Identity of the block at its addresses; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<RangesId> {
         self.placed.mark(self.serial)
     }
 
-    /// Bytes whose addresses are known; of objects those of the sample.
+    /// Bytes with known addresses; for objects, bytes of the sample.
     #[must_use]
     pub fn addressed_bytes(&self) -> u64 {
         self.placed.bytes()
     }
 
-    /// Objects of its sample whose addresses are known; `None` where its ranges are no sample.
+    /// Sampled objects with known addresses; `None` where the ranges are no sample.
     #[must_use]
     pub fn sampled_objects(&self) -> Option<u64> {
         (self.contents == Contents::Objects).then(|| self.placed.ranges())
     }
 
-    /// Bytes by which it claims its part of the resolver's budget: an object may be small, but lies in a page.
+    /// Claim on the resolver's budget, in bytes: even a small object needs a page to be examined.
     #[must_use]
     pub fn claimed_bytes(&self) -> u64 {
         let objects = self.sampled_objects().unwrap_or(0);
@@ -164,19 +165,19 @@ impl Block {
 }
 
 impl SparkPage {
-    /// When something was last told of it, its address among it; nanoseconds since boot.
+    /// Time of the last report about the memory or its address, in nanoseconds since boot.
     #[must_use]
     pub const fn told_ns(&self) -> u64 {
         self.told_ns
     }
 
-    /// Tells it from every other block or page of its executor.
+    /// Serial number, unique among the blocks and Spark pages of the executor.
     #[must_use]
     pub const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// What stands for it at its address; `None` where it has none.
+    /// Identity of the memory at its address; `None` where it has none.
     #[must_use]
     pub fn mark(&self) -> Option<RangesId> {
         OwnerRanges::at(self.address, self.size_bytes).mark(self.serial)
@@ -187,28 +188,28 @@ impl SparkPage {
     }
 }
 
-/// Blocks, pages and their addresses.
+/// Blocks, Spark pages and their addresses.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// By Spark's name of the block.
+    /// Blocks by Spark's name.
     pub blocks: HashMap<String, Block>,
-    /// Blocks without a row in that table: only their sizes.
+    /// Sizes of blocks beyond the limit of `blocks`.
     pub crowd: UnlistedBlocks,
-    /// By task and page number, or task and consumer.
+    /// Spark pages by task and page number, and grants by task and consumer.
     pub pages: HashMap<SparkPageKey, SparkPage>,
-    /// Addresses of both.
+    /// Addresses of blocks and Spark pages.
     pub addresses: AddressMap,
-    /// Blocks that had no room in the table when they were stored, since the start.
+    /// Blocks stored beyond the limit of the table, since the start.
     pub blocks_over_cap: u64,
-    /// Pages that had no room in the table, since the start.
+    /// Spark pages beyond the limit of the table, since the start.
     pub pages_over_cap: u64,
-    /// Ranges that were impossible or had no room, since the start.
+    /// Ranges that were impossible or beyond the limit, since the start.
     pub ranges_refused: u64,
-    /// Where their bytes were when the resolver last looked.
+    /// The resolver's last results.
     pub looked: LastExamined,
-    /// How often their bytes were accessed when the kernel's monitor last looked.
+    /// DAMON's last results.
     pub touched: LastAccessed,
-    /// What was read of blocks, by where it was.
+    /// Bytes read of blocks, by RDD and node.
     pub reads: ReadsByRdd,
     held: HashMap<RddKey, MemoryHeld>,
     all: MemoryHeld,
@@ -216,18 +217,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What an RDD holds.
+    /// Memory that an RDD holds.
     #[must_use]
     pub fn held(&self, rdd: RddKey) -> MemoryHeld {
         self.held.get(&rdd).copied().unwrap_or_default()
     }
 
-    /// What every RDD holds that holds anything.
+    /// Memory by RDD, for each RDD that holds any.
     pub fn holders(&self) -> impl Iterator<Item = (RddKey, &MemoryHeld)> {
         self.held.iter().map(|(rdd, held)| (*rdd, held))
     }
 
-    /// What all hold together.
+    /// Memory that all RDDs hold together.
     #[must_use]
     pub const fn total(&self) -> MemoryHeld {
         self.all
@@ -253,7 +254,7 @@ impl Memory {
         self.next_serial
     }
 
-    /// A block was stored, or is told again.
+    /// A block was stored or is reported again.
     pub(super) fn block_stored(
         &mut self,
         fact: &BlockFact,
@@ -269,7 +270,7 @@ impl Memory {
             let told_before = crowd
                 .as_ref()
                 .is_some_and(|(_, before, _)| before.blocks > 0);
-            // A block's further ranges are not a further block, nor is one that is told again.
+            // Further ranges of a block, and blocks that are reported again, do not count as another block.
             if fact.range_first == 0 && !told_before {
                 self.blocks_over_cap += 1;
             }
@@ -324,8 +325,8 @@ impl Memory {
         Outcome::Applied
     }
 
-    /// The collector moved a block. Of a block that is not known (any more) this is no news: it may have been
-    /// removed between the collection and the telling, and then the removal was told first.
+    /// The collector moved a block. Unknown blocks are ignored: a block may be removed between the collection and the
+    /// report of its move, and then the removal is reported first.
     pub(super) fn block_moved(
         &mut self,
         fact: &BlockFact,
@@ -340,7 +341,7 @@ impl Memory {
             self.place_ranges(fact, time_ns, limits);
             return Outcome::Applied;
         }
-        // The same bytes in other pieces: all that was known of the ranges is out of date.
+        // The same bytes in other pieces: everything known about the ranges is stale.
         let fact = BlockFact {
             told_again: true,
             ..fact.clone()
@@ -379,7 +380,7 @@ impl Memory {
             block.placed.remove(index, old);
             block.ranges[index] = (0, 0);
             if range.0 == 0 {
-                // The marker could not find out where it is.
+                // The marker could not determine the address.
                 continue;
             }
             if self.addresses.len() < limits.ranges_per_executor
@@ -423,8 +424,8 @@ impl Memory {
         }
     }
 
-    /// Execution memory was allocated, or is told again. `resync` is the resync that is under way. Also says by
-    /// how many bytes the task's memory changed.
+    /// Execution memory was allocated or is reported again. `resync` is the resync in progress. Also returns the change
+    /// of the task's memory in bytes.
     pub(super) fn page_allocated(
         &mut self,
         fact: &PageAllocated,
@@ -491,7 +492,7 @@ impl Memory {
         (Outcome::Applied, grown)
     }
 
-    /// Execution memory was freed. Also says by how many bytes the task's memory changed.
+    /// Execution memory was freed. Also returns the change of the task's memory in bytes.
     pub(super) fn page_freed(&mut self, fact: &PageFreed) -> (Outcome, i64) {
         let Some(number) = fact.page_number else {
             let key = SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
@@ -513,13 +514,13 @@ impl Memory {
         }
     }
 
-    /// A grant has another size now.
+    /// The size of a grant has changed.
     fn resized(&mut self, rdd: RddKey, on_heap: bool, before: u64, after: u64) {
         self.hold(rdd, &held_by_page(on_heap, after));
         self.release(rdd, &held_by_page(on_heap, before));
     }
 
-    /// Removes a page and its addresses; returns its size in bytes.
+    /// Removes a Spark page and its addresses; returns its size in bytes.
     fn page_forgotten(&mut self, key: &SparkPageKey) -> Option<u64> {
         let page = self.pages.remove(key)?;
         self.addresses
@@ -528,7 +529,7 @@ impl Memory {
         Some(page.size_bytes)
     }
 
-    /// Drops pages of which `gone` says that their task is over; returns how many.
+    /// Drops Spark pages for which `gone` is true; returns their number.
     pub(super) fn drop_pages(&mut self, gone: impl Fn(&SparkPage) -> bool) -> u64 {
         let keys: Vec<SparkPageKey> = self
             .pages
@@ -542,7 +543,7 @@ impl Memory {
         keys.len() as u64
     }
 
-    /// Everything is free: the process is gone.
+    /// Clears all memory: the process is gone.
     pub(super) fn clear(&mut self) {
         for block in self.blocks.values_mut() {
             let unseen = block.waiting.place(None, block.addressed_bytes());
@@ -558,7 +559,8 @@ impl Memory {
         self.touched = LastAccessed::default();
     }
 
-    /// After everything alive was told again: drops what was last told before `since_ns`; returns how many.
+    /// After a complete snapshot: drops everything last reported before `since_ns`; returns the number of dropped
+    /// entries.
     pub(super) fn sweep(&mut self, since_ns: u64) -> u64 {
         let blocks: Vec<String> = self
             .blocks

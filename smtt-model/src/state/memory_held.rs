@@ -1,32 +1,32 @@
-//! Sums of memory: what one RDD holds, or all of them.
+//! Sums of memory of one RDD or of an executor.
 
-/// What one RDD holds. The bytes off the heap are never more than all.
+/// Memory that one RDD holds. Off-heap bytes never exceed all bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryHeld {
-    /// Bytes of its blocks in memory.
+    /// Bytes of the RDD's blocks in memory.
     pub storage_bytes: u64,
-    /// Its blocks in memory.
+    /// Blocks of the RDD in memory.
     pub blocks: u64,
-    /// Of them, how many are objects, whose size Spark only estimates.
+    /// Blocks stored as objects, whose size is Spark's estimate. Part of `blocks`.
     pub estimated_blocks: u64,
-    /// Bytes of execution memory that were allocated while it was current.
+    /// Bytes of execution memory allocated while the RDD was current.
     pub execution_bytes: u64,
-    /// Pages and grants that make them up.
+    /// Spark pages and grants in `execution_bytes`.
     pub pages: u64,
-    /// Of the bytes of blocks, those outside of the Java heap.
+    /// Bytes of blocks outside of the Java heap. Part of `storage_bytes`.
     pub storage_off_heap_bytes: u64,
-    /// Of the bytes of execution memory, those outside of the Java heap.
+    /// Bytes of execution memory outside of the Java heap. Part of `execution_bytes`.
     pub execution_off_heap_bytes: u64,
 }
 
 impl MemoryHeld {
-    /// Whether it holds nothing.
+    /// Whether nothing is held.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.blocks == 0 && self.pages == 0
     }
 
-    /// Adds what another one holds.
+    /// Adds the memory of another sum.
     pub fn add(&mut self, more: &Self) {
         self.storage_bytes = self.storage_bytes.saturating_add(more.storage_bytes);
         self.blocks += more.blocks;
@@ -41,7 +41,7 @@ impl MemoryHeld {
             .saturating_add(more.execution_off_heap_bytes);
     }
 
-    /// Takes away what is held no longer.
+    /// Subtracts memory that is no longer held.
     pub(super) fn take(&mut self, less: &Self) {
         self.storage_bytes = self.storage_bytes.saturating_sub(less.storage_bytes);
         self.blocks = self.blocks.saturating_sub(less.blocks);
@@ -54,7 +54,7 @@ impl MemoryHeld {
         self.execution_off_heap_bytes = self
             .execution_off_heap_bytes
             .saturating_sub(less.execution_off_heap_bytes);
-        // A sum that had stopped at the largest number leaves less than there is, but never less than a part of it.
+        // After saturation the sum is too small; keep it at least as large as its off-heap part.
         self.storage_bytes = self.storage_bytes.max(self.storage_off_heap_bytes);
         self.execution_bytes = self.execution_bytes.max(self.execution_off_heap_bytes);
     }

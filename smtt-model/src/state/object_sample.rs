@@ -1,9 +1,9 @@
-//! What a sample of objects says of blocks that are stored as objects: shares, never bytes, because nobody has looked at
-//! the rest.
+//! Estimates for blocks stored as objects, from a sample of their objects. Estimates are shares, never bytes, because
+//! the other objects are not examined.
 //!
-//! Of each block an evenly spread sample of its elements was looked at. Within a block each object counts by its size;
-//! among blocks each counts by what Spark says that it holds, however many of its objects are in the sample: blocks that
-//! were stored when the executor had many samples already have fewer.
+//! The sample is stratified by block: an evenly spaced sample of each block's elements is examined. Within a block an
+//! object's weight is its size; among blocks a block's weight is its size in Spark's accounts, independent of its
+//! number of sampled objects: blocks stored when the executor had many samples already have fewer.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use serde::{Deserialize, Serialize};
 
 use super::Seen;
 
-/// What the sample of a row says, as shares from 0 to 1 of the bytes of its blocks of objects: estimates.
+/// Shares, from 0 to 1, of the bytes of a row's blocks of objects: estimates from the sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SampleRow {
-    /// Always true: a part stands for the whole.
+    /// Always true: the sample stands for the whole.
     pub estimated: bool,
-    /// Blocks of which objects were looked at.
+    /// Blocks with examined objects.
     pub blocks: u64,
-    /// What those blocks hold, as Spark estimates it.
+    /// Size of those blocks as Spark estimates it, in bytes.
     pub held_bytes: u64,
-    /// Bytes of the objects themselves, headers included, without what they refer to.
+    /// Bytes of the examined objects, with headers, without the objects that they refer to.
     pub object_bytes: u64,
-    /// Share in memory.
+    /// Share in physical memory.
     pub present_share: f64,
     /// Share swapped out.
     pub swapped_share: f64,
-    /// Share that is in no memory: its page was given back.
+    /// Share without physical memory: the page was returned to the kernel.
     pub untouched_share: f64,
-    /// Share at addresses in no mapping: the addresses were out of date.
+    /// Share at addresses outside of every mapping, because the addresses were stale.
     pub unmapped_share: f64,
-    /// Of those in memory, the share by page size; absent where sizes are not known.
+    /// Share of the bytes in memory by page size; absent where page sizes are unknown.
     pub page_sizes: Option<Vec<PageSizeShare>>,
-    /// Of those in memory, the share on pages larger than the machine's base size; absent where sizes are not known.
+    /// Share of the bytes in memory on pages larger than the machine's base size; absent where page sizes are unknown.
     pub huge_page_share: Option<f64>,
-    /// Of those in memory whose node could be told, the share by NUMA node, by node number.
+    /// Share by NUMA node of the bytes in memory whose node is known, in order of node number.
     pub nodes: Vec<NodeShare>,
 }
 
@@ -43,7 +43,7 @@ pub struct SampleRow {
 pub struct PageSizeShare {
     /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// From 0 to 1.
+    /// Share on pages of this size, 0 to 1.
     pub share: f64,
 }
 
@@ -52,11 +52,11 @@ pub struct PageSizeShare {
 pub struct NodeShare {
     /// Number of the node.
     pub node: u32,
-    /// From 0 to 1.
+    /// Share on this node, 0 to 1.
     pub share: f64,
 }
 
-/// Sums over blocks of objects; each part of a block's sample stands for that part of what the block holds.
+/// Sums over blocks of objects, each weighted by the block's size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     blocks: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Adds a block of which so many objects have addresses, if some of them were looked at.
+    /// Adds a block with `objects` addressed objects, if any of them were examined.
     pub(super) fn add(
         &mut self,
         held_bytes: u64,
@@ -87,7 +87,7 @@ impl Sample {
         self.objects += objects;
         self.object_bytes = self.object_bytes.saturating_add(object_bytes);
         self.held_bytes = self.held_bytes.saturating_add(held_bytes);
-        // A block that Spark says holds nothing still counts for something.
+        // A block of size zero in Spark's accounts still has some weight.
         let each = held_bytes.max(1) as f64 / seen.examined_bytes as f64;
         self.present += seen.present_bytes as f64 * each;
         self.swapped += seen.swapped_bytes as f64 * each;
@@ -101,7 +101,7 @@ impl Sample {
         }
     }
 
-    /// Adds what another one has.
+    /// Adds another sum.
     pub(super) fn merge(&mut self, more: &Self) {
         self.blocks += more.blocks;
         self.objects += more.objects;
@@ -119,12 +119,12 @@ impl Sample {
         }
     }
 
-    /// Objects in it.
+    /// Number of objects.
     pub(crate) const fn objects(&self) -> u64 {
         self.objects
     }
 
-    /// The shares, on a machine with such pages; `None` when nothing was looked at.
+    /// The shares, on a machine with this base page size; `None` where no object was examined.
     pub(crate) fn row(&self, base_page_bytes: u64, sizes_known: bool) -> Option<SampleRow> {
         if self.blocks == 0 {
             return None;
@@ -132,7 +132,7 @@ impl Sample {
         let all = self.present + self.swapped + self.untouched + self.unmapped;
         let sized: f64 = self.by_page_size.values().sum();
         let placed: f64 = self.by_node.values().sum();
-        // From plus zero: a sum of no floats is minus zero, which is printed so.
+        // Starts from plus zero: the sum of no floats is minus zero, which would be printed.
         let huge = self
             .by_page_size
             .range(base_page_bytes.saturating_add(1)..)

@@ -1,4 +1,4 @@
-//! Sampled page walks and cycles, added up: over a life, over the last minute, and as a distribution over tasks.
+//! Sums of sampled page walks and cycles: since the start, over the last minute, and as a distribution over tasks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,34 +8,34 @@ use smtt_common::page_walk::WalkCounters;
 use crate::cpu::{FigureName, Ratio};
 use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
 
-/// The last minute is kept in pieces of this many nanoseconds.
+/// Length of one piece of the last minute, in nanoseconds.
 const PIECE_NS: u64 = 5_000_000_000;
-/// So many pieces are a minute.
+/// Pieces in a minute.
 const PIECES: u64 = 12;
-/// A task is in the distribution if so many samples of cycles fell into it: with fewer its ratio says nothing.
+/// Minimum number of cycle samples for a task to be in the distribution: with fewer its ratio has no meaning.
 pub const TASK_SAMPLES_MIN: u64 = 30;
-/// Samples of a task are read so much later than its end is told, at most.
+/// Maximum delay between the report of a task's end and the reading of its last samples, in nanoseconds.
 pub(super) const LATE_NS: u64 = 2_000_000_000;
-/// Ratios are kept in parts per million.
+/// Ratios are stored in parts per million.
 const PARTS: f64 = 1e6;
 
-/// What the machine measures of page walks, as it was at the last reading.
+/// Meaning of this machine's page-walk samples at the last reading.
 #[derive(Clone, Debug, Default)]
 pub struct Meaning {
-    /// What each channel counts, with its totals.
+    /// Event and totals of each channel.
     pub channels: Vec<Channel>,
-    /// Figures all of whose channels are sound.
+    /// Figures without a faulty channel.
     pub figures: Vec<ChannelFigure>,
-    /// Name of the core.
+    /// Microarchitecture of the core that is measured.
     pub uarch: String,
-    /// What the reader has to know, in lines.
+    /// Caveats of the figures, one per line.
     pub notes: Vec<String>,
-    /// What a walk costs, where that is known.
+    /// Measured cost of a page walk, where known.
     pub calibration: Option<Calibration>,
 }
 
 impl Meaning {
-    /// Takes over what the readings say.
+    /// Updates the meaning from a reading.
     pub(super) fn update(&mut self, readings: &PageWalkReadings) {
         self.figures = readings.sound_figures().copied().collect();
         self.channels.clone_from(&readings.channels);
@@ -43,21 +43,21 @@ impl Meaning {
         self.notes.clone_from(&readings.notes);
     }
 
-    /// Cycles that a walk of that figure costs, for an estimate.
+    /// Cycles per walk of this figure, for an estimate.
     #[must_use]
     pub fn cycles_per_walk(&self, figure: FigureName) -> Option<f64> {
         let calibration = self.calibration.as_ref()?;
         let cost = match figure {
             FigureName::DtlbReadMisses => calibration.read?.cycles,
             FigureName::DtlbWriteMisses => calibration.write?.cycles,
-            // Which accesses they were is not known: what reads cost, which are the most.
+            // The kind of access is unknown: use the cost of reads, which are the most frequent.
             FigureName::DtlbMisses => calibration.read?.cycles,
             _ => return None,
         };
         Some(cost)
     }
 
-    /// The ratio of a figure to cycles; absent where it means nothing, has no denominator, or cannot be estimated.
+    /// The ratio of a figure to cycles; absent where it has no meaning or no denominator, or cannot be estimated.
     #[must_use]
     pub fn ratio(&self, figure: &ChannelFigure, value: f64, cycles: u64) -> Option<f64> {
         let weight = match figure.ratio? {
@@ -67,7 +67,7 @@ impl Meaning {
         (cycles > 0).then(|| value * weight / cycles as f64)
     }
 
-    /// Whether a channel's numbers are published.
+    /// Whether a channel's figures are published.
     #[must_use]
     pub fn sound(&self, channel: usize) -> bool {
         self.channels
@@ -75,7 +75,7 @@ impl Meaning {
             .is_some_and(|channel| channel.fault.is_empty())
     }
 
-    /// The channel of the cycles that are shown, and of which shares are made.
+    /// The channel of the cycles that are shown and serve as denominator.
     #[must_use]
     pub fn cycles(&self) -> Option<usize> {
         self.figures
@@ -90,16 +90,16 @@ impl Meaning {
     }
 }
 
-/// Samples of one row, since the start and of the last minute.
+/// Samples of one row: since the start and over the last minute.
 #[derive(Clone, Debug, Default)]
 pub struct Walks {
-    /// All of them.
+    /// Samples since the start.
     pub life: WalkCounters,
     recent: VecDeque<(u64, WalkCounters)>,
 }
 
 impl Walks {
-    /// Adds what came in at that time.
+    /// Adds samples that arrived at `now_ns`.
     pub(super) fn add(&mut self, more: &WalkCounters, now_ns: u64) {
         self.life.add(more);
         let piece = now_ns / PIECE_NS;
@@ -116,12 +116,12 @@ impl Walks {
         }
     }
 
-    /// Adds another row that is folded into this one.
+    /// Adds a row that is folded into this one.
     pub(super) fn fold(&mut self, other: &Self) {
         self.life.add(&other.life);
     }
 
-    /// Samples of the last minute.
+    /// Samples over the last minute.
     #[must_use]
     pub fn last_minute(&self, now_ns: u64) -> WalkCounters {
         let piece = now_ns / PIECE_NS;
@@ -133,25 +133,25 @@ impl Walks {
     }
 }
 
-/// How a ratio is distributed over the tasks that ended.
+/// Distribution of a ratio over ended tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Distribution(BTreeMap<&'static str, Histogram<u32>>);
 
-/// Points of a distribution.
+/// Percentiles of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Points {
-    /// Tasks in it.
+    /// Tasks in the distribution.
     pub tasks: u64,
-    /// Half of them are at most this.
+    /// Median.
     pub p50: f64,
-    /// 95 % of them are.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 % of them are.
+    /// 99th percentile.
     pub p99: f64,
 }
 
 impl Distribution {
-    /// Takes in what one task did, if it was sampled often enough.
+    /// Adds one task, if it has enough samples.
     pub(super) fn add(&mut self, meaning: &Meaning, task: &WalkCounters) {
         for figure in &meaning.figures {
             let Some(cycles) = figure.cycles else {
@@ -164,21 +164,21 @@ impl Distribution {
             let Some(ratio) = meaning.ratio(figure, value, task.events[cycles]) else {
                 continue;
             };
-            // Two significant digits; grows as it has to.
+            // Two significant digits; resizes itself.
             let Ok(fresh) = Histogram::new(2) else {
                 continue;
             };
             let histogram = self.0.entry(figure.name.key()).or_insert(fresh);
-            // Fails for numbers beyond all memory only.
+            // Fails only for values beyond all memory.
             let _ = histogram.record((ratio * PARTS) as u64);
         }
     }
 
-    /// Adds another row's that is folded into this one.
+    /// Adds the distribution of a row that is folded into this one.
     pub(super) fn fold(&mut self, other: &Self) {
         for (figure, more) in &other.0 {
             match self.0.get_mut(figure) {
-                // Both are made to grow, so neither is too small.
+                // Both resize themselves, so neither is too small.
                 Some(sum) => drop(sum.add(more)),
                 None => {
                     self.0.insert(figure, more.clone());
@@ -187,7 +187,7 @@ impl Distribution {
         }
     }
 
-    /// Its points for a figure; `None` without tasks.
+    /// Percentiles of a figure; `None` without tasks.
     #[must_use]
     pub fn points(&self, figure: FigureName) -> Option<Points> {
         let histogram = self.0.get(figure.key())?;

@@ -1,21 +1,21 @@
-//! Where the bytes of blocks and of execution memory were when the resolver last looked.
+//! Placement of the bytes of blocks and execution memory at the resolver's last scan.
 //!
-//! Pure, as all of the state: what to look at goes out as [`Targets`], what was seen comes back as [`Resolved`].
-//! Figures are bytes of the owner itself: of a page that it shares with others only its own bytes count, so what is
-//! present, swapped, never touched and not mapped adds up to its size. Figures stand for the addresses that were
-//! looked at; when the owner has others by now, they are not shown any more.
+//! Pure, like the whole state: the resolver takes [`Targets`] and returns [`Resolved`]. Figures are bytes of the owner
+//! itself: of a page shared with others only the owner's bytes count, so bytes present, swapped, untouched and unmapped
+//! add up to the owner's size. Figures stand for the addresses that were examined and are hidden once the owner has
+//! others.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::{Block, Executor, State};
 
-/// A block or page of execution memory at certain addresses.
+/// Identity of a block or Spark page at certain addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RangesId {
-    /// Tells it from every other one of its executor, also from later ones of the same name.
+    /// Serial number of the owner in its executor, never reused, also not for the same name.
     pub serial: u64,
-    /// Stands for its addresses.
+    /// Checksum of the owner's addresses.
     pub addresses: u64,
 }
 
@@ -30,33 +30,33 @@ pub struct Target {
     pub length: u64,
 }
 
-/// What there is to look at in one executor.
+/// Memory of one executor for the resolver to examine.
 #[derive(Clone, Debug, Default)]
 pub struct Targets {
-    /// Blocks and pages of execution memory that have addresses.
+    /// Blocks and Spark pages with addresses.
     pub owners: Vec<RangesId>,
-    /// Of each owner, whether it is on the Java heap.
+    /// Whether each owner is on the Java heap.
     pub on_heap: Vec<bool>,
-    /// Their addresses.
+    /// Address ranges of the owners.
     pub ranges: Vec<Target>,
-    /// The last collection, where those on the heap are current after it; `None` where they are as told, or left out.
+    /// Last collection, where heap addresses are current after it; `None` where they are as reported, or left out.
     pub collection: Option<u64>,
 }
 
-/// How page sizes were told.
+/// Source of the page sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizesBy {
-    /// Not at all: the kernel does not say, or not to us.
+    /// Unavailable: the kernel does not report page sizes, or not to this process.
     #[default]
     Nothing,
-    /// By the process's page tables: what the hardware's translation uses.
+    /// From the process's page tables, which the hardware translates by.
     PageTables,
-    /// By the frames' flags: a large frame may still be mapped in small pieces.
+    /// From the frames' flags: a large frame may still be mapped as small pages.
     Frames,
 }
 
 impl SizesBy {
-    /// Its name, where there are sizes.
+    /// The name in every output; `None` where sizes are unavailable.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         match self {
@@ -67,33 +67,33 @@ impl SizesBy {
     }
 }
 
-/// What was seen, in bytes of the owner.
+/// The resolver's result for one owner, in bytes of the owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Pages of the machine's base size that it has a part in.
+    /// Pages of the machine's base size that contain bytes of the owner.
     pub pages: u64,
-    /// Of them, pages that were looked at.
+    /// Pages that were examined. Part of `pages`.
     pub examined_pages: u64,
-    /// Bytes in pages that were looked at: the sum of the next four.
+    /// Bytes on examined pages: the sum of the next four fields.
     pub examined_bytes: u64,
-    /// Bytes in memory.
+    /// Bytes in physical memory.
     pub present_bytes: u64,
     /// Bytes swapped out.
     pub swapped_bytes: u64,
-    /// Bytes that have never had memory, or have given it back.
+    /// Bytes without physical memory: never touched, or returned to the kernel.
     pub untouched_bytes: u64,
-    /// Bytes at addresses that are in no mapping of the process.
+    /// Bytes at addresses outside of every mapping of the process.
     pub unmapped_bytes: u64,
-    /// Of those in memory, bytes in the kernel's page of zeros: read, never written.
+    /// Bytes in the kernel's zero page: read, never written. Part of `present_bytes`.
     pub zero_bytes: u64,
-    /// Bytes in memory by page size in bytes.
+    /// Bytes in physical memory by page size in bytes.
     pub by_page_size: Vec<(u64, u64)>,
-    /// Bytes in memory by NUMA node. The page of zeros is on no node.
+    /// Bytes in physical memory by NUMA node. The zero page is on no node.
     pub by_node: Vec<(u32, u64)>,
-    /// Of those in memory, bytes whose node could not be told: the page was moving.
+    /// Bytes whose node could not be determined because the page was moving. Part of `present_bytes`.
     pub node_unknown_bytes: u64,
-    /// Page frame numbers of its first pages, `None` for one that is not in memory; empty where they were not asked for
-    /// or may not be known.
+    /// Page frame numbers of the owner's first pages, `None` for a page that is not in memory; empty where frames were
+    /// not requested or are not permitted.
     pub frames: Vec<Option<u64>>,
 }
 
@@ -105,17 +105,17 @@ fn add_to<Key: Ord + Copy>(list: &mut Vec<(Key, u64)>, key: Key, bytes: u64) {
 }
 
 impl Seen {
-    /// Adds bytes in memory on pages of that size.
+    /// Adds bytes in memory on pages of this size.
     pub fn add_page_size(&mut self, page_bytes: u64, bytes: u64) {
         add_to(&mut self.by_page_size, page_bytes, bytes);
     }
 
-    /// Adds bytes in memory on that node.
+    /// Adds bytes in memory on this node.
     pub fn add_node(&mut self, node: u32, bytes: u64) {
         add_to(&mut self.by_node, node, bytes);
     }
 
-    /// Adds what another one has; of several owners no frames are kept.
+    /// Adds the result for another owner; a sum of several owners keeps no frames.
     pub fn add(&mut self, more: &Self) {
         self.frames.clear();
         for (sum, more) in [
@@ -140,27 +140,27 @@ impl Seen {
     }
 }
 
-/// What the resolver saw of one executor in one round.
+/// The resolver's results for one executor in one round.
 #[derive(Clone, Debug, Default)]
 pub struct Resolved {
-    /// When it began to look, nanoseconds since boot.
+    /// Start of the scan, in nanoseconds since boot.
     pub time_ns: u64,
     /// The machine's base page size in bytes.
     pub page_bytes: u64,
-    /// How page sizes were told.
+    /// Source of the page sizes.
     pub sizes_by: SizesBy,
-    /// What it saw of each owner, in the order of [`Targets::owners`].
+    /// Result for each owner, in the order of [`Targets::owners`].
     pub owners: Vec<(RangesId, Seen)>,
 }
 
-/// The last round of an executor, by serial of the owner.
+/// Results of the last round for an executor, by serial of the owner.
 #[derive(Debug, Default)]
 pub struct LastExamined {
-    /// When the resolver began to look, nanoseconds since boot.
+    /// Start of the scan, in nanoseconds since boot.
     pub time_ns: u64,
     /// The machine's base page size in bytes.
     pub page_bytes: u64,
-    /// How page sizes were told.
+    /// Source of the page sizes.
     pub sizes_by: SizesBy,
     seen: HashMap<u64, (u64, Seen)>,
 }
@@ -181,7 +181,7 @@ impl From<Resolved> for LastExamined {
 }
 
 impl LastExamined {
-    /// What was seen of an owner, if it was looked at where it is now.
+    /// The result for an owner, if its addresses have not changed since.
     #[must_use]
     pub fn of(&self, mark: RangesId) -> Option<&Seen> {
         self.seen
@@ -191,38 +191,38 @@ impl LastExamined {
     }
 }
 
-/// What the resolver has done since the start.
+/// Counts of the resolver since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResolveCounts {
-    /// Pages that it looked at.
+    /// Pages examined.
     pub pages: u64,
-    /// CPU time that it took, in nanoseconds.
+    /// CPU time used, in nanoseconds.
     pub cpu_ns: u64,
-    /// Executors that it has looked at, once per round.
+    /// Scans of an executor, one per executor and round.
     pub looks: u64,
-    /// Looks that were thrown away because the executor ended in the middle.
+    /// Scans discarded because the executor ended during the scan.
     pub ended: u64,
-    /// Looks that failed: the kernel did not let it.
+    /// Scans that failed because the kernel refused access.
     pub refused: u64,
-    /// Slices of looks whose sight of the Java heap was thrown away: a collection came in between.
+    /// Slices of scans whose results for the Java heap were discarded because a collection happened in between.
     pub discarded: u64,
-    /// Bytes that were told at addresses in no mapping, summed over looks.
+    /// Bytes with reported addresses outside of every mapping, summed over scans.
     pub unmapped_bytes: u64,
 }
 
-/// What stands for the ranges of an owner, kept while they come and go: a block may have thousands, and every read of
-/// it and every listing asks.
+/// Checksum of an owner's ranges, updated as ranges are added and removed: a block may have thousands, and every read
+/// and every listing needs the checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnerRanges {
-    /// Sum of what stands for each of them.
+    /// Sum of the checksums of the ranges.
     addresses: u64,
     ranges: u64,
-    /// Wide enough for any number of impossible lengths, so that what is added can be taken away again.
+    /// Wide enough for any number of impossible lengths, so that every addition can be undone.
     bytes: u128,
 }
 
 impl OwnerRanges {
-    /// One range only.
+    /// The checksum of a single range.
     pub(super) fn at(address: u64, length: u64) -> Self {
         let mut placed = Self::default();
         placed.add(0, (address, length));
@@ -235,7 +235,7 @@ impl OwnerRanges {
         hasher.finish()
     }
 
-    /// The range of that index is known now.
+    /// Adds the range with this index.
     pub(super) fn add(&mut self, index: usize, range: (u64, u64)) {
         if is_usable(range) {
             self.addresses = self.addresses.wrapping_add(Self::one(index, range));
@@ -244,7 +244,7 @@ impl OwnerRanges {
         }
     }
 
-    /// The range of that index was this one, and is not any more.
+    /// Removes the range with this index.
     pub(super) fn remove(&mut self, index: usize, range: (u64, u64)) {
         if is_usable(range) {
             self.addresses = self.addresses.wrapping_sub(Self::one(index, range));
@@ -253,17 +253,17 @@ impl OwnerRanges {
         }
     }
 
-    /// Ranges whose addresses are known.
+    /// Number of ranges with known addresses.
     pub(super) const fn ranges(&self) -> u64 {
         self.ranges
     }
 
-    /// Bytes whose addresses are known.
+    /// Bytes with known addresses.
     pub(super) fn bytes(&self) -> u64 {
         u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
-    /// What stands for the owner at its addresses; `None` where it has none.
+    /// Identity of the owner at its addresses; `None` where it has none.
     pub(super) fn mark(&self, serial: u64) -> Option<RangesId> {
         (self.ranges > 0).then_some(RangesId {
             serial,
@@ -276,13 +276,13 @@ const fn is_usable((address, length): (u64, u64)) -> bool {
     address != 0 && length > 0 && address.checked_add(length).is_some()
 }
 
-/// Ranges that can be looked at.
+/// Ranges that can be examined.
 fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
     ranges.iter().copied().filter(|range| is_usable(*range))
 }
 
 impl Executor {
-    /// Blocks of bytes that have addresses, and with `all` objects of samples and pages of execution memory too.
+    /// Blocks of bytes with addresses; with `all` also sampled objects and Spark pages.
     pub(super) fn targets(&self, all: bool) -> Targets {
         let mut targets = Targets {
             collection: self.heap.current_collection(),
@@ -320,7 +320,7 @@ impl Executor {
         targets
     }
 
-    /// Bytes that have addresses, or that pages with sampled objects have, for shares of a budget.
+    /// Bytes with addresses, and bytes of pages with sampled objects: the claim on the resolver's budget.
     fn addressed_bytes(&self) -> u64 {
         let blocks = self.memory.blocks.values();
         let pages = self.memory.pages.values();
@@ -336,7 +336,7 @@ impl Executor {
 }
 
 impl State {
-    /// Living executors that have told addresses, with their bytes.
+    /// Living executors that have reported addresses, with their bytes.
     #[must_use]
     pub fn to_resolve(&self) -> Vec<(u64, u64)> {
         self.executors()
@@ -347,7 +347,7 @@ impl State {
             .collect()
     }
 
-    /// What there is to look at in an executor; nothing when it is not alive.
+    /// Targets of an executor; empty where it is dead.
     #[must_use]
     pub fn targets(&self, executor: u64) -> Targets {
         self.executors()
@@ -356,7 +356,7 @@ impl State {
             .map_or_else(Targets::default, |executor| executor.targets(true))
     }
 
-    /// Takes in what was seen of an executor. It stands in for everything that was seen before.
+    /// Applies the results for an executor. They replace all earlier ones.
     pub fn resolved(&mut self, executor: u64, resolved: Resolved) {
         let Some(executor) = self
             .executors
@@ -368,13 +368,13 @@ impl State {
         executor.memory.looked(resolved);
     }
 
-    /// What the resolver has done since the start; `None` while it is switched off.
+    /// Counts of the resolver since the start; `None` while it is switched off.
     #[must_use]
     pub const fn resolve_counts(&self) -> Option<&ResolveCounts> {
         self.resolve_counts.as_ref()
     }
 
-    /// Sets what the resolver has done since the start.
+    /// Sets the counts of the resolver since the start.
     pub fn set_resolve_counts(&mut self, counts: ResolveCounts) {
         self.resolve_counts = Some(counts);
     }

@@ -1,4 +1,4 @@
-//! One RDD as one executor saw it: what its contexts cost, and the most that it held.
+//! One RDD in one executor: the cost of its contexts and the peak of its memory.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,34 @@ use super::page_walks::{Distribution, Walks};
 use crate::attribute::Doing;
 use crate::decode::RddDescribed;
 
-/// One RDD, as one executor saw it.
+/// One RDD in one executor.
 #[derive(Clone, Debug, Default)]
 pub struct Rdd {
-    /// Name, level and lineage, once told.
+    /// Name, storage level and lineage, once reported.
     pub described: Option<RddDescribed>,
-    /// Its page faults, by context.
+    /// Page faults of the RDD, by context.
     pub faults: FaultCounters,
-    /// The same by what was being done.
+    /// Page faults of the RDD, by activity.
     pub doing: BTreeMap<Doing, FaultCounters>,
-    /// Its sampled page walks and cycles, by context.
+    /// Sampled page walks and cycles of the RDD, by context.
     pub walks: Walks,
-    /// The same by what was being done.
+    /// Sampled page walks and cycles of the RDD, by activity.
     pub doing_walks: BTreeMap<Doing, WalkCounters>,
-    /// How its ratios are distributed over tasks.
+    /// Distribution of the RDD's ratios over tasks.
     pub distribution: Distribution,
-    /// Sampled faults whose address lies in memory of this RDD.
+    /// Sampled faults with an address in memory of this RDD.
     pub samples_by_address: u64,
-    /// Sampled page walks whose address lies in memory of this RDD.
+    /// Sampled page walks with an address in memory of this RDD.
     pub walk_samples_by_address: u64,
-    /// Most that it ever held.
+    /// Peak of the RDD's memory.
     pub peak: Peak,
-    /// What became of its blocks.
+    /// History of the RDD's blocks.
     pub uses: BlockHistory,
-    /// When something of it last happened, nanoseconds since boot.
+    /// Time of the RDD's last event, in nanoseconds since boot.
     pub(super) last_active_ns: u64,
 }
 
-/// The most that something ever held.
+/// Peaks of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
     /// Bytes of blocks in memory.
@@ -50,7 +50,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Something may have grown.
+    /// Raises the peaks to `held` where it is larger.
     pub(super) fn see(&mut self, held: &MemoryHeld) {
         self.storage_bytes = self.storage_bytes.max(held.storage_bytes);
         self.blocks = self.blocks.max(held.blocks);

@@ -1,8 +1,9 @@
-//! Reads of cached blocks: from which node, of bytes on which node, and how often of late.
+//! Reads of cached blocks: reading node, node of the bytes, and current rate.
 //!
-//! A read is told once, when it begins; what it reads is taken to be the whole block, from the node of the CPU that
-//! it began on. Where the bytes were is what the resolver saw at the same addresses: before the read, or, of a block
-//! that nobody had looked at yet, at the first look after it. Bytes without a node on either side are in neither sum.
+//! The marker reports a read once, when it begins. A read counts as a read of the whole block by the node of the CPU
+//! that it began on. The node of the bytes is the resolver's result for the same addresses: from before the read or,
+//! for a block that was not examined yet, from the first scan after it. Bytes without a known node on either side are
+//! in neither sum.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +13,26 @@ use super::placement::{LastExamined, Resolved, Seen};
 use crate::attribute::RddKey;
 use crate::decode::{BlockRead, Contents};
 
-/// RDDs whose sums are kept apart; further ones share a row.
+/// Maximum number of RDDs with sums of their own; further ones share a row.
 const RDDS_MAX: usize = 4096;
-/// Time in which the heat of a read falls to the e-th part, in nanoseconds: a minute, so that steady reads have their
-/// number per minute as heat.
+/// Time constant of the exponential decay, in nanoseconds: a minute, so that the value of steady reads is their number
+/// per minute.
 const COOLS_NS: f64 = 60e9;
 
-/// Bytes that were read, by where they were.
+/// Bytes read, by node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeReads {
-    /// On the node of the CPU that read them.
+    /// Bytes on the node of the CPU that read them.
     pub local_bytes: u64,
-    /// On another node.
+    /// Bytes on another node than the CPU that read them.
     pub remote_bytes: u64,
-    /// Nobody knows: not in memory, not looked at, without addresses, or read by a CPU whose node was not told.
+    /// Bytes without a known node (not in memory, not examined, without addresses), or read by a CPU whose node was not
+    /// reported.
     pub unknown_bytes: u64,
 }
 
 impl NodeReads {
-    /// Reads of a block of so many bytes with addresses by CPUs of a node.
+    /// Reads by CPUs of one node of a block with `addressed_bytes` bytes with addresses.
     #[must_use]
     pub fn of(seen: &Seen, addressed_bytes: u64, node: u32, reads: u64) -> Self {
         let scaled = |part: u64| {
@@ -56,7 +58,7 @@ impl NodeReads {
         }
     }
 
-    /// Reads of which nothing is known.
+    /// Reads without a known node.
     #[must_use]
     pub const fn unknown(bytes: u64, reads: u64) -> Self {
         Self {
@@ -66,14 +68,14 @@ impl NodeReads {
         }
     }
 
-    /// Adds others.
+    /// Adds other reads.
     pub fn add(&mut self, more: &Self) {
         self.local_bytes = self.local_bytes.saturating_add(more.local_bytes);
         self.remote_bytes = self.remote_bytes.saturating_add(more.remote_bytes);
         self.unknown_bytes = self.unknown_bytes.saturating_add(more.unknown_bytes);
     }
 
-    /// Share of the bytes with known nodes that were on another node, 0 to 1; `None` where there are none.
+    /// Remote bytes as a share of bytes with known nodes, 0 to 1; `None` without such bytes.
     #[must_use]
     pub fn remote_ratio(&self) -> Option<f64> {
         let known = self.local_bytes.saturating_add(self.remote_bytes);
@@ -96,18 +98,18 @@ impl ReadsByRdd {
         self.0.entry(key).or_default().add(reads);
     }
 
-    /// All that has been read, by RDD.
+    /// Bytes read by RDD.
     pub fn iter(&self) -> impl Iterator<Item = (RddKey, &NodeReads)> {
         self.0.iter().map(|(rdd, reads)| (*rdd, reads))
     }
 }
 
-/// Reads of a block that wait for the first look at it, by node of the reader.
+/// Reads of a block that was not examined yet, by node of the reader.
 #[derive(Clone, Debug, Default)]
 pub struct Waiting(Vec<(u32, u64)>);
 
 impl Waiting {
-    /// One more.
+    /// Adds a read.
     pub fn add(&mut self, node: u32) {
         match self.0.iter_mut().find(|(known, _)| *known == node) {
             Some((_, reads)) => *reads += 1,
@@ -115,7 +117,7 @@ impl Waiting {
         }
     }
 
-    /// Takes all of them, placed by what was seen of the block; `None` for one that nobody has seen.
+    /// Takes all waiting reads, placed by the resolver's result for the block; `None` for a block without a result.
     pub fn place(&mut self, seen: Option<&Seen>, addressed_bytes: u64) -> NodeReads {
         let mut sum = NodeReads::default();
         for (node, reads) in self.0.drain(..) {
@@ -127,14 +129,14 @@ impl Waiting {
         sum
     }
 
-    /// Whether none wait.
+    /// Whether no reads wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// How often something is read of late: every read adds one, and what is there cools by the minute.
+/// Exponentially decaying rate of reads: every read adds one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadRate {
     value: f64,
@@ -142,13 +144,13 @@ pub struct ReadRate {
 }
 
 impl ReadRate {
-    /// It is read.
+    /// Counts a read.
     pub fn read(&mut self, now_ns: u64) {
         self.value = self.per_minute(now_ns) + 1.0;
         self.at_ns = now_ns;
     }
 
-    /// Reads per minute, a running value.
+    /// Moving average of reads per minute.
     #[must_use]
     pub fn per_minute(&self, now_ns: u64) -> f64 {
         self.value * (-(now_ns.saturating_sub(self.at_ns) as f64) / COOLS_NS).exp()
@@ -156,7 +158,7 @@ impl ReadRate {
 }
 
 impl Memory {
-    /// A cached block is being read. `heap_known` is whether things on the Java heap are where they were told to be.
+    /// A read of a cached block began. `heap_known` is whether addresses on the Java heap are current.
     pub(super) fn block_read(
         &mut self,
         fact: &BlockRead,
@@ -169,7 +171,7 @@ impl Memory {
         block.reads += 1;
         block.heat.read(time_ns);
         let bytes = block.addressed_bytes();
-        // A few objects do not say how many bytes were read on which node.
+        // A few sampled objects do not show how many bytes were read on which node.
         let whole = block.contents != Contents::Objects;
         let mark = block
             .mark()
@@ -189,7 +191,7 @@ impl Memory {
         Outcome::Applied
     }
 
-    /// The resolver has looked.
+    /// Applies the resolver's results.
     pub(super) fn looked(&mut self, resolved: Resolved) {
         self.looked = LastExamined::from(resolved);
         for block in self.blocks.values_mut() {
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_local_or_remote_or_nobody_knows() {
+    fn bytes_are_local_remote_or_unknown() {
         let reads = NodeReads::of(&seen(&[(0, 300), (1, 100)], 500), 1000, 0, 2);
         assert_eq!(
             reads,

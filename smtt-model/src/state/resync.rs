@@ -1,38 +1,38 @@
-//! Telling everything again, and whether all of it came.
+//! Resync: the marker sends an idempotent snapshot of everything alive, and the daemon checks that all of it arrived.
 //!
-//! What an executor does not tell again is gone. That can only be said when nothing that it told was lost on the way:
-//! the thread that tells says how many facts it told, and those of that thread that came are counted. If one is
-//! missing nothing is taken away, and the executor is asked once more.
+//! What the snapshot does not contain is removed, but only if no fact of the snapshot was lost: the marker's thread
+//! reports how many facts it sent, and the daemon counts the facts of that thread that arrived. If one is missing,
+//! nothing is removed and another resync is requested.
 
 use super::fact_counts::is_told;
 use crate::decode::{Event, Fact};
 
-/// A resync that was asked for.
+/// A requested resync.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     request: u64,
     since_ns: u64,
 }
 
-/// A thread is telling everything again.
+/// A snapshot in progress.
 #[derive(Clone, Copy, Debug)]
 struct Telling {
     request: u64,
     tid: u32,
-    /// Its facts that came.
+    /// Facts of the sending thread that arrived.
     came: u64,
-    /// It has said how many it told, and that many came.
+    /// Whether the reported number of facts equals the number that arrived.
     complete: bool,
 }
 
-/// What the end of a resync means.
+/// Result of a resync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Nobody asked for it, or something newer was asked for since.
+    /// Not requested, or replaced by a newer request.
     NotAsked,
-    /// Facts of it were lost on the way, or the marker does not count them.
+    /// Facts were lost, or the marker does not count them.
     Incomplete,
-    /// Everything alive has been told since then, nanoseconds since boot.
+    /// Everything alive has been reported since this time, in nanoseconds since boot.
     Complete(u64),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Resync {
 }
 
 impl Resync {
-    /// A resync was asked for.
+    /// A resync was requested.
     pub(super) const fn asked(&mut self, request: u64, now_ns: u64) {
         self.asked = Some(Asked {
             request,
@@ -54,23 +54,23 @@ impl Resync {
         self.again = false;
     }
 
-    /// Whether one was asked for and has not ended.
+    /// Whether a requested resync has not ended.
     pub(super) const fn is_under_way(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// What tells one telling from the next.
+    /// Identity of the current snapshot.
     pub(super) fn id(&self) -> Option<u64> {
         let asked = self.asked.map(|asked| asked.request);
         self.telling.map_or(asked, |telling| Some(telling.request))
     }
 
-    /// Whether the last one was seen to have lost facts, and none was asked for since.
+    /// Whether the last resync lost facts and no other was requested since.
     pub(super) const fn is_wanted_again(&self) -> bool {
         self.again
     }
 
-    /// Takes in any fact of the executor, before it counts for anything else.
+    /// Counts any fact of the executor, before the state applies it.
     pub(super) fn see(&mut self, event: &Event) {
         if let Fact::ResyncTold { request, facts } = event.fact {
             match &mut self.telling {
@@ -95,7 +95,7 @@ impl Resync {
         }
     }
 
-    /// The marker says that it has told everything again.
+    /// The marker reports the end of its snapshot.
     pub(super) fn ended(&mut self, request: u64) -> End {
         let telling = self.telling.take_if(|telling| telling.request == request);
         let Some(asked) = self.asked.take_if(|asked| asked.request == request) else {
@@ -104,7 +104,7 @@ impl Resync {
         match telling {
             Some(telling) if telling.complete => End::Complete(asked.since_ns),
             counted => {
-                // Where the beginning was lost too, the kernel side's count of losses says so.
+                // Where the beginning was lost too, the kernel side's count of losses shows it.
                 self.again = counted.is_some();
                 End::Incomplete
             }

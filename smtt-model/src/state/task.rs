@@ -11,37 +11,37 @@ use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
 
-/// Most RDDs that are remembered per task; more fall together.
+/// Maximum number of RDDs per task; further ones share a row.
 const RDDS_PER_TASK: usize = 32;
-/// Most RDDs that are remembered per stage; more fall together.
+/// Maximum number of RDDs per stage; further ones share a row.
 const RDDS_PER_STAGE: usize = 256;
 
-/// Most classes of consumers that are remembered per task. The marker tells of 32 and one for the others.
+/// Maximum number of consumer classes per task. The marker reports 32 and one for the others.
 const CONSUMERS_PER_TASK: usize = 33;
 
-/// Where a task is in its life.
+/// State of a task.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// Faults were counted for it, but neither its start nor its end was told.
+    /// Page faults were counted for the task, but neither its start nor its end was reported.
     #[default]
     Unknown,
-    /// It runs.
+    /// The task runs.
     Running,
-    /// It returned its result.
+    /// The task returned its result.
     Succeeded,
-    /// It threw.
+    /// The task failed with an exception.
     Failed,
-    /// It was killed or interrupted.
+    /// The task was killed or interrupted.
     Killed,
-    /// Its executor died, or it is gone without its end having been seen.
+    /// The executor died, or the task is gone and its end was not recorded.
     Lost,
 }
 
 impl TaskState {
-    /// Whether it is over.
+    /// Whether the task has ended.
     #[must_use]
     pub const fn ended(self) -> bool {
         matches!(
@@ -54,41 +54,41 @@ impl TaskState {
 /// One task attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
-    /// Where it is in its life.
+    /// State of the task.
     pub state: TaskState,
-    /// Its stage, where known.
+    /// Stage of the task, where known.
     pub stage: Option<StageKey>,
-    /// What its start told.
+    /// Report of the task's start.
     pub started: Option<TaskStarted>,
-    /// When its start was told, nanoseconds since boot.
+    /// Time of the report of the task's start, in nanoseconds since boot.
     pub start_ns: Option<u64>,
-    /// Its start was told late (again), so it is older than `start_ns` says.
+    /// Whether the start was reported late (by a resync), so that the task is older than `start_ns` says.
     pub start_is_late: bool,
-    /// When its end was told, nanoseconds since boot.
+    /// Time of the report of the task's end, in nanoseconds since boot.
     pub end_ns: Option<u64>,
-    /// Why it failed or was killed.
+    /// Why the task failed or was killed.
     pub reason: String,
-    /// Most execution memory at a time in bytes, from its end.
+    /// Peak of the task's execution memory in bytes, from the report of its end.
     pub peak_bytes: Option<u64>,
-    /// Live execution memory in bytes, as it was told.
+    /// Live execution memory in bytes, as reported.
     pub live_bytes: u64,
-    /// Most that `live_bytes` ever was.
+    /// Peak of `live_bytes`.
     pub seen_peak_bytes: u64,
-    /// Who used its execution memory, from its end.
+    /// Consumers of the task's execution memory, from the report of its end.
     pub consumers: Vec<ConsumerUsed>,
-    /// Its page faults.
+    /// Page faults of the task.
     pub faults: FaultCounters,
-    /// RDDs that its faults were counted for.
+    /// RDDs that page faults of the task are attributed to.
     pub rdds: Vec<RddKey>,
-    /// Its sampled page walks and cycles.
+    /// Sampled page walks and cycles of the task.
     pub walks: WalkCounters,
-    /// The same by RDD, until they are in the distributions.
+    /// Sampled page walks and cycles by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     last_active_ns: u64,
 }
 
 impl Task {
-    /// Counts faults for it.
+    /// Counts page faults for the task.
     pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
         faults::add(&mut self.faults, more);
         self.last_active_ns = now_ns;
@@ -102,7 +102,7 @@ impl Task {
         }
     }
 
-    /// Counts sampled page walks for it.
+    /// Counts sampled page walks for the task.
     pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
         self.walks.add(more);
         self.last_active_ns = now_ns;
@@ -113,26 +113,25 @@ impl Task {
         if let Some((_, sum)) = known {
             sum.add(more);
         } else if self.walks_by_rdd.len() < RDDS_PER_TASK {
-            // Beyond that it stays in the task's own sum only.
+            // Beyond the limit samples stay in the task's own sum only.
             self.walks_by_rdd.push((rdd, *more));
         }
     }
 
-    /// Its duration in nanoseconds up to `now_ns`; `None` where its start is not known.
+    /// Duration in nanoseconds until `now_ns` or the end; `None` where the start is unknown.
     #[must_use]
     pub fn duration_ns(&self, now_ns: u64) -> Option<u64> {
         let end = self.end_ns.unwrap_or(now_ns);
         self.start_ns.map(|start| end.saturating_sub(start))
     }
 
-    /// The most execution memory that it held at a time, in bytes: Spark's own figure at its end, before it what
-    /// was seen.
+    /// Peak of the execution memory in bytes: Spark's own figure for an ended task, else the observed peak.
     #[must_use]
     pub fn execution_peak_bytes(&self) -> u64 {
         self.peak_bytes.unwrap_or(0).max(self.seen_peak_bytes)
     }
 
-    /// What a class of consumers used of its execution memory.
+    /// Records the execution memory of a class of consumers.
     pub(super) fn used(&mut self, used: ConsumerUsed) {
         let known = self
             .consumers
@@ -145,11 +144,12 @@ impl Task {
         }
     }
 
-    /// Spark's own `peakExecutionMemory` of an ended task, in bytes: no peak of a sum, but what each consumer held
-    /// when Spark looked, added up. `None` before the end, and where part of the task's life was not seen.
+    /// Spark's own `peakExecutionMemory` of an ended task, in bytes: not the peak of a sum, but the sum over the
+    /// consumers at the time when Spark read them. `None` before the end, and where a part of the task was not
+    /// recorded.
     #[must_use]
     pub fn spark_peak_bytes(&self) -> Option<u64> {
-        // Somebody held what it held: who, was lost on the way.
+        // The task held memory, so the facts about its consumers were lost.
         let lost = self.consumers.is_empty() && self.peak_bytes? > 0;
         if lost || !self.state.ended() {
             return None;
@@ -160,33 +160,33 @@ impl Task {
     }
 }
 
-/// One attempt of a stage, as one executor saw it.
+/// One attempt of a stage in one executor.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
-    /// Name and size, once told.
+    /// Name and size, once reported.
     pub described: Option<StageDescribed>,
     /// Tasks of this executor by state.
     pub tasks: BTreeMap<TaskState, u64>,
-    /// Page faults counted for it.
+    /// Page faults of the stage's tasks.
     pub faults: FaultCounters,
-    /// The same by RDD.
+    /// Page faults of the stage's tasks, by RDD.
     pub rdds: BTreeMap<RddKey, FaultCounters>,
-    /// Its sampled page walks and cycles.
+    /// Sampled page walks and cycles of the stage's tasks.
     pub walks: Walks,
-    /// The same by RDD.
+    /// Sampled page walks and cycles of the stage's tasks, by RDD.
     pub rdd_walks: BTreeMap<RddKey, WalkCounters>,
-    /// How its ratios are distributed over tasks.
+    /// Distribution of the stage's ratios over tasks.
     pub distribution: Distribution,
-    /// Largest execution memory peak of a task, in bytes.
+    /// Largest peak of execution memory of a single task, in bytes.
     pub peak_bytes: u64,
-    /// Sum of the durations of ended tasks, in nanoseconds.
+    /// Total duration of ended tasks, in nanoseconds.
     pub task_time_ns: u64,
-    /// When something was last told of it, nanoseconds since boot.
+    /// Time of the last report about the stage, in nanoseconds since boot.
     pub last_active_ns: u64,
 }
 
 impl Stage {
-    /// Counts faults for it.
+    /// Counts page faults for the stage.
     pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
         faults::add(&mut self.faults, more);
         self.last_active_ns = now_ns;
@@ -199,7 +199,7 @@ impl Stage {
         );
     }
 
-    /// Counts sampled page walks for it.
+    /// Counts sampled page walks for the stage.
     pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
         self.walks.add(more, now_ns);
         self.last_active_ns = now_ns;
@@ -217,32 +217,32 @@ impl Stage {
     }
 }
 
-/// Tasks and stages, with what had no room.
+/// Tasks and stages with their overflow rows.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// By task attempt id.
+    /// Tasks by task attempt id.
     pub tasks: HashMap<u64, Task>,
-    /// By stage and attempt.
+    /// Stages by id and attempt.
     pub stages: HashMap<StageKey, Stage>,
-    /// Faults of tasks that have no row of their own (any more).
+    /// Overflow row of tasks.
     pub tasks_over_cap: OverCap,
-    /// Faults of stages that have no row of their own (any more).
+    /// Overflow row of stages.
     pub stages_over_cap: OverCap,
 }
 
 /// The overflow row of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverCap {
-    /// Rows that were folded into it or never made, since the start.
+    /// Rows folded into the overflow row or refused, since the start.
     pub rows: u64,
-    /// Their page faults.
+    /// Page faults of the folded rows.
     pub faults: FaultCounters,
-    /// Their sampled page walks and cycles.
+    /// Sampled page walks and cycles of the folded rows.
     pub walks: WalkCounters,
 }
 
-/// Removes the oldest eighth of `table` among rows that `may_go` allows, and folds their faults into `over`.
-/// An eighth at a time, so that a flood of new rows does not search the table for each one.
+/// Removes the oldest eighth of the rows of `table` that `may_go` selects and folds their faults into `over`. An eighth
+/// at a time, so that a flood of new rows does not scan the table for each row.
 fn fold<K: Copy + Eq + std::hash::Hash, V>(
     table: &mut HashMap<K, V>,
     over: &mut OverCap,
@@ -268,7 +268,7 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
 }
 
 impl Tasks {
-    /// The row of a task, made when there is room; `None` when it is over the cap.
+    /// The row of a task, created where there is room; `None` beyond the limit.
     pub(super) fn task(&mut self, id: u64, cap: usize) -> Option<&mut Task> {
         if !self.tasks.contains_key(&id) && self.tasks.len() >= cap {
             fold(
@@ -286,7 +286,7 @@ impl Tasks {
         Some(self.tasks.entry(id).or_default())
     }
 
-    /// The row of a stage, made when there is room; `None` when it is over the cap.
+    /// The row of a stage, created where there is room; `None` beyond the limit.
     pub(super) fn stage(&mut self, key: StageKey, cap: usize) -> Option<&mut Stage> {
         if !self.stages.contains_key(&key) && self.stages.len() >= cap {
             let idle = |stage: &Stage| stage.count(TaskState::Running) == 0;
@@ -305,7 +305,7 @@ impl Tasks {
         Some(self.stages.entry(key).or_default())
     }
 
-    /// A task's state changed: the stage's counts follow.
+    /// Updates the stage's counts after a change of a task's state.
     fn moved(
         &mut self,
         stage: StageKey,
@@ -323,7 +323,7 @@ impl Tasks {
         }
     }
 
-    /// A task started, or is told again. `late` says that a resync is under way.
+    /// A task started or is reported again. `late`: a resync is in progress.
     pub(super) fn started(
         &mut self,
         fact: &TaskStarted,
@@ -341,7 +341,7 @@ impl Tasks {
             task.started = Some(*fact);
         }
         if task.state != TaskState::Unknown {
-            // Told again, or overtaken by its own end: what is known stays.
+            // Reported again, or received after the task's own end: keep what is known.
             return true;
         }
         task.state = TaskState::Running;
@@ -392,7 +392,7 @@ impl Tasks {
         true
     }
 
-    /// Running tasks that `gone` chooses are lost: nobody will tell their end.
+    /// Marks the running tasks that `gone` selects as lost: their end will not be reported.
     pub(super) fn lose(&mut self, now_ns: u64, stages_cap: usize, gone: impl Fn(&Task) -> bool) {
         let lost: Vec<u64> = self
             .tasks
@@ -419,12 +419,12 @@ impl Tasks {
         }
     }
 
-    /// Running tasks that were last told of before `since_ns`, after everything alive was told again, are lost.
+    /// After a complete snapshot: marks running tasks last reported before `since_ns` as lost.
     pub(super) fn sweep(&mut self, since_ns: u64, now_ns: u64, stages_cap: usize) {
         self.lose(now_ns, stages_cap, |task| task.last_active_ns < since_ns);
     }
 
-    /// Execution memory of a task grew or shrank.
+    /// Applies a change of a task's execution memory.
     pub(super) fn memory_changed(&mut self, id: Option<u64>, change_bytes: i64) {
         if let Some(task) = id.and_then(|id| self.tasks.get_mut(&id)) {
             task.live_bytes = task.live_bytes.saturating_add_signed(change_bytes);

@@ -1,29 +1,30 @@
-//! One tick: everything that is read outside at regular intervals, taken in at once and in one order.
+//! One tick: everything that the daemon reads at regular intervals, applied together and in a fixed order.
 
 use smtt_common::context::HeapAddresses;
 
 use super::{SlotFileCounters, State};
 use crate::readings::Readings;
 
-/// What one tick of the daemon has read.
+/// Readings of one tick of the daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Tick {
     /// The kernel side's counters.
     pub readings: Readings,
-    /// Counters of each executor's slot file, read after the kernel side's, so that they are never behind them.
+    /// Counters of each executor's slot file, read after the kernel side's counters, so that they are never behind
+    /// those.
     pub slots: Vec<(u64, SlotFileCounters)>,
-    /// Of each executor, how its addresses on the heap are tracked and how many collections have begun.
+    /// How each executor's addresses on the heap are tracked, and how many collections have begun there.
     pub collections: Vec<(u64, HeapAddresses, u64)>,
-    /// Executors that were asked for a resync, with the number of the request.
+    /// Executors with a requested resync, and the number of the request.
     pub requests: Vec<(u64, u64)>,
-    /// Executors whose process is gone though no record said so.
+    /// Executors whose process is gone without a record of its exit.
     pub dead: Vec<u64>,
 }
 
 impl State {
-    /// Takes in a tick. Counters come before the ends of executors, so that a dead executor keeps its last counts; the
-    /// point of the history comes after both; rows are forgotten last. Returns the keys of forgotten executors, whose
-    /// rows in the kernel side can go too.
+    /// Applies a tick. Counters come before the ends of executors, so that a dead executor keeps its last counts; the
+    /// point of the history follows; expired rows are removed last. Returns the keys of removed executors: their rows
+    /// in the kernel side can be removed too.
     pub fn take_in(&mut self, tick: &Tick, now_ns: u64) -> Vec<u64> {
         self.add(&tick.readings, now_ns);
         for (executor, slots) in &tick.slots {

@@ -1,5 +1,5 @@
-//! Blocks of RDDs that have no room in the table of blocks: only how large they are, so that the sums of an RDD with
-//! very many partitions are still those of Spark.
+//! Sizes of blocks beyond the limit of the table of blocks, so that the sums of an RDD with very many partitions still
+//! equal Spark's.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::memory_held::MemoryHeld;
 use crate::attribute::RddKey;
 use crate::decode::BlockFact;
 
-/// Such blocks per row of the table of blocks. One takes 40 bytes, a row of the table ten times as much.
+/// Unlisted blocks per row of the table of blocks. An unlisted block takes 40 bytes, a row of the table ten times that.
 const PER_ROW: usize = 16;
 
 /// One block.
@@ -36,8 +36,8 @@ pub struct UnlistedBlocks {
 }
 
 impl UnlistedBlocks {
-    /// A block is stored, or told again. Returns what it held before and what it holds now; `None` where it is no
-    /// block of an RDD, or there is no room here either: `rows` is the size of the table of blocks.
+    /// A block is stored or reported again. Returns what it held before and what it holds now; `None` where it is no
+    /// block of an RDD or this table is full too. `rows` is the size of the table of blocks.
     pub(super) fn stored(
         &mut self,
         fact: &BlockFact,
@@ -58,7 +58,7 @@ impl UnlistedBlocks {
         Some((RddKey::Id(key.0), before, now.held()))
     }
 
-    /// A block is gone, or has a row in the table now. Returns what it held.
+    /// A block is removed or has a row in the table of blocks now. Returns what it held.
     pub(super) fn removed(
         &mut self,
         rdd: Option<u32>,
@@ -70,7 +70,7 @@ impl UnlistedBlocks {
         Some((RddKey::Id(key.0), small.held()))
     }
 
-    /// Everything that was last told before `since_ns` is gone. Returns what each held.
+    /// Removes blocks last reported before `since_ns`. Returns what each held.
     pub(super) fn sweep(&mut self, since_ns: u64) -> Vec<(RddKey, MemoryHeld)> {
         let old = |small: &Small| small.told_ns < since_ns;
         let gone = self.blocks.iter().filter(|(_, small)| old(small));
@@ -82,19 +82,19 @@ impl UnlistedBlocks {
         gone
     }
 
-    /// How many there are.
+    /// Number of unlisted blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no unlisted blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Gives room back once most of it is empty: an RDD of very many partitions is rare.
+    /// Releases memory once most of the table is empty: RDDs with very many partitions are rare.
     fn shrink(&mut self) {
         if self.blocks.capacity() > 1024 && self.blocks.len() < self.blocks.capacity() / 8 {
             self.blocks.shrink_to(self.blocks.len() * 2);

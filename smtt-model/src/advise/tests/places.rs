@@ -1,4 +1,4 @@
-//! Rules about where bytes are: small pages, other nodes, memory that nobody wrote.
+//! Rules about placement: small pages, other nodes, memory that was never written.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn small_pages_count_by_what_their_walks_cost() {
         bytes: 128 * MIB,
     }]);
     assert!(found(&advise(&large, &around()), "small_pages").is_none());
-    // Sizes that nobody told are no small pages, and no large ones.
+    // Unknown page sizes are neither small nor large.
     large.pages[0].page_sizes = None;
     assert_eq!(
         went(&advise(&large, &around()), "small_pages"),
@@ -172,7 +172,7 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
         (finding.severity, finding.cost.share),
         (Severity::Low, Some(0.5))
     );
-    assert!(finding.not_measured[0].contains("no read of its blocks was placed"));
+    assert!(finding.not_measured[0].contains("no read of its blocks has a known node"));
     // Two executors, each on a node of its own, are as it should be.
     let on = |at| PagesRow {
         nodes: Some(vec![NodeRow {
@@ -242,7 +242,7 @@ fn objects_on_several_nodes_are_found_by_their_sample() {
 }
 
 #[test]
-fn memory_that_nobody_wrote_is_found() {
+fn memory_that_was_never_written_is_found() {
     let mut view = view();
     view.pages[0].zero_page_bytes = Some(40 * MIB);
     view.pages[0].untouched_bytes = Some(30 * MIB);

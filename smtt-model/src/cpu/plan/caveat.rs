@@ -1,4 +1,4 @@
-//! What a reader of the figures has to know, in words.
+//! Caveats of the figures as text.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::super::role::{Capability, Role};
 use super::super::table::Quirk;
 use super::{Figure, FigureName, Formula, Given, Ratio, same_encoding};
 
-/// What a reader of the figures has to know.
+/// Caveats of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaveatCode {
@@ -19,11 +19,11 @@ pub enum CaveatCode {
     Overridden,
     /// Read and write walks can overlap.
     SumIsUpperBound,
-    /// Writes are what is left of all data walks after the reads.
+    /// Writes are computed as all data walks minus reads.
     WriteByDifference,
     /// Walks in flight, not a fraction.
     OccupancyNotFraction,
-    /// Reads and writes are not told apart.
+    /// Reads and writes are not distinguished.
     CombinedOnly,
     /// Numbers of walks, not their cost.
     CountsOnly,
@@ -39,13 +39,13 @@ pub enum CaveatCode {
     SeparatePass,
     /// Not all events fit at once.
     SeveralPasses,
-    /// Samples without data addresses.
+    /// Samples contain no data addresses.
     NoDataAddress,
     /// The vendor lists errata.
     Errata,
 }
 
-/// One of them, in words.
+/// A caveat and its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Caveat {
     /// Which.
@@ -54,7 +54,7 @@ pub struct Caveat {
     pub text: String,
 }
 
-/// What to know about figures, before it is known how they are opened.
+/// Caveats of the figures that do not depend on how the events are opened.
 pub(super) fn of(figures: &[Figure], given: &Given) -> Vec<Caveat> {
     use FigureName::*;
     let has = |name| figures.iter().find(|figure| figure.name == name).copied();

@@ -1,11 +1,11 @@
-//! Which events the counters of a core can hold at the same time. The kernel finds that out too, but late: a group that
-//! does not fit is refused or, worse, two groups silently take turns.
+//! Which events the counters of a core can hold at the same time. The kernel checks this too, but late: it refuses a
+//! group that does not fit or, worse, two groups silently take turns.
 
 use super::super::table::Counters;
 use super::{Given, Group, Pass, Purpose};
 use crate::cpu::role::Role;
 
-/// General counters to reckon with where the vendor states none: every core of those families has at least four.
+/// Assumed number of general counters where the vendor states none: every core of those families has at least four.
 const UNSTATED: u16 = 0b1111;
 
 /// A pass that is being filled.
@@ -57,10 +57,10 @@ impl Open {
         Pass { groups }
     }
 
-    /// Whether all its events have a counter at the same time. Cycles are reckoned as an ordinary event: their fixed
-    /// counter is often held by the kernel's watchdog.
+    /// Whether all events of the pass have a counter at the same time. Cycles count as an ordinary event: the kernel's
+    /// watchdog often holds their fixed counter.
     pub fn fits(&self, given: &Given) -> bool {
-        // A shared event of an address group is there once.
+        // A shared event of an address group counts once.
         let roles = self
             .figures
             .iter()
@@ -89,7 +89,7 @@ impl Open {
     }
 }
 
-/// All general counters of the core, as far as its events tell.
+/// All general counters of the core that its events mention.
 fn all_counters(given: &Given) -> u16 {
     let stated = given.roles.values().fold(0, |all, event| {
         all | Counters::of_numbers(&event.counters).0
@@ -123,7 +123,7 @@ fn assignable(events: &[u16]) -> bool {
     (0..events.len()).all(|event| assign(event, events, &mut holders, &mut 0))
 }
 
-/// Puts something into the first pass that can take it, or into a new one.
+/// Puts a group into the first pass that has room, or into a new pass.
 pub(super) fn place(passes: &mut Vec<Open>, given: &Given, add: impl Fn(&Open) -> Open) {
     for pass in passes.iter_mut().filter(|pass| !pass.closed) {
         let more = add(pass);

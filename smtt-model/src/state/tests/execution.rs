@@ -86,7 +86,7 @@ fn a_task_has_its_consumers_and_sparks_own_peak() {
             ("Sorter", 0, Some(3000), Some(2500))
         ]
     );
-    // One of them was not seen from its beginning: nothing can be said about the sum.
+    // One consumer was not recorded from its start: the sum is unknown.
     tell(&mut state, 1, 3 * S, used("unknown", 10, None));
     assert_eq!(the_task(&state, 1).execution_memory_spark_peak_bytes, None);
     // Who held a task's memory was lost on the way.

@@ -61,7 +61,7 @@ fn no_sample_is_attributed_by_a_stale_address() {
     assert_eq!(by_address(&mut state), 1, "off the heap nothing moves");
     let moved = Fact::BlockMoved(Box::new(block(7, 0, 4096, &[(0x20_000, 4096)])));
     tell(&mut state, 1, 4, moved);
-    assert_eq!(by_address(&mut state), 1, "others may not be told yet");
+    assert_eq!(by_address(&mut state), 1, "others may not be reported yet");
     tell(&mut state, 1, 5, told(3, 1));
     assert_eq!(trust(&state), Trust::Current);
     assert_eq!(by_address(&mut state), 1, "nothing is where it was");

@@ -29,7 +29,7 @@ fn a_point_says_what_is_held_where_and_by_which_stage() {
     let rows = histories(&state);
     assert_eq!((rows.len(), rows[0].points.len()), (1, 1));
     let point = &rows[0].points[0];
-    assert_eq!(point.page_faults, None, "nobody counts them");
+    assert_eq!(point.page_faults, None, "page faults are not counted");
     assert_eq!(point.rdds.len(), 1);
     let held = &point.rdds[0];
     assert_eq!(held.rdd_id, Some(7));
@@ -41,7 +41,7 @@ fn a_point_says_what_is_held_where_and_by_which_stage() {
         (held.execution_heap_bytes, held.execution_off_heap_bytes),
         (0, 64)
     );
-    assert_eq!(held.pages, None, "nobody looked");
+    assert_eq!(held.pages, None, "no page was examined");
     assert_eq!(point.stages.len(), 1);
     let stage = &point.stages[0];
     assert_eq!(

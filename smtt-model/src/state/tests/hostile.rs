@@ -362,7 +362,7 @@ fn executors_have_a_cap_and_the_dead_make_room() {
 }
 
 #[test]
-fn facts_of_nobody_are_ignored() {
+fn facts_without_an_executor_are_ignored() {
     let mut state = state();
     let event = Event {
         time_ns: S,

@@ -1,4 +1,4 @@
-//! Executors that are told of again, die, and make room for others.
+//! Executors that are reported again, die, and make room for others.
 
 use super::replay::job;
 use super::*;
@@ -7,7 +7,7 @@ use crate::rows::ExecutorState;
 /// Facts of [`tell_all_again`].
 const TOLD: u64 = 8;
 
-/// So many facts were told of a resync up to now.
+/// The marker's count of facts sent in a resync so far.
 const fn told(request: u64, facts: u64) -> Fact {
     Fact::ResyncTold { request, facts }
 }
@@ -311,7 +311,7 @@ fn a_process_id_used_again_is_another_executor() {
 }
 
 #[test]
-fn the_dead_leave_room_before_somebody_needs_it() {
+fn dead_executors_make_room_before_a_new_one_needs_it() {
     let mut state = state_with(Limits {
         executors: 8,
         ..Limits::default()

@@ -1,4 +1,4 @@
-//! Where bytes are: what the resolver saw stands for what it looked at, and for nothing else.
+//! Placement: the resolver's results stand for the addresses that it examined, and for nothing else.
 
 use super::*;
 use crate::decode::BlockRemoved;
@@ -116,7 +116,7 @@ fn what_is_freed_moved_or_stored_anew_loses_its_figures() {
         tell(&mut state, 1, 1, stored(off_heap(7, partition, address)));
     }
     let targets = state.targets(key(1));
-    // While they were looked at: one is freed, one is moved.
+    // During the scan one is freed and one is moved.
     tell(
         &mut state,
         1,

@@ -7,7 +7,7 @@ use crate::state::{Resolved, Seen, SizesBy};
 
 const MIB: u64 = 1 << 20;
 
-/// A block of objects of which four objects of 24 bytes are told.
+/// A block of objects with four reported objects of 24 bytes.
 fn objects(rdd: u32, partition: u32, from: u64) -> BlockFact {
     let ranges: Vec<(u64, u64)> = (0..4).map(|index| (from + index * 8192, 24)).collect();
     BlockFact {
@@ -54,7 +54,7 @@ fn the_rdd_row(state: &State) -> PagesRow {
 }
 
 fn sample(row: &PagesRow) -> &SampleRow {
-    row.sample.as_ref().expect("a sample was looked at")
+    row.sample.as_ref().expect("a sample was examined")
 }
 
 #[test]
