@@ -23,7 +23,7 @@ use smtt_model::rows::PagesBy;
 use smtt_model::sort::{Sort, SortError, sort};
 use std::sync::Arc;
 
-/// Everything: the interface of `smtt-ctl`, and what the metrics port has.
+/// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(
@@ -117,7 +117,7 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .merge(web_router(shared))
 }
 
-/// What the metrics port has.
+/// The routes of the metrics port.
 pub fn web_router(shared: Arc<Shared>) -> Router {
     let path = shared.info().telemetry_path.clone();
     Router::new()
@@ -137,7 +137,7 @@ fn failed(message: &str) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
 }
 
-/// Makes an answer on another thread than the one that takes events: thousands of rows take a while to be written.
+/// Makes an answer on another thread than the event loop's: thousands of rows take a while.
 async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(answer).await {
         Ok(answer) => answer,
@@ -145,8 +145,8 @@ async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Respons
     }
 }
 
-/// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
-/// asked for, the most important first.
+/// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
+/// field first.
 async fn list<R: Serialize + Send + Unpin + 'static>(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
@@ -183,7 +183,7 @@ fn listed<R: Serialize + Send + Unpin + 'static>(
     }
 }
 
-/// Where bytes are, largest first.
+/// Placement of bytes, largest first.
 async fn pages(
     held: Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
@@ -228,7 +228,7 @@ async fn advise_route(
     }
 }
 
-/// Records as they happen, one JSON object per line, until the client hangs up.
+/// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,
