@@ -1,5 +1,5 @@
-//! The only writer to the ring: reserve, fill, submit, count. Nothing is built before its place is reserved, and
-//! a record that found no place is counted by the caller's row.
+//! The only writer to the ring: reserve, fill, submit, count. A record is built only after its place is reserved, and
+//! the caller counts a record that found no place.
 
 use core::ptr;
 
@@ -17,7 +17,7 @@ use smtt_common::{
 
 use crate::maps::{RING, count};
 
-/// How a fact fared.
+/// Outcome of sending a fact.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It is on the ring.
