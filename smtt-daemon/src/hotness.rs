@@ -142,7 +142,7 @@ impl Hotness {
                 (self.work, self.damon) = (None, None);
                 self.again = Some(Instant::now() + AGAIN);
                 let state = VerdictState::Unsupported;
-                verdict(state, format!("{refusal}; Spark's reads tell instead"))
+                verdict(state, format!("{refusal}; hotness comes from Spark's reads alone"))
             }
         };
         shared.set_hotness_verdict(verdict);

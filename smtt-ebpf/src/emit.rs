@@ -122,7 +122,7 @@ fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: 
         );
         // The verifier must see the bound on the very value that is used as the size. The compiler knows the bound
         // from the choice of the class and would leave this check out; verifiers of Linux 6.1 do not know it of a
-        // copy on the stack, so the value is read anew.
+        // copy on the stack, so the value is read again.
         let size = ptr::read_volatile(&raw const bytes);
         let size = if size > BYTES as u64 {
             BYTES as u64

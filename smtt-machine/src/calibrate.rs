@@ -1,8 +1,9 @@
 //! Measures the cost of a page walk: the basis of estimated ratios on cores that count walks but not their cycles.
 //!
-//! The same accesses, to the same number of cache lines in the same random order, are done with many page walks and
-//! with few. The difference in cycles divided by the difference in walks is the cost of a walk. Huge pages give few
-//! walks; where they do not help (an emulator's TLB, or a kernel without them) the lines are packed into few pages.
+//! Two passes make identical accesses, to the same number of cache lines in the same random order: one with many page
+//! walks, one with few. The difference in cycles divided by the difference in walks is the cost of a walk. Huge pages
+//! give few walks; where they do not help (an emulator's TLB, or a kernel without them) the lines are packed into few
+//! pages.
 
 mod memory;
 

@@ -155,7 +155,7 @@ fn hardware_counters() -> MachineCheck {
         Some(name) => Ok(format!("PMU {name}")),
         None => Err((
             "this machine shows no hardware counters".into(),
-            "page faults and memory are traced all the same; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on",
+            "page faults and memory are traced without it; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on",
         )),
     };
     check("hardware counters", false, seen)
@@ -163,7 +163,7 @@ fn hardware_counters() -> MachineCheck {
 
 /// Which page-walk events can be measured, and which other user holds a counter.
 fn page_walks() -> MachineCheck {
-    const REMEDY: &str = "page faults and memory are traced all the same; `smtt-ctl pmu` shows what this CPU could give";
+    const REMEDY: &str = "page faults and memory are traced without it; `smtt-ctl pmu` shows what this CPU could give";
     let wanted = Wanted::here(&PageWalkSettings::default(), Path::new("/"));
     let seen = match wanted {
         Ok(wanted) => {

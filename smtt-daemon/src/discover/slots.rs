@@ -149,7 +149,7 @@ impl SlotFile {
     /// # Errors
     /// When the executor has truncated its file.
     pub fn facts_emitted(&self) -> std::io::Result<u64> {
-        let told: u64 = self
+        let reported: u64 = self
             .slots()?
             .chunks_exact(SLOT_SIZE)
             .map(|slot| {
@@ -158,7 +158,7 @@ impl SlotFile {
             })
             .fold(0, u64::wrapping_add);
         let without_slot = read_u64(&self.file, offset_of!(Header, facts_without_slot))?;
-        Ok(told.wrapping_add(without_slot))
+        Ok(reported.wrapping_add(without_slot))
     }
 
     fn slots(&self) -> std::io::Result<Vec<u8>> {

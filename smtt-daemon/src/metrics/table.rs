@@ -147,9 +147,9 @@ metrics! {
     RDD_WALK_SAMPLES "smtt_rdd_page_walk_samples_total" Counter RDD_LABELS,
         "Samples of page walks in contexts that name the RDD", "page walks are not measured on this machine";
     RDD_WALK_READ_RATIO "smtt_rdd_page_walk_read_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a read of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+        "Share of cycles with a page walk for a read of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
     RDD_WALK_WRITE_RATIO "smtt_rdd_page_walk_write_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a write of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+        "Share of cycles with a page walk for a write of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
     RDD_WALK_RATIO "smtt_rdd_page_walk_ratio" Gauge RATIO_LABELS,
         "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts reads and writes separately, or counts no walk cycles";
     RDD_WALK_READ_ESTIMATED "smtt_rdd_page_walk_read_estimated_ratio" Gauge RATIO_LABELS,

@@ -374,13 +374,13 @@ impl Process {
             // except in its first piece: there the next piece decides.
             let step = large / base;
             let piece = frame / step * step;
-            let telling = if piece.is_multiple_of(step * step) {
+            let deciding = if piece.is_multiple_of(step * step) {
                 piece + step
             } else {
                 piece
             };
             let giant = self
-                .frame_flags(telling)
+                .frame_flags(deciding)
                 .is_some_and(|flags| flags & FRAME_TAIL != 0);
             return (if giant { large * step } else { large }, zero);
         }

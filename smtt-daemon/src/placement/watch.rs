@@ -134,7 +134,7 @@ mod tests {
         shared
             .state()
             .set_collections(EXECUTOR, HeapAddresses::FOLLOWED, collection);
-        tell(
+        apply(
             shared,
             Fact::AddressesTold {
                 collection,
@@ -155,7 +155,7 @@ mod tests {
             ranges: vec![(address, 4096)],
             ..BlockFact::default()
         };
-        tell(shared, Fact::BlockStored(Box::new(fact)));
+        apply(shared, Fact::BlockStored(Box::new(fact)));
     }
 
     fn shared() -> Shared {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_the_heap_with_a_collection_in_between_is_thrown_away() {
+    fn results_on_the_heap_are_discarded_when_a_collection_begins() {
         let shared = shared();
         stored(&shared, 0, true, 0x1000);
         stored(&shared, 1, true, 0x4000);

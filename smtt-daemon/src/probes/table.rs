@@ -138,6 +138,6 @@ pub const TABLE: &[Row] = &[
         hook: Hook::Software(SoftwareEvent::PageFaultsMajor),
         program: "fault_major",
         rung: ONLY,
-        without: "major faults are not told apart",
+        without: "major faults are not distinguished",
     },
 ];

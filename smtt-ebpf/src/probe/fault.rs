@@ -134,7 +134,7 @@ fn access(error_code: u64) -> u32 {
     }
 }
 
-/// Whether the kernel tries an access whose fault it will not serve (it takes another way then): no page fault in
+/// Whether the kernel tries an access whose fault it will not serve (it has a fallback): no page fault in
 /// the sense of `minflt`. A slot of ours that is not in memory comes here too.
 #[inline(always)]
 fn faults_off() -> bool {

@@ -176,23 +176,23 @@ mod tests {
             }
         };
         let count = |samples: &mut Samples| {
-            let mut told = 0;
+            let mut reported = 0;
             let lost = samples.drain(|bytes| {
                 assert!(bytes.len() >= 8);
-                told += 1;
+                reported += 1;
             });
-            (told, lost)
+            (reported, lost)
         };
         count(&mut samples);
-        let mut told = 0;
+        let mut reported = 0;
         // More than the buffer holds, in parts that it holds.
         for _ in 0..40 {
             touch(20);
             let (more, lost) = count(&mut samples);
             assert_eq!(lost, 0);
-            told += more;
+            reported += more;
         }
-        assert!(told >= 800, "{told} of 800 page faults");
+        assert!(reported >= 800, "{reported} of 800 page faults");
         touch(2000);
         let (kept, _) = count(&mut samples);
         assert!(kept < 2000, "{kept}");

@@ -207,11 +207,11 @@ fn a_read_of_a_block_of_many_ranges_tells_them_all() {
     let records = feed.records.try_recv().expect("a batch");
     let firsts: Vec<_> = records.iter().map(|record| record.range_first).collect();
     assert_eq!(firsts, [Some(0), Some(96), Some(192)]);
-    let told: Vec<_> = records
+    let reported: Vec<_> = records
         .iter()
         .flat_map(|record| record.ranges.clone())
         .collect();
-    assert_eq!(told, all);
+    assert_eq!(reported, all);
 }
 
 #[test]

@@ -7,8 +7,8 @@ import java.lang.management.ManagementFactory;
  * Tracks addresses on the Java heap and reports the changed ones after each collection.
  *
  * <p>The JVM's tool interface counts collections in the slot file's header ({@code collector.rs}); after each the
- * background thread looks up every array again, reports the new addresses, and then stores the number of that collection
- * as the epoch of the addresses. If a later collection has begun, a reader knows that the addresses are stale.
+ * background thread looks up every array again, reports the new addresses, and then stores the number of that
+ * collection as the epoch of the addresses. If a later collection has begun, a reader knows that they are stale.
  *
  * <p>A weak JNI handle is the address of a word that the collector keeps up to date, so a look-up costs one read. This
  * is HotSpot's implementation and not part of its interface, so the marker compares it with the JVM's own answer at the

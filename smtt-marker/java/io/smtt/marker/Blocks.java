@@ -134,8 +134,8 @@ public final class Blocks {
     }
 
     /**
-     * Compares with the memory store: finds blocks that were stored before the agent was attached, or every change where
-     * only the plugin is loaded.
+     * Compares with the memory store: finds blocks that were stored before the agent was attached, or every change
+     * where only the plugin is loaded.
      */
     @SuppressWarnings("unchecked")
     static void scan() {

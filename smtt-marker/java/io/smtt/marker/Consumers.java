@@ -7,7 +7,8 @@ import java.util.Set;
 import java.util.WeakHashMap;
 
 /**
- * The consumers of a task's execution memory, and the bytes that Spark counts into the task's {@code peakExecutionMemory}.
+ * The consumers of a task's execution memory, and the bytes that Spark counts into the task's
+ * {@code peakExecutionMemory}.
  *
  * <p>Spark's figure is not the peak of a sum: each sorter and map records its own peak at certain moments, and its user
  * adds that peak to the task's figure once, when it is done. The marker reads the size of the consumer's pages at the

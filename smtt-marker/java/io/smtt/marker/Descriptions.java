@@ -70,7 +70,7 @@ final class Descriptions implements Runnable {
     private void ask() {
         try {
             if (!ExecutorIdentity.describe()) {
-                // The executor is not described yet: facts sent now would belong to no executor, and each is sent only once.
+                // The executor is not described yet: facts would belong to no executor, and each is sent only once.
                 return;
             }
             Object[] answer;

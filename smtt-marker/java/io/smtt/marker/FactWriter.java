@@ -5,7 +5,7 @@ import sun.misc.Unsafe;
 
 /**
  * Writes one fact at a time into its thread's off-heap buffer and calls the entry point, which may have a probe. Words
- * and strings are named by constants of {@link Contract}: a word or string of another fact, or a missing one, is refused.
+ * and strings are named by constants of {@link Contract}: one that belongs to another fact, or is missing, is refused.
  */
 final class FactWriter {
     private static final Unsafe U = Memory.UNSAFE;

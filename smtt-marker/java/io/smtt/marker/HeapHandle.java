@@ -1,8 +1,8 @@
 package io.smtt.marker;
 
 /**
- * Tracks an object on the Java heap through the collector's moves without keeping it alive. Every call needs the owner's
- * lock: a released handle must not be read.
+ * Tracks an object on the Java heap through the collector's moves without keeping it alive. Every call needs the
+ * owner's lock: a released handle must not be read.
  */
 final class HeapHandle {
     /** Distance of the address from the object's start; below zero where the address is the start of any object. */

@@ -91,7 +91,7 @@ final class LibraryFile {
         boolean ours = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS).getName().equals(user)
                 && PosixFilePermissions.toString(Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS)).equals("rwx------");
         if (!ours) {
-            throw new IOException(folder + " belongs to somebody else; give library=PATH");
+            throw new IOException(folder + " belongs to another user; give library=PATH");
         }
         // A folder per version: the daemon knows the file in a process's memory map by its name.
         Path version = Files.createDirectories(folder.resolve(digest(bytes)));

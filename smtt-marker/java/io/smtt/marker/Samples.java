@@ -5,8 +5,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * Selects the objects to track in a block that is stored as objects. Such a block has no contiguous bytes: its elements
- * and the objects that they refer to lie wherever the collector put them. The placement of the block is estimated from a
- * few elements, evenly spread over the block. Only the element itself is examined, not the objects that it refers to.
+ * and the objects that they refer to lie wherever the collector put them. The placement of the block is estimated from
+ * a few elements, evenly spread over the block. Only the element itself is examined, not the objects that it refers to.
  *
  * <p>Every handle costs the block's writer a fraction of a microsecond, and each collection a few nanoseconds, so there
  * is a bound per block and one for the whole executor. The nearer that is, the fewer a further block gets.

@@ -1,6 +1,6 @@
 /**
- * The marker: it writes each thread's activity into the slot file, and reports objects and events as facts. The classes,
- * in the order of the data flow:
+ * The marker: it writes each thread's activity into the slot file, and reports objects and events as facts. The
+ * classes, in the order of the data flow:
  *
  * <pre>
  * Start in a JVM
