@@ -142,7 +142,10 @@ impl Hotness {
                 (self.work, self.damon) = (None, None);
                 self.again = Some(Instant::now() + AGAIN);
                 let state = VerdictState::Unsupported;
-                verdict(state, format!("{refusal}; hotness comes from Spark's reads alone"))
+                verdict(
+                    state,
+                    format!("{refusal}; hotness comes from Spark's reads alone"),
+                )
             }
         };
         shared.set_hotness_verdict(verdict);
@@ -257,6 +260,8 @@ pub fn spawn(
     std::thread::Builder::new()
         .name("smtt-hotness".into())
         .spawn(work)
-        .inspect_err(|error| tracing::error!("DAMON is not used: its thread cannot be started: {error}"))
+        .inspect_err(|error| {
+            tracing::error!("DAMON is not used: its thread cannot be started: {error}")
+        })
         .ok()
 }

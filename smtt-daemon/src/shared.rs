@@ -234,10 +234,7 @@ impl Shared {
         let (summary, page_walks) = {
             let state = self.state();
             let all = smtt_model::rows::Filter::default();
-            (
-                state.list_executors(&all).summary,
-                state.page_walks_shown(),
-            )
+            (state.list_executors(&all).summary, state.page_walks_shown())
         };
         let trace = self.trace();
         let mut degraded = protocol::degraded(ready, &probes, &ledger);

@@ -276,10 +276,7 @@ mod tests {
         let found = with(&mut machine);
         assert_eq!((found.read, found.write), (None, None));
         assert!(
-            found
-                .refused
-                .iter()
-                .all(|line| line.contains("unreliable")),
+            found.refused.iter().all(|line| line.contains("unreliable")),
             "{found:?}"
         );
     }

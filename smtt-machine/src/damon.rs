@@ -467,10 +467,7 @@ mod tests {
         );
         assert_eq!(with(&ended), Owner::DeadDaemon);
         let two = [(COUNT, "2\n"), (STATE, "on\n"), (MARK, mark.as_str())];
-        assert!(matches!(
-            owner(machine(&two).path()),
-            Owner::OtherUser(_)
-        ));
+        assert!(matches!(owner(machine(&two).path()), Owner::OtherUser(_)));
         let mine = own_mark();
         assert_eq!(mine >> 40, MAGIC);
         assert_eq!(

@@ -235,9 +235,9 @@ fn pages() -> MachineCheck {
 fn hotness() -> MachineCheck {
     let owner = owner(Path::new("/"));
     let seen = match (&owner, refusal(&owner)) {
-        (Owner::LivingDaemon(pid), _) => Ok(format!(
-            "the smtt-daemon with process id {pid} uses DAMON"
-        )),
+        (Owner::LivingDaemon(pid), _) => {
+            Ok(format!("the smtt-daemon with process id {pid} uses DAMON"))
+        }
         (_, None) => {
             let folders = windows::folders(Path::new("/"));
             match Format::read(&folders) {

@@ -55,7 +55,8 @@ impl ResyncRequests {
     /// Whether a request is due now that `lost` facts have been lost in total. `wanted`: the last snapshot was
     /// incomplete.
     const fn is_due(&self, lost: u64, wanted: bool, now_ns: u64) -> bool {
-        (wanted || lost > self.lost_at_request) && now_ns.saturating_sub(self.requested_ns) >= self.pause_ns
+        (wanted || lost > self.lost_at_request)
+            && now_ns.saturating_sub(self.requested_ns) >= self.pause_ns
     }
 
     /// Records that a request was sent when `lost` facts had been lost in total. If the pause has only just passed, the

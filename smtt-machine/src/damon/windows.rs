@@ -170,15 +170,14 @@ impl Windows {
     pub fn last(&mut self) -> Result<Option<Vec<Access>>, String> {
         let (mut last, format, assembly) = (None, &self.format, &mut self.assembly);
         let lost = self.samples.drain(|bytes| {
-            if let Some(window) = format
-                .decode(bytes)
-                .and_then(|access| assembly.add(access))
-            {
+            if let Some(window) = format.decode(bytes).and_then(|access| assembly.add(access)) {
                 last = Some(window);
             }
         });
         if lost > 0 {
-            return Err(format!("{lost} regions of DAMON were lost: the monitoring restarts"));
+            return Err(format!(
+                "{lost} regions of DAMON were lost: the monitoring restarts"
+            ));
         }
         Ok(last)
     }

@@ -50,7 +50,7 @@ impl Feed {
                 ..TaskStarted::default()
             }),
         );
-        middle
+        feed
     }
 
     fn apply(&mut self, time_ns: u64, fact: Fact) -> Option<Record> {
