@@ -21,13 +21,13 @@ pub use self::slots::{SlotFile, ThreadSlot};
 pub struct Found {
     /// Process id, in the daemon's pid namespace.
     pub pid: u32,
-    /// Its slot file.
+    /// The executor's slot file.
     pub slots: SlotFile,
-    /// Its copy of the marker's library, as a path that the daemon can open.
+    /// The executor's copy of the marker's library, as a path that the daemon can open.
     pub library: Option<PathBuf>,
     /// Threads that have a slot now, with thread ids of the daemon's pid namespace.
     pub threads: Vec<ThreadSlot>,
-    /// Its descendants, in the daemon's pid namespace.
+    /// The executor's descendants, in the daemon's pid namespace.
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,

@@ -40,10 +40,10 @@ use crate::{discover, hotness, placement};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
-/// How often the kernel memory of tables and programs is read.
+/// Time between two reads of the kernel memory of tables and programs.
 const MEMORY_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the writer of trace records may take for its last segments.
+/// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
 
 /// Runs the daemon until `shutdown` completes.

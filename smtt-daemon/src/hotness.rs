@@ -1,4 +1,4 @@
-//! How hot memory is: how often the hardware finds a block's pages accessed, as the kernel's DAMON sees it.
+//! Measures hotness: how often a block's pages are accessed, by the kernel's DAMON.
 //!
 //! Off by default (`[hotness] method = "damon"` switches it on): a machine has one DAMON, and while the daemon uses it,
 //! no other program can. DAMON clears the accessed bit of one page per region and check, and preserves that information

@@ -1,10 +1,10 @@
 //! The resolver finds where the bytes of blocks and of execution memory are. Virtual address -> in memory, swapped or
 //! never touched; page size; NUMA node.
 //!
-//! It works on a thread of its own, in rounds, within a [`Budget`] of pages and CPU time per second. An executor with
-//! more pages than its share is sampled: evenly spread pages from a random start, up to the share. The resolver never
-//! walks a whole process, never reads `smaps`, and holds no lock of the state while it inspects pages. It asks the
-//! kernel about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long.
+//! The resolver works on a thread of its own, in rounds, within a [`Budget`] of pages and CPU time per second. An
+//! executor with more pages than its share is sampled: evenly spread pages from a random start, up to the share. The
+//! resolver never walks a whole process, never reads `smaps`, and holds no lock of the state while it inspects pages.
+//! It asks the kernel about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long.
 //!
 //! Bytes on the Java heap are inspected only while their reported addresses are valid: the resolver reads the
 //! executor's count of collections before and after every slice, and discards heap results of a slice during which a

@@ -36,11 +36,11 @@ use smtt_model::verdict::{Verdict, VerdictState};
 /// Rows of one executor in the kernel side's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// Its processes, itself included.
+    /// Processes of the executor, including its JVM.
     pub processes: usize,
-    /// Its threads that have a slot.
+    /// Threads of the executor that have a slot.
     pub threads: usize,
-    /// Its contexts.
+    /// Contexts of the executor.
     pub contexts: usize,
 }
 

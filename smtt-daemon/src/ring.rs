@@ -17,9 +17,9 @@ use tokio::time::sleep;
 /// One record as it came from the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its header.
+    /// The record's header.
     pub header: RecordHeader,
-    /// Its payload: `header.payload_bytes` bytes, or fewer where the record is shorter.
+    /// The record's payload: `header.payload_bytes` bytes, or fewer where the record is shorter.
     pub payload: Vec<u8>,
 }
 

@@ -20,11 +20,11 @@ use crate::maps::{RING, count};
 /// Outcome of sending a fact.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is on the ring.
+    /// The fact is on the ring.
     Sent,
     /// The ring is full.
     RingFull,
-    /// Its bytes could not be read.
+    /// The fact's bytes could not be read.
     Unreadable,
 }
 

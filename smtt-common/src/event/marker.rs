@@ -65,9 +65,9 @@ pub const NO_ADDRESS: u64 = 0;
 pub mod outcome {
     /// The task returned its result.
     pub const SUCCESS: u64 = 0;
-    /// It threw.
+    /// The task threw an exception.
     pub const FAILED: u64 = 1;
-    /// It was killed or interrupted.
+    /// The task was killed or interrupted.
     pub const KILLED: u64 = 2;
 }
 
@@ -321,9 +321,9 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::RESYNC_TOLD,
         entry: "resyncTold",
-        // Reported only by the thread that reports the snapshot: first with 0, then, before RESYNC_DONE, with the number
-        // of facts of any kind that the thread has reported in between. A reader that counts the facts of that thread
-        // detects losses.
+        // Reported only by the thread that reports the snapshot: first with 0, then, before RESYNC_DONE, with the
+        // number of facts of any kind that the thread has reported in between. A reader that counts the facts of that
+        // thread detects losses.
         words: &["request", "facts"],
         ranges: false,
         strings: &[],

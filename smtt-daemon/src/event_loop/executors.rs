@@ -262,7 +262,8 @@ impl Executors {
 }
 
 /// Facts that an executor reported before its probes were attached: the marker's count minus the kernel side's count.
-/// The two counts match in time only if the kernel side's count did not change meanwhile, so the read is retried.
+/// The difference is valid only if the kernel side's count did not change between the two reads, so the reads are
+/// retried.
 fn reported_before(probes: &Probes, found: &Found) -> u64 {
     const TRIES: usize = 20;
     let mut seen = probes.facts_seen(found.pid);

@@ -39,8 +39,8 @@ pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
     Some(data.fd().as_fd())
 }
 
-/// Bytes that the kernel accounts to this process's tables and programs, from the `fdinfo` of its descriptors; tables
-/// with another owner in the process, such as the ring, are included. A duplicated descriptor counts once.
+/// Bytes that the kernel accounts to this process's tables and programs, from the `fdinfo` of its descriptors. This
+/// includes tables that other modules own, such as the ring. A duplicated descriptor counts once.
 pub fn locked_bytes() -> u64 {
     let mut bytes = HashMap::new();
     for entry in std::fs::read_dir("/proc/self/fdinfo")

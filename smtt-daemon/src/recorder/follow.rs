@@ -36,7 +36,7 @@ fn wants(query: &FollowQuery, record: &Record) -> bool {
         && is(query.kind.as_deref(), || Some(record.kind.name()))
 }
 
-/// What waits for one client.
+/// Records that wait for one client.
 #[derive(Debug, Default)]
 struct Client {
     wanted: FollowQuery,

@@ -348,7 +348,7 @@ fn reported_span(record: &mut Record, span: &Span) {
     };
 }
 
-/// What the state knows of the task.
+/// Fills in what the state knows of the task.
 fn of_task(record: &mut Record, executor: Option<&Executor>) {
     let task = record
         .task_attempt_id

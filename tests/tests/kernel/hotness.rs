@@ -126,7 +126,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
     let row = scene.row("hot")?;
     ensure!(
         row.hot_bytes.is_none() && row.hotness_method.as_deref() == Some("block reads"),
-        "Spark's reads tell instead: {row:?}"
+        "hotness comes from Spark's reads: {row:?}"
     );
     let check = scene.shared.info().doctor;
     let check = check()
