@@ -6,11 +6,11 @@
 //! 1. a finished object, named by the environment variable `SMTT_EBPF_OBJECT`;
 //! 2. rustup's nightly with the component `rust-src`;
 //! 3. Debian's `rustc-web` and `rust-web-src`, unpacked into the cache by `cargo xtask setup`;
-//! 4. the same, installed in the system.
+//! 4. Debian's `rustc-web` and `rust-web-src`, installed in the system.
 //!
-//! Where none is there, an empty object takes its place, so that `cargo check`, `cargo clippy` and rust-analyzer work on
-//! a fresh checkout. Such a daemon refuses to start and says why; `SMTT_EBPF_REQUIRED`, which `cargo xtask` sets, makes
-//! it an error of the build.
+//! Without a compiler an empty object is embedded, so that `cargo check`, `cargo clippy` and rust-analyzer work on a
+//! fresh checkout. Such a daemon refuses to start and says why. `SMTT_EBPF_REQUIRED`, which `cargo xtask` sets, turns
+//! the missing compiler into a build error.
 
 use std::env;
 use std::error::Error;

@@ -43,8 +43,8 @@ pub struct Header {
     pub slot_count: u32,
     /// Process id as the JVM sees it, in its own pid namespace.
     pub pid: u32,
-    /// Written by the daemon: when it differs from `resync_done`, the marker tells again everything that is
-    /// alive (executor, RDDs, stages, running tasks, blocks, pages) and then stores it to `resync_done`.
+    /// Written by the daemon: when it differs from `resync_done`, the marker reports a snapshot of everything that is
+    /// alive (executor, RDDs, stages, running tasks, blocks, pages) and then stores this value to `resync_done`.
     pub resync_request: u64,
     /// The last request that was served in full.
     pub resync_done: u64,
@@ -60,12 +60,12 @@ pub struct Header {
     pub collections_begun: u64,
     /// Collections that have ended; equal to `collections_begun` while none runs.
     pub collections_ended: u64,
-    /// The collection after which all addresses on the Java heap were told: while it is the last one that has begun,
-    /// they are where they were told to be.
+    /// Epoch of the addresses on the Java heap: the collection after which all of them were reported. They are valid
+    /// while it is the last collection that has begun.
     pub addresses_epoch: u64,
     /// When the last collection ended, `CLOCK_MONOTONIC` in nanoseconds.
     pub collection_ended_ns: u64,
-    /// When all addresses had been told after it, on the same clock.
+    /// When all addresses had been reported after that collection, on the same clock.
     pub addresses_told_ns: u64,
 }
 
@@ -251,18 +251,20 @@ coded! {
 }
 
 coded! {
-    /// What is known of addresses on the Java heap, where a collection moves things.
+    /// How the marker tracks addresses on the Java heap, where a collection moves objects.
     HeapAddresses: u8 {
-        /// The marker does not say: they are what it told last.
+        /// Unknown: the last reported addresses are used.
         AS_TOLD = 0 "as told",
-        /// They are told again at once after each collection.
+        /// Reported again at once after each collection.
         FOLLOWED = 1 "followed",
-        /// The same, by asking the JVM for each one: reading them through handles did not agree with it.
+        /// Reported again at once after each collection, by a query of the JVM for each address: reads through handles
+        /// did not agree with the JVM.
         FOLLOWED_SLOWLY = 2 "followed slowly",
-        /// They are told again when a poll finds that there was a collection: nobody knows what happened since.
+        /// Reported again when a poll finds that a collection has happened; stale addresses are not detected until
+        /// then.
         POLLED = 3 "polled",
-        /// None are told: the collector moves things while the application runs, as ZGC and Shenandoah do, or nobody
-        /// wants them.
+        /// Not reported: the collector moves objects while the application runs, as ZGC and Shenandoah do, or the
+        /// marker's options switch addresses off.
         REFUSED = 4 "refused",
     }
 }

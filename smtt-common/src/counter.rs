@@ -1,6 +1,6 @@
-//! What the kernel side adds up: per context, per executor, and what it had to drop.
+//! The kernel side's counters: per context, per executor, and of what it dropped.
 
-/// Key of the context table: who was running when the hardware event happened.
+/// Key of the context table: the context in which the hardware event happened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextKey {
@@ -22,7 +22,7 @@ pub struct ContextKey {
     pub reserved: u32,
 }
 
-/// Page faults by what the hardware did. `read + write + unknown` is all of them; `major` is a part of it.
+/// Page faults by access. `read + write + unknown` is the number of faults, which includes `major`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
@@ -30,7 +30,7 @@ pub struct FaultCounters {
     pub read: u64,
     /// Faults of stores.
     pub write: u64,
-    /// Faults whose hook cannot tell.
+    /// Faults whose hook cannot distinguish reads from writes.
     pub unknown: u64,
     /// Faults that the kernel counted as major.
     pub major: u64,
@@ -69,9 +69,9 @@ coded! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecutorCounters {
-    /// Faults that were added to a context. The kernel side leaves it zero: the daemon adds up the contexts.
+    /// Faults that were added to a context. The kernel side leaves it zero: the daemon sums the contexts.
     pub attributed: FaultCounters,
-    /// Faults that were not, by [`Unattributed`].
+    /// Faults without a context, by [`Unattributed`].
     pub unattributed: [FaultCounters; UNATTRIBUTED_CLASSES],
     /// Facts of the marker that reached the kernel side.
     pub facts_seen: u64,

@@ -1,6 +1,6 @@
 //! Facts on the ring buffer: one header, then a payload whose form depends on the kind.
 //!
-//! Facts of the marker have payloads of a simple form, the same for all: the `words` of [`Schema`] as
+//! All facts of the marker have payloads of one simple form: the `words` of [`Schema`] as
 //! little-endian 64-bit integers, then (where `ranges` is set) that many address and length pairs, then each
 //! of the `strings` as a 16-bit length and UTF-8 bytes. A reader takes what it knows and ignores what follows,
 //! so a newer marker may append words only by a new kind and strings at the end.
@@ -41,7 +41,7 @@ pub struct RecordHeader {
 coded! {
     /// Kind of a record on the ring.
     Kind: u16 {
-        /// An executor says who it is.
+        /// Application and id of an executor.
         EXECUTOR_DESCRIBED = 1 "executor_described",
         /// A thread got a slot.
         THREAD_REGISTERED = 2 "thread_registered",
@@ -71,13 +71,13 @@ coded! {
         SPAN = 14 "span",
         /// A Python worker process serves a task from now on, or no longer.
         PYTHON_WORKER = 15 "python_worker",
-        /// Everything alive has been told again.
+        /// The snapshot of everything that is alive is complete.
         RESYNC_DONE = 16 "resync_done",
         /// What one class of consumers used of a task's execution memory, at the task's end.
         CONSUMER_USED = 17 "consumer_used",
         /// All addresses on the Java heap are known again after a collection.
         ADDRESSES_TOLD = 18 "addresses_told",
-        /// So many facts have been told again up to now.
+        /// Number of facts that the snapshot has reported so far.
         RESYNC_TOLD = 19 "resync_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",

@@ -13,9 +13,9 @@
 //! |---|---|---|---|
 //! | [`context`] | the slot file: what each thread is doing now | marker | kernel side, daemon |
 //! | [`event`] | facts on the ring buffer | marker, kernel side | daemon |
-//! | [`counter`] | what is added up per context and per executor | kernel side | daemon |
+//! | [`counter`] | sums per context and per executor | kernel side | daemon |
 //! | [`walk`] | page walks and cycles per context, sampled | kernel side | daemon |
-//! | [`settings`] | what the kernel side is told at load time, and the state of traced processes | daemon | kernel side |
+//! | [`settings`] | the kernel side's settings at load time, and the state of traced processes | daemon | kernel side |
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]

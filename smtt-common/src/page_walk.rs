@@ -1,10 +1,9 @@
-//! What the processor's counters tell about page walks, sampled: how many events of each kind fell into a context.
+//! Sampled counts of the processor's page-walk events per context.
 //!
-//! Every event that the daemon opens has a channel. Whenever an event's counter overflows, the kernel side adds what the
-//! event has counted since its last sample to the channel of the context that was interrupted. That is the event's period,
-//! and more where the interrupt came late or was held back: no event is lost between two samples, and none is made
-//! up. What a channel counts is the daemon's knowledge (`smtt_daemon::probes::PageWalkReadings`); the kernel side only
-//! adds.
+//! Every event that the daemon opens has a channel. Whenever an event's counter overflows, the kernel side adds what
+//! the event has counted since its last sample to the channel of the context that was interrupted. That is the event's
+//! period, or more where the interrupt was delayed: no event between two samples is lost, and none is invented. Only
+//! the daemon knows what a channel counts (`smtt_daemon::probes::PageWalkReadings`); the kernel side only adds.
 
 use crate::context::Activity;
 use crate::counter::{ContextKey, Unattributed};
@@ -12,21 +11,21 @@ use crate::counter::{ContextKey, Unattributed};
 /// Channels for events. Three are used on most cores (cycles, reads, writes); events that take turns have their own.
 pub const WALK_CHANNELS: usize = 8;
 
-/// Events that are open on one CPU at most: a role that is a sum has several for its channel.
+/// Most open events per CPU: a role that is a sum has several events for its channel.
 pub const WALK_EVENTS: usize = 16;
 
 /// Events of one context, by channel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCounters {
-    /// Events: what was counted from one sample to the next, added up.
+    /// Sum of the counts from one sample to the next.
     pub events: [u64; WALK_CHANNELS],
-    /// Samples that they are known from.
+    /// Number of samples in the sum.
     pub samples: [u64; WALK_CHANNELS],
 }
 
 impl WalkCounters {
-    /// Adds `more`; saturates, because a counter that lies must not stop the daemon.
+    /// Adds `more`; saturates, because a wrong counter must not stop the daemon.
     pub fn add(&mut self, more: &Self) {
         for channel in 0..WALK_CHANNELS {
             self.events[channel] = self.events[channel].saturating_add(more.events[channel]);
@@ -34,7 +33,7 @@ impl WalkCounters {
         }
     }
 
-    /// Whether no sample fell here.
+    /// Whether there is no sample.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.samples.iter().all(|samples| *samples == 0)
@@ -42,8 +41,8 @@ impl WalkCounters {
 }
 
 impl ContextKey {
-    /// The row of an executor's samples that have no context. They are rare next to page faults, so they share the
-    /// contexts' table: no context of a channel is idle.
+    /// The row of an executor's samples that have no context. They are rare compared with page faults, so they share
+    /// the contexts' table: no real context has the idle activity.
     #[must_use]
     pub const fn without_context(executor: u64, class: Unattributed) -> Self {
         Self {
@@ -69,13 +68,14 @@ impl ContextKey {
     }
 }
 
-/// What the kernel side's program is told with every sample of an event: its channel in the low byte, and the bits below.
+/// The cookie that the kernel side's program gets with every sample of an event: the channel in the low byte, and the
+/// bits below.
 pub const COOKIE_CHANNEL_MASK: u64 = 0xff;
-/// The event's samples carry the address of the data: they also go to the ring.
+/// Bit: the event's samples carry the address of the data and also go to the ring.
 pub const COOKIE_ADDRESS: u64 = 1 << 8;
-/// The accesses of such an event are writes.
+/// Bit: the sampled accesses are writes.
 pub const COOKIE_WRITE: u64 = 1 << 9;
-/// Where the event's number is, unique on its CPU and below [`WALK_EVENTS`].
+/// Position of the event's number, which is unique on its CPU and below [`WALK_EVENTS`].
 pub const COOKIE_EVENT_SHIFT: u32 = 16;
 
 const _: () = {

@@ -1,12 +1,12 @@
-//! What the daemon tells the kernel side: settings at load time, and the tables of traced processes.
+//! What the daemon gives the kernel side: settings at load time, and the tables of traced processes.
 
 /// Read-only settings, set when the object is loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Every this-manieth fault of executors, per CPU, is sent with its address; 0 switches the stream off.
+    /// Every Nth fault of executors on a CPU is sampled with its address; 0 switches sampling off.
     pub fault_sample_every: u32,
-    /// Fault samples per second and CPU at most.
+    /// Most fault samples per second and CPU.
     pub fault_samples_per_second: u32,
     /// Facts per second that one executor may send.
     pub facts_per_second: u32,
@@ -20,13 +20,13 @@ pub struct Settings {
     pub task_tgid_offset: u32,
     /// Offset of `pid` in the kernel's `task_struct`.
     pub task_pid_offset: u32,
-    /// Offset of `signal` in the kernel's `task_struct`; 0 when not found (a process then counts as gone when its
-    /// first thread is).
+    /// Offset of `signal` in the kernel's `task_struct`; 0 when not found (a process then counts as gone when its first
+    /// thread exits).
     pub task_signal_offset: u32,
     /// Offset of `live` in the kernel's `signal_struct`: how many threads of the process have not exited.
     pub signal_live_offset: u32,
-    /// Offset of `pagefault_disabled` in the kernel's `task_struct`; 0 when not found (faults that the kernel
-    /// provokes and gives up on are then counted too).
+    /// Offset of `pagefault_disabled` in the kernel's `task_struct`; 0 when not found (faults that the kernel does not
+    /// serve are then counted too).
     pub task_pagefault_disabled_offset: u32,
     /// Zero.
     pub reserved: u32,
@@ -36,13 +36,13 @@ pub struct Settings {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Key of the executor that it belongs to.
+    /// Key of the process's executor.
     pub executor: u64,
     /// See [`ROLE_EXECUTOR`] and [`ROLE_CHILD`].
     pub role: u32,
     /// Zero.
     pub reserved: u32,
-    /// For a Python worker that serves a task: the context of its faults. A zero hot word is "no task known".
+    /// Context of the faults of a Python worker that serves a task. A zero hot word means "no task known".
     pub context: crate::context::SlotHead,
 }
 
@@ -61,7 +61,7 @@ pub struct Thread {
     pub executor: u64,
 }
 
-/// Value of the budget table (key: executor key): what one executor uses of the shared tables.
+/// Value of the budget table (key: executor key): one executor's use of the shared tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
@@ -80,8 +80,8 @@ pub struct Budget {
 }
 
 coded! {
-    /// What the daemon asks of the kernel side's `tables` program, the only way in which it changes those tables
-    /// while they are in use. The program's arguments are the operation and then the words named here.
+    /// Operations of the kernel side's `tables` program, the only way in which the daemon changes those tables while
+    /// they are in use. The program's arguments are the operation and then the words named here.
     TableOperation: u64 {
         /// pid: make it an executor, as if it had described itself.
         ADOPT_EXECUTOR = 1 "adopt_executor",
@@ -89,21 +89,21 @@ coded! {
         ADOPT_CHILD = 2 "adopt_child",
         /// tid, executor key, slot address: give the thread a slot.
         ADOPT_THREAD = 3 "adopt_thread",
-        /// pid, executor key, hot word, task attempt id, stage id, stage attempt: what a Python worker serves.
+        /// pid, executor key, hot word, task attempt id, stage id, stage attempt: set the task of a Python worker.
         SET_WORKER = 4 "set_worker",
-        /// tid: the thread is gone.
+        /// tid: remove the thread, which has exited.
         FORGET_THREAD = 5 "forget_thread",
-        /// pid: the process is gone.
+        /// pid: remove the process, which has exited.
         FORGET_PROCESS = 6 "forget_process",
-        /// executor key, count: that many of its contexts were taken out of the table.
+        /// executor key, count: this number of its contexts was removed from the table.
         RELEASE_CONTEXTS = 7 "release_contexts",
-        /// executor key, count: that many of its rows were taken out of the table of page-walk samples.
+        /// executor key, count: this number of its rows was removed from the table of page-walk samples.
         RELEASE_WALKS = 8 "release_walks",
     }
 }
 
-/// Key of an executor: the process id and the second since boot at which it was first seen, so that a process
-/// id that is used again gives another key.
+/// Key of an executor: the process id and the second since boot at which it was first seen, so that a reused process
+/// id gives another key.
 #[must_use]
 pub const fn executor_key(pid: u32, boot_seconds: u64) -> u64 {
     (boot_seconds << 32) | pid as u64

@@ -1,4 +1,4 @@
-//! The configuration file as written: its keys, their defaults and their explanations in one place.
+//! The configuration file as text: its keys, their defaults and their explanations in one place.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use smtt_model::cpu::Role;
 
-/// Where the configuration is, unless the command line says otherwise.
+/// Default path of the configuration.
 pub const DEFAULT_FILE: &str = "/etc/smtt/smtt.toml";
 
-/// Declares a section: its fields with type, default and explanation, the same for reading and for the default file.
+/// Declares a section: its fields with type, default and explanation, for the parser and for the default file.
 macro_rules! section {
     ($name:ident, $path:literal, { $($(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr;)* }) => {
         #[derive(Clone, Debug, Deserialize)]
@@ -48,24 +48,24 @@ section!(Web, "web", {
 section!(Control, "control", {
     /// Unix socket of smtt-ctl, mode 0660.
     socket: String = "/run/smtt/smtt.sock".into();
-    /// Group that may use it.
+    /// Group that may use the socket.
     group: String = "smtt".into();
 });
 
 section!(Marker, "marker", {
-    /// Marker libraries that get their probes at the start. Others are found in running executors.
+    /// Marker libraries that get their probes when the daemon starts. Others are found in running executors.
     libraries: Vec<String> = vec!["/usr/lib/smtt/libsmtt_marker.so".into()];
-    /// How often processes are looked through for executors that were there first.
+    /// Time between two scans for executors that started before the daemon.
     scan_interval: String = "1s".into();
 });
 
 section!(Fault, "probe.fault", {
-    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fexit" and "kprobe" tell
-    /// reads from writes, "software" does not; "off" counts none.
+    /// Hook of page faults: "auto" takes the first that works; "raw_tracepoint", "fexit" and "kprobe" distinguish
+    /// reads from writes, "software" does not; "off" counts no page faults.
     hook: String = "auto".into();
-    /// Every Nth page fault of a CPU is sent with its address; 0 sends none.
+    /// Every Nth page fault of a CPU is sampled with its address; 0 samples none.
     sample_every: u64 = 64;
-    /// Most such samples per second and CPU.
+    /// Most page-fault samples per second and CPU.
     samples_per_second: u64 = 200;
 });
 
@@ -75,41 +75,41 @@ section!(MarkerProbe, "probe.marker", {
 });
 
 section!(PageWalks, "page_walks", {
-    /// Whether page walks are sampled where the processor's counters tell of them. `smtt-ctl pmu` says what that is.
+    /// Whether page walks are sampled where the processor can count them. `smtt-ctl pmu` shows what it counts.
     enabled: bool = true;
-    /// Samples per second that each CPU takes at most, all events together.
+    /// Most samples per second of each CPU, all events together.
     max_samples_per_second: u64 = 200;
-    /// Whether the cost of a walk is measured at the start, where the processor counts walks but not their cycles: some
-    /// tens of milliseconds. Without it there are no estimated ratios.
+    /// Whether the daemon measures the cost of a walk when it starts, where the processor counts walks but not their
+    /// cycles. It takes some tens of milliseconds. Without it there are no estimated ratios.
     calibrate: bool = true;
-    /// How long events that do not fit the counters together count until it is the others' turn.
+    /// Where not all events fit the counters at the same time, they take turns of this length.
     turn: String = "5s".into();
-    /// Events by role in perf's notation, in place of those of the table:
+    /// Events by role in perf's notation; they replace the built-in ones:
     /// { load_walk_cycles = "cpu/event=0x08,umask=0x10,cmask=1/" }
     events: BTreeMap<Role, String> = BTreeMap::new();
-    /// Events per sample by role, fixed, for experiments: { cycles = 10000019 }
+    /// Fixed sampling periods by role, for experiments: { cycles = 10000019 }
     sample_periods: BTreeMap<Role, u64> = BTreeMap::new();
 });
 
 section!(Placement, "placement", {
-    /// Pages per second whose place is read from the kernel: in memory or swapped, page size, NUMA node. 0 reads none.
-    /// An executor with more pages gets estimates from an evenly spread sample.
+    /// Pages per second whose placement is read from the kernel: in memory or swapped, page size, NUMA node. 0 reads
+    /// none. An executor with more pages gets estimates from an evenly spread sample.
     pages_per_second: u64 = 10_000;
-    /// CPU time per second for these reads, in milliseconds.
+    /// CPU time per second for reading placements, in milliseconds.
     milliseconds_per_second: u64 = 2;
     /// Time from the start of one round over all executors to the next.
     interval: String = "10s".into();
 });
 
 section!(Hotness, "hotness", {
-    /// How hot blocks are: "reads" counts Spark's reads of them per minute; "damon" adds how often the hardware finds
-    /// their pages accessed, by the kernel's DAMON. A machine has one DAMON: while the daemon uses it, no other program
-    /// can.
+    /// How the hotness of blocks is measured: "reads" counts Spark's reads of a block per minute; "damon" also measures
+    /// how often the block's pages are accessed, with the kernel's DAMON. A machine has one DAMON: while the daemon
+    /// uses it, no other program can.
     method: String = "reads".into();
 });
 
 section!(Limits, "limits", {
-    /// Executors at a time, living and dead. A quarter is kept free of dead ones.
+    /// Executors at a time, living and dead. Dead ones may use three quarters.
     executors: u64 = 64;
     /// Processes of executors at a time: JVMs, Python workers and other children.
     processes: u64 = 4096;
@@ -123,15 +123,16 @@ section!(Limits, "limits", {
     tasks_per_executor: u64 = 8192;
     /// Stage attempts of one executor.
     stages_per_executor: u64 = 1024;
-    /// Cached blocks of one executor that have rows; up to sixteen times as many more of RDDs count in sums only.
+    /// Cached blocks of one executor that have rows. Up to sixteen times this number of further RDD blocks count in
+    /// sums only.
     blocks_per_executor: u64 = 8192;
     /// Spark's pages and grants of execution memory of one executor.
     spark_pages_per_executor: u64 = 16_384;
     /// Address ranges of one executor.
     ranges_per_executor: u64 = 32_768;
-    /// Series of one metric with an RDD label; the smallest share one series beyond it.
+    /// Most series of one metric with an RDD label; the smallest RDDs beyond it share one series.
     series: u64 = 1000;
-    /// Ring buffer between kernel and daemon, a power of two.
+    /// Size of the ring buffer between kernel and daemon, a power of two.
     ring: String = "1MiB".into();
 });
 
@@ -141,19 +142,19 @@ section!(Retention, "retention", {
 });
 
 section!(Trace, "trace", {
-    /// Whether a record of each access to storage and execution memory is written, as Parquet; docs/TRACE.md.
+    /// Whether each access to storage and execution memory is written as a Parquet record; docs/TRACE.md.
     enabled: bool = false;
-    /// Where, one folder per daemon.
+    /// Folder of the trace files, one per daemon.
     folder: String = "/var/lib/smtt/trace".into();
-    /// A segment is finished, and can be read, after so many bytes or seconds; a crash loses it before.
+    /// A segment is finished, and becomes readable, after this many bytes or seconds; a crash loses unfinished ones.
     segment_bytes: String = "64MiB".into();
     segment_seconds: u64 = 60;
-    /// Bytes of all segments together; the oldest go first. At least four times segment_bytes.
+    /// Most bytes of all segments together; the oldest are removed first. At least four times segment_bytes.
     max_bytes: String = "4GiB".into();
 });
 
 section!(Log, "log", {
-    /// error, warn, info, debug or trace.
+    /// Level of the log: error, warn, info, debug or trace.
     level: String = "info".into();
 });
 
@@ -202,11 +203,11 @@ impl Default for File {
     }
 }
 
-/// The default configuration with its explanations: what `config/smtt.toml` holds.
+/// The default configuration with its explanations: the text of `config/smtt.toml`.
 #[must_use]
 pub fn default_text() -> String {
     let mut text = String::from(
-        "# Configuration of smtt-daemon. Every value here is the default; delete what you do not change.\n# `smtt-daemon --check --config FILE` says what is wrong with a file.\n\n# How often the counters are read.\n",
+        "# Configuration of smtt-daemon. Every value here is the default; delete what you do not change.\n# `smtt-daemon --check --config FILE` checks a file.\n\n# Time between two reads of the counters.\n",
     );
     text.push_str(&format!("tick = {:?}\n", File::default().tick));
     Web::write(&mut text);
@@ -224,7 +225,7 @@ pub fn default_text() -> String {
     text
 }
 
-/// Every key that is known, for suggestions.
+/// All known keys, for suggestions.
 fn known_keys() -> impl Iterator<Item = &'static str> {
     const SECTIONS: &[&str] = &[
         "tick",
@@ -261,7 +262,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
     .copied()
 }
 
-/// Reads the text, or says on which line what is wrong.
+/// Parses the text; an error has its line.
 pub(super) fn parse(text: &str) -> Result<File, (usize, String)> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -284,7 +285,7 @@ pub(super) fn parse(text: &str) -> Result<File, (usize, String)> {
     })
 }
 
-/// The known key that differs in the fewest letters, if it is a likely slip.
+/// The known key with the smallest edit distance, if a typo is likely.
 fn nearest(key: &str) -> Option<&'static str> {
     known_keys()
         .map(|known| (distance(key, known), known))
@@ -293,7 +294,7 @@ fn nearest(key: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// Letters to insert, delete or change to get from one word to the other.
+/// Edit distance of two words.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -309,7 +310,7 @@ fn distance(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// The line on which a dotted key is set, or 1 where it is not written out that way.
+/// The line on which a dotted key is set, or 1 where it is not found.
 pub(super) fn line_of(text: &str, key: &str) -> usize {
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let mut at = String::new();

@@ -1,5 +1,5 @@
-//! Configuration: the file as written ([`file`]) -> [`Config`] as checked. Every limit is checked here, once, and an
-//! error names the file, the line and the key, and says what is allowed.
+//! Configuration: the text of the file ([`file`]) -> the checked [`Config`]. Every limit is checked here, once. An
+//! error names the file, the line, the key and the allowed values.
 
 mod file;
 mod probes;
@@ -16,16 +16,16 @@ use smtt_model::state::Limits;
 pub use self::file::{DEFAULT_FILE, default_text};
 pub use self::probes::{FaultHook, ProbeSettings};
 
-/// How much the resolver may do.
+/// Limits of the resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementSettings {
     /// Pages per second; 0 switches the resolver off.
     pub pages_per_second: u64,
     /// CPU time per second, in milliseconds.
     pub milliseconds_per_second: u64,
-    /// Time from the beginning of a round to that of the next.
+    /// Time from the start of a round to the start of the next.
     pub interval: Duration,
-    /// Whether frames of first pages are wanted too, for trace records.
+    /// Whether the frames of first pages are also read, for trace records.
     pub frames: bool,
 }
 
@@ -40,7 +40,7 @@ impl Default for PlacementSettings {
     }
 }
 
-/// Where and how much is written.
+/// Folder and limits of trace files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
     /// The trace folder.
@@ -55,7 +55,7 @@ pub struct TraceSettings {
     pub gid: Option<u32>,
 }
 
-/// Configuration, checked.
+/// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The metrics port.
@@ -64,21 +64,21 @@ pub struct Config {
     pub control: Control,
     /// The marker in executors.
     pub marker: Marker,
-    /// What the kernel side is loaded with.
+    /// Settings with which the kernel side is loaded.
     pub probes: ProbeSettings,
-    /// Caps of the tables, and how long dead executors are kept.
+    /// Capacities of the tables, and the retention of dead executors.
     pub limits: Limits,
     /// Most series of one metric with an RDD label.
     pub series: usize,
-    /// How often the counters are read.
+    /// Time between two reads of the counters.
     pub tick: Duration,
-    /// Looking where pages are.
+    /// Limits of the placement of pages.
     pub placement: PlacementSettings,
-    /// How often DAMON checks; `None` where it is not asked.
+    /// How often DAMON checks; `None` where it is not used.
     pub hotness: Option<Pace>,
     /// Trace files; `None` where none are written.
     pub trace: Option<TraceSettings>,
-    /// Where trace files are, or would be.
+    /// Folder of trace files, also where none are written.
     pub trace_folder: PathBuf,
     /// The log.
     pub log: Log,
@@ -107,7 +107,7 @@ pub struct Control {
 pub struct Marker {
     /// Libraries that get their probes at the start, before any executor loads them.
     pub libraries: Vec<PathBuf>,
-    /// How often processes are looked through for executors that were there first.
+    /// Time between two scans for executors that started before the daemon.
     pub scan_interval: Duration,
 }
 
@@ -118,7 +118,7 @@ pub struct Log {
     pub level: String,
 }
 
-/// What is wrong with a configuration.
+/// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -126,17 +126,17 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The file says something that cannot be.
+    /// The file has an invalid key or value.
     #[error("configuration {}, line {line}: {message}", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What, and what is allowed.
+        /// The error, and what is allowed.
         message: String,
     },
 }
@@ -144,7 +144,7 @@ pub enum ConfigError {
 /// Reads the configuration: from `path`, else from [`DEFAULT_FILE`] where that exists, else the defaults.
 ///
 /// # Errors
-/// When the file cannot be read or says something that cannot be.
+/// When the file cannot be read or has an invalid key or value.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let (path, must_exist) = path.map_or((Path::new(DEFAULT_FILE), false), |path| (path, true));
     match std::fs::read_to_string(path) {
@@ -162,7 +162,7 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
 /// Checks the text of a configuration; `path` is for messages.
 ///
 /// # Errors
-/// When the text says something that cannot be.
+/// When the text has an invalid key or value.
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let wrong = |line, message| ConfigError::Wrong {
         path: path.to_owned(),
@@ -235,7 +235,7 @@ fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Prob
     }
 }
 
-/// Checked also where no trace files are written: a slip is better seen before it matters.
+/// Checked also where no trace files are written, so that an error shows before it matters.
 fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
     let segment_bytes = bytes(
         "trace.segment_bytes",
@@ -358,7 +358,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         file.probe.marker.facts_per_second,
         10_000_000,
     )?;
-    // One executor may not crowd out the others, but a lone one may use most of a table.
+    // One executor may use a quarter of a table, so that it cannot displace the others.
     settings.threads_per_executor = (threads / 4).max(1);
     settings.contexts_per_executor = (contexts / 4).max(1);
     let (enabled, trace) = trace(&file.trace)?;
@@ -476,7 +476,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
     })
 }
 
-/// How page walks are sampled. Events are checked against this machine's PMUs, which give their terms a meaning.
+/// How page walks are sampled. Events are checked against this machine's PMUs, which define their terms.
 fn page_walks(file: &file::PageWalks) -> Result<PageWalkSettings, (&'static str, String)> {
     let overrides = Overrides(file.events.clone());
     describe(

@@ -1,9 +1,9 @@
-//! What the kernel side is loaded with.
+//! Settings with which the kernel side is loaded.
 
 use smtt_common::settings::Settings;
 use smtt_machine::page_walks::PageWalkSettings;
 
-/// Which rung of the page-fault ladder to take.
+/// Which rung of the page-fault ladder to attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultHook {
     /// The first that attaches.
@@ -15,13 +15,13 @@ pub enum FaultHook {
     Fexit,
     /// The kprobe at the kernel's fault handler only.
     Kprobe,
-    /// The software event only; it does not tell reads from writes.
+    /// The software event only; it does not distinguish reads from writes.
     Software,
     /// No page faults.
     Off,
 }
 
-/// What the kernel side is loaded with.
+/// Settings with which the kernel side is loaded.
 #[derive(Clone, Debug)]
 pub struct ProbeSettings {
     /// Rung of the fault ladder.

@@ -1,4 +1,4 @@
-//! What a configuration may say, and what the reader of an error is told.
+//! Valid and invalid configurations, and the texts of errors.
 
 use super::*;
 

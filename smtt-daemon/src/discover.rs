@@ -1,8 +1,8 @@
-//! Finds executors that were there first, and marker libraries in files that are not known yet.
+//! Finds executors that started before the daemon, and marker libraries in files that have no probes yet.
 //!
-//! New Java processes are looked at with growing pauses; a look reads `/proc/PID/maps` once, never `smaps`. A found
-//! executor brings its slot file (opened through `/proc/PID/map_files`, so it stays the right file whatever becomes
-//! of the process id), its threads with slots, its children and its copy of the library.
+//! New Java processes are inspected with growing pauses; an inspection reads `/proc/PID/maps` once, never `smaps`. The
+//! result is the executor's slot file (opened through `/proc/PID/map_files`, so that it stays the right file even when
+//! the process id is reused), its threads with slots, its children and its copy of the library.
 
 mod slots;
 
@@ -21,11 +21,11 @@ pub use self::slots::{SlotFile, ThreadSlot};
 pub struct Found {
     /// Process id, in the daemon's pid namespace.
     pub pid: u32,
-    /// Its slot file.
+    /// The executor's slot file.
     pub slots: SlotFile,
-    /// Its copy of the marker's library, as a path that the daemon can open.
+    /// The executor's copy of the marker's library, as a path that the daemon can open.
     pub library: Option<PathBuf>,
-    /// Its descendants, in the daemon's pid namespace.
+    /// The executor's descendants, in the daemon's pid namespace.
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,
@@ -42,29 +42,29 @@ impl Found {
     }
 }
 
-/// What is known of a process that was looked at.
+/// State of an inspected process.
 #[derive(Debug)]
 struct Seen {
     start_ticks: u64,
-    next_look: Instant,
+    next_inspection: Instant,
     pause: Duration,
     found: bool,
 }
 
-/// Pause before a process is looked at again; it doubles from the first to the last.
+/// Pause before a process is inspected again; it doubles from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
-/// Command names that are looked at.
+/// Command names of the processes to inspect.
 const NAMES: [&str; 2] = ["java", "jsvc"];
 
-/// Remembers which processes were looked at.
+/// The inspected processes.
 #[derive(Debug, Default)]
 pub struct Discoverer {
     seen: HashMap<u32, Seen>,
 }
 
 impl Discoverer {
-    /// Looks at the Java processes that are due and returns the executors found now for the first time.
+    /// Inspects the Java processes that are due and returns the executors that are new.
     pub fn scan(&mut self, now: Instant) -> Vec<Found> {
         let alive = proc::named(&NAMES);
         self.seen
@@ -73,16 +73,16 @@ impl Discoverer {
         for (pid, start_ticks) in alive {
             let seen = self.seen.entry(pid).or_insert(Seen {
                 start_ticks,
-                next_look: now,
+                next_inspection: now,
                 pause: FIRST_PAUSE,
                 found: false,
             });
-            if seen.found || now < seen.next_look {
+            if seen.found || now < seen.next_inspection {
                 continue;
             }
-            seen.next_look = now + seen.pause;
+            seen.next_inspection = now + seen.pause;
             seen.pause = (seen.pause * 2).min(LAST_PAUSE);
-            if let Some(executor) = look(pid) {
+            if let Some(executor) = inspect_process(pid) {
                 seen.found = true;
                 found.push(executor);
             }
@@ -91,9 +91,9 @@ impl Discoverer {
     }
 }
 
-/// Looks for the slot file in one process.
-fn look(pid: u32) -> Option<Found> {
-    // The handle pins the process: everything below speaks of this one or fails.
+/// Searches one process for a slot file.
+fn inspect_process(pid: u32) -> Option<Found> {
+    // The handle pins the process: every read below is of this process or fails.
     let handle = Handle::open(pid).ok()?;
     let maps = handle.read("maps").ok()?;
     let mut slots = None;

@@ -1,8 +1,8 @@
 //! Wires the stages: ring -> decode -> state, counters -> state, discovery -> probes, and the listeners.
 //!
-//! One middle task owns the probes and feeds the state. Its queue from the ring is bounded ([`BATCHES`]); while it
-//! is full the ring fills and the kernel side counts what does not fit. Discovery reads `/proc` on a thread of its
-//! own. Nothing slow happens in the middle.
+//! One task, the event loop, owns the probes and feeds the state. Its queue from the ring is bounded ([`BATCHES`]);
+//! while the queue is full the ring fills up and the kernel side counts what does not fit. Discovery reads `/proc` on
+//! a thread of its own. The event loop does nothing slow.
 
 mod executors;
 
@@ -39,25 +39,25 @@ use crate::server::{ControlSocket, group_id, serve_control, serve_web};
 use crate::shared::{DaemonInfo, Shared};
 use crate::{discover, hotness, placement};
 
-/// Batches between the ring and the middle.
+/// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
-/// How often the kernel memory of tables and programs is read anew.
+/// Time between two reads of the kernel memory of tables and programs.
 const MEMORY_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the writer of trace records may take for its last segments.
+/// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
 
 /// Runs the daemon until `shutdown` completes.
 ///
 /// # Errors
-/// When a listener cannot be opened or the kernel side cannot be loaded: nothing of use would be left.
+/// When a listener cannot be opened or the kernel side cannot be loaded: the daemon could do nothing useful.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     anyhow::ensure!(
         in_first_namespace(),
         "this pid namespace is not the machine's first, so process ids here are not those of the kernel: {}",
         doctor::PID_NAMESPACE_REMEDY
     );
-    // The socket first: it tells whether another daemon lives, before anything is put into the kernel.
+    // The socket first: it shows whether another daemon is running, before anything is loaded into the kernel.
     let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
     let web = TcpListener::bind(config.web.listen_address)
         .await
@@ -67,7 +67,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
                 config.web.listen_address
             )
         })?;
-    // Before any event is sampled: the counters are free now.
+    // Before any event is sampled, while the counters are free.
     let page_walks = config.probes.page_walks.clone();
     let calibration = tokio::task::spawn_blocking(move || calibration(&page_walks)).await?;
     let mut probes = Probes::load(&config.probes)?;
@@ -141,7 +141,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         None => (None, None),
     };
     let tap = Some(Tap::new(queue, Arc::clone(shared.followers())));
-    let mut middle = EventLoop {
+    let mut event_loop = EventLoop {
         probes,
         shared,
         counters,
@@ -150,26 +150,26 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         tap,
         memory_read: None,
     };
-    middle.tick();
-    middle.shared.set_ready(true);
+    event_loop.tick();
+    event_loop.shared.set_ready(true);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!(socket = %config.control.socket.display(), metrics = %config.web.listen_address, "ready");
-    let ended = middle
+    let ended = event_loop
         .work(config.tick, incoming, discovered, &mut services, shutdown)
         .await;
 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
-    // The writer ends with the last way to it, and so does what follows.
-    middle.tap = None;
-    middle.shared.followers().close();
+    // The writer and the live clients end when the last sender of records is dropped.
+    event_loop.tap = None;
+    event_loop.shared.followers().close();
     if trace.is_some_and(|trace| !trace.finish(TRACE_FINISH)) {
         tracing::error!("the last trace segments could not be finished: their records are lost");
     }
     // Connections get a moment to finish; then the process ends and with it everything in the kernel.
     let _ = tokio::time::timeout(Duration::from_secs(2), async {
         while services.join_next().await.is_some() {}
-        // What it has taken of the kernel it gives back. If it does not get to it, its guard does.
+        // Give DAMON back to the kernel. If the daemon is killed first, its guard process does it.
         while hotness.as_ref().is_some_and(|thread| !thread.is_finished()) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -211,7 +211,7 @@ fn calibration(settings: &PageWalkSettings) -> Option<Calibration> {
     }
 }
 
-/// Puts probes on a library, and says so when that fails.
+/// Attaches probes to a library and logs a failure.
 fn attach(probes: &mut Probes, library: &std::path::Path) {
     match probes.attach_library(library) {
         Ok(()) => tracing::info!(library = %library.display(), "marker library probed"),
@@ -240,7 +240,7 @@ fn log_verdicts(probes: &Probes) {
     }
 }
 
-/// Carries the kernel side's own log into ours.
+/// Forwards the kernel side's log to the daemon's log.
 async fn carry_log(log: KernelLog, until: impl Future<Output = ()>) -> anyhow::Result<()> {
     // SAFETY: the log owns its descriptor and hands out the same one for as long as it lives.
     let mut log =
@@ -285,7 +285,7 @@ fn spawn_discovery(
     }
 }
 
-/// The middle task's belongings.
+/// What the event loop owns.
 struct EventLoop {
     probes: Probes,
     shared: Arc<Shared>,
@@ -297,7 +297,7 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    /// Works until the shutdown, or until a service that should not end does.
+    /// Runs until the shutdown, or until a service ends that should not.
     async fn work(
         &mut self,
         tick: Duration,
@@ -312,7 +312,7 @@ impl EventLoop {
         loop {
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
-                Some(batch) = incoming.recv() => self.take(&batch),
+                Some(batch) = incoming.recv() => self.take_in(&batch),
                 Some(found) = discovered.recv() => self.adopt(found),
                 _ = ticks.tick() => {
                     self.tick();
@@ -326,8 +326,8 @@ impl EventLoop {
         }
     }
 
-    /// Takes a batch of records into the state, which is locked for no more than that.
-    fn take(&mut self, batch: &[Record]) {
+    /// Decodes a batch of records and applies it to the state. The state is locked only while events are applied.
+    fn take_in(&mut self, batch: &[Record]) {
         let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
             let event = decode(header, payload);
@@ -344,28 +344,28 @@ impl EventLoop {
                 ),
             }
         }
-        // After the records came and before any of them counts: no collection of their time is missed.
+        // Read after the records arrived and before any is applied, so that no collection up to then is missed.
         let collections: Vec<_> = self.executors.collections().collect();
         let mut state = self.shared.state();
-        for (executor, way, begun) in collections {
-            state.set_collections(executor, way, begun);
+        for (executor, tracking, begun) in collections {
+            state.set_collections(executor, tracking, begun);
         }
         if let Some(tap) = &mut self.tap {
-            tap.begin();
+            tap.read_clocks();
         }
         for event in events {
             if let Some(tap) = &mut self.tap {
-                tap.see(&state, &event);
+                tap.record_access(&state, &event);
             }
             state.apply(event);
         }
         if let Some(tap) = &mut self.tap {
-            tap.end();
+            tap.send_batch();
         }
     }
 
-    /// Takes in an executor that was found: probes on its library, rows in the kernel side, and a request to tell
-    /// everything again.
+    /// Adopts a discovered executor: attaches probes to its library, adds its rows to the kernel side's tables, and
+    /// requests a snapshot.
     fn adopt(&mut self, found: discover::Found) {
         if let Some(library) = &found.library {
             attach(&mut self.probes, library);
@@ -383,7 +383,7 @@ impl EventLoop {
         }
     }
 
-    /// Reads the kernel side's counters, then the markers', so that the ledger is free of false alarms.
+    /// Reads the kernel side's counters, then the markers'. In this order the ledger raises no false alarm.
     fn tick(&mut self) {
         let source = SourceCounts {
             taken: self.counters.read.load(Ordering::Relaxed),
@@ -396,7 +396,7 @@ impl EventLoop {
                 let slots = self.executors.slot_counters();
                 let collections: Vec<_> = self.executors.collections().collect();
                 let wanted = self.shared.state().resyncs_wanted();
-                let requests = self.executors.heal(&readings, &wanted, now);
+                let requests = self.executors.request_lost_facts(&readings, &wanted, now);
                 let dead = self.executors.dead();
                 let tick = Tick {
                     readings,
@@ -415,7 +415,7 @@ impl EventLoop {
             }
             Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
         }
-        // An event of page walks may fail, or come back, at any time.
+        // A page-walk event may fail or recover at any time.
         self.shared.set_verdicts(self.probes.verdicts());
         self.shared.tick(source, &self.decoded);
         if self
@@ -429,7 +429,7 @@ impl EventLoop {
     }
 }
 
-/// What a fact changes outside of the state.
+/// Applies what a fact changes outside the state.
 fn apply_outside(
     executors: &mut Executors,
     probes: &mut Probes,

@@ -1,13 +1,13 @@
-//! How hot memory is: how often the hardware finds a block's pages accessed, as the kernel's DAMON sees it.
+//! Measures hotness: how often a block's pages are accessed, by the kernel's DAMON.
 //!
-//! Off by default (`[hotness] method = "damon"` switches it on): there is one DAMON for the whole machine, and while
-//! it is used nobody else can use it. What it clears (the accessed bits of one page per region and check) it keeps for
-//! the kernel's reclaim; it changes nothing else. Where it cannot be had, a verdict says why, and heat is what Spark's
-//! reads say.
+//! Off by default (`[hotness] method = "damon"` switches it on): a machine has one DAMON, and while the daemon uses it,
+//! no other program can. DAMON clears the accessed bit of one page per region and check, and preserves that information
+//! for the kernel's reclaim; it changes nothing else. Where DAMON is unavailable, a verdict says why, and hotness comes
+//! from Spark's reads alone.
 //!
-//! It works on a thread of its own, in windows: blocks of all executors are cut into at most [`plan::REGIONS`] regions,
-//! each is checked many times at a random page, and at the end of the window each block gets the share of checks
-//! that found an access. Figures stand for the addresses that were looked at, as those of the resolver.
+//! It works on a thread of its own, in windows: the blocks of all executors are cut into at most [`plan::REGIONS`]
+//! regions, each region is checked many times at a random page, and at the end of the window each block gets the share
+//! of checks that found an access. Like the resolver's, the figures apply to the addresses that were examined.
 
 pub mod plan;
 
@@ -29,15 +29,15 @@ use crate::shared::Shared;
 
 /// Name of its verdict.
 pub const PROBE: &str = "hotness";
-/// Longest sleep before it looks whether the daemon stops, and for windows that have ended.
+/// Longest sleep between two checks for ended windows and for the daemon's stop.
 const NAP: Duration = Duration::from_millis(250);
-/// How long it waits before it asks for DAMON again.
+/// Time before another attempt to acquire DAMON.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How much longer than three windows it waits for one.
+/// How much longer than three windows to wait for a window.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An executor's memory while it is looked at.
+/// An executor's memory while DAMON monitors it.
 #[derive(Debug)]
 struct Watched {
     handle: Handle,
@@ -56,7 +56,7 @@ impl Watched {
         Some(Self { handle, memory })
     }
 
-    /// Whether it is still the same program of the same process.
+    /// Whether the process still runs the same program.
     fn is_there(&self) -> bool {
         use std::os::unix::fs::FileExt as _;
         let mut word = [0; 8];
@@ -64,7 +64,7 @@ impl Watched {
     }
 }
 
-/// What DAMON does now.
+/// The monitoring that is in progress.
 #[derive(Debug)]
 struct Work {
     windows: Windows,
@@ -78,16 +78,16 @@ struct Work {
 #[derive(Debug)]
 pub struct Hotness {
     pace: Pace,
-    // Before DAMON: it listens to its thread.
+    // Dropped before DAMON, whose thread it listens to.
     work: Option<Work>,
     damon: Option<Damon>,
     turn: usize,
-    /// When DAMON may be asked for again.
+    /// Earliest time of the next attempt.
     again: Option<Instant>,
 }
 
 impl Hotness {
-    /// Asks for nothing yet.
+    /// Monitors nothing yet.
     #[must_use]
     pub const fn new(pace: Pace) -> Self {
         Self {
@@ -99,28 +99,28 @@ impl Hotness {
         }
     }
 
-    /// DAMON, while it is taken.
+    /// DAMON, while this daemon holds it.
     #[must_use]
     pub const fn damon(&self) -> Option<&Damon> {
         self.damon.as_ref()
     }
 
-    /// One step: takes in the window that has ended, and sees to it that DAMON looks at what there is now.
+    /// One step: applies a window that has ended, and makes DAMON monitor the current blocks.
     pub fn step(&mut self, shared: &Shared) {
         if let Some(work) = &mut self.work {
             match work.windows.last() {
                 Ok(Some(window)) => {
                     work.since = Instant::now();
-                    self.take(shared, &window);
+                    self.apply_window(shared, &window);
                 }
-                // A kernel may leave out processes that have ended: then no window is whole any more.
+                // Some kernels leave out processes that have ended: then no window is complete any more.
                 Ok(None)
                     if work.since.elapsed() < self.pace.window * 3 + PATIENCE
                         && self.damon.as_ref().is_some_and(Damon::is_on) =>
                 {
                     return;
                 }
-                // It has ended with the last process that it looked at, or says nothing.
+                // DAMON has ended with its last process, or reports nothing.
                 Ok(None) => self.work = None,
                 Err(why) => {
                     tracing::debug!("{why}");
@@ -131,7 +131,7 @@ impl Hotness {
         if self.again.is_some_and(|again| Instant::now() < again) {
             return;
         }
-        let verdict = match self.look(shared) {
+        let verdict = match self.monitor_blocks(shared) {
             Ok(what) => {
                 if self.work.is_none() {
                     self.again = Some(Instant::now() + self.pace.window);
@@ -142,14 +142,17 @@ impl Hotness {
                 (self.work, self.damon) = (None, None);
                 self.again = Some(Instant::now() + AGAIN);
                 let state = VerdictState::Unsupported;
-                verdict(state, format!("{refusal}; Spark's reads tell instead"))
+                verdict(
+                    state,
+                    format!("{refusal}; hotness comes from Spark's reads alone"),
+                )
             }
         };
         shared.set_hotness_verdict(verdict);
     }
 
-    /// Lets DAMON look at what there is now; says what it does.
-    fn look(&mut self, shared: &Shared) -> Result<String, Refusal> {
+    /// Makes DAMON monitor the current blocks; returns a description of them for the verdict.
+    fn monitor_blocks(&mut self, shared: &Shared) -> Result<String, Refusal> {
         self.again = None;
         let executors = shared.state().to_resolve();
         let targets: Vec<_> = executors
@@ -169,7 +172,7 @@ impl Hotness {
                 None => false,
             });
         if plan.targets.is_empty() {
-            // Somebody else may want it meanwhile.
+            // Release DAMON for other programs.
             (self.work, self.damon) = (None, None);
             return match damon::refusal(&damon::owner(Path::new("/"))) {
                 Some(refusal) => Err(refusal),
@@ -203,7 +206,7 @@ impl Hotness {
             .collect();
         let thread = match damon.start(&ranges, self.pace) {
             Ok(thread) => thread,
-            // A process that has just ended is no reason to give up.
+            // A process has just ended: the next step leaves it out.
             Err(_) if !watched.iter().all(Watched::is_there) => return Ok(what),
             Err(refusal) => return Err(refusal),
         };
@@ -217,8 +220,8 @@ impl Hotness {
         Ok(what)
     }
 
-    /// Takes in a window.
-    fn take(&self, shared: &Shared, window: &[Access]) {
+    /// Applies the results of a window to the state.
+    fn apply_window(&self, shared: &Shared, window: &[Access]) {
         let Some(work) = &self.work else {
             return;
         };
@@ -241,7 +244,7 @@ fn verdict(state: VerdictState, reason: String) -> Verdict {
     }
 }
 
-/// Starts it on a thread of its own, which ends with the daemon; nothing where it is not asked for.
+/// Starts the monitoring on a thread of its own, which ends with the daemon. Does nothing where it is not configured.
 pub fn spawn(
     pace: Option<Pace>,
     shared: Arc<Shared>,
@@ -257,6 +260,8 @@ pub fn spawn(
     std::thread::Builder::new()
         .name("smtt-hotness".into())
         .spawn(work)
-        .inspect_err(|error| tracing::error!("DAMON is not asked: no thread for it: {error}"))
+        .inspect_err(|error| {
+            tracing::error!("DAMON is not used: its thread cannot be started: {error}")
+        })
         .ok()
 }

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus, made anew at each scrape from a snapshot of the state.
+//! Metrics for Prometheus, built at each scrape from a snapshot of the state.
 //!
 //! What was not measured has no series. RDDs beyond the cap share one row, `rdd_id="other"`.
 
@@ -43,7 +43,7 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Makes the answer to a scrape. Remembers what it has shown, so that counters never go back.
+/// Makes the answer to a scrape. Remembers the values that it has shown, so that counters never decrease.
 #[derive(Debug)]
 pub struct Exporter {
     series_max: usize,
@@ -70,7 +70,7 @@ impl Exporter {
         accept: &str,
     ) -> Result<(&'static str, String), fmt::Error> {
         let families = {
-            // Held over the snapshot, so that two scrapes at a time see the counters in order.
+            // Held during the snapshot, so that two simultaneous scrapes see the counters in order.
             let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
             collect::families(shared, &mut others, self.series_max)
         };
@@ -82,8 +82,8 @@ impl Exporter {
     }
 }
 
-/// Whether an `Accept` header prefers OpenMetrics. Without a preference the older text is given, which everything
-/// reads.
+/// Whether an `Accept` header prefers OpenMetrics. Without a preference the answer is the older text, which every
+/// client reads.
 fn wants_openmetrics(accept: &str) -> bool {
     let quality = |wanted: &str| {
         accept

@@ -1,18 +1,18 @@
-//! The resolver: where the bytes of blocks and of execution memory are. Virtual address -> in memory, swapped or never
-//! touched; page size; NUMA node.
+//! The resolver finds where the bytes of blocks and of execution memory are. Virtual address -> in memory, swapped or
+//! never touched; page size; NUMA node.
 //!
-//! It works on a thread of its own, in rounds, within a [`Budget`] of pages and CPU time per second. An executor with
-//! more pages than its share is sampled: as many pages as the share allows, evenly spread from a random start. It
-//! never walks a whole process, never reads `smaps`, holds no lock of the state while it looks, and asks the kernel
-//! about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long for it.
+//! The resolver works on a thread of its own, in rounds, within a [`Budget`] of pages and CPU time per second. An
+//! executor with more pages than its share is sampled: evenly spread pages from a random start, up to the share. The
+//! resolver never walks a whole process, never reads `smaps`, and holds no lock of the state while it inspects pages.
+//! It asks the kernel about at most [`SLICE`] pages at a time, so that a thread that maps memory never waits long.
 //!
-//! Bytes on the Java heap are looked at only while they are where they were told to be: before and after every slice the
-//! executor's count of collections is read, and what was seen of the heap in a slice with a collection in it is thrown
-//! away. Where the marker does not count collections, such addresses are those that it told last.
-//! How often pages are touched is not looked at here: [`crate::hotness`] does, where the kernel offers it.
+//! Bytes on the Java heap are inspected only while their reported addresses are valid: the resolver reads the
+//! executor's count of collections before and after every slice, and discards heap results of a slice during which a
+//! collection began. Where the marker does not count collections, the last reported addresses are used.
+//! [`crate::hotness`] measures how often pages are accessed, where the kernel offers that.
 
 mod budget;
-mod look;
+mod inspect;
 mod mappings;
 mod sample;
 mod watch;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use smtt_common::settings::executor_pid;
 
-use self::look::{LookError, Process};
+use self::inspect::{InspectError, Process};
 
 pub use self::budget::Budget;
 pub(crate) use self::sample::shares;
@@ -39,11 +39,11 @@ use crate::shared::Shared;
 
 /// Most pages that the kernel is asked about at a time.
 pub const SLICE: u64 = 256;
-/// Longest sleep before the resolver looks whether the daemon stops.
+/// Longest sleep before the resolver checks whether the daemon is stopping.
 const NAP: Duration = Duration::from_millis(250);
-/// CPU time of looking at one page before any was measured, in nanoseconds.
+/// Assumed CPU time per page before the first measurement, in nanoseconds.
 const PAGE_NS: f64 = 500.0;
-/// Weight of the last round in the running mean of that.
+/// Weight of the last round in the running mean of the CPU time per page.
 const WEIGHT: f64 = 0.25;
 
 /// See the module.
@@ -52,7 +52,7 @@ pub struct Resolver {
     settings: PlacementSettings,
     machine: Arc<Machine>,
     budget: Budget,
-    /// What looking at one page takes, in nanoseconds of CPU time.
+    /// CPU time per inspected page in nanoseconds, as a running mean.
     page_ns: f64,
     random: u64,
     counts: ResolveCounts,
@@ -66,13 +66,13 @@ fn cpu_ns() -> u64 {
 }
 
 impl Resolver {
-    /// A resolver that looks as this machine allows.
+    /// A resolver that uses the best method of this machine.
     #[must_use]
     pub fn new(settings: PlacementSettings) -> Self {
         Self::with(settings, Machine::find())
     }
 
-    /// A resolver that looks in a given way.
+    /// A resolver that uses a given method.
     #[must_use]
     pub fn with(settings: PlacementSettings, machine: Machine) -> Self {
         let now_ns = now_boot_ns();
@@ -91,7 +91,7 @@ impl Resolver {
         }
     }
 
-    /// What it has done since the start.
+    /// Counts since the start.
     #[must_use]
     pub const fn counts(&self) -> ResolveCounts {
         self.counts
@@ -104,14 +104,14 @@ impl Resolver {
         self.random
     }
 
-    /// Pages that one round may look at: what it may by their number and by their time, in one interval.
+    /// Pages that one round may inspect: the smaller of the page limit and the CPU time limit, for one interval.
     fn round_pages(&self) -> u64 {
         let by_number = self.settings.pages_per_second as f64;
         let by_time = self.settings.milliseconds_per_second as f64 * 1e6 / self.page_ns.max(1.0);
         (by_number.min(by_time) * self.settings.interval.as_secs_f64()).max(1.0) as u64
     }
 
-    /// Waits until the budget allows more; false when the daemon stops.
+    /// Waits until the budget allows another slice; false when the daemon is stopping.
     fn wait(&mut self, stopped: &dyn Fn() -> bool) -> bool {
         loop {
             if stopped() {
@@ -125,13 +125,13 @@ impl Resolver {
         }
     }
 
-    /// Looks once at every executor, as far as the budget allows.
+    /// Inspects every executor once, as far as the budget allows.
     pub fn round(&mut self, shared: &Shared, stopped: &dyn Fn() -> bool) {
         let before = self.counts;
         let executors = shared.state().to_resolve();
         let needs: Vec<u64> = executors
             .iter()
-            // A range has a part in one page more than its bytes need, at most.
+            // An unaligned range touches at most one extra page.
             .map(|(_, bytes)| {
                 (bytes / self.machine.page_bytes)
                     .saturating_mul(2)
@@ -150,7 +150,7 @@ impl Resolver {
                 continue;
             }
             self.counts.looks += 1;
-            match self.look(shared, executor, &targets, share, stopped) {
+            match self.inspect(shared, executor, &targets, share, stopped) {
                 Ok(Some(resolved)) => {
                     let unmapped = resolved.owners.iter().map(|(_, seen)| seen.unmapped_bytes);
                     self.counts.unmapped_bytes = self
@@ -160,12 +160,12 @@ impl Resolver {
                     shared.state().resolved(executor, resolved);
                 }
                 Ok(None) => return,
-                Err(LookError::Ended) => self.counts.ended += 1,
+                Err(InspectError::Ended) => self.counts.ended += 1,
                 Err(error) => {
                     self.counts.refused += 1;
                     tracing::debug!(
                         pid = executor_pid(executor),
-                        "where the executor's pages are is not known: {error}"
+                        "the placement of the executor's pages is unknown: {error}"
                     );
                 }
             }
@@ -184,18 +184,18 @@ impl Resolver {
         self.counts.cpu_ns += cpu_ns;
     }
 
-    /// Looks at one executor; `None` when the daemon stops.
-    fn look(
+    /// Inspects one executor; `None` when the daemon is stopping.
+    fn inspect(
         &mut self,
         shared: &Shared,
         executor: u64,
         targets: &Targets,
         share: u64,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<Option<Resolved>, LookError> {
+    ) -> Result<Option<Resolved>, InspectError> {
         let time_ns = now_boot_ns();
         let random = self.random();
-        // A slice is never more than what a tenth of a second may take.
+        // A slice is at most a tenth of a second's budget.
         let slice = SLICE.min(self.settings.pages_per_second / 10).max(1);
         let page_bytes = self.machine.page_bytes;
         let mut seen = vec![Seen::default(); targets.owners.len()];
@@ -216,25 +216,25 @@ impl Resolver {
                 return Ok(None);
             }
             let start = cpu_ns();
-            let (mut pages, mut looked) = (0, 0);
-            watch.begin();
+            let (mut pages, mut inspected) = (0, 0);
+            watch.begin_slice();
             while pages < slice
                 && let Some(run) = runs.next(slice - pages)
             {
                 pages += run.pages;
                 if watch.admits(run, &seen) {
-                    looked += run.pages;
+                    inspected += run.pages;
                     if self.settings.frames {
                         process.frames(targets, run, &mut seen);
                     }
-                    process.look(targets, run, &mut seen)?;
+                    process.inspect(targets, run, &mut seen)?;
                 }
             }
             process.ask_nodes(&mut seen)?;
-            if !watch.end(&mut seen) {
+            if !watch.end_slice(&mut seen) {
                 self.counts.discarded += 1;
             }
-            self.spend(looked, cpu_ns().saturating_sub(start));
+            self.spend(inspected, cpu_ns().saturating_sub(start));
             if pages == 0 {
                 break;
             }
@@ -243,7 +243,7 @@ impl Resolver {
         let remapped = process.remapped(targets)?;
         self.spend(0, cpu_ns().saturating_sub(start));
         if !process.is_there() {
-            return Err(LookError::Ended);
+            return Err(InspectError::Ended);
         }
         Ok(Some(Resolved {
             time_ns,
@@ -261,19 +261,19 @@ impl Resolver {
     }
 }
 
-/// Starts the resolver on a thread of its own, which ends with the daemon; nothing where it is switched off.
+/// Starts the resolver on a thread of its own, which ends with the daemon. Does nothing where it is switched off.
 pub fn spawn(
     settings: PlacementSettings,
     shared: Arc<Shared>,
     stopped: impl Fn() -> bool + Send + 'static,
 ) {
     if settings.pages_per_second == 0 {
-        tracing::info!("where pages are is not looked at: [placement] pages_per_second is 0");
+        tracing::info!("page placement is not measured: [placement] pages_per_second is 0");
         return;
     }
     let work = move || {
         let mut resolver = Resolver::new(settings);
-        tracing::debug!(machine = ?resolver.machine, "looking where pages are");
+        tracing::debug!(machine = ?resolver.machine, "page placement is measured");
         while !stopped() {
             let start = Instant::now();
             resolver.round(&shared, &stopped);
@@ -290,6 +290,6 @@ pub fn spawn(
         .name("smtt-resolve".into())
         .spawn(work)
     {
-        tracing::error!("where pages are is not looked at: no thread for it: {error}");
+        tracing::error!("page placement is not measured: its thread cannot be started: {error}");
     }
 }

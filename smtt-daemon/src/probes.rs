@@ -36,11 +36,11 @@ use self::wire::Wire;
 /// Rows of one executor in the kernel side's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// Its processes, itself included.
+    /// Processes of the executor, including its JVM.
     pub processes: usize,
-    /// Its threads that have a slot.
+    /// Threads of the executor that have a slot.
     pub threads: usize,
-    /// Its contexts.
+    /// Contexts of the executor.
     pub contexts: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct Rows {
 pub struct KernelLog(aya_log::EbpfLogger<&'static dyn log::Log>);
 
 impl KernelLog {
-    /// Hands on what has come since the last call.
+    /// Logs the diagnostics that arrived since the last call.
     pub fn flush(&mut self) {
         self.0.flush();
     }
@@ -68,9 +68,9 @@ pub struct Probes {
     reader: Reader,
     access_known: bool,
     major_known: bool,
-    /// The sampled events, or why there are none.
+    /// The sampled page-walk events, or why there are none.
     walks: Result<Sampler, NotMeasured>,
-    /// CPUs that the events above are open on.
+    /// CPUs on which the software events are open.
     online: BTreeSet<u32>,
     /// Software events that are attached, with their programs.
     software: Vec<(&'static str, SoftwareEvent)>,
@@ -86,8 +86,8 @@ impl Probes {
     /// Loads the kernel side and attaches every row of the table but the marker's, whose library comes later.
     ///
     /// # Errors
-    /// Where nothing can work: no permission to load programs, or a required table that cannot be made. A probe
-    /// that cannot be attached is a verdict, not an error.
+    /// When nothing can work: no permission to load programs, or a required table that cannot be created. A probe that
+    /// cannot be attached is a verdict, not an error.
     pub fn load(wanted: &ProbeSettings) -> anyhow::Result<Self> {
         ensure!(
             !OBJECT.is_empty(),
@@ -99,7 +99,7 @@ impl Probes {
         if let Ok(offsets) = &offsets {
             (settings.task_tgid_offset, settings.task_pid_offset) = (offsets[0], offsets[1]);
         }
-        // The next ones only make counts exact in corners; where they are missing the kernel side does without.
+        // The next ones only make counts exact in rare cases; without them the kernel side still works.
         let signal = btf::kernel_field_offsets("task_struct", &["signal"]);
         let live = btf::kernel_field_offsets("signal_struct", &["live"]);
         if let (Ok(signal), Ok(live)) = (&signal, &live) {
@@ -120,7 +120,7 @@ impl Probes {
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
             .load(OBJECT)
-            .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` tells which is missing)")?;
+            .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
         let mut probes = Self {
             verdicts: Vec::new(),
@@ -137,7 +137,7 @@ impl Probes {
         Ok(probes)
     }
 
-    /// How every probe fares, in the order of the table.
+    /// The verdict of every probe, in the order of the table.
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
         let mut all = self.libraries.verdicts();
@@ -149,11 +149,11 @@ impl Probes {
         all
     }
 
-    /// Puts probes on the entry points of a marker library, once per file.
+    /// Attaches probes to the entry points of a marker library, once per file.
     ///
     /// # Errors
-    /// A sentence that says why this file is not probed: unreadable, an entry point missing, a pad that is not
-    /// there, or the kernel's refusal.
+    /// A sentence that says why this file has no probes: it is unreadable, an entry point or its pad is missing, or the
+    /// kernel refuses.
     pub fn attach_library(&mut self, path: &Path) -> anyhow::Result<()> {
         self.libraries.attach(&mut self.ebpf, path)
     }
@@ -177,10 +177,10 @@ impl Probes {
             .map(KernelLog)
     }
 
-    /// Reads what was added up since the last reading.
+    /// Reads the growth of all counters since the last reading.
     ///
     /// # Errors
-    /// When a table cannot be read, which only a kernel out of memory does.
+    /// When a table cannot be read, which happens only when the kernel is out of memory.
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
         self.follow_cpus();
         let mut readings = self.reader.read(&mut self.ebpf)?;
@@ -213,7 +213,7 @@ impl Probes {
         seen().unwrap_or(0)
     }
 
-    /// The key of a process that has no row yet, or the key that it has. For executors found late.
+    /// The key of a process, whose row is added if it has none. For executors that started before the daemon.
     ///
     /// # Errors
     /// When the table of executors is full.
@@ -228,10 +228,10 @@ impl Probes {
         Ok(process.executor)
     }
 
-    /// Tells the kernel side where a thread's slot is. A thread that it knows keeps what it said itself.
+    /// Sets the slot of a thread in the kernel side's table. A thread that registered itself keeps its slot.
     ///
     /// # Errors
-    /// When the table of threads is full, or the executor has its share of it.
+    /// When the table of threads is full, or the executor has used up its share.
     pub fn adopt_thread(
         &mut self,
         executor: u64,
@@ -253,19 +253,19 @@ impl Probes {
         bail!("no room for thread {tid} in the table of threads: raise [limits] threads")
     }
 
-    /// Tells the kernel side that a thread is gone, where its exit came before it was adopted.
+    /// Removes a thread from the kernel side's table, for a thread that exited before it was adopted.
     ///
     /// # Errors
-    /// When the kernel side cannot be asked.
+    /// When the kernel side's program cannot be run.
     pub fn forget_thread(&mut self, tid: u32) -> anyhow::Result<()> {
         self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])
             .map(drop)
     }
 
-    /// Tells the kernel side about a child process that an executor had before it was found.
+    /// Adds a child process that an executor had before its discovery.
     ///
     /// # Errors
-    /// When the table of processes is full, or the executor has its share of it.
+    /// When the table of processes is full, or the executor has used up its share.
     pub fn adopt_child(&mut self, executor: u64, pid: u32) -> anyhow::Result<()> {
         if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])?
             || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok()
@@ -275,7 +275,7 @@ impl Probes {
         bail!("no room for process {pid} in the table of processes: raise [limits] processes")
     }
 
-    /// Gives a Python worker the context of its task, for executors in a pid namespace of their own.
+    /// Sets the context of a Python worker's task, for executors in another pid namespace.
     ///
     /// # Errors
     /// When that process is no child of that executor.
@@ -352,7 +352,7 @@ impl Probes {
         Ok(())
     }
 
-    /// What an executor uses of the shared tables, or `None` when it has no row.
+    /// An executor's use of the shared tables, or `None` when it has no row.
     ///
     /// # Errors
     /// When the table is missing from the object.
@@ -364,7 +364,7 @@ impl Probes {
             .map(|Wire(budget)| budget))
     }
 
-    /// Rows of an executor that are in the tables now.
+    /// Current rows of an executor in the tables.
     ///
     /// # Errors
     /// When a table cannot be read.

@@ -1,9 +1,8 @@
 //! Trace files: one record per access to Spark's memory, as Parquet that Spark itself reads. docs/TRACE.md has the
 //! columns.
 //!
-//! The middle task turns events into records ([`Tap`]) and hands them over; a thread of its own writes them
-//! ([`writer`]). Between the two at most [`QUEUE`] records wait; one more is a named loss. Whoever follows them live
-//! ([`follow`]) needs no files.
+//! The event loop turns events into records ([`Tap`]) and sends them to a thread that writes them ([`writer`]). At most
+//! [`QUEUE`] records wait between the two; further ones are a named loss. Live clients ([`follow`]) need no files.
 
 pub mod counts;
 pub mod follow;
@@ -24,10 +23,10 @@ use self::writer::Writer;
 
 pub use self::tap::Tap;
 
-/// Records between the middle and the writer.
+/// Records between the event loop and the writer.
 pub const QUEUE: u64 = 16_384;
 
-/// The way to the writer; its end ends the writer.
+/// Sends batches to the writer. The writer ends when this is dropped.
 #[derive(Debug)]
 pub struct Queue {
     records: mpsc::Sender<Vec<Record>>,
@@ -35,7 +34,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Hands records over; what has no room is counted as lost.
+    /// Sends records to the writer; those that find no room are counted as lost.
     pub fn send(&self, mut batch: Vec<Record>) {
         if batch.is_empty() {
             return;
@@ -61,15 +60,15 @@ impl Queue {
 #[derive(Debug)]
 pub struct Trace {
     thread: JoinHandle<()>,
-    /// What became of records.
+    /// Counts of records that were written or lost.
     pub ledger: Arc<Ledger>,
 }
 
 impl Trace {
-    /// Starts the writer. A folder that cannot be written now is no error: it is tried again.
+    /// Starts the writer. A folder that cannot be written now is no error: the writer retries.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// When the thread cannot be started.
     pub fn start(settings: TraceSettings) -> anyhow::Result<(Self, Queue)> {
         let ledger = Arc::new(Ledger::new(&settings.folder.display().to_string()));
         let writer = Writer::new(settings, Arc::clone(&ledger))
@@ -86,8 +85,8 @@ impl Trace {
         Ok((Self { thread, ledger }, queue))
     }
 
-    /// Waits until the writer has finished its segments, which it does when the queue's other end is gone. Returns
-    /// whether it has.
+    /// Waits until the writer has finished its segments, which it does when the queue's sender is dropped. Returns
+    /// whether it finished within the limit.
     #[must_use]
     pub fn finish(self, limit: Duration) -> bool {
         let start = Instant::now();

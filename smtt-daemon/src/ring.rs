@@ -1,7 +1,7 @@
-//! Ring -> raw records: takes them out of the kernel's ring buffer in batches.
+//! Ring -> raw records, in batches.
 //!
-//! The queue behind is bounded. While it is full nothing is read, the ring fills up, and the kernel side counts
-//! what does not fit: losses have one place.
+//! The queue to the event loop is bounded. While it is full nothing is read, the ring fills up, and the kernel side
+//! counts what does not fit, so that losses occur in one place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,16 +17,16 @@ use tokio::time::sleep;
 /// One record as it came from the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its header.
+    /// The record's header.
     pub header: RecordHeader,
-    /// Its payload, `header.payload_bytes` of it or what there was.
+    /// The record's payload: `header.payload_bytes` bytes, or fewer where the record is shorter.
     pub payload: Vec<u8>,
 }
 
 /// Records per batch at most.
 const BATCH: usize = 256;
 
-/// What was read from the ring.
+/// Counts of what was read from the ring.
 #[derive(Debug, Default)]
 pub struct SourceCounters {
     /// Records taken out of the ring.
@@ -35,8 +35,8 @@ pub struct SourceCounters {
     pub malformed: AtomicU64,
 }
 
-/// How long a record waits in the ring at most. The kernel side wakes us only when a good part of the ring is used:
-/// a wake-up for each fact would cost the executor and us more than the fact.
+/// How long a record waits in the ring at most. The kernel side wakes the daemon only when a good part of the ring is
+/// used: a wake-up for each fact would cost the executor and the daemon more than the fact.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Reads the ring until the receiver is gone.

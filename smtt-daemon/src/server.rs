@@ -21,14 +21,14 @@ pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
 
-/// Who is on the other end of the Unix socket, as the kernel says.
+/// The peer of a connection to the Unix socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// User id.
     pub uid: Option<u32>,
     /// Group id.
     pub gid: Option<u32>,
-    /// Process id, where the kernel tells it.
+    /// Process id, where the kernel reports it.
     pub pid: Option<i32>,
 }
 

@@ -1,6 +1,5 @@
-//! Where the event loop and those who answer questions meet: the state, the verdicts and the ledger, each behind a lock
-//! of its own. The event loop writes ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics
-//! and the placement of pages read.
+//! The state, the verdicts and the ledger, each behind a lock of its own. The event loop writes them
+//! ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics and the placement of pages read them.
 
 use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
 use smtt_model::state::{Limits, State};
@@ -37,32 +36,32 @@ pub struct DaemonInfo {
     pub doctor: Doctor,
 }
 
-/// Where the pipeline and the handlers meet.
+/// What the event loop and the handlers share.
 #[derive(Debug)]
 pub struct Shared {
     info: DaemonInfo,
     started: Instant,
     state: Mutex<State>,
     verdicts: Mutex<Vec<Verdict>>,
-    /// Of the kernel's monitor, where it is asked for.
+    /// Verdict of DAMON, where it is configured.
     hotness: Mutex<Option<Verdict>>,
     ledger: Mutex<(LedgerInputs, LedgerInputs)>,
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
     followers: Arc<Followers>,
-    /// Slot files of executors that are alive, for whoever looks at their memory.
+    /// Slot files of living executors, for the threads that inspect their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
 }
 
-/// A lock whose holder panicked still guards usable numbers: a wrong row is better than no daemon.
+/// Locks the mutex even if a holder panicked: a wrong row is better than no daemon.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// A meeting place with an empty state.
+    /// An empty state.
     #[must_use]
     pub fn new(info: DaemonInfo, limits: Limits) -> Self {
         Self {
@@ -81,13 +80,13 @@ impl Shared {
         }
     }
 
-    /// What is fixed since the start.
+    /// Values that are fixed when the daemon starts.
     #[must_use]
     pub const fn info(&self) -> &DaemonInfo {
         &self.info
     }
 
-    /// The state. Hold it for a moment only: everybody waits.
+    /// Locks the state. Hold it only briefly: the event loop and all handlers wait for it.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -107,7 +106,7 @@ impl Shared {
         *lock(&self.verdicts) = verdicts;
     }
 
-    /// Sets how the kernel's monitor of accesses fares, and says so when that is new.
+    /// Sets the verdict of DAMON and logs a change.
     pub fn set_hotness_verdict(&self, verdict: Verdict) {
         let mut known = lock(&self.hotness);
         let state = |verdict: &Verdict| verdict.verdict;
@@ -127,50 +126,50 @@ impl Shared {
             .store(bytes, Ordering::Relaxed);
     }
 
-    /// Trace records are written; their counts are there from now on.
+    /// Sets the counts of trace records, once there is a writer.
     pub fn set_trace(&self, ledger: Arc<TraceLedger>) {
-        // Only the first counts: there is one writer.
+        // A second call has no effect: there is one writer.
         let _ = self.trace.set(ledger);
     }
 
-    /// How the writing of trace records fares; `None` where none are written.
+    /// Status of the writer of trace records; `None` where none are written.
     #[must_use]
     pub fn trace(&self) -> Option<TraceStatus> {
         self.trace.get().map(|ledger| ledger.status())
     }
 
-    /// Those who follow trace records live.
+    /// The live clients of trace records.
     #[must_use]
     pub const fn followers(&self) -> &Arc<Followers> {
         &self.followers
     }
 
-    /// Lends the slot file of an executor, for as long as its owner keeps it.
+    /// Shares the slot file of an executor for as long as its owner keeps it.
     pub fn lend_slots(&self, executor: u64, slots: &Arc<SlotFile>) {
         let mut lent = lock(&self.slots);
         lent.retain(|_, slots| slots.strong_count() > 0);
         lent.insert(executor, Arc::downgrade(slots));
     }
 
-    /// How many collections of an executor have begun by now; `None` where that is not to be had.
+    /// Number of collections of an executor that have begun; `None` where it is unavailable.
     #[must_use]
     pub fn collections_begun(&self, executor: u64) -> Option<u64> {
         let slots = lock(&self.slots).get(&executor)?.upgrade()?;
         Some(slots.collections().ok()?.1)
     }
 
-    /// The probes are in place and the listeners open, or no longer.
+    /// Sets whether the probes are attached and the listeners open.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// Whether the probes are in place and the listeners open.
+    /// Whether the probes are attached and the listeners open.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Ends a tick: the ledger is made of what was counted up to now.
+    /// Ends a tick: computes the ledger from the current counts.
     pub fn tick(&self, source: SourceCounts, decode: &DecodeCounts) {
         let inputs = {
             let state = self.state();
@@ -207,7 +206,7 @@ impl Shared {
         rows
     }
 
-    /// What the daemon itself uses.
+    /// CPU time and memory of the daemon itself.
     #[must_use]
     pub fn self_figures(&self) -> SelfFigures {
         let process = procfs::process::Process::myself()
@@ -234,11 +233,8 @@ impl Shared {
         let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
         let (summary, page_walks) = {
             let state = self.state();
-            let everybody = smtt_model::rows::Filter::default();
-            (
-                state.list_executors(&everybody).summary,
-                state.page_walks_shown(),
-            )
+            let all = smtt_model::rows::Filter::default();
+            (state.list_executors(&all).summary, state.page_walks_shown())
         };
         let trace = self.trace();
         let mut degraded = protocol::degraded(ready, &probes, &ledger);

@@ -1,4 +1,4 @@
-//! Who is running: the only reader of a thread's slot.
+//! The running thread's context: the only reader of a thread's slot.
 
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_probe_read_user};
 use smtt_common::{
@@ -9,23 +9,23 @@ use smtt_common::{
 
 use crate::maps::{PROCESSES, THREADS};
 
-/// Whose work the hardware was interrupted in.
+/// The work that the hardware event interrupted.
 pub struct Running {
     /// Key of the executor.
     pub executor: u64,
     /// Why there is no context; meaningless where `attributed`.
     pub class: Unattributed,
-    /// Whether `key` says what the thread is doing.
+    /// Whether `key` is the thread's context.
     pub attributed: bool,
     /// The context, all zero where there is none.
     pub key: ContextKey,
 }
 
-/// The running thread's work, or `None` when its process belongs to no executor: one look-up for everybody else.
+/// The running thread's work, or `None` when its process belongs to no executor. Other processes cost one look-up.
 #[inline(always)]
 pub fn running() -> Option<Running> {
     let id = bpf_get_current_pid_tgid();
-    // SAFETY: a row that is deleted meanwhile may be used again: then one fault counts for another row.
+    // SAFETY: a row that is deleted meanwhile may be reused: then one fault counts for another row.
     let process = unsafe { PROCESSES.get((id >> 32) as u32) }?;
     let executor = process.executor;
     if process.role != ROLE_EXECUTOR {

@@ -1,5 +1,5 @@
-//! The only writer to the ring: reserve, fill, submit, count. Nothing is built before its place is reserved, and
-//! a record that found no place is counted by the caller's row.
+//! The only writer to the ring: reserve, fill, submit, count. A record is built only after its place is reserved, and
+//! the caller counts a record that found no place.
 
 use core::ptr;
 
@@ -17,14 +17,14 @@ use smtt_common::{
 
 use crate::maps::{RING, count};
 
-/// How a fact fared.
+/// Outcome of sending a fact.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is on the ring.
+    /// The fact is on the ring.
     Sent,
     /// The ring is full.
     RingFull,
-    /// Its bytes could not be read.
+    /// The fact's bytes could not be read.
     Unreadable,
 }
 
@@ -122,7 +122,7 @@ fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: 
         );
         // The verifier must see the bound on the very value that is used as the size. The compiler knows the bound
         // from the choice of the class and would leave this check out; verifiers of Linux 6.1 do not know it of a
-        // copy on the stack, so the value is read anew.
+        // copy on the stack, so the value is read again.
         let size = ptr::read_volatile(&raw const bytes);
         let size = if size > BYTES as u64 {
             BYTES as u64

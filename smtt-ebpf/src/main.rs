@@ -3,8 +3,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`maps`] | every table, with the reason for its size |
-//! | [`context`] | who is running: the only reader of a thread's slot |
-//! | [`tables`] | executors, processes and threads come and go: the only writer of those tables |
+//! | [`context`] | the running thread's context: the only reader of a thread's slot |
+//! | [`tables`] | the only writer of the tables of executors, processes and threads |
 //! | [`emit`] | the only writer to the ring |
 //! | [`probe`] | one file per family of hooks |
 #![no_std]

@@ -1,5 +1,5 @@
-//! Every table of the kernel side. All are allocated in full when they are made: a hook that runs inside a page
-//! fault must not allocate. The sizes here are only defaults; the daemon sets them from its configuration.
+//! Every table of the kernel side. All are preallocated, because a hook that runs inside a page fault must not
+//! allocate. The sizes here are only defaults; the daemon sets them from its configuration.
 
 use core::arch::asm;
 
@@ -27,20 +27,20 @@ pub static PROCESSES: HashMap<u32, Process> = HashMap::with_max_entries(4096, 0)
 #[map]
 pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
 
-/// Context -> its faults. One row per task, RDD and activity that is alive; the daemon takes quiet rows out.
+/// Context -> its faults. One row per live task, RDD and activity; the daemon removes quiet rows.
 #[map]
 pub static CONTEXTS: HashMap<ContextKey, ContextCounters> = HashMap::with_max_entries(65_536, 0);
 
-/// Context, or the reason why there is none -> sampled page walks and cycles. Apart from [`CONTEXTS`], so that a page
-/// fault touches no more than it needs, and nearly nothing is allocated where no event can be sampled.
+/// Context, or the reason why there is none -> sampled page walks and cycles. Separate from [`CONTEXTS`], so that a
+/// page fault touches only its own counters, and almost nothing is allocated where no event can be sampled.
 #[map]
 pub static WALKS: HashMap<ContextKey, WalkCounters> = HashMap::with_max_entries(1, 0);
 
-/// All samples of each event, whoever was interrupted.
+/// All samples of each event, of all processes.
 #[map]
 pub static WALK_TOTALS: PerCpuArray<WalkCounters> = PerCpuArray::with_max_entries(1, 0);
 
-/// What each open event had counted at its last sample, by the event's number.
+/// Count of each open event at its last sample, by the event's number.
 #[map]
 pub static WALK_LAST: PerCpuArray<u64> =
     PerCpuArray::with_max_entries(smtt_common::page_walk::WALK_EVENTS as u32, 0);
@@ -49,8 +49,8 @@ pub static WALK_LAST: PerCpuArray<u64> =
 #[map]
 pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with_max_entries(64, 0);
 
-/// Executor -> what it uses of the tables above. Shared by all CPUs because a limit is for the whole machine;
-/// touched by facts and new contexts only, not by every fault.
+/// Executor -> its use of the tables above. Shared by all CPUs because a limit is for the whole machine; only facts
+/// and new contexts touch it, not every fault.
 #[map]
 pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
 
@@ -58,7 +58,7 @@ pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
 #[map]
 static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT as u32, 0);
 
-/// How far the sampled stream of faults is.
+/// State of the sampling of faults.
 #[repr(C)]
 pub struct Sampling {
     /// Faults of executors on this CPU since the last sample.
@@ -73,7 +73,7 @@ pub struct Sampling {
 #[map]
 pub static SAMPLING: PerCpuArray<Sampling> = PerCpuArray::with_max_entries(1, 0);
 
-/// What the daemon sets before the object is loaded.
+/// Settings that the daemon writes before the object is loaded.
 #[unsafe(no_mangle)]
 static SETTINGS: Global<Settings> = Global::new(Settings {
     fault_sample_every: 0,
@@ -158,13 +158,13 @@ pub fn add(counter: *mut u64, count: u64) {
     }
 }
 
-/// Takes from such a counter.
+/// Subtracts from such a counter.
 #[inline(always)]
 pub fn take(counter: *mut u64, count: u64) {
     add(counter, count.wrapping_neg());
 }
 
-/// Adds one to such a counter and gives the value before.
+/// Adds one to such a counter and returns the old value.
 #[inline(always)]
 pub fn next(counter: *mut u64) -> u64 {
     let mut value = 1_u64;
@@ -179,7 +179,7 @@ pub fn next(counter: *mut u64) -> u64 {
     value
 }
 
-/// Adds one and says whether the value was below the limit; where it was not, nothing stays added.
+/// Adds one and returns true if the value was below the limit; otherwise takes the addition back.
 #[inline(always)]
 pub fn add_below(counter: *mut u64, limit: u64) -> bool {
     if next(counter) < limit {
@@ -189,7 +189,7 @@ pub fn add_below(counter: *mut u64, limit: u64) -> bool {
     false
 }
 
-/// Counts for the kernel side itself.
+/// Adds one to a counter of the kernel side itself.
 #[inline(always)]
 pub fn count(counter: Counter) {
     if let Some(value) = COUNTERS.get_ptr_mut(counter.0) {

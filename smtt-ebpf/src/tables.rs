@@ -1,5 +1,5 @@
-//! Executors, processes and threads come and go. Everything that changes those tables is here, so that what an
-//! executor uses of them is counted in one place.
+//! Adds and removes executors, processes and threads. All changes of those tables are here, so that an executor's use
+//! of them is counted in one place.
 
 use aya_ebpf::{
     bindings::{BPF_ANY, BPF_NOEXIST},
@@ -29,11 +29,11 @@ pub fn boot_second() -> u64 {
 /// The row of a process, copied.
 #[inline(always)]
 pub fn process(pid: u32) -> Option<Process> {
-    // SAFETY: copied at once; a row that is deleted meanwhile may be used again, which mixes up one event.
+    // SAFETY: copied at once; a row that is deleted meanwhile may be reused, which misattributes one event.
     unsafe { PROCESSES.get(pid).copied() }
 }
 
-/// Makes a process an executor and gives its key. One that already is keeps its key.
+/// Makes a process an executor and returns its key. An existing executor keeps its key.
 #[inline(always)]
 pub fn adopt_executor(pid: u32) -> Option<u64> {
     let mut parent = 0;
@@ -80,7 +80,7 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
         return None;
     }
     if parent != 0 {
-        // An executor that another one started, as a local cluster does, is its own from here on.
+        // An executor that another executor started, as in a local cluster, stops being its child here.
         release_process(parent);
     }
     Some(key)
@@ -116,7 +116,7 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
     }
 }
 
-/// Gives a thread a slot. False when there is no room for another thread of that executor.
+/// Sets the slot of a thread; false when there is no room for another thread of that executor.
 #[inline(always)]
 pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
     let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
@@ -128,8 +128,8 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         slot_address,
         executor,
     };
-    // The executor that the row was of, zero for none: a plain number, because of an `Option` the compiler may keep
-    // an undefined half, which the verifier does not let it touch.
+    // The row's previous executor, zero for none. A plain number: the compiler may leave one half of an `Option`
+    // undefined, and the verifier rejects a read of it.
     // SAFETY: copied at once.
     let before = unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor);
     let new = before != executor;
@@ -143,7 +143,7 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         return refuse_thread(executor);
     }
     if new && before != 0 {
-        // A row that outlived its thread, and the id is used again.
+        // The row outlived its thread, and the thread id is reused.
         release_thread(before);
     }
     true
@@ -158,14 +158,14 @@ fn refuse_thread(executor: u64) -> bool {
     false
 }
 
-/// The slot that a thread has.
+/// The slot of a thread.
 #[inline(always)]
 pub fn thread_slot(tid: u32) -> Option<u64> {
     // SAFETY: copied at once.
     unsafe { THREADS.get(tid).map(|thread| thread.slot_address) }
 }
 
-/// Takes a thread's row out.
+/// Removes a thread's row.
 #[inline(always)]
 pub fn forget_thread(tid: u32) {
     // SAFETY: copied at once.
@@ -177,7 +177,7 @@ pub fn forget_thread(tid: u32) {
     }
 }
 
-/// Takes a process's row out and gives it, if this call was the one that did it.
+/// Removes a process's row and returns it, if this call was the one that removed it.
 #[inline(always)]
 pub fn forget_process(pid: u32) -> Option<Process> {
     let row = process(pid)?;
@@ -188,15 +188,15 @@ pub fn forget_process(pid: u32) -> Option<Process> {
     Some(row)
 }
 
-/// What a Python worker serves from now on; only a child of that very executor can be told.
+/// Sets the task of a Python worker, which must be a child of this executor.
 #[inline(always)]
 pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
     let Some(row) = PROCESSES.get_ptr_mut(pid) else {
         return;
     };
     // SAFETY: the row was just looked up. The order of the stores is the slot's own: idle, cold words, hot word, so
-    // that a fault of the worker in between counts for nobody rather than for a mixture. They are volatile so that
-    // the compiler keeps them.
+    // that a fault of the worker in between counts as unattributed rather than for a mixture. They are volatile so
+    // that the compiler keeps their order.
     unsafe {
         if (*row).executor != executor || (*row).role != ROLE_CHILD {
             return;
@@ -210,7 +210,7 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
     }
 }
 
-/// Notes that contexts of an executor were taken out of the table.
+/// Subtracts removed contexts from the executor's use of the table.
 #[inline(always)]
 pub fn release_contexts(executor: u64, contexts: u64) {
     if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
@@ -219,7 +219,7 @@ pub fn release_contexts(executor: u64, contexts: u64) {
     }
 }
 
-/// Notes that rows of an executor were taken out of the table of page-walk samples.
+/// Subtracts removed rows from the executor's use of the table of page-walk samples.
 #[inline(always)]
 pub fn release_walks(executor: u64, rows: u64) {
     if let Some(budget) = BUDGETS.get_ptr_mut(executor) {

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-/// Where the kernel shows its type information.
+/// File of the kernel's type information.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;

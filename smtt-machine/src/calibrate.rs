@@ -1,9 +1,9 @@
-//! What one page walk costs here: the basis of estimated ratios on cores that count walks but not their cycles.
+//! Measures the cost of a page walk: the basis of estimated ratios on cores that count walks but not their cycles.
 //!
-//! The same accesses, to the same number of cache lines in the same random order, are done with many page walks and
-//! with few. What they differ by in cycles, divided by what they differ by in walks, is the cost of a walk. Few walks
-//! come from huge pages; where those do not help (an emulator's TLB, or a kernel without them) from packing the
-//! lines into few pages.
+//! Two passes make identical accesses, to the same number of cache lines in the same random order: one with many page
+//! walks, one with few. The difference in cycles divided by the difference in walks is the cost of a walk. Huge pages
+//! give few walks; where they do not help (an emulator's TLB, or a kernel without them) the lines are packed into few
+//! pages.
 
 mod memory;
 
@@ -15,21 +15,21 @@ use crate::perf::{Count, Event, Of, Opening, refusal};
 
 /// Times that the measurement is repeated.
 const REPETITIONS: u32 = 9;
-/// Walks must differ by this factor: otherwise the difference in cycles is not theirs.
+/// Least factor between many and few walks: below it the walks do not explain the difference in cycles.
 const FACTOR: u64 = 4;
-/// A pass during which the counters were taken away is done again, so many times.
+/// Most repetitions of a pass during which the counters were shared.
 const TRIES: u32 = 5;
 
 /// Which accesses are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads, each of which needs the one before it.
+    /// Loads, each of which depends on the one before it.
     Read,
     /// Stores.
     Write,
 }
 
-/// What one pass over the lines counted.
+/// Counts of one pass over the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pass {
     cycles: u64,
@@ -114,7 +114,7 @@ fn cost(meter: &mut impl Meter, access: Access, few: Layout) -> Result<CostPerWa
     costs.sort_by(f64::total_cmp);
     let median = costs[costs.len() / 2];
     if median <= 0.0 {
-        return Err("more walks took no more cycles: the counters are not to be trusted".into());
+        return Err("more walks took no more cycles: the counters are unreliable".into());
     }
     Ok(CostPerWalk {
         cycles: median,
@@ -198,7 +198,7 @@ impl Meter for Counters<'_> {
                 });
             }
         }
-        Err("the counters are shared with somebody else (a profiler or another tracer)".into())
+        Err("another program shares the counters (a profiler or another tracer)".into())
     }
 }
 
@@ -206,7 +206,7 @@ impl Meter for Counters<'_> {
 mod tests {
     use super::*;
 
-    /// A machine whose walk costs that many cycles, and whose huge pages save that share of the walks.
+    /// A machine with this cost of a walk in cycles, whose huge pages save this share of the walks.
     struct Machine {
         cost: i64,
         saved: f64,
@@ -276,10 +276,7 @@ mod tests {
         let found = with(&mut machine);
         assert_eq!((found.read, found.write), (None, None));
         assert!(
-            found
-                .refused
-                .iter()
-                .all(|line| line.contains("not to be trusted")),
+            found.refused.iter().all(|line| line.contains("unreliable")),
             "{found:?}"
         );
     }

@@ -28,8 +28,8 @@ pub fn of_this_machine(root: &Path) -> CpuId {
     CpuId::read(&Root(root))
 }
 
-/// Numbers that the kernel writes as `0-3,8`; `None` where the text is no such list, or names more CPUs or nodes than
-/// a machine can have.
+/// Parses a list that the kernel writes as `0-3,8`; `None` where the text is malformed or names more CPUs or nodes
+/// than a machine can have.
 #[must_use]
 pub fn list(text: &str) -> Option<Vec<u32>> {
     const MOST: u32 = 1 << 16;

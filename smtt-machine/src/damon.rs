@@ -1,9 +1,9 @@
 //! DAMON, the kernel's monitor of data accesses, through `/sys/kernel/mm/damon/admin`.
 //!
-//! There is one for the whole machine, so it is taken only when it is free, and only while there is something to look
-//! at. What is ours carries our mark in a setting that has no meaning for fixed ranges (the interval after which
-//! ranges are looked for anew): magic number, process id and start of the daemon. What a dead daemon has left is known
-//! by that and taken over; everything else is somebody else's and is not touched.
+//! A machine has one DAMON, so the daemon acquires it only when it is free, and only while there is memory to monitor.
+//! The daemon puts a mark into a setting that has no meaning for fixed ranges (the update interval of the ranges):
+//! magic number, process id and start time of the daemon. By the mark it recognises and takes over what a dead daemon
+//! has left; it never changes the settings of any other user.
 
 pub mod windows;
 
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use crate::proc::start_ticks;
 
-/// How often DAMON checks, and how long it adds up.
+/// How often DAMON checks, and how long it aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// From one check of a region to the next.
+    /// Time from one check of a region to the next.
     pub check: Duration,
-    /// From one sum to the next.
+    /// Time from one aggregation to the next.
     pub window: Duration,
 }
 
@@ -47,12 +47,12 @@ impl Pace {
 const ADMIN: &str = "sys/kernel/mm/damon/admin/kdamonds";
 /// Modules of the kernel that use DAMON for its own purposes.
 const MODULES: [&str; 3] = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
-/// First 24 bits of our mark.
+/// First 24 bits of the mark.
 const MAGIC: u64 = 0x53_4d54;
-/// Bits of the start of a process, in clock ticks, that the mark has.
+/// Bits of the process's start time, in clock ticks, in the mark.
 const START_BITS: u32 = 18;
-/// Ends what a killed daemon has left: waits until the daemon's end of the pipe is closed, and does nothing if the
-/// mark is not there any more.
+/// Releases DAMON after the daemon was killed: waits until the daemon's end of the pipe is closed, and does nothing if
+/// the mark is gone.
 const GUARD: &str = r#"trap "" HUP INT TERM
 read -r line
 if [ "$(cat "$1/0/contexts/0/monitoring_attrs/intervals/update_us" 2>/dev/null)" = "$2" ]; then
@@ -60,18 +60,18 @@ if [ "$(cat "$1/0/contexts/0/monitoring_attrs/intervals/update_us" 2>/dev/null)"
   echo 0 > "$1/nr_kdamonds"
 fi"#;
 
-/// Whose DAMON is.
+/// Who uses DAMON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody's: it can be taken.
-    Nobody,
-    /// A daemon's that is dead: it can be taken over.
+    /// Nothing uses it: it can be acquired.
+    Free,
+    /// A dead daemon's: it can be taken over.
     DeadDaemon,
-    /// A daemon's that lives; this is its process id.
+    /// A running daemon's, with its process id.
     LivingDaemon(u32),
-    /// Somebody else's: who, as far as that can be seen.
-    SomebodyElse(String),
-    /// There is none: why.
+    /// Another user's: a description of it.
+    OtherUser(String),
+    /// DAMON is unavailable, for this reason.
     Missing(String),
 }
 
@@ -80,7 +80,7 @@ pub enum Owner {
 #[error("{0}")]
 pub struct Refusal(pub String);
 
-/// Whose DAMON is on the machine that `root` is the root folder of. Changes nothing.
+/// Who uses DAMON on the machine with the root folder `root`. Changes nothing.
 #[must_use]
 pub fn owner(root: &Path) -> Owner {
     let admin = root.join(ADMIN);
@@ -94,35 +94,35 @@ pub fn owner(root: &Path) -> Owner {
     for module in MODULES {
         let enabled = root.join(format!("sys/module/{module}/parameters/enabled"));
         if read(&enabled).is_ok_and(|text| matches!(text.as_str(), "Y" | "1")) {
-            return Owner::SomebodyElse(format!("the kernel's own {module} is on"));
+            return Owner::OtherUser(format!("the kernel's own {module} is on"));
         }
     }
     if count == 0 {
-        return Owner::Nobody;
+        return Owner::Free;
     }
     match mark_of(&admin) {
         Some((pid, start)) if count == 1 => match started(root, pid) {
             Some(ticks) if ticks & ((1 << START_BITS) - 1) == start => Owner::LivingDaemon(pid),
             _ => Owner::DeadDaemon,
         },
-        _ => Owner::SomebodyElse(describe(&admin, count)),
+        _ => Owner::OtherUser(describe(&admin, count)),
     }
 }
 
-/// The owner in words, where it cannot be taken.
+/// Why DAMON cannot be acquired; `None` where it can.
 #[must_use]
 pub fn refusal(owner: &Owner) -> Option<Refusal> {
     match owner {
-        Owner::Nobody | Owner::DeadDaemon => None,
+        Owner::Free | Owner::DeadDaemon => None,
         Owner::LivingDaemon(pid) => Some(Refusal(format!(
-            "DAMON is used by somebody else: the smtt-daemon with process id {pid}"
+            "DAMON is in use: the smtt-daemon with process id {pid}"
         ))),
-        Owner::SomebodyElse(who) => Some(Refusal(format!("DAMON is used by somebody else: {who}"))),
+        Owner::OtherUser(who) => Some(Refusal(format!("DAMON is in use: {who}"))),
         Owner::Missing(why) => Some(Refusal(why.clone())),
     }
 }
 
-/// What somebody has set up.
+/// Describes the settings of another user.
 fn describe(admin: &Path, count: u64) -> String {
     let text = |path: &str| read(&admin.join(path)).unwrap_or_else(|_| "unknown".into());
     let (state, operations) = (text("0/state"), text("0/contexts/0/operations"));
@@ -151,8 +151,7 @@ fn number(path: &Path) -> io::Result<u64> {
     read(path)?.parse().map_err(io::Error::other)
 }
 
-/// When a process that lives was started, in clock ticks since boot. One that waits for its parent to take notice of
-/// its end does not live.
+/// Start time of a living process, in clock ticks since boot; `None` for a zombie.
 fn started(root: &Path, pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
     let state = stat[stat.rfind(')')? + 1..].trim_start().chars().next()?;
@@ -163,7 +162,7 @@ fn mark_path(admin: &Path) -> PathBuf {
     admin.join("0/contexts/0/monitoring_attrs/intervals/update_us")
 }
 
-/// Process id and start of the daemon whose mark is there.
+/// Process id and start time of the daemon in the mark.
 fn mark_of(admin: &Path) -> Option<(u32, u64)> {
     let mark = number(&mark_path(admin)).ok()?;
     let pid = mark >> START_BITS & ((1 << 22) - 1);
@@ -177,10 +176,10 @@ fn own_mark() -> u64 {
     MAGIC << 40 | u64::from(pid) << START_BITS | start
 }
 
-/// Processes and ranges that are looked at: process id, then first address and address after the last one of each.
+/// Monitored processes and ranges: process id, then first address and address after the last one of each range.
 pub type Ranges<'a> = Vec<(u32, &'a [(u64, u64)])>;
 
-/// DAMON, taken. Dropping it gives it back.
+/// The acquired DAMON. Dropping it releases it.
 #[derive(Debug)]
 pub struct Damon {
     admin: PathBuf,
@@ -189,10 +188,10 @@ pub struct Damon {
 }
 
 impl Damon {
-    /// Takes DAMON if nobody else has it.
+    /// Acquires DAMON if it is free.
     ///
     /// # Errors
-    /// Whose it is, or what is missing.
+    /// Who uses it, or what is missing.
     pub fn take() -> Result<Self, Refusal> {
         let root = Path::new("/");
         let owner = owner(root);
@@ -209,7 +208,7 @@ impl Damon {
             damon.remove()?;
         }
         damon.write("nr_kdamonds", 1)?;
-        // From here on it is ours, whatever fails.
+        // From here on DAMON is ours and must be released after any failure.
         let made = damon.make();
         if let Err(refusal) = made {
             let _ = damon.write("nr_kdamonds", 0);
@@ -226,16 +225,16 @@ impl Damon {
             self.mark,
         )?;
         let known = self.text("0/contexts/0/avail_operations");
-        // Kernels before 5.19 do not say what they have.
+        // Kernels before 5.19 do not list their operations.
         if known.is_some_and(|known| known.lines().all(|name| name.trim() != "fvaddr")) {
             return Err(Refusal(
-                "this kernel's DAMON does not look at processes (CONFIG_DAMON_VADDR)".into(),
+                "this kernel's DAMON cannot monitor processes (CONFIG_DAMON_VADDR)".into(),
             ));
         }
         self.write("0/contexts/0/operations", "fvaddr")
     }
 
-    /// A process that ends what we leave if we are killed. Without a shell a new daemon does it.
+    /// Starts a process that releases DAMON if the daemon is killed. Without a shell the next daemon releases it.
     fn guard(&self) -> Option<Child> {
         Command::new("/bin/sh")
             .args(["-c", GUARD, "smtt-damon-guard"])
@@ -265,7 +264,7 @@ impl Damon {
 
     fn write(&self, path: &str, value: impl Display) -> Result<(), Refusal> {
         let write = || {
-            // The kernel takes one number per call of write.
+            // The kernel accepts one number per call of write.
             fs::OpenOptions::new()
                 .write(true)
                 .open(self.admin.join(path))?
@@ -274,11 +273,11 @@ impl Damon {
         write().map_err(|error| {
             let shown = self.admin.join(path);
             let hint = match error.raw_os_error() {
-                Some(libc::EBUSY) => "somebody else uses it",
+                Some(libc::EBUSY) => "another program uses it",
                 Some(libc::EROFS | libc::EACCES | libc::EPERM) => {
                     "the service may not write there: ReadWritePaths=/sys/kernel/mm/damon in its unit allows it"
                 }
-                _ => "the kernel does not take it",
+                _ => "the kernel refuses the value",
             };
             Refusal(format!(
                 "DAMON cannot be used: {value} > {}: {error}: {hint}",
@@ -287,12 +286,12 @@ impl Damon {
         })
     }
 
-    /// Whether what is there is still ours.
+    /// Whether DAMON still has this daemon's mark.
     fn is_ours(&self) -> bool {
         number(&mark_path(&self.admin)).is_ok_and(|mark| mark == self.mark)
     }
 
-    /// Whether DAMON runs: it ends by itself with the last process that it looks at.
+    /// Whether DAMON runs: it ends by itself with the last process that it monitors.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_ours() && self.text("0/state").is_some_and(|state| state == "on")
@@ -307,19 +306,19 @@ impl Damon {
         Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
     }
 
-    /// Looks at these ranges from now on, and at no other. Gives the process id of DAMON's thread.
+    /// Monitors these ranges from now on, and no other. Returns the process id of DAMON's thread.
     ///
     /// # Errors
-    /// When somebody has taken it from us, or the kernel refuses.
+    /// When another program has taken DAMON from the daemon, or the kernel refuses.
     pub fn start(&mut self, ranges: &Ranges<'_>, pace: Pace) -> Result<u32, Refusal> {
         if !self.is_ours() {
             return Err(Refusal(
-                "DAMON is used by somebody else: it was taken from this daemon".into(),
+                "DAMON is in use: another program took it from this daemon".into(),
             ));
         }
         self.off()?;
         let regions = ranges.iter().map(|(_, ranges)| ranges.len()).sum::<usize>();
-        // As many as there are and no other: none is split at random, and none grows by merging.
+        // Minimum and maximum are the number of ranges, so that DAMON neither splits nor merges them.
         let regions = regions.max(3);
         let context = "0/contexts/0";
         for (path, value) in [
@@ -345,7 +344,7 @@ impl Damon {
         thread.ok_or_else(|| Refusal("DAMON has no thread: it ended at once".into()))
     }
 
-    /// Switches off what runs. It may end by itself at the same moment.
+    /// Switches DAMON off. It may end by itself at the same moment.
     fn off(&self) -> Result<(), Refusal> {
         let on = || self.text("0/state").is_some_and(|state| state == "on");
         if !on() {
@@ -355,7 +354,7 @@ impl Damon {
         if on() { written } else { Ok(()) }
     }
 
-    /// Switches off and takes away what is there.
+    /// Switches DAMON off and removes its settings.
     fn remove(&self) -> Result<(), Refusal> {
         self.off()?;
         self.write("nr_kdamonds", 0)
@@ -370,7 +369,7 @@ impl Drop for Damon {
             tracing::warn!("DAMON stays as it is: {refusal}");
         }
         if let Some(mut guard) = self.guard.take() {
-            // The end of its input ends it.
+            // Closing its input ends it.
             guard.stdin = None;
             let _ = guard.wait();
         }
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_is_named() {
+    fn another_user_is_named() {
         let used = [
             (COUNT, "1\n"),
             (STATE, "on\n"),
@@ -422,7 +421,7 @@ mod tests {
         ];
         assert_eq!(
             said(&machine(&used)),
-            "DAMON is used by somebody else: kdamond 0 is on, operations paddr, action pageout"
+            "DAMON is in use: kdamond 0 is on, operations paddr, action pageout"
         );
         // Set up and not switched on yet is in use as well.
         let prepared = [(COUNT, "2\n"), (STATE, "off\n")];
@@ -441,7 +440,7 @@ mod tests {
             (COUNT, "0\n"),
             ("sys/module/damon_reclaim/parameters/enabled", "N\n"),
         ];
-        assert_eq!(owner(machine(&free).path()), Owner::Nobody);
+        assert_eq!(owner(machine(&free).path()), Owner::Free);
         assert!(said(&machine(&[])).contains("CONFIG_DAMON_SYSFS"));
     }
 
@@ -468,10 +467,7 @@ mod tests {
         );
         assert_eq!(with(&ended), Owner::DeadDaemon);
         let two = [(COUNT, "2\n"), (STATE, "on\n"), (MARK, mark.as_str())];
-        assert!(matches!(
-            owner(machine(&two).path()),
-            Owner::SomebodyElse(_)
-        ));
+        assert!(matches!(owner(machine(&two).path()), Owner::OtherUser(_)));
         let mine = own_mark();
         assert_eq!(mine >> 40, MAGIC);
         assert_eq!(

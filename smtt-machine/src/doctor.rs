@@ -1,4 +1,4 @@
-//! Can this machine do it, what is missing, and what to do: checks that need no running daemon.
+//! Checks whether this machine supports the tracer, what is missing and what to do, without a running daemon.
 
 use std::path::Path;
 
@@ -90,7 +90,7 @@ fn pid_namespace() -> MachineCheck {
 
 fn type_information() -> MachineCheck {
     let seen = match btf::kernel_field_offsets("task_struct", &["pid", "tgid"]) {
-        Ok(_) => Ok(format!("{} is there", btf::KERNEL)),
+        Ok(_) => Ok(format!("{} exists", btf::KERNEL)),
         Err(reason) => Err((
             reason,
             "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distributions have it); without it Python workers are not followed",
@@ -119,7 +119,7 @@ fn kernel_version() -> MachineCheck {
     check("kernel", true, seen)
 }
 
-/// Where tracefs is, mounted or not.
+/// Paths where tracefs is usually mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 fn tracepoints() -> MachineCheck {
@@ -136,7 +136,7 @@ fn tracepoints() -> MachineCheck {
         }
         Some(root) => Err((
             format!("{root} has no exceptions:page_fault_user"),
-            "nothing to do: the kernel's fault handler takes their place (fexit or kprobe), or the software event, which does not tell reads from writes",
+            "nothing to do: the kernel's fault handler takes their place (fexit or kprobe), or the software event, which does not distinguish reads from writes",
         )),
         None => Ok(
             "tracefs is not mounted, and not needed: raw tracepoints are attached by name".into(),
@@ -172,15 +172,15 @@ fn hardware_counters() -> MachineCheck {
         Some(name) => Ok(format!("PMU {name}")),
         None => Err((
             "this machine shows no hardware counters".into(),
-            "page faults and memory are traced all the same; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on",
+            "page faults and memory are traced without it; for page walks use bare metal, a metal cloud instance, or a virtual machine with a virtual PMU switched on",
         )),
     };
     check("hardware counters", false, seen)
 }
 
-/// What page walks can be measured, and who else holds a counter.
+/// Which page-walk events can be measured, and which other user holds a counter.
 fn page_walks() -> MachineCheck {
-    const REMEDY: &str = "page faults and memory are traced all the same; `smtt-ctl pmu` shows what this CPU could give";
+    const REMEDY: &str = "page faults and memory are traced without it; `smtt-ctl pmu` shows what this CPU could give";
     let wanted = Wanted::here(&PageWalkSettings::default(), Path::new("/"));
     let seen = match wanted {
         Ok(wanted) => {
@@ -229,32 +229,32 @@ fn memory_nodes() -> MachineCheck {
             of("has_cpu", "CPUs")
         )
     });
-    let seen = seen.unwrap_or_else(|| "one: the kernel tells of none".to_owned());
+    let seen = seen.unwrap_or_else(|| "one: the kernel shows no nodes".to_owned());
     check("memory nodes", false, Ok(seen))
 }
 
 fn pages() -> MachineCheck {
     let machine = Machine::find();
     let seen = match (machine.method, machine.frame_flags.is_some()) {
-        (Method::Scan, _) => Ok("looked at through PAGEMAP_SCAN".into()),
+        (Method::Scan, _) => Ok("inspected with PAGEMAP_SCAN".into()),
         (Method::Entries, true) => {
-            Ok("looked at through /proc/PID/pagemap and /proc/kpageflags".into())
+            Ok("inspected with /proc/PID/pagemap and /proc/kpageflags".into())
         }
         (Method::Entries, false) => Err((
-            "neither PAGEMAP_SCAN nor /proc/kpageflags: page sizes cannot be told".into(),
+            "neither PAGEMAP_SCAN nor /proc/kpageflags: page sizes are unavailable".into(),
             "use Linux 6.7 or later, or CONFIG_PROC_PAGE_MONITOR=y and root",
         )),
     };
     check("where pages are", false, seen)
 }
 
-/// Whether the kernel's monitor of accesses is there and free. Changes nothing.
+/// Whether DAMON is available and free. Changes nothing.
 fn hotness() -> MachineCheck {
     let owner = owner(Path::new("/"));
     let seen = match (&owner, refusal(&owner)) {
-        (Owner::LivingDaemon(pid), _) => Ok(format!(
-            "DAMON is used by the smtt-daemon with process id {pid}"
-        )),
+        (Owner::LivingDaemon(pid), _) => {
+            Ok(format!("the smtt-daemon with process id {pid} uses DAMON"))
+        }
         (_, None) => {
             let folders = windows::folders(Path::new("/"));
             match Format::read(&folders) {
@@ -264,7 +264,7 @@ fn hotness() -> MachineCheck {
         }
         (_, Some(why)) => Err((
             why.to_string(),
-            "nothing to do: Spark's reads of blocks tell how hot they are",
+            "nothing to do: hotness comes from Spark's reads of blocks",
         )),
     };
     check("how hot memory is", false, seen)

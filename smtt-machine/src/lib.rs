@@ -1,7 +1,7 @@
 //! What this machine is: its counters ([`perf`], [`page_walks`], [`calibrate`]), its page tables ([`pages`]), its
 //! monitor of accesses ([`damon`]), its processes ([`proc`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
 //!
-//! The daemon and the client ask the same questions here; neither aya nor tokio is needed for the answers.
+//! The daemon and the client share this crate, which needs neither aya nor tokio.
 
 pub mod btf;
 pub mod calibrate;

@@ -1,5 +1,5 @@
-//! The page walks to sample on this machine: from the plan of this machine's CPU to the events to open: which of them have a channel, which belong together, on
-//! which CPUs, and which figures come of it. Nothing is opened here.
+//! The page-walk events to sample on this machine: turns the plan of its CPU into the events to open, with their
+//! channels, groups and CPUs, and the figures that result. Opens nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::cpu::{list, of_this_machine};
 /// How page walks are sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageWalkSettings {
-    /// Whether they are measured at all, where the machine can.
+    /// Whether page walks are measured where the machine can.
     pub enabled: bool,
     /// Samples per second that each CPU takes at most, all events together; the periods follow it.
     pub max_samples_per_second: u32,
@@ -32,9 +32,9 @@ pub struct PageWalkSettings {
     pub calibrate: bool,
     /// Events per sample of a role, fixed: the limit above does not change it.
     pub sample_periods: BTreeMap<Role, u64>,
-    /// How long events that do not fit the counters together count until it is the others' turn.
+    /// Length of a turn, where the events do not fit the counters at the same time.
     pub turn: Duration,
-    /// Events that take the place of the table's.
+    /// Events that replace the table's.
     pub overrides: Overrides,
 }
 
@@ -54,7 +54,7 @@ impl Default for PageWalkSettings {
 /// Why nothing is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMeasured {
-    /// What that means for the daemon.
+    /// The verdict of the probe.
     pub state: VerdictState,
     /// One line for the reader, with what to change.
     pub reason: String,
@@ -65,9 +65,9 @@ pub struct NotMeasured {
 pub struct WantedEvent {
     /// How it is opened.
     pub encoding: Encoding,
-    /// Where it is added up.
+    /// Its channel.
     pub channel: usize,
-    /// What the kernel side's program is told with each sample.
+    /// The cookie that the kernel side's program gets with each sample.
     pub cookie: u64,
     /// Whether its samples carry addresses.
     pub addresses: bool,
@@ -84,26 +84,26 @@ pub struct WantedGroup {
     pub events: Vec<WantedEvent>,
 }
 
-/// What a channel is for.
+/// The meaning of a channel.
 #[derive(Clone, Debug)]
 pub struct WantedChannel {
     /// The role.
     pub role: Role,
     /// The event's name.
     pub event: String,
-    /// What it adds up.
+    /// The kind of the channel's sum.
     pub quantity: Quantity,
     /// The pass.
     pub pass: usize,
     /// Events per sample.
     pub period: Period,
-    /// Channel of the cycles of the same pass, unless it is that itself.
+    /// Channel of the cycles of the same pass; `None` for the cycles themselves.
     pub cycles: Option<usize>,
     /// Whether the processor counts it, not the kernel.
     pub hardware: bool,
 }
 
-/// All of it.
+/// The events, channels and figures to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The core's name.
@@ -116,11 +116,11 @@ pub struct Wanted {
     pub figures: Vec<ChannelFigure>,
     /// Passes that take turns.
     pub passes: usize,
-    /// What the reader has to know, in lines.
+    /// Caveats for the reader, one per line.
     pub notes: Vec<String>,
 }
 
-/// The cookie's channel where there is none.
+/// The cookie's channel for an event without a channel.
 const NO_CHANNEL: usize = COOKIE_CHANNEL_MASK as usize;
 
 impl Wanted {
@@ -178,7 +178,7 @@ impl Wanted {
             } else if wanted.counts_the_same(&more) {
                 wanted.groups.append(&mut more.groups);
             } else {
-                // Two kinds of figures in one sum would be neither.
+                // A sum of two kinds of figures has no meaning.
                 wanted.notes.push(format!(
                     "cores of type {} ({}) count something else than {}: they are not measured",
                     more.uarch, core.pmu, wanted.uarch
@@ -309,7 +309,7 @@ impl Wanted {
             event: event.name.clone(),
             quantity: event.quantity,
             pass,
-            // Follows when it is known how many events are open together.
+            // Set below, when the number of simultaneously open events is known.
             period: Period::fixed(1),
             cycles: None,
             hardware: first.perf_type != Some(PERF_TYPE_SOFTWARE),
@@ -317,7 +317,7 @@ impl Wanted {
         Some(channel)
     }
 
-    /// Gives each event its number on its CPU. What has none is not opened.
+    /// Gives each event its number on its CPU. An event without a number is not opened.
     fn number_events(&mut self) {
         let mut number = 0;
         for group in &mut self.groups {
@@ -335,7 +335,7 @@ impl Wanted {
         }
     }
 
-    /// The limit is for a CPU; the events that are open at the same time share it.
+    /// Divides the limit of a CPU among the events that are open at the same time.
     fn share_the_limit(&mut self, settings: &PageWalkSettings) {
         for channel in 0..self.channels.len() {
             let pass = self.channels[channel].pass;
@@ -405,8 +405,8 @@ impl Wanted {
     }
 }
 
-/// Whether a pass gives a ratio or addresses. One that only counts would take time from those that do; it is worth it
-/// where there is no ratio at all.
+/// Whether a pass gives a ratio or addresses. A pass that only counts would take time from the others, so it is used
+/// only where no pass gives a ratio.
 fn worth_a_turn(core: &MeasuredCore, pass: &Pass) -> bool {
     let with_ratio: Vec<Role> = core
         .plan
@@ -425,7 +425,7 @@ fn worth_a_turn(core: &MeasuredCore, pass: &Pass) -> bool {
         })
 }
 
-/// What the plan says about a PMU that is not there.
+/// The plan's reason for an absent PMU.
 fn absent(core: &MeasuredCore) -> Option<String> {
     core.plan
         .caveats

@@ -1,4 +1,4 @@
-//! What this machine's kernel can say of pages, and which page sizes it has.
+//! The kernel's interfaces for inspecting pages, and the page sizes of this machine.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,10 +7,10 @@ pub mod kernel;
 
 use self::kernel::{Region, scan};
 
-/// Large pages where the kernel does not tell their size: that of x86-64.
+/// Large page size where the kernel does not report it: that of x86-64.
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// How the pages of a process are looked at.
+/// How the pages of a process are inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// PAGEMAP_SCAN, Linux 6.7 and newer.
@@ -19,21 +19,21 @@ pub enum Method {
     Entries,
 }
 
-/// What does not change from process to process.
+/// What is the same for all processes.
 #[derive(Debug)]
 pub struct Machine {
-    /// How pages are looked at.
+    /// How pages are inspected.
     pub method: Method,
     /// Base page size in bytes.
     pub page_bytes: u64,
     /// Size in bytes of what a large entry of the page table maps.
     pub large_page_bytes: u64,
-    /// Flags by frame, where we may read them.
+    /// Flags by frame, where they can be read.
     pub frame_flags: Option<File>,
 }
 
 impl Machine {
-    /// Asks the kernel.
+    /// Probes the kernel.
     #[must_use]
     pub fn find() -> Self {
         let page_bytes = procfs::page_size().max(1);
@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-/// Whether the kernel has PAGEMAP_SCAN: it is asked about one page of our own.
+/// Whether the kernel has PAGEMAP_SCAN: tries it on one page of this process.
 fn can_scan() -> bool {
     let Ok(pagemap) = File::open("/proc/self/pagemap") else {
         return false;
@@ -66,7 +66,7 @@ fn can_scan() -> bool {
     scan(&pagemap, address, address + page, &mut [Region::default()]).is_ok()
 }
 
-/// Whether pages of hugetlbfs of another size than a large page exist now: then a large page may be of either size.
+/// Whether hugetlbfs has pages of another size than the large page now: then a large page may have either size.
 #[must_use]
 pub fn other_huge_pages(large_page_bytes: u64) -> bool {
     fs::read_dir("/sys/kernel/mm/hugepages")

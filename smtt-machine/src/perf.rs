@@ -1,6 +1,6 @@
-//! Perf events, opened with exact attributes, and what they count.
+//! Perf events, opened with exact attributes, and their counts.
 //!
-//! Sampling and calibration share it. It knows the kernel's interface and nothing of page walks.
+//! Sampling and calibration share this module. It knows the kernel's interface and nothing of page walks.
 
 mod samples;
 
@@ -57,9 +57,9 @@ const _: () = assert!(size_of::<Attributes>() == 112);
 /// Whose events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// Those of the calling thread, on whatever CPU it runs.
+    /// Events of the calling thread, on any CPU.
     ThisThread,
-    /// Those of everybody on that CPU.
+    /// Events of all processes on that CPU.
     Cpu(u32),
 }
 
@@ -68,17 +68,17 @@ pub enum Of {
 pub struct Opening<'a> {
     /// The event.
     pub event: &'a Encoding,
-    /// Whose.
+    /// Whose events are counted.
     pub of: Of,
     /// Events per sample; zero counts only.
     pub period: u64,
     /// Whether samples carry the address of the data.
     pub addresses: bool,
-    /// The leader of the group that it belongs to; a group has its counters at the same time or not at all.
+    /// The leader of the event's group; the events of a group have their counters at the same time or not at all.
     pub leader: Option<&'a Event>,
 }
 
-/// What an event has counted.
+/// The count of an event and its times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Events.
@@ -156,14 +156,14 @@ impl Event {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just given this descriptor to us alone.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
     }
 
-    /// What it has counted since it was opened or reset.
+    /// The count since the event was opened or reset.
     ///
     /// # Errors
-    /// When the kernel has given the event up (an end of file, which is reported as `UnexpectedEof`).
+    /// When the kernel has stopped the event for good (an end of file, which is reported as `UnexpectedEof`).
     pub fn read(&self) -> io::Result<Count> {
         let mut bytes = [0; 24];
         (&self.0).read_exact(&mut bytes)?;
@@ -180,8 +180,9 @@ impl Event {
         })
     }
 
-    /// Switches the whole group on that this event leads. The others are on all the time and follow it: one that is
-    /// switched on after its leader would not count when both are of different PMUs of the kernel's own (Linux 6.18).
+    /// Enables the group that this event leads. The other events are always enabled and follow the leader: an event
+    /// that is enabled after its leader would not count when both are of different software PMUs of the kernel (Linux
+    /// 6.18).
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -189,7 +190,7 @@ impl Event {
         self.control(IOC_ENABLE, 0)
     }
 
-    /// Switches the whole group off that this event leads.
+    /// Disables the group that this event leads.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -197,7 +198,7 @@ impl Event {
         self.control(IOC_DISABLE, 0)
     }
 
-    /// Sets the counts of the whole group that this event leads to zero; the times go on.
+    /// Resets the counts of the group that this event leads; the times continue.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -229,7 +230,7 @@ impl AsFd for Event {
     }
 }
 
-/// A refusal in words that say what to do.
+/// The text of a refusal, with what to do about it.
 #[must_use]
 pub fn refusal(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! What `/proc` says of processes.
+//! Processes as `/proc` shows them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use procfs::FromRead as _;
 use procfs::process::Stat;
 
-/// A process, pinned: once opened it never speaks of another process with the same id.
+/// A pinned process: reads never reach another process with the same id.
 #[derive(Debug)]
 pub struct Handle {
     folder: OwnedFd,
@@ -47,7 +47,7 @@ impl Handle {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// When it started, in clock ticks since boot; `None` once it has ended.
+    /// Start time in clock ticks since boot; `None` once the process has ended.
     pub fn start_ticks(&self) -> Option<u64> {
         start_ticks(&self.read("stat").ok()?)
     }
@@ -64,7 +64,7 @@ impl Handle {
     }
 }
 
-/// Address range (as the file in `map_files` is named) and name of one line of `maps`.
+/// Address range (the name of the file in `map_files`) and name of one line of `maps`.
 pub fn mapping(line: &str) -> Option<(&str, &str)> {
     let (range, rest) = line.split_once(' ')?;
     // Permissions, offset, device and inode, then the name after blanks.
@@ -86,13 +86,13 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     Some((u32::try_from(stat.ppid).ok()?, stat.starttime))
 }
 
-/// The fields of a `/proc/PID/stat`; `None` where the text is none.
+/// The fields of a `/proc/PID/stat`; `None` where the text is malformed.
 #[must_use]
 pub fn stat(text: &[u8]) -> Option<Stat> {
     Stat::from_read(text).ok()
 }
 
-/// When a process started, in clock ticks since boot, of the text of its `/proc/PID/stat`.
+/// Start time of a process in clock ticks since boot, from the text of its `/proc/PID/stat`.
 #[must_use]
 pub fn start_ticks(text: &str) -> Option<u64> {
     Some(stat(text.as_bytes())?.starttime)
@@ -140,14 +140,14 @@ pub fn in_first_namespace() -> bool {
     fs::metadata("/proc/self/ns/pid").map_or(true, |file| file.ino() == FIRST_PID_NAMESPACE)
 }
 
-/// Whether a process shares our pid namespace.
+/// Whether a process is in this process's pid namespace.
 #[must_use]
 pub fn in_our_namespace(pid: u32) -> bool {
     let of = |name: &str| fs::read_link(format!("/proc/{name}/ns/pid")).ok();
     of(&pid.to_string()) == of("self")
 }
 
-/// The id of a process or thread in our namespace, given its innermost id, from its `status`.
+/// The id of a process or thread in its innermost pid namespace, from its `status`.
 pub fn innermost_id(status: &str) -> Option<u32> {
     status.lines().find_map(|line| {
         line.strip_prefix("NSpid:")?
@@ -158,7 +158,7 @@ pub fn innermost_id(status: &str) -> Option<u32> {
     })
 }
 
-/// The id in our pid namespace of the descendant of `executor` that has that id in its own namespace.
+/// The id, in this process's pid namespace, of the descendant of `executor` with the id `inner` in its own namespace.
 #[must_use]
 pub fn host_pid(executor: u32, inner: u32) -> Option<u32> {
     children_of(executor).into_iter().find(|pid| {

@@ -1,4 +1,4 @@
-//! Reads what surrounds the executors: settings of the kernel, nodes, swap, and how each JVM was started.
+//! Reads the surroundings of the executors: settings of the kernel, nodes, swap, and the options of each JVM.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use smtt_model::advise::surroundings::{Process, Surroundings};
 use crate::cpu::list;
 use crate::proc::stat;
 
-/// Beginnings of options that are kept; everything else on a command line is nobody's business.
+/// Prefixes of the options that are kept. Everything else on a command line may be secret and is dropped.
 const OPTIONS: [&str; 12] = [
     "-Xms",
     "-Xmx",
@@ -24,7 +24,7 @@ const OPTIONS: [&str; 12] = [
     "-XX:-Use",
 ];
 
-/// Asks the machine that `root` is the root folder of, and the processes with these ids.
+/// Reads the machine with the root folder `root`, and the processes with these ids.
 #[must_use]
 pub fn read(root: &Path, pids: &[u32]) -> Surroundings {
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -72,7 +72,7 @@ pub fn read(root: &Path, pids: &[u32]) -> Surroundings {
     }
 }
 
-/// The word in brackets: the one of several that is chosen.
+/// The word in brackets: the selected one of several.
 fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
@@ -134,11 +134,11 @@ fn process(folder: &Path, node_cpus: &[(u32, Vec<u32>)]) -> Process {
     }
 }
 
-/// Options that matter, of a command line with zeros between its words.
+/// The relevant options of a command line with zeros between its words.
 fn options(line: &[u8]) -> Vec<String> {
     line.split(|byte| *byte == 0)
         .map(String::from_utf8_lossy)
-        // What follows the class is the application's.
+        // The words after the class belong to the application.
         .take_while(|word| !word.starts_with("org.apache.spark."))
         .filter(|word| OPTIONS.iter().any(|beginning| word.starts_with(beginning)))
         .filter(|word| word.len() < 64)
@@ -146,7 +146,7 @@ fn options(line: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// CPU time in user mode and in the kernel, in nanoseconds, of the text of `/proc/PID/stat`.
+/// CPU time in user mode and in the kernel, in nanoseconds, from the text of `/proc/PID/stat`.
 fn times(text: &[u8]) -> Option<(u64, u64)> {
     let stat = stat(text)?;
     let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);

@@ -18,7 +18,7 @@ pub struct FaultSample {
 
 /// Bit of `access`: the fault was a write.
 pub const ACCESS_WRITE: u32 = 1;
-/// Bit of `access`: the hook cannot tell a read from a write.
+/// Bit of `access`: the hook cannot distinguish reads from writes.
 pub const ACCESS_UNKNOWN: u32 = 2;
 
 const _: () = assert!(size_of::<FaultSample>() == 48);

@@ -1,4 +1,4 @@
-//! The marker's facts as data: which JNI entry point tells what, in which order.
+//! The marker's facts as data: the JNI entry point, words and strings of each fact, in their order.
 //!
 //! The native library, the kernel side's probe table, the decoder and the tests all take names and order from here;
 //! the marker's `Contract.java` and `FactForm.java` are generated from here by `cargo xtask tidy`.
@@ -22,10 +22,10 @@ pub struct Schema {
     pub string_limits: &'static [usize],
 }
 
-/// Entry points that libraries of earlier markers do not have: one without them is probed all the same.
+/// Entry points that libraries of earlier markers lack; such libraries are probed without them.
 pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD];
 
-/// What the exported name of every entry point starts with.
+/// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
 /// File name of the native library.
 pub const LIBRARY_NAME: &str = "libsmtt_marker.so";
@@ -36,23 +36,23 @@ pub const BLOCK_ON_HEAP: u64 = 1;
 pub const BLOCK_SERIALIZED: u64 = 2;
 /// Bit of `flags` in block facts: stored by a thread without a task (a replica, a promotion).
 pub const BLOCK_WITHOUT_TASK: u64 = 4;
-/// Bit of `flags` in block and page facts: told again for a resync, not new.
+/// Bit of `flags` in block and page facts: reported for a resync, not new.
 pub const TOLD_AGAIN: u64 = 8;
-/// Bit of `flags` in block facts: the block is an array of objects, which has no contiguous bytes. Each range is one of its
-/// elements, the whole object with its header and nothing of what it refers to: an evenly spread sample. `range_total` is
-/// how many were taken; 0 where none could be.
+/// Bit of `flags` in block facts: the block is an array of objects, which has no contiguous bytes. Each range is one of
+/// its elements, the whole object with its header and nothing of what it refers to: an evenly spread sample.
+/// `range_total` is how many were taken; 0 where none could be.
 pub const BLOCK_SAMPLED: u64 = 16;
-/// Bit of `flags` in block facts: the block is one array of numbers; its only range is all of them.
+/// Bit of `flags` in block facts: the block is one array of numbers, which is its only range.
 pub const BLOCK_ARRAY: u64 = 32;
 /// Bit of `flags` in page facts: the page is on the Java heap.
 pub const PAGE_ON_HEAP: u64 = 1;
-/// Where the code of what the thread was doing begins in `flags` of page facts; zero where they are told again.
+/// Position of the thread's activity code in `flags` of page facts; the code is zero in a resync.
 pub const PAGE_ACTIVITY_SHIFT: u32 = 8;
 /// Bit of `flags` in facts about consumers: what is counted is Spark's estimate of the size of objects.
 pub const CONSUMER_ESTIMATED: u64 = 1;
-/// Address ranges that one fact has at most; more come as further facts.
+/// Most address ranges in one fact; further ranges follow in further facts.
 pub const RANGES_PER_FACT: usize = 96;
-/// Address ranges that the marker follows of one block; the daemon keeps no more.
+/// Most address ranges of one block that the marker tracks; the daemon keeps no more.
 pub const RANGES_PER_BLOCK: usize = 4096;
 /// Bytes of a block's name.
 const BLOCK_ID_MAX: usize = 300;
@@ -65,9 +65,9 @@ pub const NO_ADDRESS: u64 = 0;
 pub mod outcome {
     /// The task returned its result.
     pub const SUCCESS: u64 = 0;
-    /// It threw.
+    /// The task threw an exception.
     pub const FAILED: u64 = 1;
-    /// It was killed or interrupted.
+    /// The task was killed or interrupted.
     pub const KILLED: u64 = 2;
 }
 
@@ -85,7 +85,7 @@ pub mod storage_level {
     pub const REPLICATION_SHIFT: u32 = 8;
 }
 
-/// Every fact that the marker tells.
+/// Every fact that the marker reports.
 pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::EXECUTOR_DESCRIBED,
@@ -310,8 +310,9 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::ADDRESSES_TOLD,
         entry: "addressesTold",
-        // collection: how many had ended, and none begun since, when every address was looked up; moved_facts: facts
-        // that told new addresses since the last of these, or since the last resync; heap_addresses: as in the header.
+        // collection: number of ended collections at the look-up of the addresses, with none begun since; moved_facts:
+        // facts with new addresses since the last fact of this kind or the last resync; heap_addresses: as in the
+        // header.
         words: &["collection", "moved_facts", "heap_addresses"],
         ranges: false,
         strings: &[],
@@ -320,9 +321,9 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::RESYNC_TOLD,
         entry: "resyncTold",
-        // Told by the thread that tells everything again, and by no other: first with 0, then, before RESYNC_DONE, with
-        // the number of facts of any kind that it has told in between. Who counts those of that thread that came knows
-        // whether any was lost.
+        // Reported only by the thread that reports the snapshot: first with 0, then, before RESYNC_DONE, with the
+        // number of facts of any kind that the thread has reported in between. A reader that counts the facts of that
+        // thread detects losses.
         words: &["request", "facts"],
         ranges: false,
         strings: &[],

@@ -1,5 +1,5 @@
-//! The slot file of an executor, as the daemon sees it. What is in it is the executor's word and not trusted: sizes
-//! are checked, and everything is read by value.
+//! The slot file of an executor, as the daemon reads it. The executor writes it, so it is untrusted: sizes are checked,
+//! and everything is read by value.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use smtt_common::context::{
 };
 use smtt_machine::proc::{Handle, innermost_id};
 
-/// Slots that are looked at in one file at most.
+/// Most slots that are read from one file.
 const SLOTS_MAX: u32 = 65_536;
 /// A thread and where its slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct ThreadSlot {
 #[derive(Debug)]
 pub struct SlotFile {
     file: File,
-    /// Where the executor has it mapped.
+    /// Address of the mapping in the executor.
     address: u64,
     slot_count: u32,
 }
@@ -102,10 +102,10 @@ impl SlotFile {
             .collect()
     }
 
-    /// Asks the marker to tell everything again; `request` must differ from the last one and from zero.
+    /// Asks the marker for a snapshot; `request` must differ from the last one and from zero.
     ///
     /// # Errors
-    /// When the executor is gone or has cut its file.
+    /// When the executor has ended or has truncated its file.
     pub fn request_resync(&self, request: u64) -> std::io::Result<()> {
         self.file.write_all_at(
             &request.to_le_bytes(),
@@ -116,7 +116,7 @@ impl SlotFile {
     /// The last request that the marker served in full.
     ///
     /// # Errors
-    /// When the executor has cut its file.
+    /// When the executor has truncated its file.
     pub fn resync_done(&self) -> std::io::Result<u64> {
         read_u64(&self.file, offset_of!(Header, resync_done))
     }
@@ -124,15 +124,15 @@ impl SlotFile {
     /// Threads of the executor that found no free slot.
     ///
     /// # Errors
-    /// When the executor has cut its file.
+    /// When the executor has truncated its file.
     pub fn slots_refused(&self) -> std::io::Result<u64> {
         read_u64(&self.file, offset_of!(Header, slots_refused))
     }
 
-    /// How addresses on the Java heap are known, and how many collections have begun.
+    /// How the marker tracks addresses on the Java heap, and how many collections have begun.
     ///
     /// # Errors
-    /// When the executor has cut its file.
+    /// When the executor has truncated its file.
     pub fn collections(&self) -> std::io::Result<(HeapAddresses, u64)> {
         let mut words = [0; 16];
         self.file
@@ -143,12 +143,12 @@ impl SlotFile {
         Ok((HeapAddresses(known[0]), u64::from_le_bytes(*begun)))
     }
 
-    /// Facts that the marker has told so far, from all threads.
+    /// Facts that the marker has reported so far, from all threads.
     ///
     /// # Errors
-    /// When the executor has cut its file.
+    /// When the executor has truncated its file.
     pub fn facts_emitted(&self) -> std::io::Result<u64> {
-        let told: u64 = self
+        let reported: u64 = self
             .slots()?
             .chunks_exact(SLOT_SIZE)
             .map(|slot| {
@@ -157,7 +157,7 @@ impl SlotFile {
             })
             .fold(0, u64::wrapping_add);
         let without_slot = read_u64(&self.file, offset_of!(Header, facts_without_slot))?;
-        Ok(told.wrapping_add(without_slot))
+        Ok(reported.wrapping_add(without_slot))
     }
 
     fn slots(&self) -> std::io::Result<Vec<u8>> {

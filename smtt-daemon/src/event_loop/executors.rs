@@ -1,5 +1,5 @@
-//! The executors that are alive, seen from outside: their slot files, requests to tell everything again, and those
-//! that ended without a word.
+//! The living executors, observed from outside: their slot files, requests for a snapshot (a resync), and executors
+//! whose end no record reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,11 +16,10 @@ use smtt_model::state::SlotFileCounters;
 use crate::discover::{Found, SlotFile};
 use crate::probes::Probes;
 
-/// Pause between two requests to tell everything again, in nanoseconds: losses come in bursts, and asking in the
-/// middle of one adds to it.
+/// Pause between two resync requests, in nanoseconds: losses come in bursts, and a request during a burst adds to it.
 const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
-/// The longest such pause. It doubles while every request ends in further losses: an executor that has more to tell than
-/// the way to the daemon carries must not be kept busy with telling.
+/// The longest such pause. The pause doubles while each resync loses facts again: an executor whose snapshot exceeds
+/// the rate limit must not spend its time on reporting.
 const REQUEST_PAUSE_MAX_NS: u64 = 160_000_000_000;
 
 /// An executor with an open slot file.
@@ -28,48 +27,49 @@ const REQUEST_PAUSE_MAX_NS: u64 = 160_000_000_000;
 struct Open {
     slots: Arc<SlotFile>,
     same_namespace: bool,
-    /// Facts that the marker had told before its probes were in place; they were never attempted for us.
-    told_before: u64,
-    asking: Asking,
+    /// Facts that the marker reported before its probes were attached. They count neither as attempted nor as lost.
+    reported_before: u64,
+    resync: ResyncRequests,
 }
 
-/// When an executor is asked to tell everything again.
+/// Decides when an executor is asked for a snapshot.
 #[derive(Debug)]
-struct Asking {
-    /// Facts that were lost on the way when it was last asked.
-    lost_then: u64,
-    asked_ns: u64,
-    /// Before it is asked again.
+struct ResyncRequests {
+    /// Facts lost in transit up to the last request.
+    lost_at_request: u64,
+    requested_ns: u64,
+    /// Shortest time from the last request to the next.
     pause_ns: u64,
 }
 
-impl Asking {
-    /// It was asked when it was found.
+impl ResyncRequests {
+    /// Discovery has sent the first request.
     const fn new(now_ns: u64) -> Self {
         Self {
-            lost_then: 0,
-            asked_ns: now_ns,
+            lost_at_request: 0,
+            requested_ns: now_ns,
             pause_ns: REQUEST_PAUSE_NS,
         }
     }
 
-    /// Whether it is to be asked now, with so many facts lost up to now; `wanted` says that some of them were seen to be
-    /// missing when it told everything again.
+    /// Whether a request is due now that `lost` facts have been lost in total. `wanted`: the last snapshot was
+    /// incomplete.
     const fn is_due(&self, lost: u64, wanted: bool, now_ns: u64) -> bool {
-        (wanted || lost > self.lost_then) && now_ns.saturating_sub(self.asked_ns) >= self.pause_ns
+        (wanted || lost > self.lost_at_request)
+            && now_ns.saturating_sub(self.requested_ns) >= self.pause_ns
     }
 
-    /// It was asked, with so many facts lost up to now. Losses that come as soon as it may be asked again are those of
-    /// the telling itself.
-    fn asked(&mut self, lost: u64, now_ns: u64) {
-        let since_ns = now_ns.saturating_sub(self.asked_ns);
+    /// Records that a request was sent when `lost` facts had been lost in total. If the pause has only just passed, the
+    /// resync itself caused the losses.
+    fn record_request(&mut self, lost: u64, now_ns: u64) {
+        let since_ns = now_ns.saturating_sub(self.requested_ns);
         self.pause_ns = if since_ns < self.pause_ns.saturating_mul(2) {
             self.pause_ns.saturating_mul(2).min(REQUEST_PAUSE_MAX_NS)
         } else {
             REQUEST_PAUSE_NS
         };
-        self.lost_then = lost;
-        self.asked_ns = now_ns;
+        self.lost_at_request = lost;
+        self.requested_ns = now_ns;
     }
 }
 
@@ -81,28 +81,28 @@ pub struct Executors {
 }
 
 impl Executors {
-    /// Gives a found executor its rows in the kernel side and asks it to tell everything again. Returns its key and
-    /// the request.
+    /// Adds the rows of a discovered executor to the kernel side's tables and requests a snapshot. Returns the
+    /// executor's key and the request.
     pub fn adopt(
         &mut self,
         probes: &mut Probes,
         found: Found,
         now_ns: u64,
     ) -> anyhow::Result<(u64, u64)> {
-        let told_before = told_before(probes, &found);
+        let reported_before = reported_before(probes, &found);
         let executor = probes.adopt_executor(found.pid)?;
         // Not before: a thread that registers between this list and the probes would stay without a row.
         let threads = found.threads();
-        // What an executor claims may not fit; then it has fewer contexts, not none.
+        // The executor's claims may exceed its share. Then some of its threads have no context.
         for thread in &threads {
             if let Err(error) = probes.adopt_thread(executor, thread.tid, thread.address) {
                 tracing::warn!(
                     pid = found.pid,
-                    "the executor's threads are not all traced: {error:#}"
+                    "some threads of the executor are not traced: {error:#}"
                 );
                 break;
             }
-            // One that ended before it got its row would leave it to whoever has the id next.
+            // If the thread ended before its row was added, the next thread with this id would inherit the row.
             if !Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
                 probes.forget_thread(thread.tid)?;
             }
@@ -111,7 +111,7 @@ impl Executors {
             if let Err(error) = probes.adopt_child(executor, *child) {
                 tracing::warn!(
                     pid = found.pid,
-                    "the executor's child processes are not all traced: {error:#}"
+                    "some child processes of the executor are not traced: {error:#}"
                 );
                 break;
             }
@@ -120,14 +120,14 @@ impl Executors {
         found
             .slots
             .request_resync(request)
-            .context("the executor ended while it was looked at")?;
+            .context("the executor ended during its discovery")?;
         self.open.insert(
             executor,
             Open {
                 slots: Arc::new(found.slots),
                 same_namespace: found.same_namespace,
-                told_before,
-                asking: Asking::new(now_ns),
+                reported_before,
+                resync: ResyncRequests::new(now_ns),
             },
         );
         tracing::info!(
@@ -139,25 +139,25 @@ impl Executors {
         Ok((executor, request))
     }
 
-    /// Requests differ from one another, from those of an earlier daemon, and from zero.
+    /// A request that differs from all others, from those of an earlier daemon, and from zero.
     fn next_request(&mut self, now_ns: u64) -> u64 {
         self.requests = (self.requests + 1).max(now_ns);
         self.requests
     }
 
-    /// What each marker says in its slot file: facts that it has told since its probes were in place, and threads
-    /// without a slot. Read after the kernel side's counters, so that it is never behind them; half a megabyte per
-    /// executor, which takes some 50 microseconds.
+    /// The counters in each slot file: facts that the marker reported since its probes were attached, and threads
+    /// without a slot. They must be read after the kernel side's counters, so that they are never behind them. A read
+    /// of half a megabyte per executor takes some 50 microseconds.
     pub fn slot_counters(&self) -> Vec<(u64, SlotFileCounters)> {
-        let say = |slots: &SlotFile, told_before: u64| -> std::io::Result<SlotFileCounters> {
+        let say = |slots: &SlotFile, reported_before: u64| -> std::io::Result<SlotFileCounters> {
             Ok(SlotFileCounters {
-                facts_emitted: slots.facts_emitted()?.saturating_sub(told_before),
+                facts_emitted: slots.facts_emitted()?.saturating_sub(reported_before),
                 slots_refused: slots.slots_refused()?,
             })
         };
         self.open
             .iter()
-            .filter_map(|(key, open)| Some((*key, say(&open.slots, open.told_before).ok()?)))
+            .filter_map(|(key, open)| Some((*key, say(&open.slots, open.reported_before).ok()?)))
             .collect()
     }
 
@@ -166,18 +166,18 @@ impl Executors {
         self.open.get(&executor).map(|open| &open.slots)
     }
 
-    /// How each executor's addresses on the Java heap are known, and how many collections have begun. A read of a few
-    /// words per executor.
+    /// How each marker tracks addresses on the Java heap, and how many collections have begun. Reads a few words per
+    /// executor.
     pub fn collections(&self) -> impl Iterator<Item = (u64, HeapAddresses, u64)> {
         self.open.iter().filter_map(|(key, open)| {
-            let (way, begun) = open.slots.collections().ok()?;
-            Some((*key, way, begun))
+            let (tracking, begun) = open.slots.collections().ok()?;
+            Some((*key, tracking, begun))
         })
     }
 
-    /// Asks executors that lost facts on the way to tell everything again: by the kernel side's counts, and those that
-    /// are `wanted` because what they told again did not come whole.
-    pub fn heal(
+    /// Requests a snapshot from executors that lost facts by the kernel side's counts, and from the `wanted` ones,
+    /// whose last snapshot was incomplete.
+    pub fn request_lost_facts(
         &mut self,
         readings: &Readings,
         wanted: &BTreeSet<u64>,
@@ -188,7 +188,7 @@ impl Executors {
             let lost =
                 counters.facts_ring_full + counters.facts_rate_limited + counters.facts_unreadable;
             let open = self.open.get(key);
-            if !open.is_some_and(|open| open.asking.is_due(lost, wanted.contains(key), now_ns)) {
+            if !open.is_some_and(|open| open.resync.is_due(lost, wanted.contains(key), now_ns)) {
                 continue;
             }
             let request = self.next_request(now_ns);
@@ -197,17 +197,17 @@ impl Executors {
             {
                 tracing::info!(
                     pid = executor_pid(*key),
-                    lost = lost.saturating_sub(open.asking.lost_then),
-                    "facts were lost: the executor is asked to tell everything again"
+                    lost = lost.saturating_sub(open.resync.lost_at_request),
+                    "facts were lost: the executor is asked for a snapshot"
                 );
-                open.asking.asked(lost, now_ns);
+                open.resync.record_request(lost, now_ns);
                 asked.push((*key, request));
             }
         }
         asked
     }
 
-    /// Executors whose process is gone though no record said so.
+    /// Executors whose process is gone although no record reported its exit.
     pub fn dead(&mut self) -> Vec<u64> {
         let dead: Vec<u64> = self
             .open
@@ -221,7 +221,7 @@ impl Executors {
         dead
     }
 
-    /// A process of an executor is gone.
+    /// Closes the executor's slot file if the process that ended is its JVM.
     pub fn process_gone(&mut self, executor: u64, pid: u32) {
         if executor_pid(executor) == pid {
             self.open.remove(&executor);
@@ -233,8 +233,8 @@ impl Executors {
         self.open.remove(&executor);
     }
 
-    /// Gives a Python worker its task where the kernel side cannot: the marker knows the worker by its id in another
-    /// pid namespace.
+    /// Sets the task of a Python worker where the kernel side cannot: in another pid namespace the marker reports an id
+    /// that is not the worker's id on the host.
     pub fn python_worker(
         &self,
         probes: &mut Probes,
@@ -263,16 +263,17 @@ impl Executors {
     }
 }
 
-/// Facts that an executor told before its probes were in place: what its marker counts less what the kernel side has
-/// seen, both read while neither moves, or as nearly so as a few tries get.
-fn told_before(probes: &Probes, found: &Found) -> u64 {
+/// Facts that an executor reported before its probes were attached: the marker's count minus the kernel side's count.
+/// The difference is valid only if the kernel side's count did not change between the two reads, so the reads are
+/// retried.
+fn reported_before(probes: &Probes, found: &Found) -> u64 {
     const TRIES: usize = 20;
     let mut seen = probes.facts_seen(found.pid);
     for _ in 0..TRIES {
-        let told = found.slots.facts_emitted().unwrap_or(0);
+        let reported = found.slots.facts_emitted().unwrap_or(0);
         let now = probes.facts_seen(found.pid);
         if now == seen {
-            return told.saturating_sub(seen);
+            return reported.saturating_sub(seen);
         }
         seen = now;
     }
@@ -286,25 +287,25 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn who_loses_whenever_it_tells_everything_again_is_asked_ever_less_often() {
-        let mut asking = Asking::new(0);
+    fn the_pause_doubles_while_every_resync_loses_facts() {
+        let mut resync = ResyncRequests::new(0);
         let (mut lost, mut pauses, mut before) = (0, Vec::new(), 0);
         for second in 1..=600 {
             lost += 1;
-            if asking.is_due(lost, false, second * S) {
-                asking.asked(lost, second * S);
+            if resync.is_due(lost, false, second * S) {
+                resync.record_request(lost, second * S);
                 pauses.push(second - before);
                 before = second;
             }
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 160]);
-        // Without further losses nobody asks; after a long time without any the next loss is a new burst.
-        assert!(!asking.is_due(asking.lost_then, false, 2000 * S));
-        assert!(asking.is_due(lost + 1, false, 2000 * S));
-        asking.asked(lost + 1, 2000 * S);
-        assert!(asking.is_due(lost + 2, false, 2005 * S));
-        // What did not come whole is asked for without a further loss, and no sooner.
-        assert!(!asking.is_due(lost + 1, true, 2004 * S));
-        assert!(asking.is_due(lost + 1, true, 2005 * S));
+        // Without further losses no request is due. After a long time without losses the next loss is a new burst.
+        assert!(!resync.is_due(resync.lost_at_request, false, 2000 * S));
+        assert!(resync.is_due(lost + 1, false, 2000 * S));
+        resync.record_request(lost + 1, 2000 * S);
+        assert!(resync.is_due(lost + 2, false, 2005 * S));
+        // An incomplete snapshot is requested again without a further loss, but after the same pause.
+        assert!(!resync.is_due(lost + 1, true, 2004 * S));
+        assert!(resync.is_due(lost + 1, true, 2005 * S));
     }
 }

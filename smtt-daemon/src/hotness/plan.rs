@@ -1,8 +1,8 @@
-//! What DAMON is told to look at, and what its answer says of blocks. Pure.
+//! Plans the regions that DAMON monitors, and turns its answer into figures of blocks. Pure.
 //!
-//! Of every executor the ranges of its blocks, cut into pieces of about the same size, [`REGIONS`] of all executors
-//! together, no executor more than its share. DAMON checks one random page of each piece at every check, so that the cost does not grow with memory.
-//! Where there are more ranges than that, other ones have their turn each time.
+//! The ranges of every executor's blocks are cut into regions of about the same size: [`REGIONS`] for all executors
+//! together, shared max-min fair. DAMON checks one random page of each region at every check, so that the cost does
+//! not grow with memory. Where there are more ranges than regions, the ranges take turns.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ struct Part {
     length: u64,
 }
 
-/// What is looked at in one executor.
+/// The regions of one executor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The executor.
@@ -32,17 +32,17 @@ pub struct Target {
     parts: Vec<Part>,
 }
 
-/// What is looked at in all of them.
+/// The regions of all executors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// By executor.
     pub targets: Vec<Target>,
-    /// Whether there was no room for everything.
+    /// Whether some ranges did not fit.
     pub partial: bool,
 }
 
 impl Plan {
-    /// A plan for the blocks of these executors. `turn` decides whose turn it is where there is no room for all.
+    /// A plan for the blocks of these executors. `turn` selects the ranges where not all fit.
     #[must_use]
     pub fn new(executors: &[(u64, Targets)], page_bytes: u64, turn: usize) -> Self {
         let mut partial = false;
@@ -91,13 +91,13 @@ impl Plan {
         Self { targets, partial }
     }
 
-    /// How many regions there are.
+    /// Number of regions.
     #[must_use]
     pub fn regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()
     }
 
-    /// What one window says of the blocks of an executor: `checks` checks were made of each region.
+    /// The figures of an executor's blocks from one window, in which each region was checked `checks` times.
     #[must_use]
     pub fn touched(
         &self,
@@ -137,14 +137,14 @@ impl Plan {
     }
 }
 
-/// What there is to look at in one executor.
+/// The ranges of one executor that can be monitored.
 fn parts(targets: &Targets) -> Vec<Part> {
     let parts = targets.ranges.iter().map(|range| Part {
         mark: targets.owners[range.owner],
         address: range.address,
         length: range.length,
     });
-    // No address of a process is beyond it, and a hostile one must not upset the sums.
+    // No process has an address beyond this limit, and a hostile claim must not make the sums overflow.
     let mut parts: Vec<Part> = parts
         .filter(|part| part.address.saturating_add(part.length) < 1 << 62)
         .collect();
@@ -153,7 +153,7 @@ fn parts(targets: &Targets) -> Vec<Part> {
     parts
 }
 
-/// Whole pages that some ranges have a part in, in order, joined where they touch or overlap.
+/// Whole pages that the ranges touch, in order, joined where they meet or overlap.
 fn spans(parts: &[Part], page_bytes: u64) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = parts
         .iter()
@@ -174,12 +174,12 @@ fn spans(parts: &[Part], page_bytes: u64) -> Vec<(u64, u64)> {
     joined
 }
 
-/// Bytes of a region, so that there are no more than [`REGIONS`] of them.
+/// Bytes per region, such that there are at most [`REGIONS`] regions.
 fn piece_bytes(spans: &[Vec<(u64, u64)>], page_bytes: u64) -> u64 {
     let lengths = || spans.iter().flatten().map(|(start, end)| end - start);
     let all: u128 = lengths().map(u128::from).sum();
     let count = lengths().count();
-    // The last piece of a span is seldom a whole one.
+    // The last region of a span is usually shorter.
     let whole = (REGIONS.saturating_sub(count)).max(1) as u128;
     let piece = u64::try_from(all.div_ceil(whole)).unwrap_or(1 << 62);
     piece.clamp(1, 1 << 62).next_multiple_of(page_bytes)
@@ -240,7 +240,7 @@ mod tests {
         let plan = Plan::new(&[(5, targets(&[(0, 1 << 20, 1 << 20)]))], PAGE, 0);
         right(&plan);
         assert_eq!((plan.regions(), plan.partial), (128, false));
-        // The first half is touched at every check, the other never.
+        // The first half is accessed at every check, the other half never.
         let half = (1 << 20) + (1 << 19);
         let window: Vec<Access> = plan.targets[0]
             .regions

@@ -15,9 +15,9 @@ use super::table::{self, Metric};
 use super::{Family, Sample, Value, page_walks};
 use crate::shared::Shared;
 
-/// Bytes that a page fault stands for when RDDs are ranked: it brings in at least a page.
+/// Bytes per page fault in the ranking of RDDs: a fault brings in at least one page.
 const PAGE_BYTES: u64 = 4096;
-/// Longest label of an RDD's name in characters; Spark SQL names RDDs by whole plans.
+/// Longest label of an RDD's name in characters; Spark SQL names RDDs after whole plans.
 const NAME_MAX: usize = 120;
 
 /// One RDD of the snapshot.
@@ -44,9 +44,9 @@ pub(super) struct Executor {
     pub(super) rdds: Vec<Rdd>,
     /// Sampled page walks with a context.
     pub(super) walks_attributed: WalkCounters,
-    /// All of them.
+    /// All sampled events of the executor.
     pub(super) walks: WalkCounters,
-    /// All of them in the last minute.
+    /// All sampled events of the executor in the last minute.
     pub(super) walks_last_minute: WalkCounters,
 }
 
@@ -97,7 +97,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
     state.executors().iter().filter_map(executor).collect()
 }
 
-/// RDDs that get series of their own: those that touched and hold most, over all executors.
+/// RDDs that get their own series: those that touched and hold the most memory, over all executors.
 fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<RddKey>> {
     let mut ranked: Vec<(u64, u64, RddKey)> = executors
         .iter()
@@ -118,7 +118,7 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
                 })
         })
         .collect();
-    // Equal ones in a fixed order, so that they do not change places from scrape to scrape.
+    // RDDs of equal rank in a fixed order, so that they do not swap from scrape to scrape.
     ranked.sort_unstable_by(|left, right| {
         right
             .0
@@ -225,7 +225,7 @@ fn daemon(families: &mut Families, shared: &Shared) {
         .probes()
         .into_iter()
         .filter(|probe| probe.verdict != VerdictState::NotApplicable)
-        // A machine without counters has nothing that could be up.
+        // On a machine without counters the probe cannot be up.
         .filter(|probe| probe.name != PAGE_WALKS || probe.verdict != VerdictState::Unsupported)
     {
         *probes.entry(probe.name).or_default() |= probe.verdict == VerdictState::Ok;
@@ -362,7 +362,7 @@ fn rdd_series(
             &rdd.held,
         );
     }
-    // Once there, the row stays: a counter that disappears for a while is hard to read.
+    // Once shown, the row stays: a counter that disappears for a while is hard to read.
     if unnamed || total(&other_faults) > 0 {
         rdd_samples(
             families,

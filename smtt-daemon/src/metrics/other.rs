@@ -1,16 +1,16 @@
-//! The row `rdd_id="other"`: RDDs without series of their own, as counters that never go back.
+//! The row `rdd_id="other"`: RDDs without series of their own, as counters that never decrease.
 //!
 //! Which RDDs have their own series changes from scrape to scrape. If "other" were the sum of the rest, it would
-//! fall whenever an RDD leaves it, and Prometheus would take that for a restart and count all of it again. So
-//! "other" takes in growth: of all faults of an executor since the last scrape, what did not grow in a series of
-//! its own grew in "other".
+//! fall whenever an RDD leaves it, and Prometheus would take that for a restart and count everything again. So
+//! "other" accumulates growth: the growth of all of an executor's faults since the last scrape, minus the growth in
+//! the series of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use smtt_common::counter::FaultCounters;
 use smtt_model::attribute::RddKey;
 
-/// What was shown of one executor at the last scrape.
+/// The values of one executor at the last scrape.
 #[derive(Debug, Default)]
 struct Shown {
     total: FaultCounters,
@@ -19,7 +19,7 @@ struct Shown {
     other: FaultCounters,
 }
 
-/// What was shown of all executors, and RDDs that ever were in "other".
+/// The values of all executors at the last scrape, and the RDDs that have ever been in "other".
 #[derive(Debug, Default)]
 pub(super) struct Others {
     executors: BTreeMap<u64, Shown>,
@@ -50,8 +50,8 @@ impl Others {
         self.executors.retain(|key, _| executors.contains(key));
     }
 
-    /// Takes in one executor: all its faults, each of its RDDs, and which of these have their own series. Returns
-    /// the counters of its "other" row.
+    /// Updates one executor from all its faults, the faults of each RDD, and the RDDs that have their own series.
+    /// Returns the counters of its "other" row.
     pub(super) fn update(
         &mut self,
         executor: u64,
@@ -63,7 +63,7 @@ impl Others {
         let mut rest = growth(&total, &shown.total);
         for (rdd, faults) in rdds {
             if named.contains(rdd) {
-                // A row that is smaller than it was has been folded and made anew.
+                // A row that has shrunk was folded and created again.
                 let before = shown
                     .rdds
                     .get(rdd)

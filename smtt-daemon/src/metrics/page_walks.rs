@@ -1,5 +1,5 @@
-//! Page walks as metrics. RDDs without series of their own are in the executor's totals only: a ratio of "others" would
-//! be nobody's.
+//! Page walks as metrics. RDDs without series of their own are in the executor's totals only: a ratio over unrelated
+//! RDDs would have no meaning.
 
 use std::collections::{BTreeMap, HashSet};
 

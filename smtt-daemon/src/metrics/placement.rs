@@ -1,4 +1,4 @@
-//! Metrics of where bytes are, and of what finding it out takes.
+//! Metrics of the placement of bytes, and of the cost of measuring it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +13,7 @@ use super::{Value, table};
 pub(super) struct Pages {
     /// By key of the executor: base page size in bytes, and figures by RDD.
     executors: BTreeMap<u64, (u64, BTreeMap<RddKey, Figures>)>,
-    /// By key of the executor: what was read of each RDD, by where it was.
+    /// By key of the executor: bytes read of each RDD, by their placement.
     reads: BTreeMap<u64, BTreeMap<RddKey, NodeReads>>,
     counts: Option<ResolveCounts>,
 }

@@ -1,4 +1,4 @@
-//! Every metric as data: the exporter, docs/METRICS.md and the tests all take names, labels and help from here.
+//! Every metric as data: the exporter, docs/METRICS.md and the tests take names, labels and help from here.
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ const RDD_NODE_LABELS: &[&str] = &[
     "node",
 ];
 
-/// Of which cycles a ratio is (`rdd`: the RDD's own, `executor`: all of the executor), and since when (`1m`: of the last
-/// minute, `life`: since the RDD was first seen).
+/// Labels of a ratio: its denominator (`rdd`: the RDD's own cycles, `executor`: all cycles of the executor) and its
+/// window (`1m`: the last minute, `life`: since the RDD was first seen).
 const RATIO_LABELS: &[&str] = &[
     "application_id",
     "executor_id",
@@ -59,31 +59,31 @@ metrics! {
     BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
         "Version of the daemon and how its kernel side was built", "";
     PROBE_UP "smtt_probe_up" Gauge &["probe"],
-        "Whether a probe is attached by any of its hooks", "the probe is not needed, switched off, or for counters that the machine does not have";
+        "Whether a probe is attached by any of its hooks", "the probe is not needed, is switched off, or needs counters that the machine does not have";
     EVENTS_ATTEMPTED "smtt_events_attempted_total" Counter &["hop"],
-        "Records that came to a hop on their way from the executors to the state", "no slot file is open (hop marker)";
+        "Records that reached a hop on their way from the executors to the state", "no slot file is open (hop marker)";
     EVENTS_LOST "smtt_events_lost_total" Counter &["hop", "cause"],
         "Records that a hop did not pass on, by cause", "nothing was lost for that cause";
     LEDGER_CONSISTENT "smtt_ledger_consistent" Gauge &["hop"],
         "Whether records attempted at a hop equal those delivered, lost and in flight", "no slot file is open (hop marker)";
     EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "application_name", "executor_id"],
-        "An executor that is known on this worker", "";
+        "An executor of this worker that the daemon knows", "";
     EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "executor_id"],
         "Whether the executor's process lives", "the executor died longer ago than the retention";
     EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "executor_id", "attribution"],
         "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
     EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
-        "Page faults of an executor without a context, by class of the thread", "there were none of that class";
+        "Page faults of an executor without a context, by class of the thread", "no fault of that class was counted";
     EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "executor_id"],
-        "Threads of an executor that found no free slot, so that what they do has no context", "the executor's slot file is not open";
+        "Threads of an executor that found no free slot, so that their events have no context", "the executor's slot file is not open";
     EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
-        "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "there were no such samples";
+        "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "no such fault was sampled";
     RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
-        "Page faults of loads in contexts that name the RDD", "reads and writes are not told apart on this machine";
+        "Page faults of loads in contexts that name the RDD", "reads and writes are not distinguished on this machine";
     RDD_WRITE "smtt_rdd_page_faults_write_total" Counter RDD_LABELS,
-        "Page faults of stores in contexts that name the RDD", "reads and writes are not told apart on this machine";
+        "Page faults of stores in contexts that name the RDD", "reads and writes are not distinguished on this machine";
     RDD_UNKNOWN "smtt_rdd_page_faults_unknown_access_total" Counter RDD_LABELS,
-        "Page faults in contexts that name the RDD whose hook cannot tell loads from stores", "all faults could be told apart";
+        "Page faults in contexts that name the RDD, from a hook that cannot distinguish loads from stores", "the hook distinguishes loads from stores for all faults";
     RDD_MAJOR "smtt_rdd_page_faults_major_total" Counter RDD_LABELS,
         "Page faults that needed I/O in contexts that name the RDD (a part of the others)", "major faults are not counted on this machine";
     RDD_STORAGE "smtt_rdd_storage_memory_bytes" Gauge RDD_LABELS,
@@ -93,87 +93,87 @@ metrics! {
     RDD_CACHED "smtt_rdd_partitions_cached" Gauge RDD_LABELS,
         "Partitions of the RDD in the executor's memory", "work of no RDD";
     RDD_NODE "smtt_rdd_memory_node_bytes" Gauge RDD_NODE_LABELS,
-        "Bytes of the RDD's blocks and execution memory that are in memory, by NUMA node, when they were last looked at", "no address of it is known, or it was not looked at yet";
+        "Bytes of the RDD's blocks and execution memory that are in memory, by NUMA node, at the last inspection", "no address of the RDD is known, or its memory was not inspected yet";
     RDD_HUGE "smtt_rdd_memory_huge_page_bytes" Gauge RDD_LABELS,
-        "Of these, bytes on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+        "Bytes of the RDD's blocks and execution memory that are on pages larger than the machine's base page size, at the last inspection", "no address of the RDD is known, its memory was not inspected yet, or page sizes are unavailable on this machine";
     RDD_SWAPPED "smtt_rdd_memory_swapped_bytes" Gauge RDD_LABELS,
-        "Bytes of the RDD's blocks and execution memory that are swapped out, when they were last looked at", "no address of it is known, or it was not looked at yet";
+        "Bytes of the RDD's blocks and execution memory that are swapped out, at the last inspection", "no address of the RDD is known, or its memory was not inspected yet";
     RDD_SAMPLED "smtt_rdd_sampled_objects" Gauge RDD_LABELS,
-        "Objects of the RDD's blocks that were looked at: blocks stored as objects have no contiguous bytes, and the next three are estimated from these objects. They are in none of the figures in bytes above", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+        "Sampled objects of the RDD's blocks. Blocks stored as objects have no contiguous bytes, so the smtt_rdd_sampled ratios are estimated from these objects; the metrics in bytes do not include them", "the RDD has no blocks of objects, no sampled object has an address, or none was inspected yet";
     RDD_SAMPLED_NODE "smtt_rdd_sampled_node_ratio" Gauge RDD_NODE_LABELS,
-        "Of the RDD's blocks of objects that are in memory, the share by NUMA node, estimated from sampled objects, 0 to 1", "as above, or no node could be told";
+        "Of the RDD's blocks of objects that are in memory, the share by NUMA node, estimated from sampled objects, 0 to 1", "the RDD has no sampled objects, or their nodes are unavailable";
     RDD_SAMPLED_HUGE "smtt_rdd_sampled_huge_page_ratio" Gauge RDD_LABELS,
-        "The same: the share on pages larger than the machine's base page size", "as above, or page sizes cannot be told on this machine";
+        "Of the RDD's blocks of objects that are in memory, the share on pages larger than the machine's base page size, estimated from sampled objects, 0 to 1", "the RDD has no sampled objects, or page sizes are unavailable on this machine";
     RDD_SAMPLED_SWAPPED "smtt_rdd_sampled_swapped_ratio" Gauge RDD_LABELS,
-        "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no blocks of objects, none of them has an address, or they were not looked at yet";
+        "Of the RDD's blocks of objects, the share that is swapped out, estimated from sampled objects, 0 to 1", "the RDD has no sampled objects";
     RDD_HOT "smtt_rdd_memory_hot_bytes" Gauge RDD_LABELS,
-        "Bytes of the RDD's blocks in regions of which the last window of DAMON found an access", "[hotness] method is not \"damon\", DAMON is not there or not free, or no address of it is known";
+        "Bytes of the RDD's blocks in regions where the last window of DAMON found an access", "[hotness] method is not \"damon\", DAMON is unavailable or in use, or no address of the RDD is known";
     RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
-        "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "as above";
+        "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "[hotness] method is not \"damon\", DAMON is unavailable or in use, or no address of the RDD is known";
     RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
-        "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "no read began where both nodes are known";
+        "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "the node of the CPU or of the bytes is unknown for every read";
     RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,
-        "Bytes of the RDD's blocks that were read by CPUs of another NUMA node than the one that they were on", "no read began where both nodes are known";
+        "Bytes of the RDD's blocks that were read by CPUs of another NUMA node than the one that they were on", "the node of the CPU or of the bytes is unknown for every read";
     RDD_REMOTE_RATIO "smtt_rdd_remote_access_ratio" Gauge RDD_LABELS,
-        "Share of these in both, since the RDD was first seen", "no read began where both nodes are known";
+        "Bytes read from another NUMA node as a share of all bytes read with known nodes, since the RDD was first seen", "the node of the CPU or of the bytes is unknown for every read";
     RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
-        "Pages that were looked at to find out where they are", "[placement] pages_per_second is 0";
+        "Pages that were inspected for their placement", "[placement] pages_per_second is 0";
     RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],
-        "CPU time for it in seconds", "[placement] pages_per_second is 0";
+        "CPU time of the inspection of pages in seconds", "[placement] pages_per_second is 0";
     RESOLVER_UNMAPPED "smtt_resolver_unmapped_bytes_total" Counter &[],
-        "Bytes whose told addresses were in no mapping, summed over looks", "[placement] pages_per_second is 0";
+        "Bytes whose reported addresses were in no mapping, summed over inspections", "[placement] pages_per_second is 0";
     RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
-        "Parts of looks (of at most 256 pages) whose sight of the Java heap was thrown away: a collection began meanwhile", "[placement] pages_per_second is 0";
+        "Slices of inspections (at most 256 pages each) whose results on the Java heap were discarded because a collection began", "[placement] pages_per_second is 0";
     EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
     RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+        "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count reads and writes separately";
     RDD_WALK_WRITE "smtt_rdd_page_walk_write_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for a write under way in contexts that name the RDD, sampled", "the processor does not count them apart";
+        "Cycles with a page walk for a write under way in contexts that name the RDD, sampled", "the processor does not count reads and writes separately";
     RDD_WALK "smtt_rdd_page_walk_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for data under way in contexts that name the RDD, reads and writes together, sampled", "the processor counts them apart, or not at all";
+        "Cycles with a page walk for data under way in contexts that name the RDD, reads and writes together, sampled", "the processor counts reads and writes separately, or counts no walk cycles";
     RDD_OCCUPANCY_READ "smtt_rdd_page_walk_read_occupancy_total" Counter RDD_LABELS,
-        "Page walks for reads in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+        "Page walks for reads in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or counts no walks in flight";
     RDD_OCCUPANCY_WRITE "smtt_rdd_page_walk_write_occupancy_total" Counter RDD_LABELS,
-        "Page walks for writes in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or none of it";
+        "Page walks for writes in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or counts no walks in flight";
     RDD_OCCUPANCY "smtt_rdd_page_walk_occupancy_total" Counter RDD_LABELS,
-        "Page walks for data in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles or tells reads from writes, or none of it";
+        "Page walks for data in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, counts reads and writes separately, or counts no walks in flight";
     RDD_MISSES_READ "smtt_rdd_dtlb_read_misses_total" Counter RDD_LABELS,
-        "Reads that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+        "Reads that needed a page walk in contexts that name the RDD, sampled", "walks by access are not counted on this machine";
     RDD_MISSES_WRITE "smtt_rdd_dtlb_write_misses_total" Counter RDD_LABELS,
-        "Writes that needed a page walk in contexts that name the RDD, sampled", "they are not counted on this machine";
+        "Writes that needed a page walk in contexts that name the RDD, sampled", "walks by access are not counted on this machine";
     RDD_MISSES "smtt_rdd_dtlb_misses_total" Counter RDD_LABELS,
-        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "reads and writes are counted apart, or nothing is";
+        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "reads and writes are counted separately, or page walks are not counted";
     RDD_WALK_SAMPLES "smtt_rdd_page_walk_samples_total" Counter RDD_LABELS,
         "Samples of page walks in contexts that name the RDD", "page walks are not measured on this machine";
     RDD_WALK_READ_RATIO "smtt_rdd_page_walk_read_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a read of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+        "Share of cycles with a page walk for a read of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
     RDD_WALK_WRITE_RATIO "smtt_rdd_page_walk_write_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a write of the RDD under way, of the RDD's own cycles or of all of the executor", "the processor does not count them apart, or no cycles fell into the window";
+        "Share of cycles with a page walk for a write of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
     RDD_WALK_RATIO "smtt_rdd_page_walk_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts them apart, or not at all";
+        "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts reads and writes separately, or counts no walk cycles";
     RDD_WALK_READ_ESTIMATED "smtt_rdd_page_walk_read_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for a read of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+        "Estimate of the share of cycles with a page walk for a read of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is unknown";
     RDD_WALK_WRITE_ESTIMATED "smtt_rdd_page_walk_write_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for a write of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is not known";
+        "Estimate of the share of cycles with a page walk for a write of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is unknown";
     RDD_WALK_ESTIMATED "smtt_rdd_page_walk_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for data of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted or reads and writes apart, or the cost of a walk is not known";
+        "Estimate of the share of cycles with a page walk for data of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, reads and writes are counted separately, or the cost of a walk is unknown";
     RDD_OCCUPANCY_READ_RATIO "smtt_rdd_page_walk_read_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for reads of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+        "Page walks for reads of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, or counts no walks in flight";
     RDD_OCCUPANCY_WRITE_RATIO "smtt_rdd_page_walk_write_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for writes of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles, or none of it";
+        "Page walks for writes of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, or counts no walks in flight";
     RDD_OCCUPANCY_RATIO "smtt_rdd_page_walk_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for data of the RDD in flight per cycle: can exceed 1, no share", "the processor counts walk cycles or tells reads from writes, or none of it";
+        "Page walks for data of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, counts reads and writes separately, or counts no walks in flight";
     WALK_COUNTED "smtt_page_walk_event_counted_total" Counter EVENT_LABELS,
-        "What the counters of the whole machine say of a sampled event", "page walks are not measured on this machine";
+        "Count of a sampled event on the whole machine, by its counters", "page walks are not measured on this machine";
     WALK_SAMPLED "smtt_page_walk_event_sampled_total" Counter EVENT_LABELS,
-        "What the samples of the whole machine say of the same event", "page walks are not measured on this machine";
+        "Count of a sampled event on the whole machine, by its samples", "page walks are not measured on this machine";
     WALK_ENABLED "smtt_page_walk_event_enabled_seconds_total" Counter EVENT_LABELS,
-        "Seconds for which a sampled event was meant to count, added up over CPUs", "page walks are not measured on this machine";
+        "Seconds for which a sampled event was enabled, added up over CPUs", "page walks are not measured on this machine";
     WALK_RUNNING "smtt_page_walk_event_running_seconds_total" Counter EVENT_LABELS,
-        "Seconds for which it had a counter; less where others want the counters too, and nothing is scaled up for it", "page walks are not measured on this machine";
+        "Seconds for which a sampled event had a counter, added up over CPUs; less than enabled where other users share the counters. Counts are not scaled up for the difference", "page walks are not measured on this machine";
     WALK_COST "smtt_page_walk_calibrated_cycles" Gauge &["access"],
-        "Cycles that a page walk costs here, as calibrated, for estimates", "walk cycles are counted, or the cost of a walk is not known";
+        "Calibrated cycles per page walk on this machine, for estimates", "walk cycles are counted, or the cost of a walk is unknown";
     SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
         "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
     TRACE_UP "smtt_trace_up" Gauge &[],
@@ -185,15 +185,15 @@ metrics! {
     TRACE_SEGMENTS_REMOVED "smtt_trace_segments_removed_total" Counter &[],
         "Finished trace segments that were removed to keep within the bound of the disk", "no trace records are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
-        "Executors that found no room in the daemon's table", "";
+        "Executors that were refused because the daemon's table was full", "";
     PROCESS_CPU "process_cpu_seconds_total" Counter &[],
-        "User and system CPU time of the daemon in seconds", "it could not be read";
+        "User and system CPU time of the daemon in seconds", "the value could not be read";
     PROCESS_RSS "process_resident_memory_bytes" Gauge &[],
-        "Resident memory of the daemon in bytes", "it could not be read";
+        "Resident memory of the daemon in bytes", "the value could not be read";
     BPF_MEMORY "smtt_bpf_memory_bytes" Gauge &[],
-        "Memory of the daemon's eBPF programs and maps in bytes", "it could not be read";
+        "Memory of the daemon's eBPF programs and maps in bytes", "the value could not be read";
     SCRAPE_DURATION "smtt_scrape_duration_seconds" Gauge &[],
-        "Time that making this answer took in seconds", "";
+        "Time to make this answer in seconds", "";
 }
 
 /// The document that describes the metrics.
@@ -203,7 +203,7 @@ pub fn document(metrics: &[&Metric]) -> String {
         "# Metrics\n\n\
          <!-- Generated from smtt-daemon/src/metrics/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon -->\n\n\
          Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
-         * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" says when.\n\
+         * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" gives the condition.\n\
          * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
          * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one, those with most memory touched (page faults times 4096 bytes) and held. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
          * Counters of an executor end when it has been dead for `[retention] executors`.\n\

@@ -37,7 +37,7 @@ fn shared(series_max: usize) -> Shared {
     shared
 }
 
-fn tell(shared: &Shared, executor: u64, fact: Fact) {
+fn apply(shared: &Shared, executor: u64, fact: Fact) {
     shared.state().apply(Event {
         time_ns: 1,
         executor,
@@ -54,7 +54,7 @@ fn described(shared: &Shared, executor: u64, id: &str) {
         executor_id: id.to_owned(),
         ..ExecutorDescribed::default()
     };
-    tell(
+    apply(
         shared,
         executor,
         Fact::ExecutorDescribed(Box::new(described)),
@@ -103,7 +103,7 @@ fn small() -> Shared {
     let shared = shared(100);
     described(&shared, 1, "0");
     let name = "MapPartitionsRDD\n\"x\"".to_owned();
-    tell(
+    apply(
         &shared,
         1,
         Fact::RddDescribed(Box::new(RddDescribed {
@@ -118,7 +118,7 @@ fn small() -> Shared {
         size_bytes: 1500,
         ..BlockFact::default()
     };
-    tell(&shared, 1, Fact::BlockStored(Box::new(block)));
+    apply(&shared, 1, Fact::BlockStored(Box::new(block)));
     count(
         &shared,
         1,
@@ -249,7 +249,7 @@ fn what_was_not_measured_has_no_series() {
         size_bytes: 10,
         ..BlockFact::default()
     };
-    tell(&shared, 1, Fact::BlockStored(Box::new(block)));
+    apply(&shared, 1, Fact::BlockStored(Box::new(block)));
     let text = scrape(&shared, "");
     assert!(!text.contains("page_faults"), "{text}");
     assert!(text.contains("smtt_rdd_storage_memory_bytes{"));
@@ -367,7 +367,7 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
             ranges: vec![(u64::from(rdd) << 20, bytes)],
             ..BlockFact::default()
         };
-        tell(&shared, 1, Fact::BlockStored(Box::new(block)));
+        apply(&shared, 1, Fact::BlockStored(Box::new(block)));
     }
     let before = scrape(&shared, "");
     assert!(!before.contains("smtt_rdd_memory_"), "{before}");

@@ -1,9 +1,9 @@
-//! How fast the resolver may look: pages per second and CPU time per second, whichever is less.
+//! The resolver's rate limit: pages per second and CPU time per second, whichever is less.
 //!
-//! Both are buckets that fill all the time and hold a tenth of a second's worth. A slice of work may begin while
-//! both have something in them, and what it took more than there was is waited for before the next one.
+//! Both are token buckets with room for a tenth of a second. A slice may begin while neither is empty. A slice may
+//! overdraw a bucket; the next slice then waits until the debt is refilled.
 
-/// Part of a second whose worth the buckets hold.
+/// Capacity of the buckets, in seconds of their rate.
 const BURST: f64 = 0.1;
 
 /// A bucket.
@@ -26,7 +26,7 @@ impl Bucket {
         self.level = (self.level + self.per_second * seconds).min(self.per_second * BURST);
     }
 
-    /// Seconds until there is something in it.
+    /// Seconds until the bucket is no longer empty.
     fn wait(&self) -> f64 {
         if self.level > 0.0 {
             0.0
@@ -55,7 +55,7 @@ impl Budget {
         }
     }
 
-    /// Nanoseconds until the next slice may begin; zero for now.
+    /// Nanoseconds until the next slice may begin; zero when it may begin now.
     pub fn wait_ns(&mut self, now_ns: u64) -> u64 {
         let seconds = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
         self.at_ns = self.at_ns.max(now_ns);
@@ -64,7 +64,7 @@ impl Budget {
         (self.pages.wait().max(self.cpu_ns.wait()) * 1e9).ceil() as u64
     }
 
-    /// A slice took so much.
+    /// Takes the cost of a slice out of the buckets.
     pub fn spend(&mut self, pages: u64, cpu_ns: u64) {
         self.pages.level -= pages as f64;
         self.cpu_ns.level -= cpu_ns as f64;
@@ -75,7 +75,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Pages looked at in ten seconds of slices that each take so much.
+    /// Pages inspected in ten seconds of slices of this cost.
     fn ten_seconds(pages: u64, cpu_ns: u64) -> u64 {
         let mut budget = Budget::new(1000, 2_000_000, 0);
         let (mut now, mut looked) = (0, 0);

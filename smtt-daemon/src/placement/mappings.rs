@@ -1,5 +1,5 @@
-//! The mappings of a process, from `/proc/PID/maps`. Entries of `/proc/PID/pagemap` do not tell a page that was never
-//! touched from one that is in no mapping; this does.
+//! The mappings of a process, from `/proc/PID/maps`. They distinguish a page that was never touched from one that is in
+//! no mapping; the entries of `/proc/PID/pagemap` do not.
 
 /// Addresses that are mapped, in order; neighbours are joined.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Mappings {
         after > 0 && address < self.0[after - 1].1
     }
 
-    /// What is mapped of the addresses from `start` to `end`, cut to them.
+    /// Mapped ranges between `start` and `end`, clipped to them.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.0.partition_point(|(_, end)| *end <= start);
         self.0[first..]

@@ -1,4 +1,4 @@
-//! Which pages are looked at: all, or as many as the budget allows, evenly spread from a random start.
+//! Selects the pages to inspect: all of them, or an evenly spread sample of the budget's size from a random start.
 
 use smtt_model::state::Targets;
 
@@ -9,11 +9,11 @@ pub struct Run {
     pub range: usize,
     /// Address of the first page.
     pub address: u64,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
 }
 
-/// First page and number of pages that a range has a part in.
+/// First page and number of pages that a range touches.
 #[must_use]
 pub const fn pages_of(address: u64, length: u64, page_bytes: u64) -> (u64, u64) {
     let first = address / page_bytes;
@@ -21,8 +21,7 @@ pub const fn pages_of(address: u64, length: u64, page_bytes: u64) -> (u64, u64) 
     (first * page_bytes, last - first + 1)
 }
 
-/// A share for each need, so that no need gets more while a smaller one is not met: who claims a lot takes nothing
-/// from those who claim little.
+/// Divides `all` among the needs, max-min fair: a large need takes nothing from a small one.
 #[must_use]
 pub fn shares(needs: &[u64], all: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..needs.len()).collect();
@@ -37,7 +36,7 @@ pub fn shares(needs: &[u64], all: u64) -> Vec<u64> {
     shares
 }
 
-/// The runs of one look at one executor.
+/// The runs of one inspection of one executor.
 #[derive(Debug)]
 pub struct Runs<'targets> {
     targets: &'targets Targets,
@@ -72,16 +71,16 @@ impl<'targets> Runs<'targets> {
         }
     }
 
-    /// Position of the page that is looked at as number `index`, among the pages of all ranges.
+    /// Position of the sampled page with number `index` among the pages of all ranges.
     fn position(&self, index: u64) -> Option<u64> {
         (index < self.wanted).then(|| {
             let at = u128::from(index) * u128::from(self.all) + u128::from(self.start);
-            // Less than `all`, because the start is.
+            // Below `all`, because the start is.
             (at / u128::from(self.wanted)) as u64
         })
     }
 
-    /// The next run, of at most so many pages.
+    /// The next run, of at most `most` pages.
     pub fn next(&mut self, most: u64) -> Option<Run> {
         let position = self.position(self.next)?;
         let (first, pages) = loop {

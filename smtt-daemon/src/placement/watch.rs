@@ -1,4 +1,4 @@
-//! Whether what is looked at on the Java heap is still where it was told to be.
+//! Checks that the reported addresses on the Java heap stay valid while pages are inspected.
 
 use std::collections::HashSet;
 
@@ -7,30 +7,30 @@ use smtt_model::state::{RangesId, Seen, Targets};
 use super::sample::Run;
 use crate::shared::Shared;
 
-/// Follows the collections of one executor during one look.
-pub struct Watch<'look> {
-    shared: &'look Shared,
+/// Watches the collections of one executor during one inspection.
+pub struct Watch<'round> {
+    shared: &'round Shared,
     executor: u64,
-    targets: &'look Targets,
-    /// How many collections have begun by now; `None` where that is not to be had.
-    begun: &'look dyn Fn() -> Option<u64>,
-    /// The collection after which the addresses are right; `None` where collections are not counted.
+    targets: &'round Targets,
+    /// Number of collections that have begun; `None` where it is unavailable.
+    begun: &'round dyn Fn() -> Option<u64>,
+    /// The epoch of the addresses: the collection after which they are valid; `None` where collections are not counted.
     after: Option<u64>,
-    /// Whether nothing has moved when the slice began.
+    /// Whether all addresses were valid when the slice began.
     open: bool,
-    /// Of each owner, whether it is still where it was when the look began.
+    /// Whether each owner is still at the address that it had when the inspection began.
     valid: Vec<bool>,
-    /// What had been seen, before this slice, of owners on the heap that it looked at.
+    /// Results of the slice's owners on the heap as they were before the slice.
     before: Vec<(usize, Seen)>,
 }
 
-impl<'look> Watch<'look> {
-    /// Before the first slice of a look.
+impl<'round> Watch<'round> {
+    /// A watch for one inspection. Call it before the first slice.
     pub fn new(
-        shared: &'look Shared,
+        shared: &'round Shared,
         executor: u64,
-        targets: &'look Targets,
-        begun: &'look dyn Fn() -> Option<u64>,
+        targets: &'round Targets,
+        begun: &'round dyn Fn() -> Option<u64>,
     ) -> Self {
         Self {
             shared,
@@ -48,8 +48,8 @@ impl<'look> Watch<'look> {
         (self.begun)() != Some(after)
     }
 
-    /// Before a slice.
-    pub fn begin(&mut self) {
+    /// Checks the addresses. Call it before each slice.
+    pub fn begin_slice(&mut self) {
         self.before.clear();
         let Some(after) = self.after else {
             return;
@@ -58,7 +58,7 @@ impl<'look> Watch<'look> {
         if self.open {
             return;
         }
-        // Whatever is where it was after the new addresses were told can still be looked at.
+        // The marker has reported new addresses. Owners whose address did not change can still be inspected.
         let state = self.shared.state();
         let Some(now) = state.current_collection(self.executor) else {
             return;
@@ -73,7 +73,7 @@ impl<'look> Watch<'look> {
         self.open = !self.collected(now);
     }
 
-    /// Whether a run may be looked at; remembers what had been seen of its owner.
+    /// Whether a run may be inspected; saves the results of its owner as they were before the slice.
     pub fn admits(&mut self, run: Run, seen: &[Seen]) -> bool {
         let Some(range) = self.targets.ranges.get(run.range) else {
             return false;
@@ -90,8 +90,8 @@ impl<'look> Watch<'look> {
         true
     }
 
-    /// After a slice: takes back what was seen of the heap if a collection came in between; whether none did.
-    pub fn end(&mut self, seen: &mut [Seen]) -> bool {
+    /// Discards the slice's results on the heap if a collection began during the slice; returns whether none did.
+    pub fn end_slice(&mut self, seen: &mut [Seen]) -> bool {
         let Some(after) = self.after.filter(|_| !self.before.is_empty()) else {
             return true;
         };
@@ -119,7 +119,7 @@ mod tests {
 
     const EXECUTOR: u64 = (7 << 32) | 1;
 
-    fn tell(shared: &Shared, fact: Fact) {
+    fn apply(shared: &Shared, fact: Fact) {
         shared.state().apply(Event {
             time_ns: 1,
             executor: EXECUTOR,
@@ -129,12 +129,12 @@ mod tests {
         });
     }
 
-    /// After so many collections everything was told.
+    /// Reports that all addresses are valid after that collection.
     fn settled(shared: &Shared, collection: u64) {
         shared
             .state()
             .set_collections(EXECUTOR, HeapAddresses::FOLLOWED, collection);
-        tell(
+        apply(
             shared,
             Fact::AddressesTold {
                 collection,
@@ -155,7 +155,7 @@ mod tests {
             ranges: vec![(address, 4096)],
             ..BlockFact::default()
         };
-        tell(shared, Fact::BlockStored(Box::new(fact)));
+        apply(shared, Fact::BlockStored(Box::new(fact)));
     }
 
     fn shared() -> Shared {
@@ -169,9 +169,9 @@ mod tests {
         Shared::new(info, Limits::default())
     }
 
-    /// A slice that looks at every range; whether each was admitted, in the order of their addresses.
+    /// A slice over every range; returns whether each was admitted, in the order of their addresses.
     fn slice(watch: &mut Watch<'_>, targets: &Targets, seen: &mut [Seen]) -> Vec<bool> {
-        watch.begin();
+        watch.begin_slice();
         let mut order: Vec<usize> = (0..targets.ranges.len()).collect();
         order.sort_by_key(|index| targets.ranges[*index].address);
         order
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_the_heap_with_a_collection_in_between_is_thrown_away() {
+    fn results_on_the_heap_are_discarded_when_a_collection_begins() {
         let shared = shared();
         stored(&shared, 0, true, 0x1000);
         stored(&shared, 1, true, 0x4000);
@@ -207,22 +207,22 @@ mod tests {
         let looked = |seen: &[Seen]| seen.iter().map(|seen| seen.examined_pages).sum::<u64>();
 
         assert_eq!(slice(&mut watch, &targets, &mut seen), [true, true, true]);
-        assert!(watch.end(&mut seen));
+        assert!(watch.end_slice(&mut seen));
         assert_eq!(looked(&seen), 3);
 
         assert_eq!(slice(&mut watch, &targets, &mut seen), [true, true, true]);
         collections.set(4);
-        assert!(!watch.end(&mut seen));
-        assert_eq!(looked(&seen), 4, "what is off the heap stays");
+        assert!(!watch.end_slice(&mut seen));
+        assert_eq!(looked(&seen), 4, "results off the heap are kept");
 
         assert_eq!(slice(&mut watch, &targets, &mut seen), [false, false, true]);
-        assert!(watch.end(&mut seen));
+        assert!(watch.end_slice(&mut seen));
 
-        // One was moved, and all is told: the other one is still where it was.
+        // One owner moved and all addresses are reported: the other owner is still at its address.
         stored(&shared, 1, true, 0x6000);
         settled(&shared, 4);
         assert_eq!(slice(&mut watch, &targets, &mut seen), [true, false, true]);
-        assert!(watch.end(&mut seen));
+        assert!(watch.end_slice(&mut seen));
     }
 
     #[test]

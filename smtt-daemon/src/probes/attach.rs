@@ -1,4 +1,4 @@
-//! Attaches the rows of the probe table, and takes the first rung of the page-fault ladder that holds.
+//! Attaches the rows of the probe table, and the first rung of the page-fault ladder that works.
 
 use std::collections::BTreeSet;
 
@@ -127,8 +127,8 @@ impl Probes {
         Ok(())
     }
 
-    /// CPUs come and go. One that comes, or comes back, gets the software events that the others have; the kernel has
-    /// closed those of one that went.
+    /// Follows CPU hotplug. A CPU that comes online gets the software events of the other CPUs; the kernel closes the
+    /// events of a CPU that goes offline.
     pub(super) fn follow_cpus(&mut self) {
         let Ok(now) = online() else { return };
         if now == self.online {
@@ -140,8 +140,8 @@ impl Probes {
                 let attached = program(&mut self.ebpf, name)
                     .and_then(|program| attach_to_cpu(program, *event, *cpu));
                 match attached {
-                    Ok(()) => tracing::info!(cpu, "a CPU came: {name} is attached to it"),
-                    Err(error) => tracing::warn!("a CPU came, and is not counted: {error:#}"),
+                    Ok(()) => tracing::info!(cpu, "a CPU came online: {name} is attached to it"),
+                    Err(error) => tracing::warn!("a CPU came online and is not counted: {error:#}"),
                 }
             }
         }
@@ -165,7 +165,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut PerfEve
         .try_into()?)
 }
 
-/// Puts a program behind a software event of everybody on a CPU, once per occurrence.
+/// Attaches a program to a software event of all processes on a CPU; it runs once per occurrence.
 fn attach_to_cpu(
     program: &mut PerfEvent,
     event: table::SoftwareEvent,

@@ -4,7 +4,7 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use super::table::Row;
 
-/// The verdict of a row.
+/// Builds the verdict of a row.
 pub(super) fn verdict(row: &Row, state: VerdictState, reason: &str) -> Verdict {
     Verdict {
         name: row.probe.into(),

@@ -7,11 +7,11 @@ use anyhow::{Context as _, bail};
 use aya::programs::{FExit, KProbe, ProgramError};
 use aya::{Btf, Ebpf};
 
-/// What the function tracer keeps free at a function's entry where kprobes cannot share it (riscv64).
+/// Bytes at a function's entry that the function tracer owns where kprobes cannot share them (riscv64).
 const TRACER_ENTRY_BYTES: u64 = 8;
 
-/// At its return, by the function's trampoline. Kernels without it refuse to load the program, each in its own way: that is taken as
-/// "this kernel does not have it", for the same object loads elsewhere.
+/// Attaches to a function's return by its trampoline. Kernels without trampolines refuse to load the program, with
+/// different errors. Every refusal counts as "this kernel does not have it", because the same object loads elsewhere.
 pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
     let program: &mut FExit = ebpf
         .program_mut(program)
@@ -31,8 +31,8 @@ pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::
     Ok(())
 }
 
-/// By a kprobe. Where the function's entry itself is the function tracer's alone, behind that: the arguments are still
-/// in their registers there.
+/// Attaches a kprobe to a function's entry. Where the function tracer owns the entry, the kprobe goes behind it: there
+/// the arguments are still in their registers.
 pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
     let kind = "/sys/bus/event_source/devices/kprobe";
     if !Path::new(kind).exists() {
@@ -64,12 +64,12 @@ pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::
     }
 }
 
-/// An error that the verdict takes as "the kernel does not have it".
+/// An error that the verdict reports as "unsupported".
 fn unsupported(reason: String) -> anyhow::Error {
     Error::new(ErrorKind::NotFound, reason).into()
 }
 
-/// What the system said; the program's name and the verifier's empty log are left out.
+/// The system's error, without the program's name and the verifier's empty log.
 fn cause(error: &ProgramError) -> String {
     io_cause(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

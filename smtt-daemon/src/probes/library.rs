@@ -14,9 +14,9 @@ use smtt_common::event::marker::{LATER_KINDS, SYMBOL_PREFIX};
 
 use super::{Verdict, VerdictState};
 
-/// Files that are probed at most. Containers bring a file each; a flood of files must not fill the kernel.
+/// Most files with probes. Each container brings its own file; a flood of files must not fill the kernel.
 const LIBRARIES_MAX: usize = 128;
-/// Bytes of a library at most; the marker's is a few kilobytes.
+/// Most bytes of a library; the marker's has a few kilobytes.
 const FILE_MAX: u64 = 16 << 20;
 
 /// First instruction of every entry point: the kernel turns a probe on it into a plain call.
@@ -45,7 +45,7 @@ impl Libraries {
         })
     }
 
-    /// One verdict per file, or one that says what is waited for.
+    /// One verdict per file, or one that says that no library has appeared yet.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let mut all: Vec<Verdict> = self.files.values().cloned().collect();
         all.sort_by(|a, b| a.hook.cmp(&b.hook));
@@ -65,7 +65,7 @@ impl Libraries {
         all
     }
 
-    /// Probes a file, if it was not before.
+    /// Probes a file that has no probes yet.
     pub fn attach(&mut self, ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
         let metadata = std::fs::metadata(path)
             .with_context(|| format!("{} cannot be read", path.display()))?;
@@ -117,7 +117,7 @@ fn program(ebpf: &mut Ebpf) -> anyhow::Result<&mut UProbe> {
         .try_into()?)
 }
 
-/// Checks every entry point first, then attaches: a library is probed whole, as its version has it, or not at all.
+/// Checks every entry point first, then attaches: a library gets either all probes of its version or none.
 fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
     let bytes =
         std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;

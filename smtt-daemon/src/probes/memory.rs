@@ -1,12 +1,12 @@
-//! Kernel memory of tables and programs, and the limits that stand in the way of having them.
+//! Kernel memory of tables and programs, and the resource limits that restrict them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::maps::Map;
 
-/// Lifts the limit on locked memory, which kernels before 5.11 charge tables to (newer ones do not need it, so a
-/// refusal is no error), and that on open files as far as it goes: page walks take two for each event and CPU.
+/// Lifts the limit on locked memory, which kernels before 5.11 charge tables to (newer kernels do not, so a refusal is
+/// no error), and raises the limit on open files to its maximum: page walks use two files for each event and CPU.
 pub fn lift_limits() {
     let unlimited = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
@@ -39,8 +39,8 @@ pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
     Some(data.fd().as_fd())
 }
 
-/// Bytes that the kernel accounts to this process's tables and programs, from the `fdinfo` of its descriptors: also
-/// of those that were handed on, such as the ring. A descriptor that is a copy counts once.
+/// Bytes that the kernel accounts to this process's tables and programs, from the `fdinfo` of its descriptors. This
+/// includes tables that other modules own, such as the ring. A duplicated descriptor counts once.
 pub fn locked_bytes() -> u64 {
     let mut bytes = HashMap::new();
     for entry in std::fs::read_dir("/proc/self/fdinfo")
@@ -56,7 +56,7 @@ pub fn locked_bytes() -> u64 {
         let id = field("map_id:")
             .map(|id| ("map", id))
             .or_else(|| field("prog_id:").map(|id| ("program", id)));
-        // A link names its program too, but has no memory of its own to show.
+        // A link also names its program, but shows no memory of its own.
         if let (Some(id), Some(locked)) = (id, field("memlock:")) {
             bytes.insert(id, locked);
         }

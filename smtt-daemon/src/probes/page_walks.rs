@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`open`] | the open events of one CPU |
 //! | [`health`] | whether an event counts what it should: pure |
-//! | [`sampler`] | all of it together, reading by reading |
+//! | [`sampler`] | opens, reads and rotates the events |
 
 mod health;
 mod open;

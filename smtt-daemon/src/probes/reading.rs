@@ -1,4 +1,4 @@
-//! Reads the tables of counters and turns running totals into growth.
+//! Reads the tables of counters and turns totals into growth.
 
 use std::collections::HashMap as Known;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use smtt_common::settings::TableOperation;
 use super::wire::{Plain, Wire};
 use super::{Readings, memory, tables};
 
-/// A context that has not grown for so many readings is taken out of the table; it comes back when it grows again.
+/// Readings without growth after which a context is removed from the table. It returns when it grows again.
 const QUIET_READINGS: u32 = 30;
 
 /// Counters that only grow.
@@ -25,23 +25,23 @@ trait Growing: Plain + Default + PartialEq {
 /// A table of the kernel side with a row per context.
 struct Contexts<V> {
     name: &'static str,
-    /// How the kernel side is told that rows were taken out.
+    /// The operation that reports removed rows to the kernel side.
     release: TableOperation,
     known: Known<ContextKey, Seen<V>>,
 }
 
-/// What the last reading saw of a context.
+/// A context at the last reading.
 #[derive(Clone, Copy, Default)]
 struct Seen<V> {
     counters: V,
     quiet: u32,
 }
 
-/// What the last reading saw.
+/// The contexts at the last reading.
 pub struct Reader {
     faults: Contexts<FaultCounters>,
     walks: Contexts<WalkCounters>,
-    /// What executors have in all contexts together, also in those that left the table.
+    /// Sums over all contexts of each executor, including contexts that were removed.
     attributed: Known<u64, FaultCounters>,
 }
 
@@ -104,12 +104,12 @@ impl Reader {
         self.walks.read(ebpf)
     }
 
-    /// Contexts of an executor that are in the table now.
+    /// Current contexts of an executor in the table.
     pub fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
         self.faults.rows(ebpf, executor)
     }
 
-    /// Drops the contexts of an executor that is forgotten.
+    /// Removes the contexts of an executor that is forgotten.
     pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<()> {
         self.faults.forget(ebpf, executor)?;
         self.walks.forget(ebpf, executor)?;
@@ -119,8 +119,8 @@ impl Reader {
 }
 
 impl<V: Growing> Contexts<V> {
-    /// What grew since the last reading. A quiet context is removed by one look-up-and-delete, so that nothing that is
-    /// counted falls between.
+    /// The growth since the last reading. A quiet context is removed by one look-up-and-delete, so that no count is
+    /// lost between the two.
     fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Vec<(ContextKey, V)>> {
         let mut grown = Vec::new();
         let mut quiet: Vec<ContextKey> = Vec::new();
@@ -146,7 +146,7 @@ impl<V: Growing> Contexts<V> {
         Ok(grown)
     }
 
-    /// Takes contexts out of the table, with what they grew since.
+    /// Removes contexts from the table and adds their growth since the reading.
     fn remove(
         &mut self,
         ebpf: &Ebpf,
@@ -174,7 +174,7 @@ impl<V: Growing> Contexts<V> {
         Ok(())
     }
 
-    /// Rows of an executor that are in the table now.
+    /// Current rows of an executor in the table.
     fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
         Ok(tables::contexts::<V>(self.map(ebpf)?)?
             .iter()
@@ -182,7 +182,7 @@ impl<V: Growing> Contexts<V> {
             .count())
     }
 
-    /// Drops the rows of an executor.
+    /// Removes the rows of an executor.
     fn forget(&mut self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<()> {
         let map = self.map(ebpf)?;
         for (key, _) in tables::contexts::<V>(map)? {

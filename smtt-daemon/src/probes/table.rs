@@ -1,4 +1,4 @@
-//! Every probe as a row: its name, its hook, the program behind it, what it needs and what stands in for it.
+//! Every probe as a row: its name, its hook, its program, what is lost without it and which rows can replace it.
 
 /// How a row is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The hook as people know it.
+    /// The hook in the notation of verdicts.
     #[must_use]
     pub fn hook_name(&self) -> String {
         match self.hook {
@@ -56,11 +56,11 @@ impl Row {
 
 /// The rung of `fault` at the processor's exception.
 pub const RUNG_RAW_TRACEPOINT: &str = "raw_tracepoint";
-/// The rung of `fault` at the kernel's fault handler, the cheap way.
+/// The rung of `fault` at the return of the kernel's fault handler, by fexit.
 pub const RUNG_FEXIT: &str = "fexit";
-/// The rung of `fault` at the kernel's fault handler, the old way.
+/// The rung of `fault` at the entry of the kernel's fault handler, by a kprobe.
 pub const RUNG_KPROBE: &str = "kprobe";
-/// The rung of `fault` that works everywhere, and alone does not tell reads from writes.
+/// The rung of `fault` that works everywhere, and the only one that does not distinguish reads from writes.
 pub const RUNG_SOFTWARE: &str = "software";
 
 /// The function that every page fault of a process goes through, on every architecture.
@@ -138,6 +138,6 @@ pub const TABLE: &[Row] = &[
         hook: Hook::Software(SoftwareEvent::PageFaultsMajor),
         program: "fault_major",
         rung: ONLY,
-        without: "major faults are not told apart",
+        without: "major faults are not distinguished",
     },
 ];

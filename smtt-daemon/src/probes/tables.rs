@@ -1,7 +1,7 @@
-//! The kernel side's tables from here: what aya has no call for.
+//! Operations on the kernel side's tables for which aya has no call.
 //!
-//! Tables that hooks change while they run are changed from here by running the kernel side's own program `tables`,
-//! so that they have one writer and every count stays right; see `smtt_common::settings::TableOperation`.
+//! The daemon changes tables that hooks also change by running the kernel side's program `tables`, so that they have
+//! one writer and every count stays right; see `smtt_common::settings::TableOperation`.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -17,7 +17,7 @@ use super::wire::Plain;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
-/// Words that the program gets.
+/// Argument words of the program.
 const ARGUMENTS: usize = 7;
 /// Rows per system call. A bucket of the table must fit whole, and buckets hold a few rows.
 const BATCH: usize = 1024;
@@ -35,7 +35,7 @@ pub fn load(ebpf: &mut Ebpf) -> anyhow::Result<()> {
         .context("the kernel refuses the program that changes the tables")
 }
 
-/// Runs one operation; whether it was done.
+/// Runs one operation; returns whether it was done.
 pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::Result<bool> {
     /// The part of the kernel's `union bpf_attr` for a run of a program.
     #[repr(C)]
@@ -84,8 +84,8 @@ pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::
     Ok(run.returned == 1)
 }
 
-/// Every row of a table of contexts. One that comes or goes meanwhile may be missing or stale until the next reading;
-/// none comes twice.
+/// Every row of a table of contexts. A row that is added or removed meanwhile may be missing or stale until the next
+/// reading; no row is returned twice.
 pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, V)>> {
     /// The part of the kernel's `union bpf_attr` for operations on many elements.
     #[repr(C)]
@@ -126,7 +126,7 @@ pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(Cont
         };
         let error = (done != 0).then(io::Error::last_os_error);
         match error.as_ref().and_then(io::Error::raw_os_error) {
-            // The end of the table comes with the last rows.
+            // The kernel reports the end of the table together with the last rows.
             None | Some(libc::ENOENT) => {}
             Some(libc::ENOSPC) => {
                 keys.resize(keys.len() * 2, ContextKey::default());
@@ -144,7 +144,7 @@ pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(Cont
     }
 }
 
-/// Takes a context out of such a table and returns its last value, in one step.
+/// Removes a context from such a table and returns its last value, in one step.
 pub fn take_context<V: Plain + Default>(map: BorrowedFd<'_>, key: &ContextKey) -> Option<V> {
     /// The part of the kernel's `union bpf_attr` for operations on one element.
     #[repr(C)]

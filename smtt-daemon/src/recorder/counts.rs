@@ -9,7 +9,7 @@ use smtt_model::ledger::trace::TraceStatus;
 pub struct Ledger(Mutex<TraceStatus>);
 
 impl Ledger {
-    /// Counts of nothing yet, of a folder.
+    /// Counts of zero for a folder.
     #[must_use]
     pub fn new(folder: &str) -> Self {
         Self(Mutex::new(TraceStatus {
@@ -18,13 +18,13 @@ impl Ledger {
         }))
     }
 
-    /// The status now.
+    /// A copy of the status.
     #[must_use]
     pub fn status(&self) -> TraceStatus {
         self.lock().clone()
     }
 
-    /// A count of the status is right even when the thread that changed it last has crashed.
+    /// The lock of the status. Its counts are usable even when a thread panicked while it held the lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, TraceStatus> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

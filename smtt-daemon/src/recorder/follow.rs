@@ -1,8 +1,8 @@
-//! Records as they happen, for `smtt-ctl trace --follow`: one JSON object per line, no file in between.
+//! Live records for `smtt-ctl trace --follow`: one JSON object per line, without a file in between.
 //!
-//! The tap shows its records to [`Followers`]; while nobody follows that is one look at a number. For each client at
-//! most [`WAITING`] records wait; what comes while so many wait is lost to this client only, and a line tells it how
-//! many. Text is made on a thread per client, never by the middle task; the thread ends when its client hangs up.
+//! The tap offers its records to [`Followers`]; without a client that costs one read of a number. At most [`WAITING`]
+//! records wait for each client. Records beyond that are lost to this client only, and a line reports their number.
+//! A thread per client makes the text, never the event loop; the thread ends when its client hangs up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
@@ -36,12 +36,12 @@ fn wants(query: &FollowQuery, record: &Record) -> bool {
         && is(query.kind.as_deref(), || Some(record.kind.name()))
 }
 
-/// What waits for one client.
+/// Records that wait for one client.
 #[derive(Debug, Default)]
 struct Client {
     wanted: FollowQuery,
     records: VecDeque<Record>,
-    /// Records that are lost since the client was last told.
+    /// Records lost since the last line that reported a loss.
     lost: u64,
     gone: bool,
 }
@@ -49,7 +49,7 @@ struct Client {
 /// One piece of an answer.
 struct Taken {
     records: Vec<Record>,
-    /// Records after them that the client does not get.
+    /// Records lost after these.
     lost: u64,
 }
 
@@ -72,18 +72,18 @@ impl Inner {
 /// Why a client cannot follow.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// There are enough.
+    /// All places are taken.
     #[error("{CLIENTS} clients follow already: end one of them first")]
     Full,
-    /// The daemon ends.
+    /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
-    /// The system has none.
-    #[error("no thread for another client: {0}")]
+    /// The system refuses another thread.
+    #[error("a thread for another client cannot be started: {0}")]
     NoThread(#[source] std::io::Error),
 }
 
-/// Where the tap and those who follow meet.
+/// The live clients and the records that wait for them.
 #[derive(Debug, Default)]
 pub struct Followers {
     following: AtomicUsize,
@@ -93,19 +93,19 @@ pub struct Followers {
 
 impl Followers {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whoever panicked with it left numbers and records that are still of use.
+        // After a panic of another holder the numbers and records are still usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody follows.
+    /// Whether there is a client.
     #[must_use]
-    pub fn any(&self) -> bool {
+    pub fn has_clients(&self) -> bool {
         self.following.load(Ordering::Relaxed) > 0
     }
 
-    /// Shows records to all who follow.
-    pub fn show(&self, batch: &[Record]) {
-        if batch.is_empty() || !self.any() {
+    /// Queues the records for every client that wants them.
+    pub fn offer(&self, batch: &[Record]) {
+        if batch.is_empty() || !self.has_clients() {
             return;
         }
         let mut inner = self.lock();
@@ -115,7 +115,7 @@ impl Followers {
         for client in clients.values_mut().filter(|client| !client.gone) {
             for record in batch.iter().filter(|record| wants(&client.wanted, record)) {
                 counts.attempted += 1;
-                // After a loss nothing waits behind it until the client has been told: its line is where the gap is.
+                // After a loss nothing is queued until the loss is reported, so that its line stands where the gap is.
                 if client.records.len() >= WAITING || client.lost > 0 {
                     client.lost += 1;
                     *counts.lost.entry("client_too_slow").or_default() += 1;
@@ -129,20 +129,20 @@ impl Followers {
         self.ready.notify_all();
     }
 
-    /// Counts since the start; `None` where nobody has ever followed.
+    /// Counts since the start; `None` before the first client.
     #[must_use]
     pub fn counts(&self) -> Option<FollowCounts> {
         let inner = self.lock();
         (inner.next > 0).then(|| inner.counts.clone())
     }
 
-    /// Ends every answer after what waits, and takes no more clients.
+    /// Ends every answer after its waiting records and refuses further clients.
     pub fn close(&self) {
         self.lock().closed = true;
         self.ready.notify_all();
     }
 
-    /// A client that wants records from now on; its answer ends with the daemon.
+    /// Adds a client that gets records from now on; its answer ends with the daemon.
     ///
     /// # Errors
     /// See [`FollowError`].
@@ -171,10 +171,10 @@ impl Followers {
             .name("smtt-follow".into())
             .spawn(move || {
                 followers.serve(id, &pieces);
-                followers.leave(id);
+                followers.remove(id);
             });
         if let Err(error) = thread {
-            self.leave(id);
+            self.remove(id);
             return Err(FollowError::NoThread(error));
         }
         Ok(Answer {
@@ -184,9 +184,9 @@ impl Followers {
         })
     }
 
-    /// Hands a client what waits for it, until it hangs up or the daemon ends.
+    /// Sends a client its records until it hangs up or the daemon ends.
     fn serve(&self, id: u64, pieces: &mpsc::Sender<Vec<u8>>) {
-        while let Some(Taken { records, lost }) = self.take(id) {
+        while let Some(Taken { records, lost }) = self.wait_for_records(id) {
             let mut text = Vec::new();
             for record in &records {
                 // Writing to memory cannot fail, and every value of a record has a JSON form.
@@ -209,7 +209,7 @@ impl Followers {
     }
 
     /// Waits for records of a client; `None` at the end.
-    fn take(&self, id: u64) -> Option<Taken> {
+    fn wait_for_records(&self, id: u64) -> Option<Taken> {
         let mut inner = self.lock();
         loop {
             let closed = inner.closed;
@@ -235,8 +235,8 @@ impl Followers {
         }
     }
 
-    /// A client is gone: its place is free, what waited for it is lost.
-    fn leave(&self, id: u64) {
+    /// Removes a client. The records that waited for it are lost.
+    fn remove(&self, id: u64) {
         let mut inner = self.lock();
         if let Some(client) = inner.clients.remove(&id) {
             let records = client.records.len() as u64;
@@ -247,7 +247,7 @@ impl Followers {
     }
 }
 
-/// What one client gets. Dropped, it ends the client's thread.
+/// The answer to one client. Dropping it ends the client's thread.
 #[derive(Debug)]
 pub struct Answer {
     pieces: mpsc::Receiver<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Event and state -> trace record: what the fact does not carry itself is looked up before the state takes it in.
+//! Event and state -> trace record. Fields that the fact lacks are taken from the state before the event is applied.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use smtt_store::record::{Kind, Origin, Physical, Record};
 use super::Queue;
 use super::follow::Followers;
 
-/// Executors whose names are remembered; more are looked up anew.
+/// Most executors whose names are cached.
 const SOURCES: usize = 1024;
 /// Most ranges of one record.
 const RANGES_PER_RECORD: usize = 96;
-/// What names of broadcast blocks start with.
+/// Prefix of the names of broadcast blocks.
 const BROADCAST: &str = "broadcast_";
 
-/// Where the middle task gives its events a look.
+/// Turns the event loop's events into trace records.
 #[derive(Debug)]
 pub struct Tap {
     queue: Option<Queue>,
     followers: Arc<Followers>,
     sources: HashMap<u64, Arc<Origin>>,
     batch: Vec<Record>,
-    /// Wall clock less boot clock, in nanoseconds.
+    /// Wall clock minus boot clock, in nanoseconds.
     boot_unix_ns: u64,
 }
 
 impl Tap {
-    /// A tap that hands its records to a writer, if there is one, and to those who follow.
+    /// A tap that sends its records to the writer, if there is one, and to live clients.
     #[must_use]
     pub fn new(queue: Option<Queue>, followers: Arc<Followers>) -> Self {
         Self {
@@ -44,13 +44,14 @@ impl Tap {
         }
     }
 
-    /// Before a batch of events: sees how the clocks stand to each other, which changes when the wall clock is set.
-    pub fn begin(&mut self) {
+    /// Reads the difference of the clocks, which changes when the wall clock is set. Call it before each batch of
+    /// events.
+    pub fn read_clocks(&mut self) {
         self.boot_unix_ns = now_unix_ns().saturating_sub(now_boot_ns());
     }
 
-    /// Makes a record of an event if it is an access. Call it before the state takes the event in.
-    pub fn see(&mut self, state: &State, event: &Event) {
+    /// Adds a record to the batch if the event is an access. Call it before the event is applied to the state.
+    pub fn record_access(&mut self, state: &State, event: &Event) {
         let executor = state.executors().get(&event.executor);
         if matches!(
             event.fact,
@@ -62,7 +63,7 @@ impl Tap {
         ) {
             self.sources.remove(&event.executor);
         }
-        if self.queue.is_none() && !self.followers.any() {
+        if self.queue.is_none() && !self.followers.has_clients() {
             return;
         }
         let kind = match &event.fact {
@@ -81,7 +82,7 @@ impl Tap {
         let time_ns = self.boot_unix_ns.saturating_add(event.time_ns);
         let mut record = Record::new(source, time_ns, kind);
         match &event.fact {
-            Fact::BlockStored(fact) | Fact::BlockMoved(fact) => told_block(&mut record, fact),
+            Fact::BlockStored(fact) | Fact::BlockMoved(fact) => reported_block(&mut record, fact),
             Fact::BlockRead(fact) => {
                 let ids = (fact.rdd_id, fact.partition);
                 record.task_attempt_id = fact.task_attempt_id;
@@ -95,13 +96,13 @@ impl Tap {
                     executor.and_then(|executor| executor.memory.blocks.get(&fact.block_id)?.task);
                 known_block(&mut record, &fact.block_id, ids, executor, event.time_ns);
             }
-            Fact::PageAllocated(fact) => told_page(&mut record, fact),
+            Fact::PageAllocated(fact) => reported_page(&mut record, fact),
             Fact::PageFreed(fact) => freed_page(&mut record, fact, executor, event.time_ns),
-            Fact::Span(span) => told_span(&mut record, span),
+            Fact::Span(span) => reported_span(&mut record, span),
             _ => {}
         }
         if let Some(physical) = &mut record.physical {
-            // Since boot, like all that the state holds.
+            // Nanoseconds since boot, as everywhere in the state.
             physical.time_ns = physical.time_ns.saturating_add(self.boot_unix_ns);
         }
         of_task(&mut record, executor);
@@ -116,10 +117,10 @@ impl Tap {
         self.batch.insert(at, record);
     }
 
-    /// After a batch of events: hands its records over.
-    pub fn end(&mut self) {
+    /// Sends the records of a batch of events.
+    pub fn send_batch(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        self.followers.show(&batch);
+        self.followers.offer(&batch);
         if let Some(queue) = &self.queue {
             queue.send(batch);
         }
@@ -140,7 +141,7 @@ impl Tap {
             host,
             executor_id: text(|said| &said.executor_id),
         });
-        // What has not described itself yet may do so with its next fact.
+        // Not cached: an executor without a description may describe itself with its next fact.
         if described.is_some() {
             if self.sources.len() >= SOURCES {
                 self.sources.clear();
@@ -158,7 +159,7 @@ fn addressed(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn told_block(record: &mut Record, fact: &BlockFact) {
+fn reported_block(record: &mut Record, fact: &BlockFact) {
     record.region = Some("storage");
     record.task_attempt_id = fact.task_attempt_id;
     record.rdd_id = fact.rdd_id;
@@ -183,7 +184,7 @@ fn told_block(record: &mut Record, fact: &BlockFact) {
     record.range_total = Some(fact.range_total);
 }
 
-/// What the state knows of a block that a fact names, its first ranges among it.
+/// Fills in what the state knows of a block: among it its first ranges.
 fn known_block(
     record: &mut Record,
     block_id: &str,
@@ -212,22 +213,22 @@ fn known_block(
     record.serialized = Some(*serialized);
     record.contents = Some(contents.name());
     record.range_total = Some(*range_total);
-    // Where each object of a sample is was told when it was put or moved; one stands for them all here.
-    let told = match contents {
+    // The address of each sampled object was reported with the put or the move; here one range stands for all.
+    let most = match contents {
         Contents::Objects => 1,
         _ => RANGES_PER_RECORD,
     };
-    record.ranges = addressed(ranges.iter().copied().take(told));
+    record.ranges = addressed(ranges.iter().copied().take(most));
     if !record.ranges.is_empty() {
         record.range_first = Some(0);
         record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
     }
-    record.physical = looked(executor, block.mark(), *on_heap);
+    record.physical = physical(executor, block.mark(), *on_heap);
     record.hotness = Some(block.heat.per_minute(now_ns));
 }
 
-/// A block's further ranges, as records of their own: a record has no more of them than one fact can tell, so that
-/// what waits for the writer is bounded.
+/// A block's further ranges, as separate records: a record holds no more ranges than one fact, so that the memory of
+/// waiting records is bounded.
 fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>) {
     let ranges = block.map_or(&[][..], |block| &block.ranges);
     for (chunk, first) in ranges
@@ -246,16 +247,17 @@ fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>
     }
 }
 
-/// How long before `now_ns` an address was last known to be right. What is off the heap does not move.
-fn age(executor: Option<&Executor>, on_heap: bool, told_ns: u64, now_ns: u64) -> Option<u64> {
+/// Age of an address at `now_ns`: nanoseconds since it was last known to be right. Memory off the heap does not move,
+/// so its age is zero.
+fn age(executor: Option<&Executor>, on_heap: bool, reported_ns: u64, now_ns: u64) -> Option<u64> {
     if !on_heap {
         return Some(0);
     }
-    Some(executor?.heap.age_ns(told_ns, now_ns))
+    Some(executor?.heap.age_ns(reported_ns, now_ns))
 }
 
-/// What the resolver saw of it when it last looked, at the addresses that it has now.
-fn looked(
+/// What the resolver last found at the current addresses.
+fn physical(
     executor: Option<&Executor>,
     mark: Option<RangesId>,
     on_heap: bool,
@@ -269,7 +271,7 @@ fn looked(
         let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
         same.map(|(_, bytes)| *bytes).sum()
     };
-    // Bytes in memory whose page size could not be told would look like none.
+    // Bytes whose page size is unknown must not look like zero bytes on large pages.
     let sized = last.sizes_by != SizesBy::Nothing;
     let on_nodes = !seen.by_node.is_empty() || seen.present_bytes == 0;
     Some(Box::new(Physical {
@@ -283,7 +285,7 @@ fn looked(
     }))
 }
 
-fn told_page(record: &mut Record, fact: &PageAllocated) {
+fn reported_page(record: &mut Record, fact: &PageAllocated) {
     record.region = Some("execution");
     record.task_attempt_id = fact.task_attempt_id;
     record.rdd_id = fact.rdd_id;
@@ -309,14 +311,14 @@ fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>
     };
     let page = executor.and_then(|executor| executor.memory.pages.get(&key));
     record.rdd_id = page.and_then(|page| page.rdd.id());
-    record.physical = looked(executor, page.and_then(SparkPage::mark), fact.on_heap);
+    record.physical = physical(executor, page.and_then(SparkPage::mark), fact.on_heap);
     place(record, fact.page_number, fact.address, fact.on_heap);
     if let Some(page) = page.filter(|_| !record.ranges.is_empty()) {
         record.address_age_ns = age(executor, fact.on_heap, page.told_ns(), now_ns);
     }
 }
 
-/// Where a page is. A grant without a page is somewhere on the heap, nobody knows where.
+/// Fills in the page and its address. A grant without a page lies somewhere on the heap; its address is unknown.
 fn place(record: &mut Record, page_number: Option<u64>, address: u64, on_heap: bool) {
     if page_number.is_some() {
         record.on_heap = Some(on_heap);
@@ -325,7 +327,7 @@ fn place(record: &mut Record, page_number: Option<u64>, address: u64, on_heap: b
     }
 }
 
-fn told_span(record: &mut Record, span: &Span) {
+fn reported_span(record: &mut Record, span: &Span) {
     let activity = Activity(span.activity);
     record.task_attempt_id = span.task_attempt_id;
     record.rdd_id = span.rdd_id;
@@ -346,7 +348,7 @@ fn told_span(record: &mut Record, span: &Span) {
     };
 }
 
-/// What the state knows of the task.
+/// Fills in what the state knows of the task.
 fn of_task(record: &mut Record, executor: Option<&Executor>) {
     let task = record
         .task_attempt_id

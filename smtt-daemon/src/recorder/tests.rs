@@ -122,7 +122,7 @@ impl Bench {
             status.counts.attempted += records.len() as u64;
             status.counts.queued += records.len() as u64;
         }
-        self.writer.take(records);
+        self.writer.take_in(records);
         self.writer.rotate();
         self.adds_up();
     }
@@ -198,7 +198,7 @@ fn every_column_comes_back_as_it_was_written() {
     assert_eq!(
         rows,
         [whole.object(), bare.object()],
-        "who follows gets the same"
+        "a live client gets the same records"
     );
     for column in COLUMNS {
         assert!(rows[0].contains_key(column.name), "{} is lost", column.name);

@@ -1,8 +1,8 @@
 //! The writer's thread: records -> segments, rotated by time and size, within bounds of memory and disk.
 //!
-//! A segment that cannot be written or finished is given up: its records are a named loss, the state says why, and
-//! every [`RETRY`] the folder is tried again. Records that come meanwhile are lost under the same name, so that
-//! memory stays bounded and the figures add up.
+//! A segment that cannot be written or finished is given up: its records are a named loss, the state says why, and the
+//! folder is retried every [`RETRY`]. Records that arrive until then are lost for the same cause, so that memory stays
+//! bounded and the figures add up.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -25,11 +25,11 @@ use super::counts::Ledger;
 const GROUP: usize = 16_384;
 /// Records that wait for their row group at most, in all segments together.
 const WAITING: usize = 32_768;
-/// Segments that are written at a time; the oldest is finished early for a further one.
+/// Most open segments; the oldest is finished early to open another.
 const OPEN: usize = 64;
-/// How often a folder that failed is tried again.
+/// Time between retries of a folder that failed.
 pub const RETRY: Duration = Duration::from_secs(5);
-/// How often segments are looked through for those that are due.
+/// Time between checks for segments that are due.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A segment and what waits to be written to it.
@@ -68,7 +68,7 @@ pub struct Writer {
     retry: Duration,
 }
 
-/// Why a segment was given up: the name of the loss, and what a person is told.
+/// Why a segment was given up: the cause of the loss, and the text of the error.
 fn reason(error: &ParquetError) -> (&'static str, String) {
     let io = error
         .source()
@@ -88,19 +88,19 @@ fn reason(error: &ParquetError) -> (&'static str, String) {
     )
 }
 
-/// What a person can do about a cause.
+/// What the administrator can do about a cause.
 fn remedy(cause: &str) -> &'static str {
     match cause {
         "disk_full" => "make room, or lower [trace] max_bytes",
         "folder_not_writable" => "make the folder writable for the daemon",
         "folder_removed" => "the daemon makes it again as soon as it can",
         "folder_in_use" => "another smtt-daemon writes there: give each its own [trace] folder",
-        _ => "look at the file system",
+        _ => "check the file system",
     }
 }
 
 impl Writer {
-    /// A writer that has tried its folder.
+    /// A writer that has opened its folder, or failed to and will retry.
     ///
     /// # Errors
     /// When the form of segments is not valid, which a test rules out.
@@ -122,18 +122,18 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The same with another time between tries.
+    /// As [`Writer::new`], with another time between retries.
     #[must_use]
     pub const fn retry_every(mut self, retry: Duration) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Writes what comes until the other end is closed, then finishes every segment.
+    /// Writes the batches of the queue until its sender is dropped, then finishes every segment.
     pub fn run(mut self, records: &Receiver<Vec<Record>>) {
         loop {
             match records.recv_timeout(LOOK.min(self.settings.segment_time)) {
-                Ok(batch) => self.take(batch),
+                Ok(batch) => self.take_in(batch),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -150,8 +150,8 @@ impl Writer {
         }
     }
 
-    /// Takes records in.
-    pub fn take(&mut self, batch: Vec<Record>) {
+    /// Adds records to their segments.
+    pub fn take_in(&mut self, batch: Vec<Record>) {
         let records = batch.len() as u64;
         {
             let mut status = self.ledger.lock();
@@ -180,7 +180,7 @@ impl Writer {
                 self.waiting += 1;
             }
         }
-        // A batch is small against a row group: a look after each is enough.
+        // A batch is small against a row group: one check after each is enough.
         let full: Vec<PathBuf> = self
             .open
             .iter()
@@ -199,7 +199,7 @@ impl Writer {
         }
     }
 
-    /// Finishes segments that are due, and tries a folder that failed again.
+    /// Finishes segments that are due, and retries a folder that failed.
     pub fn rotate(&mut self) {
         if let Disk::Failed { again, .. } = self.disk
             && Instant::now() >= again
@@ -220,7 +220,7 @@ impl Writer {
         }
     }
 
-    /// Finishes the oldest segment when there are too many for one more.
+    /// Finishes the oldest segment when there is no room for another.
     fn make_room(&mut self) {
         if self.open.len() >= OPEN
             && let Some(oldest) = self.open.iter().min_by_key(|(_, open)| open.began)
@@ -230,7 +230,7 @@ impl Writer {
         }
     }
 
-    /// Writes what waits as one row group.
+    /// Writes the waiting records as one row group.
     fn flush(&mut self, partition: &PathBuf) {
         let Some(open) = self.open.get_mut(partition) else {
             return;
@@ -278,7 +278,7 @@ impl Writer {
         }
     }
 
-    /// Writes what waits and gives the segment its name.
+    /// Writes the waiting records and gives the segment its final name.
     fn finish(&mut self, partition: &PathBuf) {
         self.flush(partition);
         let Some(open) = self.open.remove(partition) else {
@@ -307,7 +307,7 @@ impl Writer {
         self.stay_within();
     }
 
-    /// Records that were held are lost.
+    /// Counts records of a segment as lost.
     fn lose(&self, cause: &'static str, records: u64) {
         let mut status = self.ledger.lock();
         status.counts.held = status.counts.held.saturating_sub(records);
@@ -344,7 +344,7 @@ impl Writer {
         }
     }
 
-    /// Takes the folder, if it can be had.
+    /// Opens and locks the folder if possible.
     fn try_folder(&mut self) {
         let taken = Folder::take(&self.settings.folder, self.settings.gid)
             .and_then(|(folder, removed)| Ok((folder.used()?, folder, removed)));
@@ -374,20 +374,20 @@ impl Writer {
         }
     }
 
-    /// Says once why nothing can be written, and when it is tried again. Returns the name of the loss.
+    /// Logs once why nothing can be written, and schedules the retry. Returns the cause of the loss.
     fn failed(&mut self, error: &ParquetError) -> &'static str {
         let (cause, text) = reason(error);
-        let told = matches!(self.disk, Disk::Failed { cause: before, .. } if before == cause);
+        let logged = matches!(self.disk, Disk::Failed { cause: before, .. } if before == cause);
         let message = format!(
             "trace records cannot be written to {}: {text}: {}",
             self.settings.folder.display(),
             remedy(cause)
         );
-        if !told {
+        if !logged {
             tracing::error!("{message}");
         }
-        // The folder is taken anew: what was locked may not be what the path names now. Nothing unfinished of ours
-        // may be left in it then.
+        // Drop the folder and open it again later: the path may now name another folder than the locked one. Open
+        // segments must not be left in it.
         self.disk = Disk::Failed {
             cause,
             again: Instant::now() + self.retry,

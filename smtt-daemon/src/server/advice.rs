@@ -1,4 +1,4 @@
-//! The answer of `/v1/advise`: what the rules see of each application, and what surrounds its executors.
+//! The answer of `/v1/advise`: the rules' input for each application, and the surroundings of its executors.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,8 +25,8 @@ pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
     }
 }
 
-/// What the rules see of each application, and the process ids of living executors. Each listing takes the lock for
-/// itself.
+/// The rules' input for each application, and the process ids of living executors. Each listing locks the state
+/// separately.
 fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
     let listing = shared.state().list_executors(filter);
     let no_walks = no_walks(shared);
@@ -45,9 +45,9 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
             app: Some(id.clone().unwrap_or_default()),
             ..filter.clone()
         };
-        // A name may be another application's id: the id decides.
+        // A name may equal the id of another application: the id decides.
         let own = |who: &ExecutorId| who.application_id == id;
-        // A statement each: a guard lives until the end of the statement that took it.
+        // Separate statements, because a guard lives until the end of its statement.
         let rdds = shared.state().list_rdds(&filter).rows;
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().list_stages(&filter).rows;

@@ -1,4 +1,4 @@
-//! The body of an answer without an end: trace records as they happen, one JSON object per line.
+//! The body of an endless answer: live trace records, one JSON object per line.
 
 use std::convert::Infallible;
 use std::pin::Pin;

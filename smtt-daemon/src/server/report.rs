@@ -11,7 +11,7 @@ use crate::shared::Shared;
 #[must_use]
 pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
-    // Each listing takes the lock for itself: a report of a large state would hold up the event loop.
+    // Each listing locks the state separately: a report of a large state would delay the event loop.
     let executors = shared.state().list_executors(filter).rows;
     let ids: BTreeSet<Option<String>> = executors
         .iter()

@@ -21,7 +21,7 @@ use super::report::report;
 use super::rows::Rows;
 use crate::shared::Shared;
 
-/// Everything: the interface of `smtt-ctl`, and what the metrics port has.
+/// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(
@@ -115,7 +115,7 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .merge(web_router(shared))
 }
 
-/// What the metrics port has.
+/// The routes of the metrics port.
 pub fn web_router(shared: Arc<Shared>) -> Router {
     let path = shared.info().telemetry_path.clone();
     Router::new()
@@ -135,7 +135,7 @@ fn failed(message: &str) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
 }
 
-/// Makes an answer on another thread than the one that takes events: thousands of rows take a while to be written.
+/// Makes an answer on another thread than the event loop's: thousands of rows take a while.
 async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(answer).await {
         Ok(answer) => answer,
@@ -143,8 +143,8 @@ async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Respons
     }
 }
 
-/// A listing: filtered under the lock, sorted outside of it. `order` are the fields that decide unless another is
-/// asked for, the most important first.
+/// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
+/// field first.
 async fn list<R: Serialize + Send + Unpin + 'static>(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
@@ -181,7 +181,7 @@ fn listed<R: Serialize + Send + Unpin + 'static>(
     }
 }
 
-/// Where bytes are, largest first.
+/// Placement of bytes, largest first.
 async fn pages(
     held: Held<Arc<Shared>>,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
@@ -226,7 +226,7 @@ async fn advise_route(
     }
 }
 
-/// Records as they happen, one JSON object per line, until the client hangs up.
+/// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
     Held(shared): Held<Arc<Shared>>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,

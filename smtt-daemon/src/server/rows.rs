@@ -9,7 +9,7 @@ use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
 use smtt_model::rows::Summary;
 
-/// Bytes of one piece, about: what is written between two turns of the event loop.
+/// Approximate bytes of one piece: the work between two turns of the event loop.
 const PIECE: usize = 64 << 10;
 
 /// `{"rows": [...], "summary": {...}}`, piece by piece.

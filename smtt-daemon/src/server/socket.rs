@@ -1,4 +1,4 @@
-//! The Unix socket: created with the right mode and group, never taken from a daemon that lives.
+//! The Unix socket: created with the right mode and group, never taken from a running daemon.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -9,7 +9,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Group, chown};
 use tokio::net::UnixListener;
 
-/// Mode of the socket: its owner and its group may ask.
+/// Mode of the socket: its owner and its group may connect.
 const MODE: u32 = 0o660;
 
 /// Why there is no socket.
@@ -26,17 +26,17 @@ pub enum BindError {
     /// The system refused.
     #[error("cannot {what} {path}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// With what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// The bound socket; its file goes away with it.
+/// The bound socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: StdListener,
@@ -59,18 +59,18 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.inode.is_some() && inode(&self.path) == self.inode {
-            // Nothing better can be done than to leave it: the next daemon replaces it.
+            // A failure is ignored: the next daemon replaces the file.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl ControlSocket {
-    /// Makes the socket, and its folder. A socket that a dead daemon left is replaced; a group that does not exist
-    /// is a warning, and then only root can ask.
+    /// Creates the socket and its folder. The socket of a dead daemon is replaced. A group that does not exist gives a
+    /// warning, and then only root can connect.
     ///
     /// # Errors
-    /// When another daemon lives there, the path is something else, or the system refuses.
+    /// When another daemon listens there, the path is not a socket, or the system refuses.
     pub fn bind(path: &Path, group: &str) -> Result<Self, BindError> {
         let failed = |what| {
             move |error| BindError::Io {
@@ -86,8 +86,8 @@ impl ControlSocket {
             fs::create_dir_all(folder).map_err(failed("create the folder of"))?;
         }
         clear(path)?;
-        // Nobody else may connect between the bind and the change of mode. This is done once, at the start, before
-        // other threads make files.
+        // No other user may connect between the bind and the change of mode. This happens once, at the start, before
+        // other threads create files.
         let before = umask(Mode::from_bits_truncate(0o177));
         let bound = StdListener::bind(path);
         umask(before);
@@ -110,16 +110,16 @@ impl ControlSocket {
         Ok(Self { listener, file })
     }
 
-    /// The listener for tokio, and the file that must be kept as long.
+    /// The listener for tokio, and the guard of its file, which must live as long.
     ///
     /// # Errors
-    /// When tokio cannot watch it.
+    /// When tokio cannot poll the socket.
     pub fn into_listener(self) -> io::Result<(UnixListener, SocketFile)> {
         Ok((UnixListener::from_std(self.listener)?, self.file))
     }
 }
 
-/// The id of a group; `None`, with a line in the log, where there is none of that name.
+/// The id of a group; `None`, with a warning in the log, where no group has that name.
 pub fn group_id(group: &str) -> Option<Gid> {
     if group.is_empty() {
         return None;
@@ -159,7 +159,7 @@ fn clear(path: &Path) -> Result<(), BindError> {
             })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A full backlog, for example: somebody is there.
+        // A full backlog, for example: a process is listening.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(BindError::InUse(path.to_owned()))
         }
@@ -204,7 +204,7 @@ mod tests {
     fn a_socket_that_was_left_behind_is_replaced() {
         let folder = folder();
         let path = folder.path().join("smtt.sock");
-        drop(StdListener::bind(&path).expect("a socket that nobody listens on any more"));
+        drop(StdListener::bind(&path).expect("a socket without a listener"));
         assert!(path.exists());
         ControlSocket::bind(&path, "").expect("replaced");
     }

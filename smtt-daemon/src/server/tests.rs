@@ -275,7 +275,7 @@ fn readiness_follows_the_daemon() {
 }
 
 #[test]
-fn nobody_at_home_is_its_own_error() {
+fn an_absent_daemon_is_its_own_error() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -283,7 +283,7 @@ fn nobody_at_home_is_its_own_error() {
     let client = Client::new(std::path::Path::new("/nonexistent/smtt.sock"));
     let error = runtime
         .block_on(client.get::<Value>("/v1/status"))
-        .expect_err("nobody");
+        .expect_err("no daemon");
     assert!(
         matches!(error, ClientError::Unreachable { .. }),
         "{error:?}"

@@ -1,8 +1,7 @@
-//! The daemon's hand in the tables: a program that is attached nowhere and only run on request.
+//! The program with which the daemon changes the tables. It is not attached to a hook; the daemon runs it.
 //!
-//! Executors that were there before the daemon, and rows that the daemon takes out, change the same tables and
-//! counts as the hooks do. Doing it here keeps one writer and makes every change atomic; the daemon itself could
-//! only replace whole rows.
+//! Adopted executors and removed rows change the same tables and counts as the hooks do. A change in this program
+//! keeps one writer and is atomic; the daemon itself could only replace whole rows.
 
 use core::ffi::c_void;
 

@@ -58,7 +58,7 @@ pub fn exec(ctx: RawTracePointContext) -> i32 {
         return 0;
     };
     let old_tid: u64 = ctx.arg(1);
-    // The thread that called exec takes over its process's id, so two rows may be stale.
+    // The thread that called exec takes the process's id, so two rows may be stale.
     tables::forget_thread(old_tid as u32);
     tables::forget_thread(pid);
     if process.role == ROLE_EXECUTOR && tables::forget_process(pid).is_some() {
@@ -100,8 +100,8 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Whether the exiting thread is its process's last. The kernel has already taken it off `signal->live` here (two
-/// threads that exit at once may both see zero: the row can be taken out only once).
+/// Whether the exiting thread is its process's last. The kernel has already subtracted it from `signal->live` here
+/// (two threads that exit at once may both see zero; the row can be removed only once).
 #[inline(always)]
 fn last_thread(task: u64, is_first: bool) -> bool {
     let signal_offset = setting!(task_signal_offset);

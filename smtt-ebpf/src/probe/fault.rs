@@ -1,8 +1,8 @@
 //! Page faults: each is added to the context of the thread that it interrupted.
 //!
-//! Four rungs count them, one of which is attached: the raw tracepoints of the processor's exception; the return of
-//! the kernel's fault handler by its trampoline; its entry by a kprobe; the kernel's software event. All but the last know
-//! reads from writes. Major faults are a separate software event, because only the kernel knows, after it
+//! There are four rungs, and one of them is attached: the raw tracepoints of the processor's exception; the return of
+//! the kernel's fault handler by its trampoline; its entry by a kprobe; the kernel's software event. All but the last
+//! distinguish reads from writes. Major faults are a separate software event, because only the kernel knows, after it
 //! has handled a fault, that it had to wait for a disk.
 
 use core::ptr;
@@ -35,7 +35,7 @@ use crate::{
 const ERROR_WRITE: u64 = 1 << 1;
 /// End of the lower half of the address space; user addresses are below it.
 const USER_END: u64 = 1 << 63;
-/// The `access` of a major fault: which access it was is counted elsewhere already.
+/// The `access` of a major fault, whose read or write another hook counts.
 const MAJOR: u32 = 4;
 
 /// `page_fault_user(address, registers, error code)`: a fault of user code.
@@ -45,8 +45,8 @@ pub fn fault_user(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `page_fault_kernel(address, registers, error code)`: a fault of kernel code. It counts where it is about the
-/// process's own memory, as it does in the kernel's `minflt`: a read into a fresh buffer, for example.
+/// `page_fault_kernel(address, registers, error code)`: a fault of kernel code. It counts if it concerns the process's
+/// own memory, as in the kernel's `minflt`: a read into a fresh buffer, for example.
 #[raw_tracepoint]
 pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
     let address: u64 = ctx.arg(0);
@@ -67,8 +67,8 @@ const RESULT_RETRY: u32 = 0x400;
 /// `VM_FAULT_ERROR`: the fault is not served, and the kernel does not count it.
 const RESULT_ERROR: u32 = 0x873;
 
-/// The return of `handle_mm_fault(vma, address, flags, registers)`, by its trampoline. What it returns says what the
-/// kernel itself counts by: a fault that is tried again counts when it is done.
+/// The return of `handle_mm_fault(vma, address, flags, registers)`, by its trampoline. The result decides as in the
+/// kernel's own count: a retried fault counts when it is done.
 #[fexit(function = "handle_mm_fault")]
 pub fn fault_fexit(ctx: FExitContext) -> i32 {
     // The result lies behind the arguments; the helper for it is newer than what is needed here.
@@ -79,8 +79,8 @@ pub fn fault_fexit(ctx: FExitContext) -> i32 {
     0
 }
 
-/// Its entry by a kprobe. A fault that gives up its mapping's lock and enters again without saying so counts twice: the
-/// first one in a new mapping may.
+/// The entry of `handle_mm_fault`, by a kprobe. A fault that releases its mapping's lock and enters again without
+/// `FAULT_FLAG_TRIED` counts twice; the first fault in a new mapping may do that.
 #[kprobe]
 pub fn fault_kprobe(ctx: ProbeContext) -> i32 {
     if let (Some(address), Some(flags), Some(registers)) = (ctx.arg(1), ctx.arg(2), ctx.arg(3)) {
@@ -91,8 +91,8 @@ pub fn fault_kprobe(ctx: ProbeContext) -> i32 {
     0
 }
 
-/// Counts as the exception would have: no memory that is touched without one (there are no registers then; a reader of
-/// `/proc/PID/mem` does that).
+/// Counts the faults that the exception would have counted. An access without an exception (a read of
+/// `/proc/PID/mem`, for example) has no registers and does not count.
 #[inline(always)]
 fn handled(address: u64, flags: u32, registers: u64) {
     if registers == 0 {
@@ -108,7 +108,7 @@ fn handled(address: u64, flags: u32, registers: u64) {
     );
 }
 
-/// The kernel's software event for page faults: every fault, but not whether it read or wrote.
+/// The kernel's software event for page faults: every fault, without its access.
 #[perf_event]
 pub fn fault_software(ctx: PerfEventContext) -> i32 {
     // SAFETY: the context is this program's own.
@@ -134,7 +134,7 @@ fn access(error_code: u64) -> u32 {
     }
 }
 
-/// Whether the kernel tries an access whose fault it will not serve (it takes another way then): no page fault in
+/// Whether the kernel tries an access whose fault it will not serve (it has a fallback): no page fault in
 /// the sense of `minflt`. A slot of ours that is not in memory comes here too.
 #[inline(always)]
 fn faults_off() -> bool {
@@ -158,8 +158,8 @@ fn fault(address: u64, access: u32) {
     sample(&running, address, access);
 }
 
-/// Adds one fault to its context, or to its class where it has none. What an executor has in all contexts together is
-/// added up by the daemon: a second look-up and addition for each fault would only say the same again.
+/// Adds one fault to its context, or to its class where it has none. The daemon sums an executor's contexts, which
+/// saves a second look-up and addition for each fault.
 #[inline(always)]
 fn add_up(running: &Running, access: u32) {
     let mut class = running.class;
@@ -199,7 +199,7 @@ fn add_access(counters: *mut FaultCounters, access: u32) {
     add(counter, 1);
 }
 
-/// The context's row, made if it is new and the executor has not used up its share.
+/// The context's row. A new row is created if the executor has not used up its share.
 #[inline(always)]
 fn row(key: &ContextKey) -> Option<*mut FaultCounters> {
     if let Some(row) = CONTEXTS.get_ptr_mut(key) {
@@ -226,7 +226,7 @@ fn row(key: &ContextKey) -> Option<*mut FaultCounters> {
 /// The kernel's answer for a full table.
 const E2BIG: i32 = -7;
 
-/// Sends every this-manieth fault with its address, within the limit per second.
+/// Sends every Nth fault with its address, within the limit per second.
 #[inline(always)]
 fn sample(running: &Running, address: u64, access: u32) {
     let every = u64::from(setting!(fault_sample_every));

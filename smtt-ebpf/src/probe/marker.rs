@@ -1,4 +1,4 @@
-//! The marker's facts: one program behind every JNI entry point. The attachment's cookie says which one it is.
+//! The marker's facts: one program for all JNI entry points. The attachment's cookie identifies the entry point.
 
 use core::ptr;
 
@@ -66,7 +66,7 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
         add(unsafe { &raw mut (*row).facts_too_long }, 1);
         return;
     }
-    // The tables follow the fact even when it is not sent: its place in them is bounded by itself.
+    // The tables are changed even when the fact is not sent: they have limits of their own.
     match kind {
         Kind::THREAD_REGISTERED => register(tid, executor, address),
         Kind::THREAD_GONE => unregister(tid, address),
@@ -84,8 +84,8 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
     }
 }
 
-/// The first word is the slot's address. Only the calling thread can be registered: whoever else the fact names
-/// (in a pid namespace that may not be ours) cannot be believed.
+/// The first word is the slot's address. Only the calling thread is registered: a thread id in the fact is untrusted,
+/// and may be of another pid namespace.
 #[inline(always)]
 fn register(tid: u32, executor: u64, address: u64) {
     // SAFETY: the helper checks the address.
@@ -94,7 +94,8 @@ fn register(tid: u32, executor: u64, address: u64) {
     }
 }
 
-/// A thread that gives its own slot back; what is said about others is left to their exit.
+/// Removes a thread that gives its own slot back. Facts about other threads are ignored: those threads are removed
+/// when they exit.
 #[inline(always)]
 fn unregister(tid: u32, address: u64) {
     // SAFETY: the helper checks the address.

@@ -1,9 +1,9 @@
 //! Page walks and cycles: every overflow of a sampled event adds what the event has counted since its last sample to
 //! the context that it interrupted.
 //!
-//! The hook runs wherever the counter overflows, on x86 as a non-maskable interrupt. It may come in the middle of any
-//! other hook, so it touches only tables whose rows can be looked up and added to at any time; where a new row
-//! cannot be made just then, the sample is counted as refused.
+//! The hook runs wherever the counter overflows, on x86 as a non-maskable interrupt. It may interrupt any other hook,
+//! so it touches only tables whose rows can be looked up and added to at any time; where a new row cannot be created
+//! at that moment, the sample is counted as refused.
 
 use core::ptr;
 
@@ -36,7 +36,7 @@ use crate::{
     tables::EEXIST,
 };
 
-/// An event's counter overflowed. The cookie says which event it is.
+/// Runs when an event's counter overflows. The cookie identifies the event.
 #[perf_event]
 pub fn walk(ctx: PerfEventContext) -> i32 {
     // SAFETY: the context is this program's own.
@@ -48,7 +48,7 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
         )
     };
     let channel = (cookie & COOKIE_CHANNEL_MASK) as usize;
-    // An event that is sampled every time it happens is one event; what was not sampled of it was somebody else's.
+    // With period 1 each sample is one event; counted events without a sample belong to other processes.
     let events = if period == 1 {
         1
     } else {
@@ -72,7 +72,7 @@ pub fn walk(ctx: PerfEventContext) -> i32 {
     0
 }
 
-/// What the event has counted since its last sample on this CPU; `None` where the kernel does not tell.
+/// The event's count since its last sample on this CPU; `None` where the kernel does not report it.
 #[inline(always)]
 fn since_last_sample(ctx: &PerfEventContext, cookie: u64) -> Option<u64> {
     let event = (cookie >> COOKIE_EVENT_SHIFT) as u32 & (WALK_EVENTS as u32 - 1);
@@ -82,7 +82,7 @@ fn since_last_sample(ctx: &PerfEventContext, cookie: u64) -> Option<u64> {
         enabled: 0,
         running: 0,
     };
-    // SAFETY: the context is this program's own, and the buffer has the size that is told.
+    // SAFETY: the context is this program's own, and the buffer has the size that the helper gets.
     let read = unsafe {
         bpf_perf_prog_read_value(
             ctx.ctx,
@@ -98,7 +98,7 @@ fn since_last_sample(ctx: &PerfEventContext, cookie: u64) -> Option<u64> {
     Some(if now.counter >= before {
         now.counter - before
     } else {
-        // Opened anew.
+        // The event was closed and opened again.
         now.counter
     })
 }
@@ -118,8 +118,8 @@ fn add_sample(counters: *mut WalkCounters, channel: usize, events: u64) {
     }
 }
 
-/// The row of the context, or of the reason why there is none; made if it is new and the executor has not used up its
-/// share.
+/// The row of the context, or of the reason why there is none. A new row is created if the executor has not used up
+/// its share.
 #[inline(always)]
 fn row(running: &Running) -> Option<*mut WalkCounters> {
     let key = if running.attributed {

@@ -8,8 +8,8 @@ pub const LINES: usize = 20_480;
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 const LINES_PER_PAGE: usize = PAGE_BYTES / LINE_BYTES;
-/// Pages whose protection is changed to make the processor forget its translations: more than any kernel takes back one
-/// by one (x86 33, RISC-V 64, Arm 512) before it takes back all of them at once.
+/// Pages whose protection is changed to flush the TLB: more than any kernel flushes one by one (x86 33, RISC-V 64,
+/// Arm 512) before it flushes the whole TLB.
 const FENCE_PAGES: usize = 1024;
 /// Alignment and size of a huge page on the processors that have a table of events.
 const HUGE_BYTES: usize = 2 << 20;
@@ -25,7 +25,7 @@ pub enum Layout {
     Packed,
 }
 
-/// A mapping that is given back when dropped.
+/// A mapping that is unmapped when dropped.
 struct Mapping {
     base: *mut u8,
     bytes: usize,
@@ -69,9 +69,9 @@ impl Drop for Mapping {
     }
 }
 
-/// The lines of every layout. Each layout has its memory only while it is visited.
+/// The lines of every layout. A layout has memory only while it is visited.
 pub struct Lines {
-    /// The order in which lines are visited: one circle through all of them.
+    /// The order in which lines are visited: one cycle through all lines.
     order: Vec<u32>,
     current: Option<(Layout, Mapping)>,
     fence: Mapping,
@@ -92,9 +92,8 @@ impl Lines {
         })
     }
 
-    /// Makes the processor forget every translation of this process, and leaves its caches as they are: taking away
-    /// the rights on many pages does. So each page of a visit takes a walk, however many translations fit (an
-    /// emulator's table grows until all do).
+    /// Flushes the TLB entries of this process and keeps the caches, by revoking the access rights of many pages. So
+    /// each page of a visit takes a walk, however large the TLB is (an emulator's grows without bound).
     pub fn forget_translations(&self) {
         let start = self.fence.start().cast();
         let bytes = FENCE_PAGES * PAGE_BYTES;
@@ -115,7 +114,7 @@ impl Lines {
             } else {
                 libc::MADV_NOHUGEPAGE
             };
-            // Without memory nothing is visited, and the counters will say so.
+            // Without memory nothing is visited, which the counters show.
             self.current = Mapping::new(LINES * PAGE_BYTES, advice)
                 .ok()
                 .map(|mapping| (layout, mapping));
@@ -177,7 +176,7 @@ const fn place(layout: Layout, line: usize) -> usize {
     }
 }
 
-/// One circle through all numbers below `count`, in an order that no prefetcher foresees, the same every time.
+/// One cycle through all numbers below `count`, in a fixed order that no prefetcher predicts.
 fn circle(count: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count as u32).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,7 +1,7 @@
-//! What DAMON found, window by window: its tracepoint `damon:damon_aggregated`, read as a perf event of its own thread.
+//! DAMON's results by window: its tracepoint `damon:damon_aggregated`, read as a perf event of DAMON's thread.
 //!
-//! At the end of each window the kernel tells every region once: of which target, from where to where, and at how many
-//! of the window's checks the page that was checked had been accessed.
+//! At the end of each window the kernel reports every region once: its target, its addresses, and how many of the
+//! window's checks found an access.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::perf::Samples;
 
-/// Pages of the buffer: those of a window take some 20 KiB, and it is emptied four times a second.
+/// Pages of the buffer: a window takes some 20 KiB, and the buffer is emptied four times a second.
 const BUFFER_PAGES: usize = 64;
 
 /// One region of one window.
@@ -21,13 +21,13 @@ pub struct Access {
     pub start: u64,
     /// Address after the last one.
     pub end: u64,
-    /// How many regions the target has.
+    /// Number of regions of the target.
     pub regions: u32,
     /// Checks that found an access.
     pub accesses: u32,
 }
 
-/// Where the tracepoint's fields are, as this kernel says.
+/// Offsets of the tracepoint's fields in this kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     id: u64,
@@ -37,10 +37,10 @@ pub struct Format {
 const FIELDS: [&str; 5] = ["target_id", "start", "end", "nr_regions", "nr_accesses"];
 
 impl Format {
-    /// Asks the tracing file system; the folder is that of the tracepoint.
+    /// Reads the format from the tracing file system; `folders` are candidates for the tracepoint's folder.
     ///
     /// # Errors
-    /// Why it cannot be used, in one line.
+    /// One line that says why the tracepoint cannot be used.
     pub fn read(folders: &[PathBuf]) -> Result<Self, String> {
         let text = folders
             .iter()
@@ -102,7 +102,7 @@ impl Format {
     }
 }
 
-/// Where the tracepoint is, below the root folder.
+/// Candidates for the tracepoint's folder, below the root folder.
 #[must_use]
 pub fn folders(root: &Path) -> Vec<PathBuf> {
     ["sys/kernel/tracing", "sys/kernel/debug/tracing"]
@@ -111,7 +111,7 @@ pub fn folders(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Puts windows together.
+/// Assembles windows from regions.
 #[derive(Debug)]
 struct Assembly {
     targets: u64,
@@ -119,9 +119,9 @@ struct Assembly {
 }
 
 impl Assembly {
-    /// Takes a region; the window that it completes.
-    fn take(&mut self, access: Access) -> Option<Vec<Access>> {
-        // Regions come in order; else the end of the window before is missing.
+    /// Adds a region; returns the window that it completes.
+    fn add(&mut self, access: Access) -> Option<Vec<Access>> {
+        // Regions arrive in order; otherwise the end of the window before was lost.
         let follows = |last: &Access| (last.target, last.start) < (access.target, access.start);
         if !self.window.last().is_none_or(follows) {
             self.window.clear();
@@ -146,10 +146,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Listens to DAMON's thread, which looks at so many targets.
+    /// Listens to DAMON's thread, which monitors `targets` processes.
     ///
     /// # Errors
-    /// Why that cannot be, in one line.
+    /// One line that says why the events cannot be read.
     pub fn open(format: &Format, thread: u32, targets: usize) -> Result<Self, String> {
         let samples = Samples::of_tracepoint(format.id, thread, BUFFER_PAGES)
             .map_err(|error| format!("DAMON's tracepoint: {}", crate::perf::refusal(&error)))?;
@@ -163,22 +163,21 @@ impl Windows {
         })
     }
 
-    /// The last window that has ended since this was last asked.
+    /// The last window that has ended since the last call.
     ///
     /// # Errors
-    /// When some regions were lost, because nobody asked for too long: what is left has no beginning.
+    /// When regions were lost because the last call was too long ago: the rest is incomplete.
     pub fn last(&mut self) -> Result<Option<Vec<Access>>, String> {
         let (mut last, format, assembly) = (None, &self.format, &mut self.assembly);
         let lost = self.samples.drain(|bytes| {
-            if let Some(window) = format
-                .decode(bytes)
-                .and_then(|access| assembly.take(access))
-            {
+            if let Some(window) = format.decode(bytes).and_then(|access| assembly.add(access)) {
                 last = Some(window);
             }
         });
         if lost > 0 {
-            return Err(format!("{lost} regions of DAMON were lost: it begins anew"));
+            return Err(format!(
+                "{lost} regions of DAMON were lost: the monitoring restarts"
+            ));
         }
         Ok(last)
     }
@@ -233,25 +232,25 @@ mod tests {
             targets: 2,
             window: Vec::new(),
         };
-        assert_eq!(assembly.take(access(0, 1, 1)), None);
-        assert_eq!(assembly.take(access(1, 5, 2)), None);
-        let window = assembly.take(access(1, 6, 2));
+        assert_eq!(assembly.add(access(0, 1, 1)), None);
+        assert_eq!(assembly.add(access(1, 5, 2)), None);
+        let window = assembly.add(access(1, 6, 2));
         assert_eq!(window.map(|window| window.len()), Some(3));
-        // One that lost its end, or its beginning, is not mixed up with the next.
+        // A window that lost its end or its beginning is not mixed up with the next one.
         for cut in [[(0, 1), (1, 5)], [(1, 5), (0, 1)]] {
             for (target, start) in cut {
                 let regions = if target == 0 { 1 } else { 2 };
-                assert_eq!(assembly.take(access(target, start, regions)), None);
+                assert_eq!(assembly.add(access(target, start, regions)), None);
             }
         }
         assert_eq!(
-            assembly.take(access(1, 5, 1)).map(|window| window.len()),
+            assembly.add(access(1, 5, 1)).map(|window| window.len()),
             Some(2)
         );
-        assert_eq!(assembly.take(access(1, 6, 2)), None);
-        assert_eq!(assembly.take(access(0, 1, 1)), None);
+        assert_eq!(assembly.add(access(1, 6, 2)), None);
+        assert_eq!(assembly.add(access(0, 1, 1)), None);
         assert_eq!(
-            assembly.take(access(1, 5, 1)).map(|window| window.len()),
+            assembly.add(access(1, 5, 1)).map(|window| window.len()),
             Some(2)
         );
     }

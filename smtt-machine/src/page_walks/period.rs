@@ -1,21 +1,21 @@
-//! How many events make a sample.
+//! The sampling period: events per sample.
 //!
-//! An event starts with the period that keeps even a burst near its share of the limit, and follows the busiest CPU
-//! from there. It never goes below where it started, so that an idle machine does not prepare a storm of samples for
-//! the moment when it is no longer idle.
+//! An event starts with the period that keeps even a burst near its share of the limit; then the period follows the
+//! busiest CPU. It never falls below its start value, so that a machine that becomes busy after an idle phase does not
+//! cause a storm of samples.
 
 use smtt_model::cpu::{Encoding, PERF_TYPE_SOFTWARE, Quantity};
 
-/// Cycles per second that no CPU exceeds.
+/// Upper bound of a CPU's cycles per second.
 const CYCLES_PER_SECOND: u64 = 5_000_000_000;
-/// Page walks per second that hardly a CPU reaches.
+/// Page walks per second that hardly any CPU reaches.
 const WALKS_PER_SECOND: u64 = 200_000_000;
 /// A clock that counts nanoseconds.
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
-/// Page faults and the like.
+/// Rate of page faults and similar software events.
 const FAULTS_PER_SECOND: u64 = 1_000_000;
-/// What a CPU does at most is this many times what it mostly does; a burst exceeds the limit by no more, until the
-/// period has followed.
+/// Assumed ratio of a CPU's peak rate to its usual rate. A burst exceeds the limit by this factor at most, until the
+/// period has adapted.
 const BURST: u64 = 8;
 
 /// The period of one event.
@@ -29,7 +29,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// Where an event starts that may take so many samples per second on a CPU.
+    /// The start period of an event that may take `samples_per_second` on a CPU.
     #[must_use]
     pub fn new(
         event: &Encoding,
@@ -46,7 +46,7 @@ impl Period {
                 Quantity::Count | Quantity::Samples => WALKS_PER_SECOND,
             },
         };
-        // Time passes at its full rate, always.
+        // A clock always runs at its full rate.
         let burst = if denominator { 1 } else { BURST };
         let least = odd(rate / (burst * samples_per_second));
         Self {
@@ -57,7 +57,7 @@ impl Period {
         }
     }
 
-    /// A period that stays.
+    /// A fixed period.
     #[must_use]
     pub fn fixed(events: u64) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Period {
         }
     }
 
-    /// Follows what the busiest CPU counted in a second; whether the period changed.
+    /// Adapts the period to the busiest CPU's rate; returns whether the period changed.
     pub fn follow(&mut self, events_per_second: u64) -> bool {
         if self.fixed {
             return false;
@@ -77,7 +77,7 @@ impl Period {
         let next = if samples > self.samples_per_second + self.samples_per_second / 4 {
             odd(events_per_second / self.samples_per_second)
         } else if samples < self.samples_per_second / 4 {
-            // By halves, because what fell may rise again at once.
+            // Shrinks by half, because a rate that fell may rise again at once.
             odd(self.events / 2).max(self.least)
         } else {
             self.events
@@ -86,7 +86,7 @@ impl Period {
     }
 }
 
-/// An odd period does not fall into step with loops, which mostly do a round number of things.
+/// Makes a period odd, so that it does not resonate with loops, whose counts are mostly even.
 fn odd(period: u64) -> u64 {
     period.max(1) | 1
 }

@@ -1,11 +1,11 @@
-//! The system calls that say where pages are. Each looks at what the caller names and at nothing else.
+//! The system calls that report the state of pages. Each inspects only the addresses that the caller names.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 
-/// A stretch of pages that are alike, as the kernel writes it (`struct page_region`).
+/// Consecutive pages in the same state, as the kernel writes them (`struct page_region`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
@@ -13,7 +13,7 @@ pub struct Region {
     pub start: u64,
     /// Address after the last one.
     pub end: u64,
-    /// What the pages are: [`PRESENT`] and its like.
+    /// State of the pages: [`PRESENT`] and the other flags below.
     pub categories: u64,
 }
 
@@ -35,7 +35,7 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// `struct procmap_query` of the same header, Linux 6.11.
+/// `struct procmap_query` of `include/uapi/linux/fs.h`, Linux 6.11.
 #[repr(C)]
 #[derive(Default)]
 struct MapQuery {
@@ -80,12 +80,12 @@ mod ioctl {
 }
 use self::ioctl::{pagemap_scan, procmap_query};
 
-/// Asks what the pages from `start` to `end` are (PAGEMAP_SCAN). Fills `regions` in order of address and returns how
-/// many, and where the kernel stopped: at `end`, or earlier when `regions` is full. What is in no mapping is in no
-/// region.
+/// Reads the state of the pages from `start` to `end` (PAGEMAP_SCAN). Fills `regions` in order of address. Returns the
+/// number of regions and the address at which the kernel stopped: `end`, or a lower one when `regions` is full.
+/// Addresses without a mapping are in no region.
 ///
 /// # Errors
-/// What the kernel says; `ENOTTY` where it has no such call.
+/// The kernel's error; `ENOTTY` where it has no such call.
 pub fn scan(
     pagemap: &File,
     start: u64,
@@ -101,7 +101,7 @@ pub fn scan(
         return_mask: PRESENT | SWAPPED | ZERO | HUGE,
         ..ScanArg::default()
     };
-    // SAFETY: the argument is what the call takes, and names a place for as many regions as it says.
+    // SAFETY: the argument has the type of the call, and points to room for the number of regions in it.
     let found = unsafe { pagemap_scan(pagemap.as_raw_fd(), &raw mut arg) }?;
     let found = usize::try_from(found).unwrap_or(0).min(regions.len());
     Ok((found, arg.walk_end))
@@ -110,14 +110,14 @@ pub fn scan(
 /// Page size in bytes that the mapping at an address was made with (PROCMAP_QUERY).
 ///
 /// # Errors
-/// What the kernel says; `ENOTTY` where it has no such call, `ENOENT` where nothing is mapped.
+/// The kernel's error; `ENOTTY` where it has no such call, `ENOENT` where nothing is mapped.
 pub fn mapping_page_bytes(maps: &File, address: u64) -> io::Result<u64> {
     let mut query = MapQuery {
         size: size_of::<MapQuery>() as u64,
         query_addr: address,
         ..MapQuery::default()
     };
-    // SAFETY: the argument is what the call takes; neither name nor build id is asked for.
+    // SAFETY: the argument has the type of the call; it requests neither the name nor the build id.
     unsafe { procmap_query(maps.as_raw_fd(), &raw mut query) }?;
     Ok(query.vma_page_size)
 }
@@ -125,12 +125,12 @@ pub fn mapping_page_bytes(maps: &File, address: u64) -> io::Result<u64> {
 /// Node of each page, or an error number below zero (`move_pages` that moves nothing).
 ///
 /// # Errors
-/// What the kernel says: `ESRCH` when the process is gone, `EPERM` without the right to look at it.
+/// The kernel's error: `ESRCH` when the process has ended, `EPERM` without permission.
 pub fn nodes(pid: u32, pages: &[u64], nodes: &mut Vec<i32>) -> io::Result<()> {
-    // What the kernel does not get to stays "not in memory".
+    // Pages that the kernel does not reach stay "not in memory".
     nodes.clear();
     nodes.resize(pages.len(), -libc::ENOENT);
-    // SAFETY: both arrays have as many elements as the call is told; without target nodes no page moves.
+    // SAFETY: both arrays have the number of elements that the call gets; without target nodes no page moves.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -1,4 +1,4 @@
-//! What a tracepoint says, each time it is passed: its records, out of a buffer that is shared with the kernel.
+//! The records of a tracepoint, from a buffer that is shared with the kernel.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ const SAMPLE_RAW: u64 = 1 << 10;
 /// `PERF_RECORD_LOST` and `PERF_RECORD_SAMPLE`.
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
-/// Where the first page of the buffer says how far the kernel has written, and how far we have read.
+/// Offsets, in the first page of the buffer, of the kernel's write position and of the read position.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 
@@ -32,7 +32,7 @@ pub struct Samples {
 unsafe impl Send for Samples {}
 
 impl Samples {
-    /// Listens to the tracepoint of that number where that thread passes it; `pages` is a power of two.
+    /// Listens to a tracepoint in one thread; `pages` is a power of two.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -88,7 +88,7 @@ impl Samples {
         }
     }
 
-    /// Gives the fields of everything that has come since; returns how many found no room and are lost.
+    /// Passes the fields of every new record to `take`; returns the number of lost records.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> u64 {
         let mut tail = self.word(TAIL).load(Ordering::Relaxed);
         let head = self.word(HEAD).load(Ordering::Acquire);
@@ -100,7 +100,7 @@ impl Samples {
             let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
             let bytes = u64::from(u16::from_ne_bytes([header[6], header[7]]));
             if bytes < 8 || bytes > head.wrapping_sub(tail) {
-                // No record of this kernel: what follows cannot be told apart.
+                // Malformed: the start of the next record is unknown.
                 tail = head;
                 lost += 1;
                 break;
@@ -111,7 +111,7 @@ impl Samples {
             match kind {
                 // The length of the fields, then the fields.
                 RECORD_SAMPLE if record.len() > 4 => take(&record[4..]),
-                // An identity, then how many.
+                // An id, then the number of lost records.
                 RECORD_LOST if record.len() >= 16 => {
                     let mut many = [0; 8];
                     many.copy_from_slice(&record[8..16]);
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_passing_of_a_tracepoint_is_told_until_the_buffer_is_full() {
+    fn every_hit_of_a_tracepoint_is_recorded_until_the_buffer_is_full() {
         let folders = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let id = folders.iter().find_map(|root| {
             std::fs::read_to_string(format!("{root}/events/exceptions/page_fault_user/id")).ok()
@@ -175,27 +175,27 @@ mod tests {
             }
         };
         let count = |samples: &mut Samples| {
-            let mut told = 0;
+            let mut reported = 0;
             let lost = samples.drain(|bytes| {
                 assert!(bytes.len() >= 8);
-                told += 1;
+                reported += 1;
             });
-            (told, lost)
+            (reported, lost)
         };
         count(&mut samples);
-        let mut told = 0;
+        let mut reported = 0;
         // More than the buffer holds, in parts that it holds.
         for _ in 0..40 {
             touch(20);
             let (more, lost) = count(&mut samples);
             assert_eq!(lost, 0);
-            told += more;
+            reported += more;
         }
-        assert!(told >= 800, "{told} of 800 page faults");
+        assert!(reported >= 800, "{reported} of 800 page faults");
         touch(2000);
         let (kept, _) = count(&mut samples);
         assert!(kept < 2000, "{kept}");
-        // What was lost is told by the next record that finds room.
+        // The next record that finds room reports the loss.
         touch(1);
         let (_, lost) = count(&mut samples);
         assert!(lost > 0);

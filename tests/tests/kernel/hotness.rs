@@ -38,7 +38,7 @@ fn monitor() -> Result<Option<Owner>> {
 fn free_monitor() -> Result<bool> {
     match monitor()? {
         None => Ok(false),
-        Some(Owner::Nobody) => Ok(true),
+        Some(Owner::Free) => Ok(true),
         Some(other) => {
             skip("free_damon", format!("{other:?}"))?;
             Ok(false)
@@ -96,12 +96,12 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
         return Ok(());
     };
     ensure!(
-        matches!(found, Owner::Nobody | Owner::SomebodyElse(_)),
+        matches!(found, Owner::Free | Owner::OtherUser(_)),
         "another daemon has it or has left it: {found:?}"
     );
     // Where it is free this test is somebody else; where it is not, it is only looked at.
     let nr = Path::new(ADMIN).join("nr_kdamonds");
-    if found == Owner::Nobody {
+    if found == Owner::Free {
         fs::write(&nr, "1")?;
         fs::write(Path::new(ADMIN).join("0/contexts/nr_contexts"), "1")?;
     }
@@ -114,7 +114,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
     let (state, reason) = verdict(&scene)?;
     println!("{state}: {reason}");
     ensure!(
-        state == "unsupported" && reason.starts_with("DAMON is used by somebody else"),
+        state == "unsupported" && reason.starts_with("DAMON is in use"),
         "{state}: {reason}"
     );
     let refused = Damon::take().err().context("it was taken")?.to_string();
@@ -122,7 +122,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
     let row = scene.row("hot")?;
     ensure!(
         row.hot_bytes.is_none() && row.hotness_method.as_deref() == Some("block reads"),
-        "Spark's reads tell instead: {row:?}"
+        "hotness comes from Spark's reads: {row:?}"
     );
     let check = scene.shared.info().doctor;
     let check = check()
@@ -132,7 +132,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
     ensure!(!check.ok && check.detail == refused, "{check:?}");
     drop(hotness);
     let after = settings()?;
-    if found == Owner::Nobody {
+    if found == Owner::Free {
         fs::write(&nr, "0")?;
     }
     ensure!(
@@ -198,7 +198,7 @@ fn memory_that_is_touched_is_hot_and_other_memory_is_not() -> Result<()> {
     ensure!(verdict(&scene)?.0 == "ok");
     ensure!(matches!(owner(Path::new("/")), Owner::LivingDaemon(_)));
     drop(hotness);
-    ensure!(owner(Path::new("/")) == Owner::Nobody, "it was given back");
+    ensure!(owner(Path::new("/")) == Owner::Free, "it was given back");
     scene.workload.end()
 }
 
@@ -231,7 +231,7 @@ fn what_a_killed_daemon_held_is_given_back_or_taken_over() -> Result<()> {
     println!("{refused}");
     kill(holder.pid())?;
     wait("the guard gives it back", || {
-        Ok(owner(Path::new("/")) == Owner::Nobody)
+        Ok(owner(Path::new("/")) == Owner::Free)
     })?;
 
     let (holder, guard) = start()?;
@@ -244,6 +244,6 @@ fn what_a_killed_daemon_held_is_given_back_or_taken_over() -> Result<()> {
     let damon = Damon::take()?;
     ensure!(!on() && matches!(owner(Path::new("/")), Owner::LivingDaemon(_)));
     drop(damon);
-    ensure!(owner(Path::new("/")) == Owner::Nobody);
+    ensure!(owner(Path::new("/")) == Owner::Free);
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! Whether an event counts what it should. An event that does not is not published: neither as zero nor in a ratio.
+//! Checks whether an event counts what it should. The figures of a faulty event are not published: neither as zero nor
+//! in a ratio.
 
-/// Cycles in which a machine that works has some page walk, however idle it is.
+/// Cycles within which a working machine has at least one page walk, however idle it is.
 const CYCLES_WITH_WALKS: u64 = 1_000_000_000;
-/// The same where cycles are not counted: nanoseconds with a counter, over all CPUs.
+/// As [`CYCLES_WITH_WALKS`], where cycles are not counted: nanoseconds with a counter, over all CPUs.
 const NANOSECONDS_WITH_WALKS: u64 = 10_000_000_000;
-/// How long an event waits for a counter before that is a fault, in nanoseconds over all CPUs.
+/// Longest wait of an event for a counter, in nanoseconds over all CPUs. A longer wait is a fault.
 const WAIT_NS: u64 = 2_000_000_000;
-/// Periods by which the samples of an event may lag behind its counter on each CPU. One is natural; a change of the
+/// Periods by which the samples of an event may lag behind its counter on each CPU. One is normal; a change of the
 /// period or of the CPUs adds a few.
 const LAG_PERIODS: u64 = 20;
 
@@ -23,15 +24,15 @@ pub struct Totals {
     pub cycles: Option<u64>,
     /// CPUs on which it is open.
     pub cpus: usize,
-    /// Events that were counted and that no sample stands for yet.
+    /// Counted events that are in no sample yet.
     pub unsampled: u64,
     /// Events per sample now.
     pub period: u64,
-    /// Whether it never stands still for long on a machine that runs, as the processor's own events.
+    /// Whether the event never pauses for long on a running machine, as the processor's own events.
     pub steady: bool,
 }
 
-/// What is remembered of an event.
+/// The state of an event between readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Health {
     /// When it last counted something.
@@ -40,14 +41,14 @@ pub struct Health {
     ran: Totals,
 }
 
-/// How an event fares.
+/// The condition of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// It counts.
     Sound,
-    /// Nothing can be said yet.
+    /// Not known yet.
     NotYet,
-    /// It does not count, for this reason.
+    /// The event does not count, for this reason.
     Faulty(String),
 }
 
@@ -63,7 +64,7 @@ impl Condition {
 }
 
 impl Health {
-    /// How the event fares.
+    /// Judges the event by its totals.
     pub fn judge(&mut self, now: Totals) -> Condition {
         if now.counted != self.moved.counted {
             self.moved = now;
@@ -104,7 +105,7 @@ impl Health {
     }
 }
 
-/// Whether an event that works would have counted something since then.
+/// Whether a working event would have counted something since then.
 fn long_enough(now: &Totals, then: &Totals) -> bool {
     match (now.cycles, then.cycles) {
         (Some(now), then) => now.saturating_sub(then.unwrap_or(0)) > CYCLES_WITH_WALKS,

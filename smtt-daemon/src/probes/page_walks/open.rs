@@ -12,7 +12,7 @@ const BPF_PERF_EVENT: u32 = 41;
 /// One open event.
 #[derive(Debug)]
 struct Open {
-    /// Goes first when this is dropped: the program must not run for an event that is closed.
+    /// Dropped first: the program must not run for a closed event.
     _link: OwnedFd,
     event: Event,
     channel: usize,
@@ -29,12 +29,12 @@ pub struct CpuGroup {
     events: Vec<Open>,
 }
 
-/// What an event of a group did since the last reading.
+/// Growth of an event of a group since the last reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// Its channel.
     pub channel: usize,
-    /// Growth of what it counted and of its times.
+    /// Growth of its count and of its times.
     pub growth: Count,
 }
 
@@ -100,10 +100,10 @@ impl CpuGroup {
         }
     }
 
-    /// What each event did since the last reading.
+    /// Growth of each event since the last reading.
     ///
     /// # Errors
-    /// When the kernel has given an event up.
+    /// When the kernel has stopped an event for good.
     pub fn read(&mut self) -> io::Result<Vec<Step>> {
         self.events
             .iter_mut()
@@ -139,7 +139,7 @@ impl CpuGroup {
     }
 }
 
-/// Puts the program behind an event, with a cookie. The descriptor holds it there.
+/// Attaches the program to an event, with a cookie. It stays attached while the descriptor is open.
 fn link(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
     /// The part of the kernel's `union bpf_attr` for a link to a perf event.
     #[repr(C)]

@@ -1,4 +1,5 @@
-//! Opens what is wanted, follows the CPUs and the limit, lets passes take turns, and reads totals.
+//! Opens the planned events, follows CPU hotplug, adapts the periods to the limit, rotates the passes, and reads
+//! totals.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -21,7 +22,7 @@ use super::open::CpuGroup;
 /// Name of the kernel side's program.
 const PROGRAM: &str = "walk";
 
-/// A channel and what came of it.
+/// A channel and its totals.
 #[derive(Debug)]
 struct Counted {
     wanted: WantedChannel,
@@ -44,7 +45,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Opens everything, on all CPUs or not at all.
+    /// Opens all events on all CPUs, or fails and opens none.
     pub fn start(ebpf: &mut Ebpf, wanted: Wanted, turn: Duration) -> Result<Self, NotMeasured> {
         let broken = |reason: String| NotMeasured {
             state: VerdictState::Broken,
@@ -110,7 +111,7 @@ impl Sampler {
             .try_for_each(|group| group.switch(on))
     }
 
-    /// Reads totals and does what is due: other CPUs, other periods, the next pass.
+    /// Reads totals and does what is due: follows CPU hotplug, adapts periods, starts the next pass.
     pub fn read(&mut self, ebpf: &Ebpf) -> anyhow::Result<PageWalkReadings> {
         let elapsed = self.read.elapsed();
         self.read = Instant::now();
@@ -132,7 +133,7 @@ impl Sampler {
         for index in given_up.into_iter().rev() {
             self.groups.remove(index);
         }
-        // After the counters: what they had is in here, but for what has no sample yet.
+        // Read after the counters, so that the samples cover what the counters had, except for events in no sample yet.
         let sampled = sampled(ebpf)?;
         self.judge(&sampled);
         self.follow_limit(&busiest, elapsed);
@@ -163,7 +164,7 @@ impl Sampler {
         })
     }
 
-    /// The figures; without a ratio where the cycles are not to be trusted.
+    /// The figures; without a ratio where the cycles are faulty.
     fn figures(&self) -> Vec<ChannelFigure> {
         let sound = |channel: usize| self.channels[channel].condition == Condition::Sound;
         self.wanted
@@ -205,9 +206,9 @@ impl Sampler {
         }
     }
 
-    /// Adapts the periods to what the busiest CPU counts in a second.
+    /// Adapts the periods to the rate of the busiest CPU.
     fn follow_limit(&mut self, busiest: &[u64], elapsed: Duration) {
-        // A reading that follows the last at once says little about a second.
+        // Too short an interval gives no reliable rate.
         if elapsed < Duration::from_millis(200) {
             return;
         }
@@ -231,13 +232,13 @@ impl Sampler {
         }
     }
 
-    /// CPUs come and go: what one counted before it went stays in the totals.
+    /// Follows CPU hotplug. The counts of a CPU that went offline stay in the totals.
     pub fn follow_cpus(&mut self, ebpf: &Ebpf, now: &BTreeSet<u32>) {
         self.groups.retain(|group| now.contains(&group.cpu));
         let new: Vec<u32> = now.difference(&self.online).copied().collect();
         self.online.clone_from(now);
         let Ok(program) = program(ebpf) else { return };
-        // Of several core types it is not known here which a new CPU is.
+        // With several core types, the type of a new CPU is unknown here.
         let one_type = self
             .wanted
             .groups
@@ -257,15 +258,15 @@ impl Sampler {
                     .map_err(|error| error.to_string())
             });
             match opened {
-                Ok(()) => tracing::info!(cpu, "a CPU came: its page walks are measured too"),
+                Ok(()) => tracing::info!(cpu, "a CPU came online: its page walks are measured too"),
                 Err(error) => {
-                    tracing::warn!("a CPU came: its page walks are not measured: {error}")
+                    tracing::warn!("a CPU came online: its page walks are not measured: {error}")
                 }
             }
         }
     }
 
-    /// Lets the next pass count when it is its turn.
+    /// Switches to the next pass when it is due.
     fn take_turns(&mut self) {
         if self.wanted.passes < 2 || self.turned.elapsed() < self.turn {
             return;
@@ -281,7 +282,7 @@ impl Sampler {
         self.turned = Instant::now();
     }
 
-    /// How it fares.
+    /// The verdict of page walks.
     pub fn verdict(&self) -> Verdict {
         let faults: Vec<String> = self
             .channels
@@ -338,7 +339,7 @@ fn program(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
     Ok(program.fd()?.as_fd())
 }
 
-/// All samples, whoever was interrupted.
+/// All samples, of all processes.
 fn sampled(ebpf: &Ebpf) -> anyhow::Result<WalkCounters> {
     let totals = PerCpuArray::<_, Wire<WalkCounters>>::try_from(
         ebpf.map("WALK_TOTALS").context("no table WALK_TOTALS")?,

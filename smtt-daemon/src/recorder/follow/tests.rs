@@ -1,4 +1,4 @@
-//! Those who follow get what they asked for, or are told what they did not get.
+//! Live clients get the records that they asked for, or a line that reports how many they lost.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn read(mut answer: Answer) -> Vec<Value> {
 }
 
 fn adds_up(followers: &Followers) -> FollowCounts {
-    let counts = followers.counts().expect("somebody followed");
+    let counts = followers.counts().expect("there was a client");
     let lost: u64 = counts.lost.values().sum();
     assert_eq!(
         counts.attempted,
@@ -55,10 +55,10 @@ fn adds_up(followers: &Followers) -> FollowCounts {
     counts
 }
 
-/// Waits until nobody follows.
-fn nobody(followers: &Followers) {
+/// Waits until there is no client.
+fn no_clients(followers: &Followers) {
     let start = Instant::now();
-    while followers.any() {
+    while followers.has_clients() {
         assert!(start.elapsed() < LIMIT, "{followers:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -68,7 +68,7 @@ fn nobody(followers: &Followers) {
 fn a_client_gets_what_it_asked_for_in_order() {
     let followers = Arc::new(Followers::default());
     assert_eq!(followers.counts(), None);
-    followers.show(&records(0..3));
+    followers.offer(&records(0..3));
     let wanted = FollowQuery {
         rdd: Some(1),
         kind: Some("get".to_owned()),
@@ -76,7 +76,7 @@ fn a_client_gets_what_it_asked_for_in_order() {
     };
     let answer = followers.follow(wanted).expect("followed");
     for numbers in [3..4, 4..7, 7..10] {
-        followers.show(&records(numbers));
+        followers.offer(&records(numbers));
     }
     followers.close();
     let tasks: Vec<_> = read(answer)
@@ -84,7 +84,7 @@ fn a_client_gets_what_it_asked_for_in_order() {
         .map(|record| record["task_attempt_id"].as_u64())
         .collect();
     assert_eq!(tasks, [Some(3), Some(5), Some(7), Some(9)]);
-    nobody(&followers);
+    no_clients(&followers);
     let counts = adds_up(&followers);
     assert_eq!((counts.attempted, counts.delivered), (4, 4), "{counts:?}");
 }
@@ -122,7 +122,7 @@ fn a_slow_client_is_told_where_records_are_missing_and_how_many() {
         })
         .expect("followed");
     for number in (0..shown).step_by(64) {
-        followers.show(&records(number..number + 64));
+        followers.offer(&records(number..number + 64));
     }
     let counts = adds_up(&followers);
     assert!(counts.waiting <= (WAITING + PIECE) as u64, "{counts:?}");
@@ -148,7 +148,7 @@ fn a_slow_client_is_told_where_records_are_missing_and_how_many() {
     assert_eq!((next, got + lost), (shown, shown));
     assert!(lost > 0 && got >= WAITING as u64, "{got} of {shown}");
     assert_eq!(read(none), Vec::<Value>::new(), "it asked for others");
-    nobody(&followers);
+    no_clients(&followers);
     let counts = adds_up(&followers);
     assert_eq!(
         (counts.delivered, counts.lost),
@@ -160,9 +160,9 @@ fn a_slow_client_is_told_where_records_are_missing_and_how_many() {
 fn a_client_that_hangs_up_leaves_nothing_behind() {
     let followers = Arc::new(Followers::default());
     let answer = followers.follow(FollowQuery::default()).expect("followed");
-    followers.show(&records(0..1000));
+    followers.offer(&records(0..1000));
     drop(answer);
-    nobody(&followers);
+    no_clients(&followers);
     let counts = adds_up(&followers);
     assert_eq!(counts.waiting, 0);
     assert_eq!(
@@ -170,8 +170,8 @@ fn a_client_that_hangs_up_leaves_nothing_behind() {
         1000,
         "{counts:?}"
     );
-    followers.show(&records(0..5));
-    assert_eq!(adds_up(&followers), counts, "nobody wants them");
+    followers.offer(&records(0..5));
+    assert_eq!(adds_up(&followers), counts, "there is no client");
 }
 
 #[test]

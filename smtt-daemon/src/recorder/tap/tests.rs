@@ -12,26 +12,26 @@ use crate::recorder::counts::Ledger;
 const EXECUTOR: u64 = (7 << 32) | 1;
 const MS: u64 = 1_000_000;
 
-/// A state and a tap, given events in turn, as the middle does.
-struct Middle {
+/// A state and a tap that get the same events, as in the event loop.
+struct Feed {
     state: State,
     tap: Tap,
     records: mpsc::Receiver<Vec<Record>>,
 }
 
-impl Middle {
+impl Feed {
     fn new() -> Self {
         let (sender, records) = mpsc::channel();
         let queue = Queue {
             records: sender,
             ledger: Arc::new(Ledger::new("test")),
         };
-        let mut middle = Self {
+        let mut feed = Self {
             state: State::new(Limits::default()),
             tap: Tap::new(Some(queue), Arc::default()),
             records,
         };
-        middle.tell(
+        feed.apply(
             1,
             Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
                 application_id: "app-1".to_owned(),
@@ -40,7 +40,7 @@ impl Middle {
                 ..ExecutorDescribed::default()
             })),
         );
-        middle.tell(
+        feed.apply(
             2,
             Fact::TaskStarted(TaskStarted {
                 task_attempt_id: 40,
@@ -50,10 +50,10 @@ impl Middle {
                 ..TaskStarted::default()
             }),
         );
-        middle
+        feed
     }
 
-    fn tell(&mut self, time_ns: u64, fact: Fact) -> Option<Record> {
+    fn apply(&mut self, time_ns: u64, fact: Fact) -> Option<Record> {
         let event = Event {
             time_ns,
             executor: EXECUTOR,
@@ -61,9 +61,9 @@ impl Middle {
             tid: 1,
             fact,
         };
-        self.tap.see(&self.state, &event);
+        self.tap.record_access(&self.state, &event);
         self.state.apply(event);
-        self.tap.end();
+        self.tap.send_batch();
         let batch = self.records.try_recv().ok()?;
         assert_eq!(batch.len(), 1);
         batch.into_iter().next()
@@ -82,16 +82,16 @@ impl Middle {
             ranges: vec![(0x10_0000, 8000), (0, 1000), (0x20_0000, 3000)],
             ..BlockFact::default()
         };
-        self.tell(time_ns, Fact::BlockStored(Box::new(fact)))
+        self.apply(time_ns, Fact::BlockStored(Box::new(fact)))
             .expect("a record")
     }
 }
 
 #[test]
-fn while_nobody_wants_records_none_is_made() {
+fn without_writer_and_clients_no_record_is_made() {
     let followers = Arc::new(Followers::default());
-    let mut middle = Middle::new();
-    middle.tap = Tap::new(None, Arc::clone(&followers));
+    let mut feed = Feed::new();
+    feed.tap = Tap::new(None, Arc::clone(&followers));
     let read = || Event {
         time_ns: 10,
         executor: EXECUTOR,
@@ -99,23 +99,23 @@ fn while_nobody_wants_records_none_is_made() {
         tid: 1,
         fact: Fact::BlockRead(BlockRead::default()),
     };
-    middle.tap.see(&middle.state, &read());
-    assert!(middle.tap.batch.is_empty());
+    feed.tap.record_access(&feed.state, &read());
+    assert!(feed.tap.batch.is_empty());
     let answer = followers.follow(FollowQuery::default()).expect("followed");
-    middle.tap.see(&middle.state, &read());
-    assert_eq!(middle.tap.batch.len(), 1);
+    feed.tap.record_access(&feed.state, &read());
+    assert_eq!(feed.tap.batch.len(), 1);
     drop(answer);
 }
 
 #[test]
 fn what_is_no_access_makes_no_record() {
-    let mut middle = Middle::new();
-    assert_eq!(middle.tell(3, Fact::ResyncDone { request: 1 }), None);
+    let mut feed = Feed::new();
+    assert_eq!(feed.apply(3, Fact::ResyncDone { request: 1 }), None);
 }
 
 #[test]
 fn a_stored_block_has_its_task_and_every_range_with_an_address() {
-    let record = Middle::new().put(10);
+    let record = Feed::new().put(10);
     assert_eq!(record.kind, Kind::Put);
     assert_eq!(record.source.application_id, "app-1");
     assert_eq!(record.source.executor_id, "3");
@@ -124,13 +124,13 @@ fn a_stored_block_has_its_task_and_every_range_with_an_address() {
     assert_eq!(record.ranges, [(0x10_0000, 8000), (0x20_0000, 3000)]);
     assert_eq!(record.address_age_ns, Some(0));
     assert_eq!(record.activity, Some("cache_write"));
-    assert_eq!(record.physical, None, "nobody has looked");
+    assert_eq!(record.physical, None, "not examined yet");
 }
 
 #[test]
 fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
-    let mut middle = Middle::new();
-    middle.put(10 * MS);
+    let mut feed = Feed::new();
+    feed.put(10 * MS);
     let read = || {
         Fact::BlockRead(BlockRead {
             block_id: "rdd_7_2".to_owned(),
@@ -140,14 +140,14 @@ fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
             node: None,
         })
     };
-    let record = middle.tell(15 * MS, read()).expect("a record");
+    let record = feed.apply(15 * MS, read()).expect("a record");
     assert_eq!(record.kind.access(), Some("read"));
     assert_eq!(record.size_bytes, Some(12_000));
     assert_eq!(record.ranges, [(0x10_0000, 8000), (0x20_0000, 3000)]);
     assert_eq!(record.address_age_ns, Some(5 * MS));
     assert_eq!(record.range_total, Some(3));
 
-    let mark = middle.state.targets(EXECUTOR).owners[0];
+    let mark = feed.state.targets(EXECUTOR).owners[0];
     let seen = Seen {
         examined_bytes: 11_000,
         present_bytes: 11_000,
@@ -155,7 +155,7 @@ fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
         by_node: vec![(0, 8000), (1, 3000)],
         ..Seen::default()
     };
-    middle.state.resolved(
+    feed.state.resolved(
         EXECUTOR,
         Resolved {
             time_ns: 16 * MS,
@@ -164,8 +164,8 @@ fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
             owners: vec![(mark, seen)],
         },
     );
-    let record = middle.tell(20 * MS, read()).expect("a record");
-    let physical = record.physical.expect("it was looked at");
+    let record = feed.apply(20 * MS, read()).expect("a record");
+    let physical = record.physical.expect("it was examined");
     assert_eq!(physical.time_ns, 16 * MS);
     assert_eq!(physical.present_bytes, 11_000);
     assert_eq!(physical.huge_page_bytes, Some([8000, 0]));
@@ -174,7 +174,7 @@ fn a_read_has_what_is_known_of_the_block_and_of_its_pages() {
 
 #[test]
 fn a_read_of_a_block_of_many_ranges_tells_them_all() {
-    let mut middle = Middle::new();
+    let mut feed = Feed::new();
     let all: Vec<(u64, u64)> = (1..=200).map(|n| (n * 0x1_0000, 4096)).collect();
     for (ranges, range_first) in [(&all[..96], 0), (&all[96..192], 96), (&all[192..], 192)] {
         let fact = BlockFact {
@@ -188,7 +188,7 @@ fn a_read_of_a_block_of_many_ranges_tells_them_all() {
             ranges: ranges.to_vec(),
             ..BlockFact::default()
         };
-        middle.tell(10, Fact::BlockStored(Box::new(fact)));
+        feed.apply(10, Fact::BlockStored(Box::new(fact)));
     }
     let event = Event {
         time_ns: 20,
@@ -202,22 +202,22 @@ fn a_read_of_a_block_of_many_ranges_tells_them_all() {
             ..BlockRead::default()
         }),
     };
-    middle.tap.see(&middle.state, &event);
-    middle.tap.end();
-    let records = middle.records.try_recv().expect("a batch");
+    feed.tap.record_access(&feed.state, &event);
+    feed.tap.send_batch();
+    let records = feed.records.try_recv().expect("a batch");
     let firsts: Vec<_> = records.iter().map(|record| record.range_first).collect();
     assert_eq!(firsts, [Some(0), Some(96), Some(192)]);
-    let told: Vec<_> = records
+    let reported: Vec<_> = records
         .iter()
         .flat_map(|record| record.ranges.clone())
         .collect();
-    assert_eq!(told, all);
+    assert_eq!(reported, all);
 }
 
 #[test]
 fn a_removed_block_is_looked_up_before_it_is_gone() {
-    let mut middle = Middle::new();
-    middle.put(10);
+    let mut feed = Feed::new();
+    feed.put(10);
     let removed = || {
         Fact::BlockRemoved(BlockRemoved {
             block_id: "rdd_7_2".to_owned(),
@@ -226,11 +226,11 @@ fn a_removed_block_is_looked_up_before_it_is_gone() {
             activity: Some(Activity::EVICT),
         })
     };
-    let record = middle.tell(20, removed()).expect("a record");
+    let record = feed.apply(20, removed()).expect("a record");
     assert_eq!(record.size_bytes, Some(12_000));
     assert_eq!(record.task_attempt_id, Some(40));
     assert_eq!(record.activity, Some("evict"));
-    let again = middle.tell(30, removed()).expect("a record");
+    let again = feed.apply(30, removed()).expect("a record");
     assert_eq!(
         (again.size_bytes, again.ranges.len()),
         (None, 0),
@@ -240,7 +240,7 @@ fn a_removed_block_is_looked_up_before_it_is_gone() {
 
 #[test]
 fn a_page_has_its_address_and_a_grant_has_none() {
-    let mut middle = Middle::new();
+    let mut feed = Feed::new();
     let page = |page_number, address, told_again| {
         Fact::PageAllocated(PageAllocated {
             task_attempt_id: Some(40),
@@ -255,8 +255,8 @@ fn a_page_has_its_address_and_a_grant_has_none() {
             activity: (!told_again).then_some(Activity::INSERT),
         })
     };
-    let record = middle
-        .tell(10, page(Some(1), 0x5000, false))
+    let record = feed
+        .apply(10, page(Some(1), 0x5000, false))
         .expect("a record");
     assert_eq!(
         (record.kind, record.activity),
@@ -264,14 +264,14 @@ fn a_page_has_its_address_and_a_grant_has_none() {
     );
     assert_eq!(record.ranges, [(0x5000, 65_536)]);
     assert_eq!(record.partition, Some(9), "that of the task");
-    let grant = middle.tell(11, page(None, 0, false)).expect("a record");
+    let grant = feed.apply(11, page(None, 0, false)).expect("a record");
     assert_eq!((grant.ranges.len(), grant.on_heap), (0, None));
-    let moved = middle
-        .tell(12, page(Some(1), 0x9000, true))
+    let moved = feed
+        .apply(12, page(Some(1), 0x9000, true))
         .expect("a record");
     assert_eq!((moved.kind, moved.kind.access()), (Kind::Alive, None));
-    let freed = middle
-        .tell(
+    let freed = feed
+        .apply(
             13,
             Fact::PageFreed(PageFreed {
                 task_attempt_id: Some(40),
@@ -299,7 +299,7 @@ fn a_span_of_a_task_that_is_not_known_is_still_told() {
         name: "UnsafeExternalSorter.spill".to_owned(),
         ..Span::default()
     };
-    let record = Middle::new().tell(10, Fact::Span(span)).expect("a record");
+    let record = Feed::new().apply(10, Fact::Span(span)).expect("a record");
     assert_eq!(
         (record.kind.name(), record.region),
         ("spill", Some("execution"))
@@ -309,8 +309,8 @@ fn a_span_of_a_task_that_is_not_known_is_still_told() {
         activity: 200,
         ..Span::default()
     };
-    let record = Middle::new()
-        .tell(10, Fact::Span(unknown))
+    let record = Feed::new()
+        .apply(10, Fact::Span(unknown))
         .expect("a record");
     assert_eq!((record.kind.name(), record.activity), ("span", None));
 }

@@ -22,16 +22,16 @@ fn event(time_ns: u64, fact: Fact) -> Event {
     }
 }
 
-/// Gives events to the tap and to the state, as the middle does.
-fn tell(shared: &Shared, events: impl IntoIterator<Item = Event>) {
+/// Gives events to the tap and to the state, as the event loop does.
+fn apply(shared: &Shared, events: impl IntoIterator<Item = Event>) {
     let mut tap = Tap::new(None, Arc::clone(shared.followers()));
-    tap.begin();
+    tap.read_clocks();
     let mut state = shared.state();
     for event in events {
-        tap.see(&state, &event);
+        tap.record_access(&state, &event);
         state.apply(event);
     }
-    tap.end();
+    tap.send_batch();
 }
 
 fn described() -> Event {
@@ -69,7 +69,7 @@ fn records_come_as_they_happen_without_any_trace_file() {
     let shared = shared();
     let feed = Arc::clone(&shared);
     let text = served(Arc::clone(&shared), async move |client| {
-        tell(&feed, [described(), put(7, 0)]);
+        apply(&feed, [described(), put(7, 0)]);
         let mut lines = client
             .lines(
                 "/v1/trace/follow",
@@ -82,7 +82,7 @@ fn records_come_as_they_happen_without_any_trace_file() {
             )
             .await
             .expect("an answer");
-        tell(&feed, [put(7, 1), put(8, 0), put(7, 2)]);
+        apply(&feed, [put(7, 1), put(8, 0), put(7, 2)]);
         let mut text = String::new();
         while text.lines().count() < 2 {
             let more = tokio::time::timeout(LIMIT, lines.next()).await;
@@ -132,7 +132,7 @@ fn a_client_that_hangs_up_is_noticed_and_its_place_is_free() {
         assert!(refused.to_string().contains("follow already"), "{refused}");
         lines.clear();
         until("clients that hung up still follow", || {
-            !feed.followers().any()
+            !feed.followers().has_clients()
         })
         .await;
         client
@@ -146,7 +146,7 @@ fn a_client_that_hangs_up_is_noticed_and_its_place_is_free() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_records_and_holds_nobody_up() {
+fn a_client_that_does_not_read_loses_records_and_delays_no_other() {
     let shared = shared();
     let feed = Arc::clone(&shared);
     let (got, lost, shown) = served(shared, async move |client| {
@@ -154,7 +154,7 @@ fn a_client_that_does_not_read_loses_records_and_holds_nobody_up() {
             .lines("/v1/trace/follow", &())
             .await
             .expect("an answer");
-        tell(&feed, [described()]);
+        apply(&feed, [described()]);
         let mut shown = 0;
         // Far more than the socket and the queue hold.
         let start = Instant::now();
@@ -165,7 +165,7 @@ fn a_client_that_does_not_read_loses_records_and_holds_nobody_up() {
             .lost
             .is_empty()
         {
-            tell(&feed, (0..512).map(|partition| put(7, partition)));
+            apply(&feed, (0..512).map(|partition| put(7, partition)));
             shown += 512;
             assert!(start.elapsed() < LIMIT, "nothing is ever lost");
             tokio::task::yield_now().await;

@@ -4,24 +4,24 @@ import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 
 /**
- * Where things on the Java heap are, and that it is told anew after each collection.
+ * Tracks addresses on the Java heap and reports the changed ones after each collection.
  *
  * <p>The JVM's tool interface counts collections in the slot file's header ({@code collector.rs}); after each the
- * background thread looks up every array again, tells those that moved, and then stores which collection that was. A
- * reader that finds a later one begun knows that what it was told is stale.
+ * background thread looks up every array again, reports the new addresses, and then stores the number of that
+ * collection as the epoch of the addresses. If a later collection has begun, a reader knows that they are stale.
  *
- * <p>A weak JNI handle is the address of a word that the collector keeps up to date, so looking up costs one read. That
- * is how HotSpot does it and nobody's promise: it is compared with the JVM's own answer at the start and after each
- * collection, and given up for the slower answer if they differ. The JVM has such an answer for primitive arrays only, so
- * other objects have no address then.
+ * <p>A weak JNI handle is the address of a word that the collector keeps up to date, so a look-up costs one read. This
+ * is HotSpot's implementation and not part of its interface, so the marker compares it with the JVM's own answer at the
+ * start and after each collection, and uses the slower answer if they differ. The JVM has such an answer for primitive
+ * arrays only; other objects then have no address.
  */
 final class Addresses {
-    /** What the collectors are called that move things only while the application stands still. */
+    /** Names of the collectors that move objects only while the application is stopped. */
     private static final String[] COLLECTORS = {
         "G1 ", "PS ", "Copy", "MarkSweepCompact", "Epsilon",
     };
     private static final int TRIES = 100;
-    /** Low bits of a handle say which kind it is. */
+    /** Low bits of a handle: its kind. */
     private static final long KIND_BITS = 7;
     private static final String TROUBLE = "addresses after a collection are asked for one by one, and sampled objects have none: handles do not agree with the JVM";
 
@@ -30,13 +30,13 @@ final class Addresses {
     private static long[] longArray;
     private static byte[] largeArray;
     private static HeapHandle[] samples;
-    /** The collection after which everything was told; none yet. */
+    /** Epoch of the reported addresses: the collection after which all of them were reported; none yet. */
     private static long told = -1;
     private static long movedFacts;
 
     private Addresses() {}
 
-    /** Finds out what can be had in this JVM, or is wanted at most. The slot file is there already. */
+    /** Selects the best method that this JVM offers and the options allow. The slot file exists already. */
     static void start() {
         int found = Contract.HEAP_ADDRESSES_POLLED;
         String wanted = String.valueOf(Options.get("addresses"));
@@ -75,7 +75,7 @@ final class Addresses {
         return way;
     }
 
-    /** No address on the heap holds still long enough to be told. */
+    /** No address on the heap is stable long enough to be reported. */
     static boolean refused() {
         return way == Contract.HEAP_ADDRESSES_REFUSED;
     }
@@ -85,7 +85,7 @@ final class Addresses {
         return way == Contract.HEAP_ADDRESSES_FOLLOWED || way == Contract.HEAP_ADDRESSES_FOLLOWED_SLOWLY;
     }
 
-    /** Handles lead to objects by one read, so that any object has an address. */
+    /** Handles can be read directly, so that any object has an address. */
     static boolean handlesAreRead() {
         return way == Contract.HEAP_ADDRESSES_FOLLOWED;
     }
@@ -98,24 +98,26 @@ final class Addresses {
         return way == Contract.HEAP_ADDRESSES_REFUSED ? 0 : Native.handleAddress(handle);
     }
 
-    /** Reads the word behind a handle. Java code stands still during a collection, so no half-done move is seen. */
+    /** Reads the word behind a handle. Java code is stopped during a collection, so no unfinished move is visible. */
     static long read(long handle, int elements) {
         long object = Memory.UNSAFE.getLong(handle & ~KIND_BITS);
         return object == 0 ? 0 : object + elements;
     }
 
-    /** A fact that told a new address. */
+    /** Counts a fact that reported a new address. */
     static void countMoved() {
         movedFacts++;
     }
 
-    /** Everything alive was told again: what was told of moves before counts no more. */
+    /** After a snapshot: facts about earlier moves no longer count. */
     static void toldAgain() {
         movedFacts = 0;
         told = -1;
     }
 
-    /** After a collection: looks up everything, and says so when all of it was told before the next one began. */
+    /**
+     * After a collection: looks up all addresses, and reports the epoch if the next collection has not begun by then.
+     */
     static void refresh(ThreadState teller) throws InterruptedException {
         long epoch = SlotFile.collectionsEnded();
         if (epoch == told || epoch != SlotFile.collectionsBegun()) {
@@ -129,11 +131,11 @@ final class Addresses {
         Blocks.tellMoved(pace);
         Pages.tellMoved(pace);
         if (epoch != SlotFile.collectionsBegun()) {
-            // What was looked up meanwhile is stale again; its end wakes this thread for another round.
+            // The looked-up addresses are stale again; the end of the collection wakes this thread for another round.
             return;
         }
         told = epoch;
-        // The word first: whoever has the fact finds it.
+        // The word first, so that a reader of the fact finds it.
         SlotFile.addressesTold(epoch);
         teller.facts.begin(FactForm.ADDRESSES_TOLD)
                 .word(Contract.ADDRESSES_TOLD_COLLECTION, epoch)
@@ -157,7 +159,7 @@ final class Addresses {
         return any;
     }
 
-    /** Compares both ways; a collection in the middle of a comparison makes it say nothing, so it is made again. */
+    /** Compares both methods; a collection during a comparison makes the result useless, so it is repeated. */
     private static boolean samplesAgree() {
         for (int i = 0; i < TRIES; i++) {
             long before = SlotFile.collectionsBegun();

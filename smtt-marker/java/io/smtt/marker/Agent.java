@@ -27,7 +27,10 @@ public final class Agent {
         start(arguments, instrumentation);
     }
 
-    /** Called in a running JVM: classes that are loaded already are rewritten, and what exists already is told. */
+    /**
+     * Called in a running JVM: rewrites classes that are loaded already, and reports tasks and blocks that exist
+     * already.
+     */
     public static void agentmain(String arguments, Instrumentation instrumentation) {
         boolean first = transformer == null;
         start(arguments, instrumentation);
@@ -38,7 +41,7 @@ public final class Agent {
             retransform(instrumentation);
             Attached.tellExisting();
         } catch (Throwable e) {
-            Warnings.once("attached, but what was there before is not known", e);
+            Warnings.once("attached, but earlier tasks and blocks are unknown", e);
         }
     }
 
@@ -70,7 +73,10 @@ public final class Agent {
         }
     }
 
-    /** Rewrites what was loaded before, or (with the transformer off) restores it. One at a time: a failure stays alone. */
+    /**
+     * Rewrites loaded classes, or (with the transformer off) restores them. One at a time, so that a failure affects
+     * one.
+     */
     private static void retransform(Instrumentation instrumentation) {
         List<Class<?>> classes = new ArrayList<>();
         for (Class<?> loaded : instrumentation.getAllLoadedClasses()) {

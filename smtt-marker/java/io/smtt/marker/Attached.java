@@ -1,16 +1,16 @@
 package io.smtt.marker;
 
-/** What exists already when the agent is attached to a running executor. */
+/** Reports what exists already when the agent is attached to a running executor. */
 final class Attached {
     /** The frame of a task, from its launch until its result is sent. */
     private static final String TASK_RUNNER = "org.apache.spark.executor.Executor$TaskRunner";
 
     private Attached() {}
 
-    /** Tells the executor, its running tasks (by the names of their threads) and its blocks. */
+    /** Reports the executor, its running tasks (by the names of their threads) and its blocks. */
     static void tellExisting() {
         if (!ExecutorIdentity.describe()) {
-            // No Spark in this JVM yet: it is told when the first task or block comes.
+            // No Spark in this JVM yet: the executor is reported with the first task or block.
             return;
         }
         ThreadState teller = ThreadState.current();
@@ -19,10 +19,10 @@ final class Attached {
             if (task == null) {
                 continue;
             }
-            // Its slot follows when the thread itself comes by a hook.
+            // The thread gets its slot at its first hook.
             task.partly = true;
             if (Task.ALIVE.putIfAbsent(task.attemptId, task) == null) {
-                // The stack is read after the task is listed: if the task ends later than this, its end is seen by a hook.
+                // The stack is read after the task is listed: if the task ends later than this, a hook reports its end.
                 if (stillRuns(thread, task)) {
                     task.tellStart(teller);
                 } else {

@@ -3,10 +3,10 @@ package io.smtt.marker;
 import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 
-/** The marker's own thread: serves resyncs, follows the collector, takes back what dead threads held. */
+/** The marker's own thread: serves resyncs, follows the collector, releases the slots of dead threads. */
 final class Background implements Runnable {
     private static final int POLL_MS = 200;
-    /** Time between two sweeps of dead threads and two looks at the memory store. */
+    /** Time between two sweeps of dead threads, and between two comparisons with the memory store. */
     private static final long SWEEP_NS = 1_000_000_000;
 
     private static boolean started;
@@ -20,7 +20,7 @@ final class Background implements Runnable {
         started = true;
         Thread thread = new Thread(new Background(), "smtt-marker");
         thread.setDaemon(true);
-        // An application's class loader must not be kept alive by this thread.
+        // This thread must not keep an application's class loader alive.
         thread.setContextClassLoader(null);
         thread.start();
     }
@@ -63,7 +63,7 @@ final class Background implements Runnable {
         }
     }
 
-    /** What fails every time must not take a CPU for itself. */
+    /** Waits after a failure, so that a permanent failure does not use a whole CPU. */
     private static void pause() {
         try {
             Thread.sleep(POLL_MS);
@@ -80,7 +80,7 @@ final class Background implements Runnable {
         return sum;
     }
 
-    /** Tells everything that is alive again if the daemon asks for it. Everything told here may have been told before. */
+    /** Reports a snapshot of everything that is alive if the daemon requests it. Its facts are idempotent. */
     private static void resync() throws InterruptedException {
         long request = SlotFile.resyncRequest();
         if (request == 0) {
@@ -105,7 +105,10 @@ final class Background implements Runnable {
         Addresses.toldAgain();
     }
 
-    /** How many facts of a resync were told up to now: the daemon counts those that come, and believes only all of them. */
+    /**
+     * Reports the number of facts of a resync so far: the daemon counts the arrivals and accepts only a complete
+     * snapshot.
+     */
     private static void told(ThreadState teller, long request, long facts) {
         teller.facts.begin(FactForm.RESYNC_TOLD)
                 .word(Contract.RESYNC_TOLD_REQUEST, request)

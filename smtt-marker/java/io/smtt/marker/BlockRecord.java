@@ -14,13 +14,13 @@ final class BlockRecord {
     final String id;
     private final long rdd;
     private final long partition;
-    /** Spark's own figure, estimated by Spark for objects: the sum over blocks is the REST API's memoryUsed. */
+    /** Spark's own size, an estimate for objects: the sum over blocks is the REST API's memoryUsed. */
     private final long sizeBytes;
     private final long flags;
     private final long taskAttemptId;
-    /** Ranges that it has, also those beyond {@link Contract#RANGES_PER_BLOCK}. */
+    /** Number of ranges of the block, including those beyond {@link Contract#RANGES_PER_BLOCK}. */
     private final int rangeTotal;
-    /** Ranges that are elements of a block of objects, each the whole object and nothing of what it refers to. */
+    /** Ranges that are elements of a block of objects, each one whole object without the objects that it refers to. */
     private final int sampled;
     private final HeapHandle[] handles;
     /** Distance of a range from the address of its handle; unused off heap. */
@@ -29,7 +29,7 @@ final class BlockRecord {
     private final long[] lengths;
     private boolean removed;
 
-    /** A block whose addresses on the heap are not known before they are told. */
+    /** A block whose addresses on the heap are looked up when they are reported. */
     BlockRecord(BlockId block, MemoryEntry<?> entry, Task task) {
         id = block.name();
         rdd = block instanceof RDDBlockId ? ((RDDBlockId) block).rddId() : -1;
@@ -85,7 +85,7 @@ final class BlockRecord {
         }
     }
 
-    /** Looks up where everything is; whether any is elsewhere than it was. */
+    /** Looks up all addresses; returns whether any has changed. */
     private boolean locate() {
         boolean moved = false;
         for (int i = 0; i < handles.length; i++) {
@@ -94,7 +94,7 @@ final class BlockRecord {
             }
             long start = handles[i].address();
             if (start == 0 && addresses[i] != 0 && handles[i].canBeAsked()) {
-                // Spark holds it no more; its removal is on the way.
+                // Spark has dropped it; its removal follows.
                 continue;
             }
             long now = start == 0 ? 0 : start + offsets[i];
@@ -104,7 +104,7 @@ final class BlockRecord {
         return moved;
     }
 
-    /** It is no longer wanted. */
+    /** Releases the record's handles. */
     synchronized void forget() {
         if (removed) {
             return;
@@ -118,7 +118,7 @@ final class BlockRecord {
         Samples.giveBack(sampled);
     }
 
-    /** The record is where {@link #tellMoved} finds it: a collection after this one looked is not missed. */
+    /** Call it when {@link #tellMoved} can find the record, so that no collection after the look-up here is missed. */
     synchronized void tellStored(ThreadState teller, boolean again) {
         if (removed) {
             return;
@@ -150,7 +150,7 @@ final class BlockRecord {
                 .text(Contract.BLOCK_REMOVED_ACTIVITY, Integer.toString(Words.activity(teller.hot()))).tell();
     }
 
-    /** Tells the new addresses if the collector moved anything. */
+    /** Reports the new addresses if the collector moved anything. */
     synchronized void tellMoved(ThreadState teller) {
         if (removed || !locate()) {
             return;

@@ -13,8 +13,8 @@ import org.apache.spark.storage.memory.MemoryEntry;
 import org.apache.spark.storage.memory.MemoryStore;
 
 /**
- * Which blocks are in memory. Spark's memory store keeps them in one map, and these hooks stand at the calls that
- * change it: nothing is put or removed another way, on whichever thread, in any version.
+ * Hooks around blocks in memory. Spark's memory store keeps them in one map, and these hooks cover all calls that
+ * change it, on every thread and in every version.
  */
 public final class Blocks {
     private static final ConcurrentHashMap<String, BlockRecord> ALIVE = new ConcurrentHashMap<>();
@@ -115,7 +115,7 @@ public final class Blocks {
         }
     }
 
-    /** Tells every block again, for a resync. */
+    /** Reports every block, for a resync. */
     static void tellAgain(Pace pace) throws InterruptedException {
         ThreadState teller = ThreadState.current();
         for (BlockRecord record : ALIVE.values()) {
@@ -124,7 +124,7 @@ public final class Blocks {
         }
     }
 
-    /** After a collection: tells the blocks whose bytes are elsewhere now. */
+    /** After a collection: reports the blocks whose bytes have moved. */
     static void tellMoved(Pace pace) throws InterruptedException {
         ThreadState teller = ThreadState.current();
         for (BlockRecord record : ALIVE.values()) {
@@ -134,8 +134,8 @@ public final class Blocks {
     }
 
     /**
-     * Compares with the memory store: blocks stored before the hooks were there (attached late), or every change
-     * where only the plugin is there.
+     * Compares with the memory store: finds blocks that were stored before the agent was attached, or every change
+     * where only the plugin is loaded.
      */
     @SuppressWarnings("unchecked")
     static void scan() {

@@ -12,7 +12,7 @@ final class Columns {
 
     private Columns() {}
 
-    /** The arrays of a block's value; none where it is something else. */
+    /** The arrays of a block's value; none where the value is not a cached DataFrame. */
     static byte[][] of(Object value) {
         if (!(value instanceof Object[]) || ((Object[]) value).length == 0) {
             return NONE;

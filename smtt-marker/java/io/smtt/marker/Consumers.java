@@ -7,14 +7,15 @@ import java.util.Set;
 import java.util.WeakHashMap;
 
 /**
- * Who holds a task's execution memory, and what of it Spark counts into the task's {@code peakExecutionMemory}.
+ * The consumers of a task's execution memory, and the bytes that Spark counts into the task's
+ * {@code peakExecutionMemory}.
  *
- * <p>Spark's figure is no peak of a sum: each sorter and map remembers the most that it held at the moments at which it
- * looks, and what uses it adds that once, when it is done. The marker looks at its own pages at the same moments.
- * Guarded by the {@link TaskMemory} that it belongs to.
+ * <p>Spark's figure is not the peak of a sum: each sorter and map records its own peak at certain moments, and its user
+ * adds that peak to the task's figure once, when it is done. The marker reads the size of the consumer's pages at the
+ * same moments. Guarded by its {@link TaskMemory}.
  */
 final class Consumers {
-    /** Classes with sums of their own; more fall together. */
+    /** Most classes with sums of their own; further classes share one. */
     private static final int CLASSES_MAX = 32;
     private static final String OTHERS = "others";
     private static final String UNKNOWN = "unknown";
@@ -22,9 +23,9 @@ final class Consumers {
     /** All consumers of one class. */
     private static final class Use {
         long instances;
-        /** Sum of the most that each of them held. */
+        /** Sum of the peaks of the consumers. */
         long peakBytes;
-        /** What Spark counts of it. */
+        /** Bytes that Spark counts. */
         long countedBytes;
         boolean estimated;
     }
@@ -33,11 +34,11 @@ final class Consumers {
     static final class Consumer {
         final String name;
         private final Use use;
-        /** A collection of objects: Spark counts its estimate of their size, not what was granted. */
+        /** A collection of objects: Spark counts its estimate of their size, not the granted bytes. */
         private final boolean objects;
         private long heldBytes;
         private long peakBytes;
-        /** The most that it held when Spark looked. */
+        /** Largest size at the moments at which Spark recorded the peak. */
         private long seenBytes;
 
         private Consumer(String name, Use use) {
@@ -55,15 +56,15 @@ final class Consumers {
         }
     }
 
-    /** Weakly, as Spark's own manager is held: some are never cleaned up. */
+    /** Held weakly, as Spark's own manager: some consumers are never cleaned up. */
     private final Map<Object, Consumer> all = new WeakHashMap<>();
     private final Map<String, Use> uses = new LinkedHashMap<>();
-    /** Those that were asked for their peak since the last one was counted. */
+    /** Consumers whose peak was read since the last addition to the task's figure. */
     private final Set<Consumer> asked = new LinkedHashSet<>();
-    /** Part of the task's life was not seen: nothing can be said about what Spark counted. */
+    /** Part of the task's life was not traced: the bytes that Spark counted are unknown. */
     private boolean incomplete;
 
-    /** The record of a consumer; null is one that nobody could name. */
+    /** The record of a consumer; null stands for an unknown consumer. */
     Consumer of(Object consumer) {
         Object key = consumer == null ? UNKNOWN : consumer;
         Consumer known = all.get(key);
@@ -81,7 +82,7 @@ final class Consumers {
         incomplete = true;
     }
 
-    /** Spark compares what a consumer holds now with the most it ever saw. */
+    /** Spark updates the recorded peak of a consumer. */
     void seen(Object consumer) {
         Consumer known = all.get(consumer);
         if (known != null) {
@@ -89,12 +90,12 @@ final class Consumers {
         }
     }
 
-    /** Somebody asks a consumer for its peak. */
+    /** Spark reads the peak of a consumer. */
     void asked(Object consumer) {
         asked.add(of(consumer));
     }
 
-    /** Spark adds to the task's figure: of those that were asked for their peak it takes the largest. */
+    /** Spark adds to the task's figure: the largest of the peaks that were read. */
     void counted(long bytes) {
         Consumer largest = null;
         for (Consumer consumer : asked) {
@@ -104,7 +105,7 @@ final class Consumers {
         }
         asked.clear();
         if (largest == null) {
-            // Not what a consumer held: a broadcast's hash table adds its estimated size to every task that reads it.
+            // Not a consumer's memory: a broadcast's hash table adds its estimated size to every task that reads it.
             Use use = use(UNKNOWN);
             use.countedBytes += bytes;
             use.estimated = true;
@@ -116,13 +117,13 @@ final class Consumers {
         }
     }
 
-    /** Nothing is held any more. What was counted stays until it is told. */
+    /** Forgets the memory that is held. The counted bytes stay until they are reported. */
     void clear() {
         all.clear();
         asked.clear();
     }
 
-    /** Tells what each class of consumers used, at the end of the task. */
+    /** Reports the use of each class of consumers, at the end of the task. */
     void tell(ThreadState state, long taskAttemptId) {
         for (Map.Entry<String, Use> entry : uses.entrySet()) {
             Use use = entry.getValue();
@@ -130,7 +131,7 @@ final class Consumers {
         }
     }
 
-    /** The same of a task whose memory nobody has seen. */
+    /** Reports that the use of memory is unknown, for a task whose memory was not traced. */
     static void tellUnknown(ThreadState state, long taskAttemptId) {
         tell(state, taskAttemptId, 0, 0, -1, false, UNKNOWN);
     }

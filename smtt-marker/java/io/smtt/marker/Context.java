@@ -5,9 +5,9 @@ import sun.misc.Unsafe;
 /**
  * The hot path: what a thread is doing now, as one ordered store on entering and one on leaving.
  *
- * <p>Ordered stores and not plain ones: the compiler may move or drop plain stores between which it sees no use,
- * and it does. Not volatile ones either: the reader is an interrupt of this very thread, so no hardware fence is
- * needed, and one would cost ten times as much.
+ * <p>Ordered stores and not plain ones: the compiler moves or drops plain stores without a use in between. Not volatile
+ * stores either: the reader is an interrupt of this very thread, so no hardware fence is needed, and a fence would cost
+ * ten times more.
  */
 public final class Context {
     private static final Unsafe U = Memory.UNSAFE;

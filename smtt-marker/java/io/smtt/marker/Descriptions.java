@@ -7,8 +7,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.spark.api.plugin.PluginContext;
 
 /**
- * Descriptions of RDDs and stages in an executor: asked from the driver on a thread of its own, told once per change.
- * Asking may wait for the driver, so it happens on no other thread.
+ * Descriptions of RDDs and stages in an executor: requested from the driver, reported once per change. A request may
+ * block, so it runs on a thread of its own.
  */
 final class Descriptions implements Runnable {
     /** While tasks run, and once after the last one. */
@@ -51,7 +51,7 @@ final class Descriptions implements Runnable {
             long startedBefore = 0;
             while (!last) {
                 last = stopping.await(ASK_EVERY_MS, TimeUnit.MILLISECONDS);
-                // Short tasks come and go between two looks; their stages have names too.
+                // Short tasks start and end between two requests; their stages have names too.
                 long started = Task.started();
                 boolean running = started != startedBefore || !Task.ALIVE.isEmpty();
                 if (busy || running || last) {
@@ -70,7 +70,7 @@ final class Descriptions implements Runnable {
     private void ask() {
         try {
             if (!ExecutorIdentity.describe()) {
-                // Told now, they would be nobody's, and they are told only once.
+                // The executor is not described yet: facts would belong to no executor, and each is sent only once.
                 return;
             }
             Object[] answer;
@@ -115,7 +115,7 @@ final class Descriptions implements Runnable {
         fact.tell();
     }
 
-    /** Tells every description again, for a resync. */
+    /** Reports every description, for a resync. */
     static void tellAgain(Pace pace) throws InterruptedException {
         Object[][] all;
         synchronized (TOLD) {

@@ -8,7 +8,7 @@ import org.apache.spark.api.plugin.PluginContext;
 
 /** The plugin in the driver: collects descriptions from Spark's listener bus, and answers the executors' questions. */
 public final class DriverSide implements DriverPlugin {
-    /** The catalogue of the context in this JVM: in local mode the executor is here, and needs no message. */
+    /** The catalogue of the context in this JVM: in local mode the executor reads it without a message. */
     private static volatile Catalogue local;
 
     private final Catalogue catalogue = new Catalogue();

@@ -4,7 +4,9 @@ import java.lang.management.ManagementFactory;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 
-/** Who this JVM is. Told once application and executor are known, before anything else, and when it changes. */
+/**
+ * The identity of this JVM. Reported once application and executor are known, before all other facts, and on changes.
+ */
 final class ExecutorIdentity {
     private static String toldApplication;
     private static int toldMissing;
@@ -12,7 +14,7 @@ final class ExecutorIdentity {
 
     private ExecutorIdentity() {}
 
-    /** Tells who this is if not told yet; false while Spark itself does not know, or where nothing is traced. */
+    /** Reports the identity if not done yet; false while Spark itself does not know it, or where nothing is traced. */
     static boolean describe() {
         return known || tell(false);
     }
@@ -27,12 +29,12 @@ final class ExecutorIdentity {
         tell(false);
     }
 
-    /** Tells again, for a resync. */
+    /** Reports the identity for a resync. */
     static void again() {
         tell(true);
     }
 
-    /** Tells again if a hook turned out to be missing since. */
+    /** Reports the identity again if another hook turned out to be missing. */
     static void refreshMissing() {
         if (known && MissingHooks.count() != toldMissing) {
             tell(true);

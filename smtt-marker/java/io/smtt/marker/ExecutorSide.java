@@ -7,10 +7,10 @@ import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 
 /**
- * The plugin in an executor: says who the executor is before its first task, and asks the driver for descriptions.
- * Without the agent it also tells tasks, but not what they are doing.
+ * The plugin in an executor: reports the executor before its first task, and requests descriptions from the driver.
+ * Without the agent it also reports tasks, but not their activities.
  *
- * <p>An exception out of a plugin ends the executor, and Spark starts it again for ever: nothing may escape.
+ * <p>An exception from a plugin ends the executor, and Spark restarts it forever: no exception may escape.
  */
 public final class ExecutorSide implements ExecutorPlugin {
     private Descriptions descriptions;
@@ -27,7 +27,7 @@ public final class ExecutorSide implements ExecutorPlugin {
             }
             ExecutorIdentity.refresh();
             if (!Transformer.installed()) {
-                Warnings.once("no agent in this JVM: tasks are told, what they are doing is not", null);
+                Warnings.once("no agent in this JVM: tasks are reported, their activities are not", null);
             }
             descriptions = new Descriptions(context);
             descriptions.start();

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import sun.misc.Unsafe;
 
 /**
- * Writes one fact at a time into its thread's off-heap buffer and calls the entry point that a probe may sit on. Words
+ * Writes one fact at a time into its thread's off-heap buffer and calls the entry point, which may have a probe. Words
  * and strings are named by constants of {@link Contract}: one that belongs to another fact, or is missing, is refused.
  */
 final class FactWriter {
@@ -74,13 +74,13 @@ final class FactWriter {
         return this;
     }
 
-    /** Calls the entry point. The fact is counted first, so what arrives is never more than what was told. */
+    /** Calls the entry point. The fact is counted first, so that the arrivals never exceed the count. */
     void tell() {
         if (!complete()) {
             throw new IllegalStateException(form.entry + " is not complete");
         }
         if (form != FactForm.EXECUTOR_DESCRIBED && !ExecutorIdentity.known()) {
-            // The fact would belong to no executor; what is alive by then is told when the executor is known.
+            // The fact would belong to no executor. What is still alive is reported when the executor is known.
             return;
         }
         owner.countFact();

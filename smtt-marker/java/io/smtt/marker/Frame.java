@@ -1,23 +1,23 @@
 package io.smtt.marker;
 
-/** What a rewritten method keeps between its entry and its exit. */
+/** State of a rewritten method between its entry and its exit. */
 final class Frame {
     final ThreadState thread;
     /** Hot word before. */
     final long before;
     /** Pipeline before. */
     final Pipeline pipeline;
-    /** Whether it stood aside before. */
+    /** Whether the pipeline was suspended before. */
     final boolean outside;
-    /** Whether it stands aside for this scope. */
+    /** Whether this scope suspends the pipeline. */
     boolean pulls;
-    /** Hook that it belongs to. */
+    /** Hook of the method. */
     final Hook hook;
     /** Start, {@code System.nanoTime()}. */
     final long startNs;
-    /** RDD bits that it counts for. */
+    /** RDD bits of the scope. */
     long rdd;
-    /** What the hook needs at the exit. */
+    /** Data of the hook for the exit. */
     Object subject;
 
     Frame(ThreadState thread, Hook hook) {

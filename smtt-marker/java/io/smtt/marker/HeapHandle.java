@@ -1,8 +1,8 @@
 package io.smtt.marker;
 
 /**
- * Something on the Java heap, followed through the collector's moves without keeping it alive. The owner's lock is held
- * for every call: a handle that was given back must not be read.
+ * Tracks an object on the Java heap through the collector's moves without keeping it alive. Every call needs the
+ * owner's lock: a released handle must not be read.
  */
 final class HeapHandle {
     /** Distance of the address from the object's start; below zero where the address is the start of any object. */
@@ -19,12 +19,12 @@ final class HeapHandle {
         return new HeapHandle(array, Memory.UNSAFE.arrayBaseOffset(array.getClass()));
     }
 
-    /** Any object: its address is that of its header, which only a handle that may be read tells. */
+    /** Any object: its address is that of its header, which is known only where handles can be read. */
     static HeapHandle ofObject(Object object) {
         return new HeapHandle(object, -1);
     }
 
-    /** Address now; 0 where the object is gone, or where its address is not to be had. */
+    /** Current address; 0 where the object is gone, or where its address is unavailable. */
     long address() {
         if (handle == 0) {
             return 0;
@@ -35,17 +35,17 @@ final class HeapHandle {
         return Addresses.handlesAreRead() ? Addresses.read(handle, 0) : 0;
     }
 
-    /** Whether there is a way to its address: for objects that are no primitive arrays the JVM has no answer of its own. */
+    /** Whether its address is available: the JVM's own answer exists for primitive arrays only. */
     boolean canBeAsked() {
         return elements >= 0 || Addresses.handlesAreRead();
     }
 
-    /** Whether reading the handle of an array and asking the JVM give the same. */
+    /** Whether the handle of an array and the JVM's own answer agree. */
     boolean agrees() {
         return handle == 0 || Addresses.read(handle, elements) == Native.handleAddress(handle);
     }
 
-    /** Gives the handle back. */
+    /** Releases the handle. */
     void forget() {
         if (handle != 0) {
             Native.deleteHandle(handle);

@@ -27,11 +27,11 @@ final class Hook {
     final Kind kind;
     final String className;
     final String method;
-    /** A descriptor, where {@code *} at either end stands for anything: types that differ between versions. */
+    /** A descriptor; {@code *} at either end matches anything, for types that differ between versions. */
     final String descriptor;
 
     int index;
-    /** Rows with one group stand for each other: one of them must find its target. */
+    /** Rows of one group are alternatives: at least one must find its target. */
     String group;
     /** Internal name of the class of the callbacks at entry. */
     String callbacks = "io/smtt/marker/Scopes";
@@ -47,7 +47,7 @@ final class Hook {
     int replaced = 1;
     /** Activity, access and region while the method runs. */
     long tag;
-    /** Name of the span, or null where none is told. */
+    /** Name of the span, or null where none is reported. */
     String span;
     /** The call that CALL replaces: owner, name, descriptor. */
     String callOwner;

@@ -11,7 +11,7 @@ import org.apache.xbean.asm9.Opcodes;
 import org.apache.xbean.asm9.Type;
 
 /**
- * Says which hooks fit a Spark version, without running it:
+ * Checks which hooks fit a Spark version, without running it:
  * {@code java -cp "smtt-marker.jar:SPARK/jars/*" io.smtt.marker.HookCheck}.
  *
  * <p>Rewrites every class of the table, has the JVM verify the result, and checks that each callback exists with the

@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Every place in Spark that the marker looks at, as data. docs/ATTRIBUTION.md says what each tag means and why.
+ * Every place in Spark that the marker hooks, as data. docs/ATTRIBUTION.md explains each tag.
  *
  * <p>Descriptors are those of Spark 3.5.9, 4.0.5 and 4.3.0; where they differ the row matches by a part of it.
  */

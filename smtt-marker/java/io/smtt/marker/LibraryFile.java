@@ -13,7 +13,7 @@ import java.security.MessageDigest;
 import java.util.Arrays;
 
 /**
- * Where the native library is: as told, beside the jar, installed, or unpacked from the jar.
+ * Finds the native library: the configured path, beside the jar, installed, or unpacked from the jar.
  *
  * <p>The daemon puts its probes on the file (its inode), in advance where it knows the path: so a path that stays
  * the same for every executor comes first, and unpacking goes to one place per user, once per version.
@@ -45,7 +45,7 @@ final class LibraryFile {
     private static boolean isForThisProcessor(Path library) throws IOException {
         byte[] head = new byte[20];
         try (InputStream in = Files.newInputStream(library)) {
-            // A local file gives what is asked for at once; less is no library.
+            // A read of a local file returns all bytes at once; a shorter file is not a library.
             if (in.read(head) < head.length) {
                 return false;
             }
@@ -60,7 +60,7 @@ final class LibraryFile {
             case "riscv64":
                 return machine == 243;
             default:
-                // Loading it will say.
+                // Loading it will show.
                 return true;
         }
     }
@@ -87,11 +87,11 @@ final class LibraryFile {
         if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
             Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
         }
-        // Somebody else's folder of that name in a shared place could hold somebody else's code.
+        // Another user's folder of that name in a shared place could hold that user's code.
         boolean ours = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS).getName().equals(user)
                 && PosixFilePermissions.toString(Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS)).equals("rwx------");
         if (!ours) {
-            throw new IOException(folder + " belongs to somebody else; give library=PATH");
+            throw new IOException(folder + " belongs to another user; give library=PATH");
         }
         // A folder per version: the daemon knows the file in a process's memory map by its name.
         Path version = Files.createDirectories(folder.resolve(digest(bytes)));

@@ -11,7 +11,7 @@ final class MissingHooks {
 
     static void add(String name, Throwable cause) {
         if (NAMES.add(name)) {
-            Warnings.once("hook " + name + " has no target in this Spark version, what it would tell is not measured", cause);
+            Warnings.once("hook " + name + " has no target in this Spark version, its data is not measured", cause);
         }
     }
 

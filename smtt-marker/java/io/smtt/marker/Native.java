@@ -1,6 +1,6 @@
 package io.smtt.marker;
 
-/** The native library: entry points that a probe may sit on, and what Java cannot do itself. */
+/** The native library: entry points, which may have probes, and functions that Java lacks. */
 public final class Native {
     private static volatile boolean loaded;
 
@@ -69,19 +69,21 @@ public final class Native {
     /** Counts collections in the slot file's header from now on; 0, or an error of the JVM. */
     static native int followCollections(long header);
 
-    /** Waits until the count of ended collections is not {@code seen} any more, or for so long; returns the count. */
+    /**
+     * Waits until the count of ended collections differs from {@code seen}, or until the timeout; returns the count.
+     */
     static native int waitForCollection(int seen, int milliseconds);
 
     /** A weak handle of an object, or 0. Its lowest three bits are its kind; the rest is the address of its word. */
     static native long newHandle(Object object);
 
-    /** Gives a handle back. */
+    /** Releases a handle. */
     static native void deleteHandle(long handle);
 
     /** Address of the first element of the primitive array behind a handle at this moment, or 0. */
     static native long handleAddress(long handle);
 
-    /** Bytes of an object as the JVM says; 0 where its tool interface is not to be had. */
+    /** Size of an object in bytes by the JVM; 0 where its tool interface is unavailable. */
     static native long objectSize(Object object);
 
     /** Address of a direct buffer's first byte, or 0. */

@@ -10,7 +10,7 @@ import java.util.Properties;
  * <li>{@code library}: path of libsmtt_marker.so, where it is not found by itself.
  * <li>{@code exact=true}: tags cached reads per record; for jobs that read two cached RDDs side by side.
  * <li>{@code addresses}: {@code slow} asks the JVM for each address on the heap instead of reading handles, {@code polled}
- * does without the JVM's tool interface, {@code off} tells no address on the heap.
+ * works without the JVM's tool interface, {@code off} reports no address on the heap.
  * <li>{@code log}: a file that gets one line per fact, for diagnosis; {@code %p} becomes the process id.
  * </ul>
  */

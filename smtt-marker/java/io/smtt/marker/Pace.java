@@ -1,14 +1,14 @@
 package io.smtt.marker;
 
 /**
- * Bounds what looking up addresses takes: a fifth of one CPU. What is not reached in the first stretch after a collection
- * stays stale until it is. Bounds what is told besides: below the daemon's limit of facts per second, so that telling very
- * many blocks does not lose some of them on the way and is asked for again.
+ * Limits the CPU time of address look-ups to a fifth of one CPU. Addresses that are not reached in the first interval
+ * after a collection stay stale until they are. Also limits the facts per second below the daemon's limit, so that a
+ * large snapshot loses no facts and need not be requested again.
  */
 final class Pace {
     private static final long WORK_NS = 2_000_000;
     private static final long REST_MS = 8;
-    /** Owners between two looks at the clock. */
+    /** Owners between two reads of the clock. */
     private static final int EVERY = 64;
     /** Facts between two rests: some 15,000 per second. */
     private static final int FACTS = 128;

@@ -47,7 +47,7 @@ public final class Pages {
         }
     }
 
-    /** The call of acquireExecutionMemory in allocatePage: these bytes are told with the page. */
+    /** The call of acquireExecutionMemory in allocatePage: these bytes are reported with the page. */
     public static long acquireForPage(TaskMemoryManager manager, long bytes, MemoryConsumer consumer) {
         mark();
         return manager.acquireExecutionMemory(bytes, consumer);
@@ -110,7 +110,7 @@ public final class Pages {
         }
     }
 
-    /** A task that was running before the hooks were there: what it holds already. */
+    /** Reads the memory that a task held before the agent was attached. */
     static void adopt(Task task) {
         try {
             TaskMemoryManager manager = (TaskMemoryManager) task.memoryManager;
@@ -162,7 +162,7 @@ public final class Pages {
         }
     }
 
-    /** Tells every page and grant again, for a resync. */
+    /** Reports every page and grant, for a resync. */
     static void tellAgain(Pace pace) throws InterruptedException {
         for (TaskMemory memory : all()) {
             memory.tellAgain(ThreadState.current());
@@ -170,7 +170,7 @@ public final class Pages {
         }
     }
 
-    /** After a collection: tells pages again whose address changed, and frees those whose manager is gone. */
+    /** After a collection: reports pages whose address changed, and frees pages whose manager is gone. */
     static void tellMoved(Pace pace) throws InterruptedException {
         for (TaskMemory memory : all()) {
             memory.tellMoved(ThreadState.current());

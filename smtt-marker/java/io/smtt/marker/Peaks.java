@@ -4,7 +4,7 @@ package io.smtt.marker;
 public final class Peaks {
     private Peaks() {}
 
-    /** Entry of {@code updatePeakMemoryUsed} of a sorter or map: Spark looks how much it holds. */
+    /** Entry of {@code updatePeakMemoryUsed} of a sorter or map: Spark updates its recorded peak. */
     public static void seen(Object consumer) {
         try {
             TaskMemory memory = memory();

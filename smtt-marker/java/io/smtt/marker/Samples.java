@@ -4,17 +4,17 @@ import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Which objects of a block that is stored as objects are followed. Such a block has no contiguous bytes: its elements lie
- * wherever the collector put them, each with what it refers to. A few elements, evenly spread over the block, say where
- * the rest is likely to be. Only the element itself is looked at, nothing that it refers to.
+ * Selects the objects to track in a block that is stored as objects. Such a block has no contiguous bytes: its elements
+ * and the objects that they refer to lie wherever the collector put them. The placement of the block is estimated from
+ * a few elements, evenly spread over the block. Only the element itself is examined, not the objects that it refers to.
  *
  * <p>Every handle costs the block's writer a fraction of a microsecond, and each collection a few nanoseconds, so there
  * is a bound per block and one for the whole executor. The nearer that is, the fewer a further block gets.
  */
 final class Samples {
-    /** Of one block, at most. */
+    /** Most elements of one block. */
     private static final int PER_BLOCK = 32;
-    /** Of all blocks together: a quarter of the ranges that the daemon keeps of an executor. */
+    /** Most elements of all blocks together: a quarter of the ranges that the daemon keeps of an executor. */
     private static final int MOST = 8192;
     /** A block gets at most this part of what is left. */
     private static final int PART = 128;
@@ -33,7 +33,7 @@ final class Samples {
         Object[] chosen = new Object[count];
         int found = 0;
         for (int i = 0; i < count; i++) {
-            // The middle one of each of so many equal parts.
+            // The middle element of each of the equal parts.
             Object element = elements[(int) ((2L * i + 1) * elements.length / (2L * count))];
             if (element != null) {
                 chosen[found++] = element;
@@ -57,7 +57,7 @@ final class Samples {
         ALIVE.addAndGet(-count);
     }
 
-    /** Bytes of each object, as the JVM says; objects of one class that are no arrays have the same. */
+    /** Size of each object in bytes by the JVM; objects of one class that are not arrays have equal sizes. */
     static long[] sizes(Object[] objects) {
         long[] sizes = new long[objects.length];
         for (int i = 0; i < objects.length; i++) {

@@ -2,9 +2,11 @@ package io.smtt.marker;
 
 import scala.collection.Iterator;
 
-/** Functions of the framework as scopes: the thread's word says which one runs, and a long one is told as a span. */
+/**
+ * Functions of the framework as scopes: the thread's word names the running one, and a long one is reported as a span.
+ */
 public final class Scopes {
-    /** Shorter spans are not told: it bounds how many there are. */
+    /** Shorter spans are not reported, which bounds their number. */
     private static final long SPAN_MIN_NS = 1_000_000;
 
     private Scopes() {}
@@ -35,7 +37,7 @@ public final class Scopes {
         }
     }
 
-    /** Entry of a scope that pulls user code: the pipeline steps aside until {@link #wrap}'s iterator is pulled. */
+    /** Entry of a scope that pulls user code: the pipeline is suspended until {@link #wrap}'s iterator is pulled. */
     public static Object beginPull(int hook) {
         try {
             ThreadState state = ThreadState.currentInTask();
@@ -96,7 +98,7 @@ public final class Scopes {
         }
     }
 
-    /** Tells a span that ends now, if it was long enough. */
+    /** Reports a span that ends now, if it was long enough. */
     static void span(ThreadState state, long taskAttemptId, int activity, long startNs, int rddId, String name) {
         long duration = System.nanoTime() - startNs;
         if (duration >= SPAN_MIN_NS) {

@@ -58,7 +58,7 @@ final class SlotFile {
         return slot;
     }
 
-    /** Gives a dead thread's slot back. */
+    /** Frees a dead thread's slot. */
     static synchronized void give(long slot) {
         U.putOrderedLong(null, slot + Contract.SLOT_HOT, 0);
         U.putInt(slot + Contract.SLOT_STATE, Contract.SLOT_FREE);
@@ -81,7 +81,7 @@ final class SlotFile {
         Memory.increment(header + Contract.HEADER_FACTS_WITHOUT_SLOT);
     }
 
-    /** The daemon's request to tell everything again, or 0 where it was served. */
+    /** The daemon's request for a snapshot, or 0 where it was served. */
     static long resyncRequest() {
         long request = U.getLongVolatile(null, header + Contract.HEADER_RESYNC_REQUEST);
         return request == U.getLong(header + Contract.HEADER_RESYNC_DONE) ? 0 : request;
@@ -103,7 +103,7 @@ final class SlotFile {
         return U.getLongVolatile(null, header + Contract.HEADER_COLLECTIONS_ENDED);
     }
 
-    /** After that collection every address on the heap has been told. */
+    /** Stores the epoch of the addresses: all of them have been reported after that collection. */
     static void addressesTold(long collection) {
         U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_TOLD_NS, System.nanoTime());
         U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_EPOCH, collection);

@@ -8,13 +8,13 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.TaskContext;
 
-/** A running task attempt. Told once when it starts and once when it ends, whatever happens in between. */
+/** A running task attempt. Its start and its end are each reported once. */
 final class Task {
     static final ConcurrentHashMap<Long, Task> ALIVE = new ConcurrentHashMap<>();
 
     private static final AtomicLong STARTED = new AtomicLong();
 
-    /** Told reads per task: beyond it a cached block's read is no longer told, only counted by the word. */
+    /** Most reported reads per task: further reads of cached blocks only set the hot word. */
     private static final int READS_MAX = 1000;
 
     final long attemptId;
@@ -23,14 +23,14 @@ final class Task {
     final int partition;
     final int attemptNumber;
     final int jobId;
-    /** The thread that runs the task; helper threads only lend a hand. */
+    /** The thread that runs the task, not a helper thread. */
     final Thread thread;
     /** The pipeline of the task's own thread. */
     final Pipeline pipeline = new Pipeline(0);
     /** Spark's manager of this task's execution memory, or null where only the thread's name is known. */
     volatile Object memoryManager;
     volatile TaskMemory memory;
-    /** It was running before the hooks were there. */
+    /** Whether the task was running before the agent was attached. */
     volatile boolean partly;
     volatile String reason = "";
     volatile long outcome = -1;
@@ -55,7 +55,7 @@ final class Task {
         memoryManager = context.taskMemoryManager();
     }
 
-    /** How often a task's start was told in this JVM. */
+    /** Number of reported task starts in this JVM. */
     static long started() {
         return STARTED.get();
     }
@@ -107,7 +107,7 @@ final class Task {
         tellPython(teller, pid, attemptId);
     }
 
-    /** Tells again which worker processes serve this task. */
+    /** Reports the worker processes of this task, for a resync. */
     synchronized void tellPythonAgain(ThreadState teller) {
         for (long pid : pythonWorkers) {
             tellPython(teller, pid, attemptId);

@@ -15,7 +15,7 @@ final class TaskFrame {
         this.attemptId = attemptId;
     }
 
-    /** The task is there now: what came before was deserialising it. */
+    /** The task is deserialised: reports the time until now as its deserialisation. */
     void tellDeserialized() {
         Scopes.span(thread, attemptId, Contract.ACTIVITY_TASK_DESERIALIZE, startNs, -1, "Executor.TaskRunner.deserialize");
     }

@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.unsafe.memory.MemoryBlock;
 
 /**
- * What one of Spark's task memory managers holds. The sum of its pages and grants is what Spark answers from
+ * The memory of one of Spark's task memory managers. The sum of its pages and grants equals the result of Spark's
  * {@code getMemoryConsumptionForThisTask}.
  */
 final class TaskMemory extends WeakReference<Object> {
@@ -41,7 +41,7 @@ final class TaskMemory extends WeakReference<Object> {
             address = base == null ? block.getBaseOffset() : at();
         }
 
-        /** Where its array is now; where it was last, when the collector has taken it. */
+        /** Current address of the array, or its last address after the collector has freed it. */
         long at() {
             long start = array.address();
             return start == 0 ? address : start + offset;
@@ -54,7 +54,7 @@ final class TaskMemory extends WeakReference<Object> {
         }
     }
 
-    /** What one consumer was granted without a page, and the RDD of the first grant. */
+    /** Bytes that one consumer was granted without a page, and the RDD of the first grant. */
     private static final class Grant {
         final long rdd;
         long bytes;
@@ -91,12 +91,12 @@ final class TaskMemory extends WeakReference<Object> {
         return peakBytes;
     }
 
-    /** Spark looks how much a consumer holds. */
+    /** Spark updates a consumer's recorded peak. */
     synchronized void seen(Object consumer) {
         consumers.seen(consumer);
     }
 
-    /** A consumer is asked for the most that it held. */
+    /** Spark reads a consumer's peak. */
     synchronized void asked(Object consumer) {
         consumers.asked(consumer);
     }
@@ -106,12 +106,12 @@ final class TaskMemory extends WeakReference<Object> {
         consumers.counted(bytes);
     }
 
-    /** The task was running before anybody looked. */
+    /** The task was running before the agent was attached. */
     synchronized void incomplete() {
         consumers.incomplete();
     }
 
-    /** Tells which consumers used how much, at the end of the task. */
+    /** Reports the use of each class of consumers, at the end of the task. */
     synchronized void tellUse(ThreadState state) {
         consumers.tell(state, taskAttemptId);
     }
@@ -167,7 +167,7 @@ final class TaskMemory extends WeakReference<Object> {
         tellFreed(state, NO_PAGE, Contract.NO_ADDRESS, less, false, consumer.name);
     }
 
-    /** Everything is given back at once. */
+    /** All memory is freed at once. */
     synchronized void clean(ThreadState state) {
         for (Page page : pages.values()) {
             page.forget();
@@ -186,7 +186,7 @@ final class TaskMemory extends WeakReference<Object> {
         for (Page page : pages.values()) {
             tellPage(state, page, Contract.TOLD_AGAIN);
         }
-        // The sum that is held now, not one grant: they are not kept apart.
+        // The sum of the consumer's grants: single grants are not recorded.
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
             tellAllocated(state, NO_PAGE, Contract.NO_ADDRESS, grant.getValue().bytes, Contract.TOLD_AGAIN, grant.getValue().rdd, grant.getKey());
         }
@@ -206,7 +206,7 @@ final class TaskMemory extends WeakReference<Object> {
         }
     }
 
-    /** Frees what managers held that no longer exist. */
+    /** Frees the memory of managers that no longer exist. */
     static void reap(ThreadState state) {
         for (Reference<?> gone = GONE.poll(); gone != null; gone = GONE.poll()) {
             ((TaskMemory) gone).clean(state);

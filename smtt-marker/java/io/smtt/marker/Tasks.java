@@ -129,7 +129,7 @@ public final class Tasks {
     /** The thread no longer works for its task. What follows on a task's own thread is making and sending the result. */
     public static void unset() {
         try {
-            // A task that was running when the agent was attached may come by no hook but this one.
+            // For a task that was running when the agent was attached, this may be the only hook.
             ThreadState state = ThreadState.currentInTask();
             Task task = state.task;
             if (task == null) {
@@ -151,7 +151,7 @@ public final class Tasks {
         }
     }
 
-    /** Ends a task whose runner was not seen to begin (attached meanwhile, or only the plugin is there). */
+    /** Ends a task whose start was not hooked (the agent was attached later, or only the plugin is loaded). */
     static void finish(ThreadState state, Task task) {
         if (Task.ALIVE.remove(task.attemptId, task)) {
             task.tellEnd(state);
@@ -159,7 +159,7 @@ public final class Tasks {
         state.work(null, 0);
     }
 
-    /** A task threw; says why, and whether it was killed. */
+    /** A task threw: records the reason, and whether it was killed. */
     public static void failed(Object context, Object error) {
         try {
             Task task = Task.ALIVE.get(((TaskContext) context).taskAttemptId());

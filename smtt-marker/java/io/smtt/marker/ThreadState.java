@@ -6,7 +6,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.spark.TaskContext;
 import sun.misc.Unsafe;
 
-/** What the marker knows about one thread. Used by that thread only, but for {@link #sweep}. */
+/** The marker's state of one thread. Used by that thread only, except by {@link #sweep}. */
 public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
@@ -44,7 +44,7 @@ public final class ThreadState {
         return CURRENT.get();
     }
 
-    /** The current thread's state; a thread in the middle of a task that nobody told about takes it up now. */
+    /** The current thread's state; a thread that already runs a task, unknown so far, gets that task here. */
     static ThreadState currentInTask() {
         ThreadState state = CURRENT.get();
         if (state.task == null && state.runner == null) {
@@ -98,7 +98,7 @@ public final class ThreadState {
         hot(word);
     }
 
-    /** No user code runs here any more. */
+    /** User code has ended on this thread. */
     void leavePipeline() {
         pipeline = null;
         outside = false;
@@ -113,12 +113,12 @@ public final class ThreadState {
         }
     }
 
-    /** Facts that this thread has told. */
+    /** Facts that this thread has reported. */
     long factsTold() {
         return told;
     }
 
-    /** Takes back what dead threads held. Helper threads of a task never say that they end. */
+    /** Releases the slots of dead threads. Helper threads of a task end without a hook. */
     static void sweep() {
         ThreadState teller = current();
         for (Iterator<ThreadState> all = ALL.iterator(); all.hasNext(); ) {

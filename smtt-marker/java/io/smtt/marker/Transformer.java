@@ -15,8 +15,8 @@ import org.apache.xbean.asm9.Opcodes;
 /**
  * Rewrites the classes of the hook table as they are loaded, with Spark's own copy of ASM.
  *
- * <p>A class that cannot be rewritten stays as it is. A hook whose class is never loaded is not missing; one whose
- * class has no such method is, and is reported by name.
+ * <p>A class that cannot be rewritten stays as it is. A hook whose class is never loaded is not missing. A hook whose
+ * class has no such method is missing, and is reported by name.
  */
 final class Transformer implements ClassFileTransformer {
     private static final int SKIPPED = Opcodes.ACC_ABSTRACT | Opcodes.ACC_NATIVE | Opcodes.ACC_BRIDGE;
@@ -25,7 +25,7 @@ final class Transformer implements ClassFileTransformer {
     private final Set<String> rewritten = new ConcurrentSkipListSet<>();
     private volatile boolean off;
 
-    /** Whether hooks are in place; otherwise the plugin tells what it can by itself. */
+    /** Whether hooks are in place; otherwise the plugin reports what it can without them. */
     static boolean installed() {
         return installed;
     }

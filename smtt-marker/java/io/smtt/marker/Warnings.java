@@ -4,7 +4,7 @@ import java.util.Collections;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** What the marker has to say to a person: each line once, on the standard error of the JVM. */
+/** The marker's messages for the user: each line once, on the standard error of the JVM. */
 final class Warnings {
     private static final int LINES_MAX = 100;
     private static final Set<String> TOLD = Collections.newSetFromMap(new ConcurrentHashMap<>());

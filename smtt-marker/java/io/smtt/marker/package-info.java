@@ -1,6 +1,6 @@
 /**
- * The marker: what each thread of an executor is doing goes into the slot file, what exists and what happens is told as
- * facts. The classes, in the order of the data flow:
+ * The marker: it writes each thread's activity into the slot file, and reports objects and events as facts. The
+ * classes, in the order of the data flow:
  *
  * <pre>
  * Start in a JVM
@@ -8,7 +8,7 @@
  *   Attached           tasks and blocks that exist when the agent is attached late
  *   SmttPlugin         entry of the Spark plugin
  *   DriverSide         the plugin in the driver: collects descriptions, answers executors
- *   ExecutorSide       the plugin in an executor: asks for descriptions, tells tasks where there is no agent
+ *   ExecutorSide       the plugin in an executor: requests descriptions, reports tasks where there is no agent
  *   Options            options of the agent
  *   Warnings           each warning once, on standard error
  *
@@ -31,8 +31,8 @@
  *   Calls              calls inside a method of Spark that are scopes of their own
  *   Python             Python workers and the exchange with them
  *   Context            one ordered store on entering and leaving a frequent function
- *   Frame              what a rewritten method keeps between its entry and its exit
- *   TaskFrame          the same for the executor's task runner
+ *   Frame              state of a rewritten method between its entry and its exit
+ *   TaskFrame          state of the executor's task runner between its entry and its exit
  *   PullIterator       gives the thread the pipeline's word while the framework pulls a record
  *   ExactIterator      tags each record of a cached read (option exact)
  *
@@ -45,20 +45,20 @@
  * State of memory
  *   BlockRecord        one block of the memory store, with its address ranges
  *   Columns            byte arrays of a cached DataFrame
- *   Samples            which elements of a block of objects are followed, within a bound
+ *   Samples            selects the elements to track in a block of objects, within a bound
  *   TaskMemory         pages and grants of one task memory manager
- *   Consumers          what each class of consumers of a task held, and what Spark counted of it
- *   HeapHandle         follows one object through the collector's moves
- *   Addresses          how addresses on the heap are known, and when all are told after a collection
+ *   Consumers          memory of each class of consumers of a task, and the bytes that Spark counted
+ *   HeapHandle         tracks one object through the collector's moves
+ *   Addresses          tracks addresses on the heap, and reports the changes after a collection
  *
  * Descriptions of RDDs and stages
- *   StageListener      takes them from the driver's listener bus
- *   Description        one of them, its fields by name
- *   Catalogue          the latest of each on the driver
- *   Descriptions       asks for them in an executor, and tells them
+ *   StageListener      reads descriptions from the driver's listener bus
+ *   Description        one description, its fields by name
+ *   Catalogue          the latest description of each RDD and stage, on the driver
+ *   Descriptions       requests descriptions in an executor, and reports them
  *
- * Telling
- *   ExecutorIdentity   who this JVM is; nothing is told before that
+ * Reporting
+ *   ExecutorIdentity   the identity of this JVM; nothing is reported before it
  *   Background         the marker's thread: resyncs, collections, dead threads
  *   Pace               bounds the work and the facts per second of the background thread
  *   FactWriter         writes one fact into its thread's buffer and calls its entry point
@@ -70,7 +70,7 @@
  *   Words              packs and unpacks the hot word
  *   SlotFile           header words and free slots of the slot file
  *   Native             entry points and helpers of the native library
- *   LibraryFile        where the native library is
+ *   LibraryFile        finds the native library
  *   Memory             raw memory
  * </pre>
  */

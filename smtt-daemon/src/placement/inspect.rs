@@ -1,8 +1,8 @@
-//! One look at the pages of one process.
+//! Inspects the pages of one process.
 //!
-//! Everything is read through files that belong to the process that was opened, and at the end the process is asked
-//! whether its memory is still there: what was read of an ended process, of another one with its id, or after
-//! another program was started in it, never becomes a figure.
+//! Everything is read through files that are bound to the opened process, and at the end the resolver checks that the
+//! process still has the same memory. So data of an ended process, of another process with the same id, or of a
+//! process that has called exec never become a figure.
 
 use std::fs::File;
 use std::io;
@@ -18,20 +18,20 @@ use smtt_model::state::{Seen, SizesBy, Targets};
 use super::mappings::Mappings;
 use super::sample::{Run, pages_of};
 
-/// Regions that one call of the kernel may fill.
+/// Most regions per system call.
 const REGIONS: usize = 512;
-/// Pages whose nodes are asked for in one call.
+/// Pages whose nodes are read in one system call.
 const NODES: usize = 256;
 /// Entries of `/proc/PID/pagemap` in one read.
 const ENTRIES: usize = 512;
 /// Most first pages of an owner whose frames are kept.
 pub const FRAMES: usize = 16;
 
-/// A page of `/proc/PID/pagemap` is in memory.
+/// Bit of an entry of `/proc/PID/pagemap`: the page is in memory.
 const ENTRY_PRESENT: u64 = 1 << 63;
-/// It is swapped out.
+/// Bit of an entry: the page is swapped out.
 const ENTRY_SWAPPED: u64 = 1 << 62;
-/// Its frame, zero without CAP_SYS_ADMIN.
+/// Bits of an entry: the page's frame, zero without CAP_SYS_ADMIN.
 const ENTRY_FRAME: u64 = (1 << 55) - 1;
 /// Flags of `/proc/kpageflags`: a tail of a compound page, of hugetlbfs, a transparent huge page, the page of zeros.
 const FRAME_TAIL: u64 = 1 << 16;
@@ -39,38 +39,38 @@ const FRAME_HUGETLB: u64 = 1 << 17;
 const FRAME_THP: u64 = 1 << 22;
 const FRAME_ZERO: u64 = 1 << 24;
 
-/// Why a look failed.
+/// Why an inspection failed.
 #[derive(Debug, thiserror::Error)]
-pub enum LookError {
-    /// There is no such process any more, or another one has its id.
+pub enum InspectError {
+    /// The process has ended; another one may have its id.
     #[error("the process has ended")]
     Ended,
-    /// The kernel does not let us.
+    /// The kernel refuses access.
     #[error("{what} cannot be read: {error}; CAP_SYS_PTRACE is needed")]
     Refused {
-        /// What.
+        /// The file or call.
         what: &'static str,
-        /// Why.
+        /// The kernel's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// Bytes whose node is to be asked for: address of the page, bytes in it, owner.
+/// Bytes whose node is not read yet: address of the page, bytes in it, owner.
 type Ask = (u64, u64, usize);
 
-/// A process that is looked at.
+/// A process whose pages are inspected.
 #[derive(Debug)]
 pub struct Process {
     machine: Arc<Machine>,
     pid: u32,
     handle: Handle,
     pagemap: File,
-    /// Mappings by address, where the kernel does not tell holes from untouched pages.
+    /// Mappings by address, where the kernel does not distinguish holes from untouched pages.
     mappings: Option<Mappings>,
-    /// Where mappings are asked for their page size; `None` where there is one size of large pages only.
+    /// File for the query of a mapping's page size; `None` where there is only one size of large pages.
     maps: Option<File>,
-    /// What can be said of page sizes.
+    /// How page sizes are known.
     pub sizes_by: SizesBy,
     asks: Vec<Ask>,
     regions: Vec<Region>,
@@ -81,23 +81,23 @@ impl Process {
     /// Opens a process that registered as an executor in that second since boot.
     ///
     /// # Errors
-    /// When it is gone or may not be looked at.
+    /// When the process has ended or access to it is refused.
     pub fn open(
         machine: Arc<Machine>,
         pid: u32,
         registered_second: u64,
-    ) -> Result<Self, LookError> {
-        let handle = Handle::open(pid).map_err(|_| LookError::Ended)?;
-        let started = handle.start_ticks().ok_or(LookError::Ended)?;
+    ) -> Result<Self, InspectError> {
+        let handle = Handle::open(pid).map_err(|_| InspectError::Ended)?;
+        let started = handle.start_ticks().ok_or(InspectError::Ended)?;
         if started / procfs::ticks_per_second().max(1) > registered_second {
-            return Err(LookError::Ended);
+            return Err(InspectError::Ended);
         }
         let open = |name: &'static str| {
             handle
                 .open_file(name, OFlag::O_RDONLY)
                 .map_err(|error| match error.raw_os_error() {
-                    Some(libc::ESRCH | libc::ENOENT) => LookError::Ended,
-                    _ => LookError::Refused { what: name, error },
+                    Some(libc::ESRCH | libc::ENOENT) => InspectError::Ended,
+                    _ => InspectError::Refused { what: name, error },
                 })
         };
         let pagemap = open("pagemap")?;
@@ -112,7 +112,7 @@ impl Process {
         };
         let sizes_by = match machine.method {
             Method::Scan => SizesBy::PageTables,
-            // Frames are told on the first page that has one.
+            // Unknown until the first page whose frame is visible.
             Method::Entries => SizesBy::Nothing,
         };
         Ok(Self {
@@ -129,22 +129,22 @@ impl Process {
         })
     }
 
-    /// Looks at one run of pages and adds what it sees to the owner of the range.
+    /// Inspects one run of pages and adds the result to the owner of the range.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked at.
-    pub fn look(
+    /// When the process has ended or access to it is refused.
+    pub fn inspect(
         &mut self,
         targets: &Targets,
         run: Run,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         let page = self.machine.page_bytes;
         let Some(range) = targets.ranges.get(run.range) else {
             return Ok(());
         };
         let owner = range.owner;
-        // The ends of a range may share their pages with others.
+        // The first and the last page of a range may be shared with other ranges.
         let clip = Clip {
             start: range.address,
             end: range.address.saturating_add(range.length),
@@ -161,7 +161,7 @@ impl Process {
         }
     }
 
-    /// Looks once for the frames of an owner's first pages. Where they may not be known the kernel gives none.
+    /// Reads the frames of an owner's first pages, once. Without permission the kernel shows no frames.
     pub fn frames(&self, targets: &Targets, run: Run, seen: &mut [Seen]) {
         let page = self.machine.page_bytes;
         let Some(range) = targets.ranges.get(run.range) else {
@@ -203,12 +203,12 @@ impl Process {
         clip: Clip,
         owner: usize,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         let mut at = start;
         while at < end {
             let (found, walked) = match kernel::scan(&self.pagemap, at, end, &mut self.regions) {
                 Ok(found) => found,
-                // No address of any process.
+                // Not an address of any process.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
                     break;
                 }
@@ -216,7 +216,7 @@ impl Process {
             };
             for index in 0..found {
                 let region = self.regions[index];
-                // The hole before it is in no mapping.
+                // The hole before the region is in no mapping.
                 seen[owner].unmapped_bytes += clip.bytes(at, region.start);
                 self.region(region, clip, owner, seen)?;
                 at = at.max(region.end);
@@ -238,7 +238,7 @@ impl Process {
         clip: Clip,
         owner: usize,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         let bytes = clip.bytes(region.start, region.end);
         let is = |category| region.categories & category != 0;
         if !is(PRESENT) {
@@ -274,7 +274,7 @@ impl Process {
         Ok(())
     }
 
-    /// Size of the large page at an address; `None` where it cannot be told.
+    /// Size of the large page at an address; `None` where it is unknown.
     fn large_page_bytes(&self, address: u64) -> Option<u64> {
         let Some(maps) = &self.maps else {
             return Some(self.machine.large_page_bytes);
@@ -295,7 +295,7 @@ impl Process {
         clip: Clip,
         owner: usize,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         let page = self.machine.page_bytes;
         let mut buffer = [0_u8; ENTRIES * 8];
         let mut at = start;
@@ -306,7 +306,7 @@ impl Process {
                 .read_at(&mut buffer[..wanted * 8], at / page * 8)
                 .unwrap_or(0);
             if read < 8 {
-                // Beyond what a process can have; that it lives is asked at the end.
+                // Beyond the address space of a process. Whether the process lives is checked at the end.
                 seen[owner].unmapped_bytes += clip.bytes(at, end);
                 break;
             }
@@ -327,7 +327,7 @@ impl Process {
         clip: Clip,
         owner: usize,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         let page = self.machine.page_bytes;
         let bytes = clip.bytes(at, at.saturating_add(page));
         if entry & ENTRY_PRESENT == 0 {
@@ -357,7 +357,7 @@ impl Process {
         self.ask(at, bytes, owner, seen)
     }
 
-    /// Flags of a frame; `None` where we may not know.
+    /// Flags of a frame; `None` without permission.
     fn frame_flags(&self, frame: u64) -> Option<u64> {
         let mut word = [0; 8];
         let file = self.machine.frame_flags.as_ref().filter(|_| frame != 0)?;
@@ -370,17 +370,17 @@ impl Process {
         let (base, large) = (self.machine.page_bytes, self.machine.large_page_bytes);
         let zero = flags & FRAME_ZERO != 0;
         if flags & FRAME_HUGETLB != 0 {
-            // A giant page fills one level of the page table more. It has tails where large pages would have heads,
-            // but for its first piece: there the next piece tells.
+            // A giant page covers one more level of the page table. It has tails where large pages would have heads,
+            // except in its first piece: there the next piece decides.
             let step = large / base;
             let piece = frame / step * step;
-            let telling = if piece.is_multiple_of(step * step) {
+            let deciding = if piece.is_multiple_of(step * step) {
                 piece + step
             } else {
                 piece
             };
             let giant = self
-                .frame_flags(telling)
+                .frame_flags(deciding)
                 .is_some_and(|flags| flags & FRAME_TAIL != 0);
             return (if giant { large * step } else { large }, zero);
         }
@@ -393,12 +393,12 @@ impl Process {
             .is_none_or(|mappings| mappings.contains(address))
     }
 
-    /// Owners at whose addresses other memory was mapped while they were looked at than before, by index: nobody can
-    /// tell what was never touched from what was given back. The kernel that tells it has none.
+    /// Whether the mappings at each owner's addresses changed during the inspection, by index: then pages that were
+    /// never touched and pages that were unmapped look alike. Always false where the kernel distinguishes them.
     ///
     /// # Errors
-    /// When the process is gone.
-    pub fn remapped(&self, targets: &Targets) -> Result<Vec<bool>, LookError> {
+    /// When the process has ended.
+    pub fn remapped(&self, targets: &Targets) -> Result<Vec<bool>, InspectError> {
         let mut remapped = vec![false; targets.owners.len()];
         if let Some(before) = &self.mappings {
             let after = mappings(&self.handle)?;
@@ -416,7 +416,7 @@ impl Process {
         bytes: u64,
         owner: usize,
         seen: &mut [Seen],
-    ) -> Result<(), LookError> {
+    ) -> Result<(), InspectError> {
         self.asks.push((address, bytes, owner));
         if self.asks.len() >= NODES {
             self.ask_nodes(seen)?;
@@ -424,11 +424,11 @@ impl Process {
         Ok(())
     }
 
-    /// Asks for the nodes of the pages that are waiting for it.
+    /// Reads the nodes of the pages whose node is not read yet.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked at.
-    pub fn ask_nodes(&mut self, seen: &mut [Seen]) -> Result<(), LookError> {
+    /// When the process has ended or access to it is refused.
+    pub fn ask_nodes(&mut self, seen: &mut [Seen]) -> Result<(), InspectError> {
         if self.asks.is_empty() {
             return Ok(());
         }
@@ -444,31 +444,30 @@ impl Process {
         Ok(())
     }
 
-    /// Why the kernel gave nothing: a process that has begun to end has no memory any more, and then no entry.
-    fn failed(&self, what: &'static str, error: io::Error) -> LookError {
+    /// Classifies a failed read: a process that is exiting has no memory any more, and then no entry in `/proc`.
+    fn failed(&self, what: &'static str, error: io::Error) -> InspectError {
         if matches!(error.raw_os_error(), Some(libc::ESRCH)) || !self.is_there() {
-            LookError::Ended
+            InspectError::Ended
         } else {
-            LookError::Refused { what, error }
+            InspectError::Refused { what, error }
         }
     }
 
-    /// Whether the memory that was looked at is still there: neither did the process end, nor is it another program
-    /// now.
+    /// Whether the process still has the inspected memory: it has neither ended nor called exec.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        // The kernel gives nothing for memory that nobody uses any more.
+        // The kernel returns nothing for memory that has no user any more.
         let mut word = [0; 8];
         matches!(self.pagemap.read_at(&mut word, 0), Ok(8)) && self.handle.start_ticks().is_some()
     }
 }
 
-fn mappings(handle: &Handle) -> Result<Mappings, LookError> {
-    let maps = handle.read("maps").map_err(|_| LookError::Ended)?;
+fn mappings(handle: &Handle) -> Result<Mappings, InspectError> {
+    let maps = handle.read("maps").map_err(|_| InspectError::Ended)?;
     Ok(Mappings::new(&maps))
 }
 
-/// A range of addresses that others are cut to.
+/// A range of addresses to which other ranges are clipped.
 #[derive(Clone, Copy, Debug)]
 struct Clip {
     start: u64,
@@ -476,7 +475,7 @@ struct Clip {
 }
 
 impl Clip {
-    /// Bytes from `start` to `end` that lie in it.
+    /// Bytes from `start` to `end` that lie in this range.
     fn bytes(self, start: u64, end: u64) -> u64 {
         end.min(self.end).saturating_sub(start.max(self.start))
     }
