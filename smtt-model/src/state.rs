@@ -8,6 +8,7 @@ mod accessed;
 mod block_history;
 mod executor;
 mod fact_counts;
+mod facts;
 pub(crate) mod faults;
 pub mod figures;
 mod heap;
