@@ -10,8 +10,8 @@ use aya_ebpf::{
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
-    settings::{Budget, Process, Settings, Thread},
     page_walk::WalkCounters,
+    settings::{Budget, Process, Settings, Thread},
 };
 
 /// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 1 MiB holds the burst of

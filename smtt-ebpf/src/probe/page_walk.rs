@@ -21,8 +21,8 @@ use smtt_common::{
         fault::{ACCESS_WRITE, FaultSample},
     },
     page_walk::{
-        COOKIE_ADDRESS, COOKIE_EVENT_SHIFT, COOKIE_CHANNEL_MASK, COOKIE_WRITE, WALK_EVENTS,
-        WALK_CHANNELS, WalkCounters,
+        COOKIE_ADDRESS, COOKIE_CHANNEL_MASK, COOKIE_EVENT_SHIFT, COOKIE_WRITE, WALK_CHANNELS,
+        WALK_EVENTS, WalkCounters,
     },
 };
 
