@@ -90,22 +90,37 @@ const fn kind(value: &Value) -> u8 {
     }
 }
 
+/// The fields of a row. One that is no object has none.
+fn fields(row: &impl Serialize) -> Row {
+    match serde_json::to_value(row) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Row::new(),
+    }
+}
+
+/// Names of all fields that some row has, in the order in which they come.
+fn columns<R: Serialize>(rows: impl Iterator<Item = R>) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        for name in fields(&row).keys() {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+    }
+    names.join(", ")
+}
+
 /// Sorts rows by several fields, the most important first. Rows without a value come last either way; rows that are
 /// equal keep their order. Only the fields to sort by are held as JSON values.
 ///
 /// # Errors
 /// When no row has such a field and there are rows.
 pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError> {
-    let mut known: Option<Vec<String>> = None;
     let mut found = vec![false; by.len()];
     let mut keyed: Vec<(Vec<Value>, R)> = Vec::with_capacity(rows.len());
     for row in rows {
-        // A row that is no object has no field to sort by, as one without any.
-        let fields = match serde_json::to_value(&row) {
-            Ok(Value::Object(fields)) => fields,
-            _ => Map::new(),
-        };
-        known.get_or_insert_with(|| fields.keys().cloned().collect());
+        let fields = fields(&row);
         let keys = by.iter().zip(&mut found).map(|(sort, found)| {
             let value = fields.get(&sort.column);
             *found |= value.is_some();
@@ -114,13 +129,13 @@ pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError
         });
         keyed.push((keys.collect(), row));
     }
-    let Some(known) = known else {
+    if keyed.is_empty() {
         return Ok(Vec::new());
-    };
+    }
     if let Some(missing) = found.iter().position(|found| !found) {
         return Err(SortError::Column {
             column: by[missing].column.clone(),
-            known: known.join(", "),
+            known: columns(keyed.iter().map(|(_, row)| row)),
         });
     }
     let descending: Vec<bool> = by
@@ -248,10 +263,13 @@ mod tests {
             column: "x".to_owned(),
             descending: None,
         };
-        let error = sort(rows(), std::slice::from_ref(&by)).expect_err("no such column");
+        // A field that only a later row has can be sorted by too.
+        let mut rows = rows();
+        rows[1].insert("later".to_owned(), json!(1));
+        let error = sort(rows, std::slice::from_ref(&by)).expect_err("no such column");
         assert_eq!(
             error.to_string(),
-            "cannot sort by \"x\"; the columns are: n, s"
+            "cannot sort by \"x\"; the columns are: n, s, later"
         );
         assert!("n:up".parse::<Sort>().is_err());
         assert_eq!(sort(Vec::<Row>::new(), &[by]), Ok(Vec::new()));
