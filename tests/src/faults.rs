@@ -1,9 +1,9 @@
 //! Page faults of executors as the kernel and the daemon count them, read while no task runs.
 //!
-//! How the interval is aligned: at a gate no task runs. There the kernel's counters (`minflt` + `majflt` in
-//! `/proc/PID/stat`) are read before and after the daemon's, two ticks apart; the reading is taken only when the
-//! kernel's two and the daemon's two are (nearly) the same, so that nothing happened between the sides and the daemon
-//! has read all of it. Compared are the differences between two gates.
+//! Alignment of the interval: no task runs at a gate. The kernel's counters (`minflt` + `majflt` in `/proc/PID/stat`)
+//! are read before and after the daemon's, two ticks apart. A reading is valid only when the kernel's two values and
+//! the daemon's two values are (nearly) the same: then no fault happened between the sides and the daemon has read
+//! every counter. The differences between two gates are compared.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -26,11 +26,11 @@ const IDLE_FAULTS: u64 = 100;
 pub struct Pair {
     /// `minflt` + `majflt` of the JVM and of its children.
     pub kernel: u64,
-    /// Attributed + unattributed.
+    /// Attributed + unattributed faults, as the daemon counts them.
     pub smtt: u64,
-    /// The attributed part of it.
+    /// The attributed faults within `smtt`.
     pub attributed: u64,
-    /// Faults of idle threads that one side may have and the other not.
+    /// Faults of idle threads that one side may have counted and the other not.
     pub idle: u64,
 }
 
@@ -38,13 +38,13 @@ pub struct Pair {
 fn kernel_faults(pid: u32) -> Result<u64> {
     let mut total = witness::faults(pid)?.total();
     for child in witness::descendants(pid)? {
-        // A child that ends meanwhile has no counters any more.
+        // A child that ends meanwhile has no counters left.
         total += witness::faults(child).map_or(0, witness::Faults::total);
     }
     Ok(total)
 }
 
-/// Both sides now, by executor: the daemon's first, so the kernel's have at least what these have.
+/// Reads both sides, by executor. The daemon is read first, so the kernel's counts are at least the daemon's.
 fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     run.rows(daemon, &["executors"])?
         .iter()
@@ -61,7 +61,7 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         .collect()
 }
 
-/// Reads both sides while nothing happens.
+/// Reads both sides while no task runs.
 ///
 /// # Errors
 /// When the executors do not come to rest.
@@ -74,7 +74,7 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         let mut quiet = !now.is_empty() && now.len() == before.len();
         for (executor, pair) in &mut now {
             let then = before.get(executor).copied().unwrap_or_default();
-            // A child that has ended took its faults with it.
+            // The kernel drops the faults of a child with the child.
             let grown = pair.kernel.abs_diff(then.kernel);
             quiet &= grown <= IDLE_FAULTS && pair.smtt - then.smtt <= IDLE_FAULTS;
             pair.idle = grown;
@@ -87,7 +87,7 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     bail!("the executors do not come to rest at the gate: {before:?}")
 }
 
-/// What was added between two readings.
+/// The growth between two readings.
 #[must_use]
 pub fn between(
     begin: &BTreeMap<String, Pair>,

@@ -1,5 +1,5 @@
-//! An application that puts recognisable memory of every kind in place, and whether it is where SMTT says that it is.
-//! The witness is `/proc/PID/mem`.
+//! An application that fills memory of every kind with recognisable patterns, and checks that SMTT reports the right
+//! addresses. The witness is `/proc/PID/mem`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,31 +14,31 @@ use crate::lab::{LabDaemon, Run, SparkLab};
 use crate::records::tracing;
 use crate::witness;
 
-/// The daemon finds an executor with its scan, and facts come with their segments.
+/// The daemon finds an executor with its scan, and trace records arrive with their segments.
 pub const LIMIT: Duration = Duration::from_secs(120);
-/// Part of the bytes at told addresses that must be the pattern, in hundredths: the rest is the serialiser's own.
+/// Part of the bytes at reported addresses that must be the pattern, in hundredths: the rest is the serialiser's own.
 const PATTERN_PERCENT: usize = 90;
-/// What a task that sorts has put in when it waits.
+/// Bytes of the records that a sorting task has inserted when it waits.
 const SORTED_BYTES: usize = 150 * 4096;
-/// Objects of each block that are followed.
+/// Objects of each block that the marker samples.
 pub const SAMPLED: usize = 32;
-/// Most bytes of an object with one number in it, whatever header the JVM gives it.
+/// Most bytes of an object with one number in it, with any header of the JVM.
 pub const MARK_BYTES: usize = 24;
-/// Numbers in each block of them.
+/// Bytes of the numbers in each block.
 const NUMBERS_BYTES: usize = 100_000 * 8;
 
-/// How long it may take until the daemon has learned of a collection: how many have begun it reads with its tick, what
-/// moved comes through the ring.
+/// How long the daemon may need to learn of a collection: it reads the number of begun collections with its tick, and
+/// moves arrive through the ring.
 const LEARNED: Duration = Duration::from_secs(30);
 
-/// What has addresses on the heap.
+/// Which memory on the heap has addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Everything; of blocks of objects a sample.
+    /// All memory; of blocks of objects a sample.
     All,
-    /// What lies in primitive arrays.
+    /// Memory in primitive arrays.
     Arrays,
-    /// Nothing.
+    /// No memory.
     Nothing,
 }
 
@@ -51,7 +51,7 @@ pub struct Subject<'lab> {
     pub run: Run,
     trace: PathBuf,
     pid: u32,
-    /// The task that sorted last.
+    /// Task attempt id of the last task that sorted.
     sorted: u64,
 }
 
@@ -101,7 +101,7 @@ pub fn start<'lab>(lab: &'lab SparkLab, java_options: &[&str]) -> Result<Subject
     })
 }
 
-/// Parts of some memory that are the pattern, in bytes.
+/// Bytes of `memory` that are part of whole patterns.
 fn covered(memory: &[u8], pattern: &[u8]) -> usize {
     let mut count = 0;
     let mut at = 0;
@@ -132,8 +132,8 @@ impl Subject<'_> {
         rows.into_iter().next().context("no executor")
     }
 
-    /// Asks while nothing is stale, again if a collection came in between: the JVM may collect when it wants. An answer
-    /// that is wrong is asked for again while the daemon may not have learned of the last collection.
+    /// Asks while nothing is stale, and asks again if a collection came in between: the JVM may collect at any time. A
+    /// wrong answer is retried while the daemon may not have learned of the last collection.
     ///
     /// # Errors
     /// When addresses stay stale, or the answer stays wrong.
@@ -179,7 +179,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Checks that ranges hold the pattern, as whole as what they are.
+    /// Checks that ranges hold the pattern, in the form that the RDD's records have.
     fn hold_as(&self, name: &str, pattern: &str, ranges: &Ranges) -> Result<()> {
         if name == "nums" {
             let length = ranges.first().map_or(0, |range| range.1);
@@ -188,7 +188,7 @@ impl Subject<'_> {
         if name != "mark" {
             return self.hold(name, pattern, ranges);
         }
-        // Each object has it once.
+        // Each object holds the pattern once.
         for (address, length) in ranges {
             let memory = witness::memory(self.pid, *address, *length)?;
             ensure!(
@@ -199,10 +199,10 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Every block holds what was written into it; returns where they are, by name.
+    /// Checks that every block holds the application's pattern; returns the blocks' ranges, by name.
     ///
     /// # Errors
-    /// When one does not, or is missing.
+    /// When a block does not hold its pattern, or is missing.
     pub fn check_blocks(&self, told: Told) -> Result<BTreeMap<String, Ranges>> {
         let rdds = self.run.rows(&self.daemon, &["rdds"])?;
         let mut seen = BTreeMap::new();
@@ -251,7 +251,7 @@ impl Subject<'_> {
         Ok(seen)
     }
 
-    /// The columns of the cached DataFrame, and the broadcast.
+    /// Checks the columns of the cached DataFrame, and the broadcast.
     fn check_others(&self, seen: &mut BTreeMap<String, Ranges>) -> Result<()> {
         let (mut columns, mut pieces) = (0, 0);
         for block in self.run.rows(&self.daemon, &["blocks"])? {
@@ -263,7 +263,7 @@ impl Subject<'_> {
             } else if id.starts_with("broadcast_") && id.contains("_piece") {
                 let length: usize = ranges.iter().map(|(_, length)| length).sum();
                 ensure!(length > 0, "a broadcast piece without addresses: {block:#}");
-                // Others are the application's code.
+                // Other broadcasts are the application's code.
                 if length > 1 << 20 {
                     self.hold(&id, "<broadcast/0>", &ranges)?;
                     pieces += 1;
@@ -280,7 +280,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Records of the application, as they were written so far.
+    /// Trace records of the application that are on the disk so far.
     ///
     /// # Errors
     /// When the daemon's client does not answer.
@@ -300,7 +300,7 @@ impl Subject<'_> {
             .collect()
     }
 
-    /// Pages that the only task of a kind holds by its records: the last address of each by consumer and size.
+    /// Pages that the only task of a kind holds according to its records: the last address by consumer and size.
     fn pages(&self, since: usize) -> Result<PageAddresses> {
         let mut pages = BTreeMap::new();
         for record in self.records()?.iter().skip(since) {
@@ -319,10 +319,10 @@ impl Subject<'_> {
         Ok(pages)
     }
 
-    /// How many moves of blocks are recorded; records come with their segments.
+    /// Number of recorded moves of blocks; records arrive with their segments.
     ///
     /// # Errors
-    /// When nothing moves.
+    /// When no block moves.
     pub fn moves(&self) -> Result<usize> {
         let start = Instant::now();
         loop {
@@ -339,7 +339,7 @@ impl Subject<'_> {
         }
     }
 
-    /// At a gate of a task that sorts: what it has put in is in its pages.
+    /// At a gate of a task that sorts, checks that the task's pages hold its records.
     fn check_pages(&mut self, name: &str, gate: &str, since: usize) -> Result<()> {
         self.run.reach(gate)?;
         let start = Instant::now();
@@ -349,7 +349,8 @@ impl Subject<'_> {
                 let pages = self.pages(since)?;
                 let mut found = 0;
                 for ((_, length), address) in &pages {
-                    // A page that was told a moment ago may be gone by now, and its record on the way.
+                    // A page that was reported a moment ago may be freed by now, with the record of the free still in
+                    // flight.
                     let memory = witness::memory(self.pid, *address, *length as usize);
                     found += memory.map_or(0, |memory| covered(&memory, pattern.as_bytes()));
                 }
@@ -373,10 +374,10 @@ impl Subject<'_> {
         }
     }
 
-    /// A way of sorting that keeps its records in pages.
+    /// Checks a way of sorting that keeps its records in pages.
     ///
     /// # Errors
-    /// When they are not there.
+    /// When the pages do not hold the records.
     pub fn sorts_in_pages(&mut self, name: &str) -> Result<()> {
         let since = self.records()?.len();
         let (first, second) = (name.to_owned(), format!("{name}-collected"));
@@ -386,15 +387,15 @@ impl Subject<'_> {
         self.run.open(&second)
     }
 
-    /// Spark's sorter for objects: it is granted memory, which is somewhere on the heap.
+    /// Checks Spark's sorter for objects: Spark grants it memory, which lies somewhere on the heap.
     ///
     /// # Errors
-    /// When it is granted nothing, or has pages.
+    /// When the sorter gets no grant, or has pages.
     pub fn sorts_in_objects(&mut self, name: &str) -> Result<()> {
         let since = self.records()?.len();
         let (first, second) = (name.to_owned(), format!("{name}-collected"));
         self.run.reach(&first)?;
-        // Records of the tasks before may still come: what counts is the task that gets such a grant.
+        // Records of earlier tasks may still arrive: only the task with such a grant counts.
         let granted = |record: &&Value| {
             record["kind"] == "allocate"
                 && record["virtual_address"].is_null()
@@ -425,12 +426,12 @@ impl Subject<'_> {
         self.run.open(&second)
     }
 
-    /// The only task that runs after the one that sorted: it waits at a gate.
+    /// The only running task that started after the one that sorted; it waits at a gate.
     fn running(&self) -> Result<u64> {
         let start = Instant::now();
         loop {
             let mut tasks = self.run.rows(&self.daemon, &["tasks"])?;
-            // That the one before has ended, and that this one has begun, may be told a moment later.
+            // The end of the earlier task and the start of this one may be reported a moment later.
             tasks.retain(|task| {
                 task["state"] == "running" && task["task_attempt_id"].as_u64() > Some(self.sorted)
             });
@@ -442,11 +443,11 @@ impl Subject<'_> {
         }
     }
 
-    /// Spark's way with few partitions, which takes no execution memory; then the sorting of a table. Its pages are
-    /// told later, so nothing of the former is still on its way when they are there.
+    /// Spark's bypass writer, which takes no execution memory, then the sort of a table. The table's pages are reported
+    /// later, so once they have arrived no fact of the bypass writer is in flight.
     ///
     /// # Errors
-    /// When the former takes memory, or the latter's pages are not there.
+    /// When the bypass writer takes memory, or the table's pages are missing.
     pub fn bypasses_then_sorts(&mut self, name: &str, table: &str) -> Result<()> {
         self.run.reach(name)?;
         let task = self.running()?;
@@ -456,7 +457,7 @@ impl Subject<'_> {
         }
         self.sorts_in_pages(table)?;
         let records = self.records()?;
-        // A merge that took less than a millisecond has no record.
+        // A merge of less than a millisecond has no record.
         let merge = records
             .iter()
             .find(|record| record["kind"] == "merge" && record["task_attempt_id"] == task);
@@ -475,10 +476,10 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Under a collector that is refused: no page has an address.
+    /// Checks a run under an unsupported collector: no page has an address.
     ///
     /// # Errors
-    /// When one has.
+    /// When a page has an address.
     pub fn sorts_without_addresses(&mut self, name: &str) -> Result<()> {
         for gate in [name.to_owned(), format!("{name}-collected")] {
             self.run.reach(&gate)?;

@@ -3,20 +3,20 @@
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// A field that is a whole number.
+/// The value of a field that is a whole number.
 ///
 /// # Errors
-/// When there is none, with the whole row.
+/// When the row has no such field, with the whole row.
 pub fn number(row: &Value, key: &str) -> Result<u64> {
     row[key]
         .as_u64()
         .with_context(|| format!("no number {key} in {row}"))
 }
 
-/// A field that is a text.
+/// The value of a field that is a string.
 ///
 /// # Errors
-/// When there is none, with the whole row.
+/// When the row has no such field, with the whole row.
 pub fn text(row: &Value, key: &str) -> Result<String> {
     Ok(row[key]
         .as_str()
@@ -24,10 +24,10 @@ pub fn text(row: &Value, key: &str) -> Result<String> {
         .to_owned())
 }
 
-/// A field that is a list.
+/// The value of a field that is a list.
 ///
 /// # Errors
-/// When there is none, with the whole row.
+/// When the row has no such field, with the whole row.
 pub fn list<'a>(row: &'a Value, key: &str) -> Result<&'a [Value]> {
     Ok(row[key]
         .as_array()

@@ -1,8 +1,8 @@
-//! A small Spark application in one JVM that caches arrays and reads them, with the marker: on this machine, or where
-//! variables say that the JVM is, and on one of its nodes.
+//! A small Spark application in one JVM that caches arrays and reads them, with the marker: on this machine, or in the
+//! root file system that variables name, and on one of the machine's nodes.
 //!
-//! `SMTT_JAVA_ROOT` names a folder with a root file system of its own that has the JVM and, in `/opt/spark`, Spark, as in
-//! emulated machines (`cargo xtask vm`). Folders for temporary files are at the same place in both file systems.
+//! `SMTT_JAVA_ROOT` names a folder with another root file system that has the JVM and, in `/opt/spark`, Spark, as in
+//! emulated machines (`cargo xtask vm`). Folders for temporary files have the same path in both file systems.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -19,25 +19,26 @@ use xtask::spark::{JAVA_OPTIONS, finished};
 
 use crate::{lab, node};
 
-/// From one gate to the next, where every instruction is emulated.
+/// Time limit from one gate to the next, where every instruction is emulated.
 const GATE_LIMIT: Duration = Duration::from_secs(600);
 
-/// An application and how its JVM is started.
+/// An application and the options of its JVM.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     class: &'static str,
     arguments: &'static [&'static str],
-    /// MiB of the young heap, of 640.
+    /// MiB of the young generation, of a heap of 640 MiB.
     young_mib: u32,
-    /// The gate that it ends behind.
+    /// The last gate of the application.
     last_gate: &'static str,
-    /// What it says in the end.
+    /// The application's result line.
     result: &'static str,
 }
 
-/// Caches arrays and scans them; gates `begin`, `cached` and `scanned`. No collection before the end: it would move the
-/// arrays, or let them be made in pages that were touched before. The arguments are partitions, MiB of all arrays,
-/// milliseconds of CPU time of scanning; both partitions' pages hold its number, counted from 1.
+/// Caches arrays and scans them; gates `begin`, `cached` and `scanned`. No collection before the end: a collection
+/// would move the arrays, or allocate them in pages that were touched before. The arguments are partitions, MiB of all
+/// arrays, milliseconds of CPU time of scanning; every number in a partition's pages is the number of the partition,
+/// counted from 1.
 pub const CACHED_SCAN: Program = Program {
     class: "io.smtt.fixture.CachedScan",
     arguments: &["2", "96", "5000"],
@@ -47,8 +48,8 @@ pub const CACHED_SCAN: Program = Program {
 };
 
 /// Caches arrays that it reads in passes, serialised bytes that it does not read before the end, and objects; gates
-/// `cached`, `pass1` to `pass4` and `end`. Between the last two it goes on reading until `reading` is opened. The
-/// arguments are partitions, MiB of arrays and of bytes, passes.
+/// `cached`, `pass1` to `pass4` and `end`. After `pass4` it reads until the test opens `reading`. The arguments are
+/// partitions, MiB of arrays and of bytes, passes.
 pub const CACHED_PLACES: Program = Program {
     class: "io.smtt.fixture.CachedPlaces",
     arguments: &["2", "32", "16", "4"],
@@ -57,19 +58,19 @@ pub const CACHED_PLACES: Program = Program {
     result: "RESULT places of 516 records, sums 49152 and 3",
 };
 
-/// Name of the RDD that is cached.
+/// Name of the cached RDD.
 pub const CACHED_RDD: &str = "cached arrays";
-/// Its id: the third that the application makes.
+/// Id of the cached RDD: the third RDD of the application.
 pub const CACHED_RDD_ID: u32 = 2;
-/// What it holds, in MiB.
+/// MiB of the cached RDD.
 pub const CACHED_MIB: u64 = 96;
-/// The pages of that, of 4 KiB.
+/// Pages of 4 KiB of the cached RDD.
 pub const CACHED_PAGES: u64 = CACHED_MIB * 1024 / 4;
 
-/// Where JVM and Spark are.
+/// Where the JVM and Spark are installed.
 #[derive(Debug)]
 struct Java {
-    /// Their root file system, if it is not the machine's.
+    /// Another root file system, if they are not in the machine's own.
     root: Option<PathBuf>,
     program: PathBuf,
     jars: PathBuf,
@@ -98,8 +99,8 @@ impl Java {
         })
     }
 
-    /// The JVM's command, with nothing of this process's environment, and without huge pages: one fault would then be
-    /// the first touch of 512 pages.
+    /// The JVM's command, with an empty environment, and without huge pages: otherwise one fault would be the first
+    /// touch of 512 pages.
     fn command(&self) -> Command {
         let mut command = match &self.root {
             Some(root) => {
@@ -157,8 +158,8 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Puts the marker's native library beside its jar and gives its path. Without, it comes out of the jar, which has
-    /// one for each processor.
+    /// Puts the marker's native library beside the jar and returns its path. Without it the marker unpacks the library
+    /// from the jar, which has one for each processor.
     ///
     /// # Errors
     /// When set-up has not been done.
@@ -167,7 +168,7 @@ impl Prepared {
         Ok(self.at(LIBRARY_NAME))
     }
 
-    /// A path in the folder.
+    /// A path in the installation's folder.
     #[must_use]
     pub fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -180,10 +181,10 @@ impl Prepared {
         Ok(())
     }
 
-    /// Starts a program of it, with CPUs and memory of one node alone if one is given.
+    /// Starts a program, optionally with CPUs and memory of one node alone.
     ///
     /// # Errors
-    /// When the JVM cannot be started, or that node has no CPUs.
+    /// When the JVM cannot be started, or the node has no CPUs.
     pub fn start(self, program: &'static Program, node: Option<u32>) -> Result<Application> {
         let (jar, fixture) = (self.at("smtt-marker.jar"), self.at("smtt-fixture.jar"));
         let mut command = self.java.command();
@@ -195,9 +196,10 @@ impl Prepared {
             .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .args(["-Xms640m", "-Xmx640m", "-XX:MetaspaceSize=256m"])
             .arg(format!("-Xmn{}m", program.young_mib))
-            // A thread's own part of the young heap is a share of it, so more threads than cores fill any.
+            // A thread's allocation buffer is a share of the young generation: without a fixed size, more threads than
+            // cores would fill it.
             .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
-            // A JVM that compiles for speed of start has a small room for code, and collects when some of it is taken.
+            // With C1 alone the default code cache is small, and the JVM collects when a part of it is in use.
             .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc:stderr"])
             .arg(format!("-javaagent:{}", jar.display()))
             .arg("-cp")
@@ -235,7 +237,7 @@ impl Prepared {
     }
 }
 
-/// The running application, which waits at its gates. Its folder is kept when the test fails.
+/// The running application, which waits at its gates. A failed test keeps the folder.
 #[derive(Debug)]
 pub struct Application {
     program: &'static Program,
@@ -249,16 +251,16 @@ impl Application {
         Ok(folder.path().join("gates").join(name))
     }
 
-    /// Its process.
+    /// Process id of the JVM.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// Waits until it stands at the gate.
+    /// Waits until the application stands at the gate.
     ///
     /// # Errors
-    /// When it ends before, or takes too long.
+    /// When the application ends before the gate, or takes too long.
     pub fn reach(&mut self, gate: &str) -> Result<()> {
         let reached = self.gate(&format!("{gate}.reached"))?;
         let running = &mut self.running;
@@ -275,10 +277,10 @@ impl Application {
         .with_context(|| format!("the application says:{}", self.running.hint()))
     }
 
-    /// Whether its collector has run: then it may be using pages again that it had touched before.
+    /// Whether the collector has run: then new objects may use pages that were touched before.
     ///
     /// # Errors
-    /// When its log cannot be read.
+    /// When the JVM's log cannot be read.
     pub fn has_collected(&self) -> Result<bool> {
         let log = fs::read(self.running.log()).context("the application has no log")?;
         Ok(String::from_utf8_lossy(&log)
@@ -289,15 +291,15 @@ impl Application {
     /// Opens the gate.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file of the gate cannot be made.
     pub fn open(&self, gate: &str) -> Result<()> {
         Ok(fs::write(self.gate(&format!("{gate}.go"))?, "")?)
     }
 
-    /// The last step of a test: opens the last gate, checks the result; nothing needs to be kept.
+    /// The last step of a test: opens the last gate, checks the result, and removes the folder.
     ///
     /// # Errors
-    /// When the application fails, or says something else.
+    /// When the application fails, or its result line differs.
     pub fn finish(mut self) -> Result<()> {
         self.open(self.program.last_gate)?;
         let said = finished(&mut self.running, GATE_LIMIT)?;
@@ -321,7 +323,7 @@ impl Drop for Application {
     }
 }
 
-/// What a variable says, if it says anything.
+/// The value of an environment variable; an empty one counts as unset.
 #[must_use]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

@@ -1,4 +1,4 @@
-//! One daemon and one Spark in a folder of their own, and the gates at which an application waits.
+//! One daemon and one Spark in a separate folder, and the gates at which an application waits.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use xtask::spark::{Application, Spark, Submitted};
 /// How long an application may take from one gate to the next on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// How long processes that were stopped may go on writing into a folder.
+/// How long stopped processes may continue to write into a folder.
 const REMOVE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Two Sparks at once would starve each other on a small machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Everything of one test. Kept on disk when the test fails.
+/// All files and programs of one test. A failed test keeps them on the disk.
 #[derive(Debug)]
 pub struct SparkLab {
-    /// Where things lie.
+    /// Folders of the checkout, the cache and the target.
     pub paths: Paths,
     /// The Spark under test.
     pub spark: Spark,
@@ -44,12 +44,12 @@ impl SparkLab {
         Self::on(version, &Jdk::main()?)
     }
 
-    /// Spark `version` on a certain JDK.
+    /// Spark `version` on the given JDK.
     ///
     /// # Errors
     /// When set-up has not been done.
     pub fn on(version: &str, jdk: &Jdk) -> Result<Self> {
-        // A test that failed while it had the turn leaves nothing behind that matters to the next.
+        // A test that panicked while it held the lock leaves no state that affects the next test.
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let paths = Paths::find()?;
         let folder = tempfile::Builder::new()
@@ -68,7 +68,7 @@ impl SparkLab {
         })
     }
 
-    /// Starts a daemon that knows where the marker's library is.
+    /// Starts a daemon that has the path of the marker's library in its configuration.
     ///
     /// # Errors
     /// When it does not get ready.
@@ -76,7 +76,7 @@ impl SparkLab {
         self.daemon_with(&Options::default())
     }
 
-    /// Starts a daemon.
+    /// Starts a daemon with further options.
     ///
     /// # Errors
     /// When it does not get ready.
@@ -99,7 +99,7 @@ impl SparkLab {
         Ok(Run { submitted, gates })
     }
 
-    /// Submits an application that waits for nobody.
+    /// Submits an application without gates.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -108,8 +108,8 @@ impl SparkLab {
         application.submit(&self.spark, &format!("application-{}", self.runs.get()))
     }
 
-    /// The last line of every test: removes the folder, which a failed test leaves for whoever looks why. A daemon of
-    /// the lab writes into it until it is dropped; the compiler sees to that order.
+    /// The last line of every test: removes the folder. A failed test keeps it for inspection. A daemon of the lab
+    /// writes into the folder until the daemon is dropped; the compiler enforces that order.
     ///
     /// # Errors
     /// When the folder cannot be removed.
@@ -138,7 +138,7 @@ impl Drop for SparkLab {
     }
 }
 
-/// A daemon whose files are in the lab's folder: it has to be dropped before the lab can remove that.
+/// A daemon whose files are in the lab's folder: it must be dropped before the lab can remove the folder.
 #[derive(Debug)]
 pub struct LabDaemon<'lab> {
     daemon: Daemon,
@@ -159,19 +159,19 @@ impl DerefMut for LabDaemon<'_> {
     }
 }
 
-// Without this the compiler would let the lab go while the daemon still runs.
+// Without this the compiler would allow the lab to be dropped while the daemon still runs.
 impl Drop for LabDaemon<'_> {
     fn drop(&mut self) {
         self.daemon.stop();
     }
 }
 
-/// Removes a folder; executors that outlive their driver may still write into it for a moment.
+/// Removes a folder; executors that outlive their driver may still write into the folder for a moment.
 ///
 /// # Errors
-/// When it is not empty in the end.
+/// When the folder is not empty in the end.
 pub fn remove(folder: TempDir) -> Result<()> {
-    // From now on it is removed here only.
+    // From here on only this function removes the folder.
     let path = folder.keep();
     let mut last = None;
     wait_for("the test's folder is removed", REMOVE_LIMIT, || {
@@ -189,7 +189,7 @@ pub fn remove(folder: TempDir) -> Result<()> {
 /// A running application with gates.
 #[derive(Debug)]
 pub struct Run {
-    /// The driver's process and REST API.
+    /// The driver's process and its REST API.
     pub submitted: Submitted,
     gates: PathBuf,
 }
@@ -198,7 +198,7 @@ impl Run {
     /// Waits until the application stands at the gate.
     ///
     /// # Errors
-    /// When it ends before, or takes too long.
+    /// When the application ends before the gate, or takes too long.
     pub fn reach(&mut self, gate: &str) -> Result<()> {
         let reached = self.gates.join(format!("{gate}.reached"));
         let running = &mut self.submitted.running;
@@ -226,7 +226,7 @@ impl Run {
         })
     }
 
-    /// A listing of the daemon, only of this application: others may run on the machine.
+    /// A listing of the daemon, restricted to this application: other applications may run on the machine.
     ///
     /// # Errors
     /// When either side does not answer.
@@ -235,25 +235,25 @@ impl Run {
         daemon.rows(&[listing, &["--app", &application]].concat())
     }
 
-    /// Opens the gate, also before the application gets there.
+    /// Opens the gate; the application need not have reached it.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file of the gate cannot be made.
     pub fn open(&self, gate: &str) -> Result<()> {
         std::fs::write(self.gates.join(format!("{gate}.go")), "")?;
         Ok(())
     }
 
-    /// Opens the gates, lets the application run to its end and returns its result line.
+    /// Opens the gates, waits for the end of the application and returns its result line.
     ///
     /// # Errors
-    /// When it fails.
+    /// When the application fails.
     pub fn finish(&mut self, gates: &[&str]) -> Result<String> {
         for gate in gates {
             self.open(gate)?;
         }
         let result = self.submitted.result(LIMIT)?;
-        // Executors that outlive the driver are of its process group.
+        // Executors that outlive the driver are in its process group.
         self.submitted.running.stop();
         Ok(result)
     }
@@ -262,7 +262,7 @@ impl Run {
 /// Folder of the programs under test: beside the test itself.
 ///
 /// # Errors
-/// When the test lies elsewhere.
+/// When the test program is elsewhere.
 pub fn programs() -> Result<PathBuf> {
     let test = std::env::current_exe().context("cannot tell where the test lies")?;
     let folder = test

@@ -1,4 +1,4 @@
-//! Harness of the tests: starts the daemon and Spark, asks both, and reads witnesses that are not our own code.
+//! Harness of the tests: starts the daemon and Spark, queries both, and reads independent witnesses.
 //!
 //! | module | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Memory whose every first touch is one page fault, no more and no less; threads' clocks and processors.
+//! Memory whose every first touch is exactly one page fault; CPU clocks of threads; processors.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,23 +19,23 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: plain memory; threads touch parts of their own.
+// SAFETY: plain memory; each thread touches a separate part.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Private memory of single pages: large pages would make one fault of many.
+    /// Private memory on small pages: a large page would make one fault of many.
     ///
     /// # Errors
-    /// When the kernel gives no memory.
+    /// When the kernel refuses the mapping.
     pub fn anonymous(pages: usize) -> Result<Self> {
         let mapping = Self::map(pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: exactly the mapping made above.
         if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_NOHUGEPAGE) } != 0
         {
             let error = std::io::Error::last_os_error();
-            // A kernel without large pages does not know the advice, and needs none.
+            // A kernel without large pages rejects the advice and does not need it.
             if error.raw_os_error() != Some(libc::EINVAL) {
                 return Err(error.into());
             }
@@ -43,11 +43,11 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A fresh file of so many windows, mapped shared. Nobody has read it, so nothing of it is mapped; and it is not
-    /// read ahead, because what is read ahead comes in large folios that one fault maps whole.
+    /// A fresh file of `windows` windows, mapped shared. No process has read the file, so no page is in the page cache.
+    /// Readahead is off: it would bring large folios, and one fault maps a whole folio.
     ///
     /// # Errors
-    /// When there is no room for the file, or no memory.
+    /// When the file system has no room for the file, or the kernel refuses the mapping.
     pub fn file(windows: usize) -> Result<Self> {
         let file: File = tempfile::tempfile()?;
         file.set_len((windows * WINDOW) as u64)?;
@@ -96,26 +96,26 @@ impl Mapping {
     /// Outside of the mapping.
     pub fn write(&self, at: usize) {
         assert!(at < self.bytes);
-        // SAFETY: inside the mapping, and nobody else touches this byte.
+        // SAFETY: inside the mapping, and no other thread touches this byte.
         unsafe { self.start.add(at).write_volatile(1) };
     }
 
-    /// Gives the pages back, so that they fault again.
+    /// Returns the pages to the kernel, so that they fault again.
     pub fn forget(&self) {
-        // SAFETY: exactly this mapping, whose content does not matter.
+        // SAFETY: exactly this mapping; its content is no longer needed.
         unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) };
     }
 
-    /// Lets the processor forget its translations: the kernel drops them when it takes a right away. Which ones it
-    /// forgets besides those of this mapping is the kernel's choice.
+    /// Flushes the TLB entries of the mapping: the kernel drops translations when it takes an access right away. The
+    /// kernel chooses whether it flushes others too.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn forget_translations(&self) -> Result<()> {
-        // A page that is not there has no translation to drop.
+        // A page that is not resident has no translation to drop.
         (0..self.bytes).step_by(PAGE).for_each(|at| self.write(at));
         for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-            // SAFETY: exactly this mapping, whose owner touches it only with all rights.
+            // SAFETY: exactly this mapping; its owner touches it only with all rights.
             if unsafe { libc::mprotect(self.start.cast(), self.bytes, rights) } != 0 {
                 return Err(std::io::Error::last_os_error().into());
             }
@@ -126,7 +126,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly this mapping; it is not used afterwards.
+        // SAFETY: exactly this mapping; no code uses it afterwards.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
@@ -168,10 +168,10 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Lets the calling thread run on that processor only.
+/// Pins the calling thread to a processor.
 ///
 /// # Errors
-/// When it is not online, or not this process's to use.
+/// When the processor is offline, or outside this process's CPU set.
 pub fn pin(processor: usize) -> Result<()> {
     // SAFETY: the set is plain data; zero is the calling thread.
     let pinned = unsafe {

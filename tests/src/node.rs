@@ -1,5 +1,5 @@
-//! Processes on NUMA nodes, by the kernel's own calls: a command that is bound to one, threads that are moved, and where
-//! the pages of a process are, as this program asks the kernel itself.
+//! Processes on NUMA nodes, through the kernel's own calls: binds commands to a node, moves threads, and asks the
+//! kernel for the nodes of a process's pages.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, ensure};
 use crate::memory::PAGE;
 
 const NODES: &str = "/sys/devices/system/node";
-/// `MPOL_BIND`: memory of these nodes or none.
+/// `MPOL_BIND`: memory of the given nodes only.
 const BIND: libc::c_long = 2;
-/// Bits of the mask of nodes that calls are given.
+/// Bits of the node mask that calls get.
 const MASK_BITS: usize = 64;
 
 /// The numbers of a list like `0-3,8`.
@@ -27,14 +27,14 @@ pub fn numbers(list: &str) -> Vec<u32> {
     parts.flatten().collect()
 }
 
-/// CPUs of a node; none where there is no such node.
+/// CPUs of a node; empty where the node does not exist.
 #[must_use]
 pub fn cpus(node: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("{NODES}/node{node}/cpulist"));
     numbers(&list.unwrap_or_default())
 }
 
-/// Nodes that have CPUs and memory.
+/// Nodes that have both CPUs and memory.
 #[must_use]
 pub fn whole() -> Vec<u32> {
     let list = fs::read_to_string(format!("{NODES}/has_memory")).unwrap_or_default();
@@ -54,7 +54,7 @@ fn set_of(cpus: &[u32]) -> libc::cpu_set_t {
     set
 }
 
-/// Lets a command run on the CPUs of a node and take memory of it alone, as `numactl --cpunodebind=N --membind=N` does.
+/// Restricts a command to the CPUs and the memory of a node, as `numactl --cpunodebind=N --membind=N` does.
 ///
 /// # Errors
 /// When the node has no CPUs.
@@ -72,7 +72,7 @@ pub fn bind(command: &mut Command, node: u32) -> Result<()> {
                 libc::SYS_set_mempolicy,
                 BIND,
                 &raw const mask,
-                // The kernel takes one bit less than it is told.
+                // The kernel reads one bit less than the call says.
                 MASK_BITS + 1,
             );
             if bound != 0 || libc::sched_setaffinity(0, size_of_val(&set), &raw const set) != 0 {
@@ -87,7 +87,7 @@ pub fn bind(command: &mut Command, node: u32) -> Result<()> {
 /// Threads of a process.
 ///
 /// # Errors
-/// When it has ended.
+/// When the process has ended.
 pub fn threads(pid: u32) -> Result<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))
         .with_context(|| format!("process {pid} has ended"))?;
@@ -97,7 +97,7 @@ pub fn threads(pid: u32) -> Result<Vec<u32>> {
         .collect())
 }
 
-/// Lets a thread run on these CPUs alone. One that has ended needs none.
+/// Pins a thread to the given CPUs. A thread that has ended is no error.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -115,7 +115,7 @@ pub fn move_thread(thread: u32, cpus: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// CPUs that a thread may run on, as the kernel says; `None` for one that has ended.
+/// The CPUs that a thread may run on, according to the kernel; `None` for a thread that has ended.
 #[must_use]
 pub fn allowed(pid: u32, thread: u32) -> Option<Vec<u32>> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
@@ -125,7 +125,7 @@ pub fn allowed(pid: u32, thread: u32) -> Option<Vec<u32>> {
         .map(numbers)
 }
 
-/// Lets all threads of a process run on these CPUs alone, those that start meanwhile as well.
+/// Pins all threads of a process to the given CPUs, including threads that start meanwhile.
 ///
 /// # Errors
 /// When the process has ended or the kernel refuses.
@@ -149,13 +149,13 @@ pub fn move_threads(pid: u32, cpus: &[u32]) -> Result<()> {
     }
 }
 
-/// Addresses of the pages that a range has a part in.
+/// Addresses of the pages that a range touches.
 pub fn pages(address: u64, length: u64) -> impl Iterator<Item = u64> {
     let page = PAGE as u64;
     (address / page * page..address + length).step_by(PAGE)
 }
 
-/// The node of each of these pages of a process; below zero the reason why it has none.
+/// The node of each page of a process; a negative number is the reason why a page has none.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -165,8 +165,8 @@ pub fn of_pages(pid: u32, pages: &[u64]) -> Result<Vec<i32>> {
         .map(|page| std::ptr::with_exposed_provenance(*page as usize))
         .collect();
     let mut nodes = vec![0_i32; pages.len()];
-    // SAFETY: both arrays have as many entries as the call is told; the addresses are another process's, and without
-    // target nodes nothing is moved.
+    // SAFETY: both arrays have the number of entries that the call gets; the addresses are another process's, and
+    // without target nodes the call moves nothing.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -186,12 +186,13 @@ pub fn of_pages(pid: u32, pages: &[u64]) -> Result<Vec<i32>> {
     Ok(nodes)
 }
 
-/// Asks the kernel to put whole pages of a range of another process into swap; gives the bytes that it took.
+/// Asks the kernel to swap out the whole pages of a range of another process; returns the bytes that the kernel
+/// accepted.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn page_out(pid: u32, address: u64, length: u64) -> Result<u64> {
-    // SAFETY: takes numbers, gives a file descriptor that is nobody else's.
+    // SAFETY: takes numbers and returns a file descriptor that only this function owns.
     let process = unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, libc::pid_t::try_from(pid)?, 0);
         ensure!(
@@ -210,7 +211,7 @@ pub fn page_out(pid: u32, address: u64, length: u64) -> Result<u64> {
         iov_base: std::ptr::with_exposed_provenance_mut(first as usize),
         iov_len: end.saturating_sub(first) as usize,
     };
-    // SAFETY: reads one range of our own; what it names is another process's memory, whose content stays.
+    // SAFETY: reads one range of our own; the range names memory of another process, whose content stays.
     let took = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -229,10 +230,10 @@ pub fn page_out(pid: u32, address: u64, length: u64) -> Result<u64> {
     Ok(u64::try_from(took)?)
 }
 
-/// Bytes of a range of another process in pages that are swapped out, as its page table says.
+/// Bytes of a range of another process in pages that are swapped out, according to the page table.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the page table cannot be read.
 pub fn swapped_bytes(pid: u32, address: u64, length: u64) -> Result<u64> {
     let table = File::open(format!("/proc/{pid}/pagemap"))?;
     let page = PAGE as u64;
@@ -247,10 +248,10 @@ pub fn swapped_bytes(pid: u32, address: u64, length: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of a process that are swapped out, as its status says.
+/// Bytes of a process that are swapped out, according to `/proc/PID/status`.
 ///
 /// # Errors
-/// When it has ended.
+/// When the process has ended.
 pub fn swap_of(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status

@@ -1,8 +1,8 @@
-//! Work whose page walks are known: three RDDs on one thread by turns; and plain counts of it, which the kernel makes
-//! for the thread without any sampling.
+//! Work whose page walks are known: three RDDs in turns on one thread; and plain counts of the work, which the kernel
+//! makes for the thread without sampling.
 //!
-//! RDD 1 reads many pages, RDD 2 writes as many, RDD 3 comes back to a few: where a counter of page walks (or, on
-//! fresh memory, of page faults) tells them apart, each has its own number.
+//! RDD 1 reads many pages, RDD 2 writes the same number of pages, RDD 3 returns to a few. A counter that distinguishes
+//! the RDDs (page walks or, on fresh memory, page faults) has a different number for each.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::memory::{Mapping, PAGE};
 pub const READ_RDD: u32 = 1;
 /// The RDD whose pages are written.
 pub const WRITTEN_RDD: u32 = 2;
-/// The RDD that has a few pages only.
+/// The RDD that touches few pages.
 pub const FEW_RDD: u32 = 3;
-/// How many these are.
+/// Pages of [`FEW_RDD`].
 pub const FEW_PAGES: usize = 8;
 
 /// The memory of one thread's three RDDs.
@@ -33,7 +33,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Fresh memory: so many pages to read and as many to write.
+    /// Fresh memory: `pages` pages to read and `pages` pages to write.
     ///
     /// # Errors
     /// When the kernel gives no memory.
@@ -47,8 +47,7 @@ impl Work {
         })
     }
 
-    /// Makes every page resident and a page of its own: fresh memory that is only read is the same page of zeros
-    /// everywhere.
+    /// Makes every page resident and distinct: reads of fresh memory would map one shared page of zeros everywhere.
     pub fn make_resident(&self) {
         for page in 0..self.pages {
             self.read.write(page * PAGE);
@@ -57,7 +56,7 @@ impl Work {
         (0..FEW_PAGES).for_each(|page| self.few.write(page * PAGE));
     }
 
-    /// Makes the processor forget translations, as far as the kernel lets it.
+    /// Flushes translations, as far as the kernel allows.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -65,18 +64,18 @@ impl Work {
         self.spare.forget_translations()
     }
 
-    /// Reads every page that is there to be read, once.
+    /// Reads every page of [`READ_RDD`] once.
     pub fn read_all(&self) {
         (0..self.pages).for_each(|page| self.read.read(page * PAGE));
     }
 
-    /// Forgets the translations and then touches every page once, in so many turns of
-    /// the three RDDs. The third comes back to its pages as often as the others touch theirs.
+    /// Flushes the translations and then touches every page once, in turns of the three RDDs. The third RDD touches its
+    /// few pages with the frequency of the others.
     ///
-    /// `enter` is told which RDD comes, and none at the end.
+    /// `enter` gets the RDD of the next turn, and `None` at the end.
     ///
     /// # Errors
-    /// When translations cannot be forgotten, and those of `enter`.
+    /// When translations cannot be flushed, and the errors of `enter`.
     pub fn round(
         &self,
         turns: usize,
@@ -130,7 +129,7 @@ impl Witness {
             last: vec![0; events.len()],
             events,
             rdd: None,
-            // What the counting itself touches is there before it counts.
+            // Allocate what counting touches before the count begins.
             counts: [READ_RDD, WRITTEN_RDD, FEW_RDD]
                 .map(|rdd| (rdd, vec![0; encodings.len()]))
                 .into(),
@@ -139,10 +138,10 @@ impl Witness {
         Ok(witness)
     }
 
-    /// From here on the counts are that RDD's.
+    /// Attributes the following counts to an RDD.
     ///
     /// # Errors
-    /// When an event cannot be read, or had to share its counter.
+    /// When an event cannot be read, or shared its hardware counter.
     pub fn enter(&mut self, rdd: Option<u32>) -> Result<()> {
         for (index, event) in self.events.iter().enumerate() {
             let now = event.read()?;
@@ -159,7 +158,7 @@ impl Witness {
         Ok(())
     }
 
-    /// What it has counted: by RDD, in the order of the events.
+    /// Counts by RDD, in the order of the events.
     #[must_use]
     pub fn counts(&self) -> &BTreeMap<u32, Vec<u64>> {
         &self.counts
@@ -191,7 +190,7 @@ pub fn page_faults() -> Encoding {
     }
 }
 
-/// The events of this machine that count page walks of reads and of writes; `None` where it has none.
+/// The events of this machine that count page walks of reads and of writes; `None` where the machine has none.
 ///
 /// # Errors
 /// When the machine's processor cannot be described.
@@ -199,7 +198,7 @@ pub fn read_and_write_walks() -> Result<Option<[Encoding; 2]>> {
     events([Role::LoadWalksCompleted, Role::StoreWalksCompleted])
 }
 
-/// The events of this machine for these roles; `None` where it does not have all of them.
+/// The events of this machine for these roles; `None` where the machine lacks one.
 ///
 /// # Errors
 /// When the machine's processor cannot be described.
@@ -217,7 +216,7 @@ pub fn events<const COUNT: usize>(roles: [Role; COUNT]) -> Result<Option<[Encodi
     Ok(found.try_into().ok())
 }
 
-/// One processor of each node that has any.
+/// One processor of each node that has processors.
 #[must_use]
 pub fn a_processor_of_each_node() -> Vec<usize> {
     let first = |node: usize| -> Option<usize> {

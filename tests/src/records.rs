@@ -1,5 +1,5 @@
-//! Accesses on their way from the marker to the trace files: what the marker's own log says it emitted, what is in
-//! finished segments, and an independent reader of these.
+//! Accesses on their way from the marker to the trace files: the facts in the marker's own log, the records in finished
+//! segments, and an independent reader of the segments.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use xtask::daemon::{Daemon, Options};
 
-/// Options of a daemon that writes trace records into a folder, in segments of one second; with more TOML.
+/// Options of a daemon that writes trace records into a folder, in segments of one second; `toml` adds settings.
 #[must_use]
 pub fn tracing(folder: &Path, more: &str) -> Options {
     Options {
@@ -19,7 +19,7 @@ pub fn tracing(folder: &Path, more: &str) -> Options {
     }
 }
 
-/// Records by kind, as an independent reader counts them. It fails at a file that does not open.
+/// Counts records by kind with an independent reader. Fails at a file that does not open.
 pub const COUNT: &str = "
 import collections, sys
 import pyarrow.dataset
@@ -29,7 +29,7 @@ for kind, count in sorted(collections.Counter(table['kind'].to_pylist()).items()
     print(f'{kind}={count}')
 ";
 
-/// Facts that are accesses, each of which is a record.
+/// Facts that are accesses; each access is a trace record.
 pub const ACCESSES: [&str; 7] = [
     "blockStored",
     "blockMoved",
@@ -43,7 +43,7 @@ pub const ACCESSES: [&str; 7] = [
 /// Facts by kind.
 pub type Kinds = BTreeMap<String, u64>;
 
-/// Facts of one process by kind, from the log that its marker keeps itself.
+/// Facts of one process by kind, from the log that the process's marker writes.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -57,7 +57,7 @@ pub fn told(log: &Path) -> Result<Kinds> {
     Ok(kinds)
 }
 
-/// The fact that a record was made of.
+/// The fact that a record stands for.
 fn fact_of(kind: &str, on_page: bool) -> &'static str {
     match kind {
         "alive" if on_page => "pageAllocated",
@@ -74,7 +74,7 @@ fn fact_of(kind: &str, on_page: bool) -> &'static str {
 /// Records in finished segments, by executor and fact.
 ///
 /// # Errors
-/// When the daemon's client does not answer, or in another form.
+/// When the daemon's client does not answer, or answers in another form.
 pub fn written(
     daemon: &Daemon,
     folder: &Path,
@@ -86,7 +86,7 @@ pub fn written(
     for line in lines.lines() {
         let record: serde_json::Value = serde_json::from_str(line)?;
         let kind = record["kind"].as_str().context("no kind")?;
-        // A block of many ranges is read in one access that takes several records.
+        // A block of many ranges takes several records per access; only the first one counts.
         if matches!(kind, "get" | "drop") && record["range_first"].as_u64() > Some(0) {
             continue;
         }
@@ -98,7 +98,7 @@ pub fn written(
     Ok(all)
 }
 
-/// Facts that are accesses, or that are none.
+/// Sum of the facts that are accesses, or of the others.
 #[must_use]
 pub fn sum(kinds: &Kinds, accesses: bool) -> u64 {
     let wanted = kinds
@@ -107,23 +107,23 @@ pub fn sum(kinds: &Kinds, accesses: bool) -> u64 {
     wanted.map(|(_, count)| count).sum()
 }
 
-/// Lines that have their end: the last one may be half written.
+/// Lines with a line end: the last line of the file may be incomplete.
 pub fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))
 }
 
-/// A word of a line of the marker's own log.
+/// The value of a key in a line of the marker's log.
 #[must_use]
 pub fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split(' ')
         .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Counts by kind, as that reader prints them.
+/// Parses counts by kind, as the reader of [`COUNT`] prints them.
 ///
 /// # Errors
-/// When they have another form.
+/// When the counts have another form.
 pub fn parse(words: &str) -> Result<Kinds> {
     words
         .split_whitespace()

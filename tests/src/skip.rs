@@ -1,8 +1,7 @@
-//! Tests that need a feature which not every machine has.
+//! Skips of tests that need a feature of the machine.
 //!
-//! A test that cannot run says which feature is missing, in a line that `cargo xtask test` counts. Where
-//! `SMTT_MUST_HAVE` names the feature the test fails instead: a machine that should run a test never passes it without
-//! running it.
+//! A test that cannot run names the missing feature in a line that `cargo xtask test` counts. Where `SMTT_MUST_HAVE`
+//! names the feature the test fails instead: a machine that must run a test never passes without running it.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -26,7 +25,7 @@ fn named(must: &str, feature: &str) -> bool {
 /// When this machine must have the feature.
 pub fn skip(feature: &str, why: impl Display) -> Result<()> {
     missing(feature, &why)?;
-    // Not with `println!`: libtest keeps what a test that passes prints, and this line must be seen.
+    // Not `println!`: libtest captures the output of a passing test, and this line must be visible.
     writeln!(
         std::io::stdout(),
         "{}{feature}: {why}",
@@ -35,7 +34,7 @@ pub fn skip(feature: &str, why: impl Display) -> Result<()> {
     Ok(())
 }
 
-/// Leaves out one part of a test whose other parts run.
+/// Skips one part of a test whose other parts run.
 ///
 /// # Errors
 /// When this machine must have the feature.

@@ -1,8 +1,8 @@
-//! Comparisons of what SMTT says with what Spark's own REST API says about the running application.
+//! Comparisons of SMTT's answers with Spark's own REST API while the application runs.
 //!
-//! Both sides learn of things a moment after they happen: Spark's listing with the executors' heartbeats, ours
-//! with the daemon's tick. At a gate nothing happens any more, so both are asked until they agree or the time
-//! is over; then the first differences are the error.
+//! Both sides lag behind: Spark's listing follows the executors' heartbeats, ours the daemon's tick. At a gate nothing
+//! changes any more, so both sides are queried until they agree or the time is over; then the first differences are the
+//! error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -18,15 +18,15 @@ use crate::json::{number, text};
 
 /// How long the two sides may take to agree at a gate.
 const SETTLE: Duration = Duration::from_secs(120);
-/// How long collections may come between an answer and the test's own reading of the same memory.
+/// How long collections may interfere between an answer and the test's own reading of the same memory.
 const UNDISTURBED: Duration = Duration::from_secs(60);
 /// Relative difference of two counts of page faults that is allowed.
 const FAULT_TOLERANCE: f64 = 0.01;
 
-/// Asks until the two sides agree.
+/// Queries both sides until they agree.
 ///
 /// # Errors
-/// With the differences, when they do not within two minutes.
+/// With the differences, when the sides do not agree within two minutes.
 pub fn agree<T: Ord + std::fmt::Debug>(
     what: &str,
     mut ask: impl FnMut() -> Result<(BTreeSet<T>, BTreeSet<T>)>,
@@ -50,10 +50,10 @@ pub fn agree<T: Ord + std::fmt::Debug>(
     }
 }
 
-/// Asks once more where the collector may have moved blocks between an answer and the test's own reading of them.
+/// Retries where the collector may have moved blocks between an answer and the test's own reading.
 ///
 /// # Errors
-/// With the last error, when it fails for a minute.
+/// With the last error, when every attempt fails for a minute.
 pub fn unless_collected<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -67,7 +67,7 @@ pub fn unless_collected<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// One attempt of a task, as both sides can name it.
+/// One attempt of a task, with the fields that both sides have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
     stage: u64,
@@ -78,7 +78,7 @@ pub struct Task {
     state: String,
 }
 
-/// One stage with how its tasks ended.
+/// One stage with the outcomes of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stage {
     stage: u64,
@@ -98,14 +98,14 @@ fn array(value: Value, what: &str) -> Result<Vec<Value>> {
 
 fn spark_stages(submitted: &Submitted) -> Result<Vec<Value>> {
     let stages = array(submitted.rest("stages")?, "Spark's list of stages")?;
-    // A skipped stage was never submitted: it has no tasks.
+    // A skipped stage was never submitted and has no tasks.
     Ok(stages
         .into_iter()
         .filter(|stage| !matches!(stage["status"].as_str(), Some("SKIPPED" | "PENDING")))
         .collect())
 }
 
-/// Every task attempt is listed, with its stage, partition, executor and state, and no other.
+/// Every task attempt is listed with its stage, partition, executor and state; there are no others.
 ///
 /// # Errors
 /// With the differences.
@@ -127,7 +127,7 @@ pub fn same_tasks(daemon: &Daemon, submitted: &Submitted) -> Result<usize> {
                     stage: id,
                     stage_attempt: attempt,
                     task: number(&task, "taskId")?,
-                    // Spark 3.3 and older have no partitionId; it is the index but for a stage's second attempt.
+                    // Spark 3.3 and older have no partitionId; the index equals it except in a stage's second attempt.
                     partition: task["partitionId"]
                         .as_u64()
                         .map_or_else(|| number(&task, "index"), Ok)?,
@@ -154,7 +154,8 @@ pub fn same_tasks(daemon: &Daemon, submitted: &Submitted) -> Result<usize> {
     })
 }
 
-/// Every stage attempt is listed, with its name and how its tasks ended, summed over executors, and no other.
+/// Every stage attempt is listed with its name and the outcomes of its tasks, summed over executors; there are no
+/// others.
 ///
 /// # Errors
 /// With the differences.
@@ -191,7 +192,7 @@ pub fn same_stages(daemon: &Daemon, submitted: &Submitted) -> Result<usize> {
     })
 }
 
-/// What one RDD holds, summed over executors.
+/// Storage memory of one RDD, summed over executors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cached {
     rdd: u64,
@@ -200,9 +201,9 @@ pub struct Cached {
     blocks: u64,
 }
 
-/// The storage memory of every RDD is the `memoryUsed` of Spark's storage listing, and its blocks are as many.
+/// The storage memory of every RDD is the `memoryUsed` of Spark's storage listing, and the numbers of blocks are equal.
 ///
-/// For deserialised levels that figure is Spark's own estimate; SMTT takes the same one. Returns the bytes by
+/// For deserialised levels that figure is Spark's own estimate; SMTT reports the same estimate. Returns the bytes by
 /// name of RDD.
 ///
 /// # Errors
@@ -222,7 +223,7 @@ pub fn same_storage(daemon: &Daemon, submitted: &Submitted) -> Result<BTreeMap<S
             let mut blocks = 0;
             for partition in &partitions {
                 if number(partition, "memoryUsed")? > 0 {
-                    // A replicated partition has one block in each of its executors.
+                    // A replicated partition has one block in each executor that holds it.
                     blocks += partition["executors"].as_array().map_or(1, Vec::len) as u64;
                 }
             }
@@ -239,7 +240,7 @@ pub fn same_storage(daemon: &Daemon, submitted: &Submitted) -> Result<BTreeMap<S
         let mut seen: BTreeMap<u64, Cached> = BTreeMap::new();
         for row in daemon.rows(&["rdds", "--app", &application])? {
             let held = row["storage_memory_bytes"].as_u64().unwrap_or(0);
-            // Broadcasts are storage memory too, of no RDD; Spark's listing leaves them out.
+            // Broadcasts are storage memory without an RDD; Spark's listing leaves them out.
             if held == 0 || row["rdd_id"].is_null() {
                 continue;
             }
@@ -262,15 +263,15 @@ pub fn same_storage(daemon: &Daemon, submitted: &Submitted) -> Result<BTreeMap<S
     Ok(bytes)
 }
 
-/// Whether both sides count the same page faults: within 1 %, and what idle threads had between the two readings.
+/// Whether both sides count the same page faults: within 1 %, plus the faults of idle threads between the two readings.
 ///
 /// # Errors
-/// When they do not.
+/// When the counts differ by more.
 pub fn same_faults(what: &str, pair: &Pair) -> Result<()> {
     same_faults_within(what, pair, FAULT_TOLERANCE)
 }
 
-/// The same with another share of the kernel's count by which they may differ.
+/// As [`same_faults`], with another tolerance as a share of the kernel's count.
 ///
 /// # Errors
 /// When they differ by more.

@@ -1,9 +1,9 @@
-//! Every rung of the page-fault ladder, forced one after the other, counts the same for the same workload; and the
-//! marker's probe pads are hit on this kernel as often as they are called.
+//! Every rung of the page-fault ladder, forced in turn, counts the same for the same workload; and every call of the
+//! marker's probe pads hits the probe on this kernel.
 //!
-//! Needs root, and the marker's native library in `target/marker`. The test process is its own executor: it is adopted,
-//! so no JVM is needed, and the test runs as it is in emulated machines (`cargo xtask vm`), where `SMTT_MUST_HAVE` lists
-//! the rungs that must not be missing. Run with `--test-threads=1`: a process is one executor at a time.
+//! Needs root, and the marker's native library in `target/marker`. The test process is its own executor: the probes
+//! adopt it, so the test needs no JVM and also runs in emulated machines (`cargo xtask vm`), where `SMTT_MUST_HAVE`
+//! lists the rungs that must exist. Run with `--test-threads=1`: a process is one executor at a time.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -24,12 +24,12 @@ use xtask::paths::Paths;
 /// The RDD that is read and the RDD that is written.
 const READ_RDD: u32 = 7;
 const WRITTEN_RDD: u32 = 8;
-/// Pages of each, per thread. Odd, so that a fault per pair of pages would be seen.
+/// Pages of each RDD, per thread. Odd, so that a count of one fault per pair of pages would show.
 const READ_PAGES: usize = 1501;
 const WRITTEN_PAGES: usize = 701;
 const THREADS: u64 = 2;
 const PAD_CALLS: u64 = 5000;
-/// Faults of one RDD that may have entered the kernel's handler a second time.
+/// Faults of one RDD that may enter the kernel's handler twice.
 const ENTERED_AGAIN: u64 = 4;
 
 /// The forced rungs, with their names in the configuration.
@@ -97,8 +97,8 @@ fn every_rung_counts_the_same() {
         let all = |row: &FaultCounters| row.read + row.write + row.unknown;
         let exact = [THREADS * READ_PAGES as u64, THREADS * WRITTEN_PAGES as u64];
         let counted = [all(&read), all(&written)];
-        // Where the handler's entry is what is counted, a few may count twice: faults that give up their mapping's
-        // lock and enter again.
+        // A probe at the handler's entry may count a few faults twice: those that release the mapping's lock and enter
+        // again.
         let again = if name == "kprobe" { ENTERED_AGAIN } else { 0 };
         for (counted, exact) in counted.into_iter().zip(exact) {
             assert!(
@@ -155,7 +155,7 @@ fn pads_are_hit_as_often_as_they_are_called() {
     let payload = [0_u64; 4];
     let before = probes.facts_seen(std::process::id());
     for _ in 0..PAD_CALLS {
-        // SAFETY: the entry point only returns; what it is called with is for the probe, and lives until it returns.
+        // SAFETY: the entry point only returns; its arguments are for the probe, and live until it returns.
         unsafe {
             entry(
                 std::ptr::null(),
@@ -245,8 +245,8 @@ fn kind_of(hook: &str) -> &str {
     }
 }
 
-/// Runs the threads, each pinned to a processor (on a machine with several nodes: of different nodes), and gives what
-/// was counted, and the kernel's own count of the threads' faults.
+/// Runs the threads, each pinned to a processor (on a machine with several nodes: of different nodes), and returns the
+/// daemon's readings and the kernel's own count of the threads' faults.
 fn workload(probes: &mut Probes) -> (Readings, u64) {
     let executor = probes
         .adopt_executor(std::process::id())
@@ -295,7 +295,7 @@ fn workload(probes: &mut Probes) -> (Readings, u64) {
     (readings, minflt)
 }
 
-/// Touches fresh pages of two RDDs by turns, with the context of each.
+/// Touches fresh pages of two RDDs in turns, in the context of each.
 fn touch(slot: &OwnSlot) {
     let (read, written) = (Fresh::map(READ_PAGES), Fresh::map(WRITTEN_PAGES));
     let hot = |rdd: u32, access| {
@@ -345,7 +345,7 @@ impl Fresh {
                 "no memory: {}",
                 std::io::Error::last_os_error()
             );
-            // A kernel without huge pages refuses it, which is as good.
+            // A kernel without huge pages rejects the advice and does not need it.
             libc::madvise(base, pages * page_bytes, libc::MADV_NOHUGEPAGE);
             base.cast()
         };
@@ -364,7 +364,7 @@ impl Fresh {
 
     fn write(&self, page: usize) {
         assert!(page < self.pages);
-        // SAFETY: inside the mapping, which is this thread's alone.
+        // SAFETY: inside the mapping, which only this thread uses.
         unsafe { self.base.add(page * self.page_bytes).write_volatile(1) };
     }
 }
@@ -391,7 +391,7 @@ fn pin(processor: usize) {
     );
 }
 
-/// Faults of the calling thread so far, by the kernel's own count.
+/// Faults of the calling thread so far, as the kernel counts them.
 fn faults() -> u64 {
     // SAFETY: plain data, filled by the call.
     let usage = unsafe {

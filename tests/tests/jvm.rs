@@ -1,9 +1,8 @@
-//! One JVM with a small Spark application that caches arrays and scans them: on this machine, and as it is in emulated
-//! machines (`cargo xtask vm`), whose processor is another and counts misses of its address cache, and whose page faults
-//! come from a kprobe.
+//! One JVM with a small Spark application that caches arrays and scans them: on this machine, and in emulated machines
+//! (`cargo xtask vm`), whose processor differs and counts TLB misses, and whose page faults come from a kprobe.
 //!
-//! Needs root and what `cargo xtask setup` makes. Where the JVM is says [`smtt_tests::jvm`]. `SMTT_FAULT_HOOK` names the
-//! rung of the fault ladder; with `SMTT_PAGE_WALKS` it is an error when page walks are not measured. Run with
+//! Needs root and a finished `cargo xtask setup`. [`smtt_tests::jvm`] says where the JVM is. `SMTT_FAULT_HOOK` names
+//! the rung of the fault ladder; with `SMTT_PAGE_WALKS` unmeasured page walks are an error. Run with
 //! `--test-threads=1`.
 
 use std::collections::BTreeMap;
@@ -23,16 +22,16 @@ use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 use xtask::process::{hint, wait_for};
 
-/// The daemon's figures come with its tick, and an executor that nobody announced with its scan.
+/// The daemon's figures arrive with its tick, and an unannounced executor with its scan.
 const TOLD_LIMIT: Duration = Duration::from_secs(120);
-/// Share of the page faults between two gates that must be known by RDD, in hundredths. The rest is the JVM's own: its
-/// compiler, the loading of classes and the scheduler, which is in the same process here.
+/// Share of the page faults between two gates that must be attributed to an RDD, in hundredths. The rest is the JVM's
+/// own: its compiler, class loading and the scheduler, which is in the same process here.
 const ATTRIBUTED_PERCENT: u64 = 70;
-/// Share of the samples in the pass that scans the cache that must be the cached RDD's, in hundredths.
+/// Share of the samples in the scanning pass that must be attributed to the cached RDD, in hundredths.
 const DOMINANT_PERCENT: u64 = 80;
 
-/// A listing. Where every instruction is emulated the daemon may need longer than `smtt-ctl` waits for it, so it is asked
-/// again.
+/// A listing. Where every instruction is emulated the daemon may be slower than the time limit of `smtt-ctl`, so the
+/// query is repeated.
 fn rows(daemon: &Daemon, listing: &str) -> Result<Vec<Value>> {
     let mut last = None;
     let asked = wait_for("the daemon answers", TOLD_LIMIT, || {
@@ -44,13 +43,13 @@ fn rows(daemon: &Daemon, listing: &str) -> Result<Vec<Value>> {
     asked.with_context(|| format!("smtt-ctl {listing}: {last:?}"))
 }
 
-/// The executor's row, when two ticks in a row say the same of its faults: no task runs.
+/// The executor's row, once two consecutive ticks report the same faults: no task runs.
 fn executor(daemon: &Daemon, pid: u32) -> Result<Value> {
     let mut last = Value::Null;
     wait_for("the executor's figures come to rest", TOLD_LIMIT, || {
         std::thread::sleep(Duration::from_millis(2200));
         let listed = rows(daemon, "executors")?;
-        // Others may run on this machine.
+        // Other executors may run on this machine.
         let Some(row) = listed.iter().find(|row| row["pid"] == pid) else {
             return Ok(None);
         };
@@ -80,7 +79,7 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
             "[probe.fault]\nhook = {hook:?}\nsample_every = 0\n{}",
             page_walks()?
         ),
-        // It is found in the running executor, and what was told before is told again.
+        // The daemon finds the executor while it runs, and the marker reports its state again.
         without_library: true,
         ..Options::default()
     };
@@ -116,7 +115,7 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
         grown("page_faults_attributed")?,
         grown("page_faults_unattributed")?,
     );
-    // Each page of a fresh array is touched once before anything else is, by the task that makes it.
+    // The task that allocates a fresh array touches each page of it first.
     let own = number(&row, "page_faults_write")?;
     println!(
         "faults while it was filled: {own} writes of {CACHED_PAGES} pages; {attributed} attributed, {unattributed} not"
@@ -138,17 +137,17 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
     let before = read_misses(&daemon)?;
     application.open("cached")?;
     application.reach("scanned")?;
-    // Where it comes to rest all of its samples are in.
+    // Once the faults stand still, the daemon has read all samples.
     executor(&daemon, application.pid())?;
     dominates(&before, &read_misses(&daemon)?)?;
     ledger_is_clean(&daemon)?;
     application.finish()
 }
 
-/// No fact was lost on any hop, and every hop adds up. The end of telling again is no loss where the executor was not
-/// known when it was asked: there is nothing that it could sweep away. Nor is a fact between the moment in which the
-/// library is probed and the one in which the executor is taken in: what is alive is told again after it. (A span is not;
-/// it is lost, and counted by that name.)
+/// No fact was lost on any hop, and every hop adds up. Two cases are no loss. The end of a resync may be missing where
+/// the executor was unknown at the request: it has no stale rows to remove. A fact may be missing between the probing
+/// of the library and the registration of the executor: the resync that follows reports all live objects again. (A span
+/// of that time is lost, and counted under that name.)
 fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
     let status = daemon.json(&["status"])?;
     let hops = status["ledger"]
@@ -177,8 +176,8 @@ fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
     Ok(())
 }
 
-/// What makes the daemon sample reads that miss the address cache. Where the processor does not count them, the time
-/// that a context takes goes the same way.
+/// The configuration that makes the daemon sample reads that miss the TLB. Where the processor does not count them, the
+/// daemon samples the CPU time of a context instead, along the same path.
 fn page_walks() -> Result<&'static str> {
     let settings = ProbeSettings {
         fault_hook: FaultHook::Off,
@@ -206,18 +205,18 @@ fn page_walks() -> Result<&'static str> {
     )
 }
 
-/// What was sampled of reads that missed the address cache: how many they stand for, and the samples.
+/// Sampled reads that missed the TLB: the estimated number, and the samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct Misses {
     events: u64,
     samples: u64,
 }
 
-/// Reads that missed the address cache, by RDD of this application.
+/// Reads that missed the TLB, by RDD of this application.
 fn read_misses(daemon: &Daemon) -> Result<BTreeMap<String, Misses>> {
     let mut misses: BTreeMap<String, Misses> = BTreeMap::new();
     let listed = rows(daemon, "rdds")?;
-    // Others may run on this machine.
+    // Other applications may run on this machine.
     let application = listed.iter().find(|row| row["name"] == CACHED_RDD);
     let application = application.map(|row| row["application_id"].clone());
     for row in listed {
@@ -232,9 +231,9 @@ fn read_misses(daemon: &Daemon) -> Result<BTreeMap<String, Misses>> {
     Ok(misses)
 }
 
-/// What was added in the pass that scans the cache is the cached RDD's. The share is one of samples, not of what they
-/// stand for: where the clock takes the place of a counter, a timer that is due on an idle processor may fire late, in
-/// the thread that has woken up meanwhile, and that one sample stands for all of the idle time.
+/// The growth in the scanning pass belongs to the cached RDD. The share is one of samples, not of the estimate: where
+/// the clock replaces a counter, a timer that is due on an idle processor may fire late, in the thread that has woken
+/// up meanwhile, and that one sample stands for all of the idle time.
 fn dominates(before: &BTreeMap<String, Misses>, after: &BTreeMap<String, Misses>) -> Result<()> {
     let (mut all, mut own) = (Misses::default(), Misses::default());
     for (name, now) in after {

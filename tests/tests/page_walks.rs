@@ -1,9 +1,9 @@
-//! Page walks on a machine that counts them: what is sampled per RDD against plain counts of the same threads, and
-//! what is said when counters are missing, shared or taken away with their processor.
+//! Page walks on a machine that counts them: samples per RDD against plain counts of the same threads, and the verdicts
+//! when counters are missing, shared or offline with their processor.
 //!
 //! Needs root and a processor whose kernel counts dTLB misses of reads and of writes; emulated machines have one
-//! (`cargo xtask vm riscv64`). The test process is its own executor. An emulated processor counts each event in one
-//! counter only: plain counts are closed before sampling begins. Run with `--test-threads=1`.
+//! (`cargo xtask vm riscv64`). The test process is its own executor. The emulated processor counts each event in a
+//! single counter only: plain counts are closed before sampling begins. Run with `--test-threads=1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -33,11 +33,11 @@ const THREADS: usize = 2;
 const PAGES: usize = 20_000;
 const TURNS: usize = 5;
 const ROUNDS: usize = 10;
-/// Misses per sample. Few enough for many samples, many enough that the samples' own misses do not matter.
+/// Misses per sample. Low enough for many samples, high enough that the samples' own misses do not matter.
 const PERIOD: u64 = 211;
 /// Programmable counters of the emulated processor.
 const COUNTERS: usize = 13;
-/// How long anything may take where every instruction is emulated.
+/// Time limit of each wait, where every instruction is emulated.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The head of a thread's slot, as the kernel side reads it.
@@ -49,7 +49,7 @@ struct OwnSlot {
     stage_attempt: u32,
 }
 
-/// The machine's events, or a line that says that it has none.
+/// The machine's events; `None` (and a line that says why) where it has none.
 fn events() -> Result<Option<[Encoding; 2]>> {
     let events = read_and_write_walks()?;
     if events.is_none() {
@@ -72,10 +72,10 @@ fn settings() -> ProbeSettings {
     settings
 }
 
-/// Counts by thread and RDD: of reads and of writes.
+/// Counts by thread and RDD: reads and writes.
 type Counts = BTreeMap<(usize, u32), [u64; 2]>;
 
-/// What threads counted plainly, and what was sampled of the same work afterwards.
+/// Plain counts of the threads, and the samples of the same work afterwards.
 struct Measured {
     plain: Counts,
     sampled: Counts,
@@ -83,7 +83,7 @@ struct Measured {
     last: PageWalkReadings,
 }
 
-/// What a thread tells once it has counted plainly.
+/// What a thread reports once it has counted plainly.
 struct Ready {
     thread: usize,
     tid: u32,
@@ -91,11 +91,11 @@ struct Ready {
     plain: Result<BTreeMap<u32, Vec<u64>>>,
 }
 
-/// Every page is touched once in each round.
+/// Page touches: every page is touched once in each round.
 const TOUCHED: u64 = (THREADS * ROUNDS * PAGES) as u64;
 
-/// Measures, and once more where something else on the machine disturbed the plain counts: known work is not what
-/// they say then, and nothing can be compared with them.
+/// Measures, and repeats where other work on the machine disturbed the plain counts: then the counts do not match the
+/// known work, and nothing can be compared with them.
 fn measure<Kept>(
     events: &[Encoding; 2],
     mut load: impl FnMut() -> Result<(Probes, Kept)>,
@@ -117,7 +117,8 @@ fn measure<Kept>(
     bail!("something else on this machine disturbs the counters all the time");
 }
 
-/// Lets threads count their work plainly, loads the probes (and something else that is kept as long), and lets them do the same under sampling.
+/// Lets threads count their work plainly, loads the probes (and another value that lives until the end), and lets the
+/// threads repeat the work under sampling.
 fn measure_once<Kept>(
     events: &[Encoding; 2],
     load: impl FnOnce() -> Result<(Probes, Kept)>,
@@ -156,7 +157,7 @@ fn measure_once<Kept>(
             if started.recv().is_err() {
                 return Ok(());
             }
-            // It was moved if its processor went away meanwhile.
+            // The kernel has moved the thread if its processor went offline meanwhile.
             pin(processor)?;
             for _ in 0..ROUNDS {
                 work.round(TURNS, |rdd| {
@@ -224,7 +225,7 @@ fn hot(rdd: u32) -> ContextWord {
     ContextWord::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0)
 }
 
-/// Takes a reading and adds it up.
+/// Takes a reading and adds it to the sums.
 fn read(
     probes: &mut Probes,
     sum: &mut BTreeMap<ContextKey, WalkCounters>,
@@ -258,7 +259,7 @@ fn verdict(probes: &Probes) -> (VerdictState, String) {
         })
 }
 
-/// Sum over threads.
+/// Sum of the counts of an RDD over threads.
 fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
     counts
         .iter()
@@ -268,12 +269,12 @@ fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
         })
 }
 
-/// An emulator may lose the interrupts of its counter of cycles, which is said: then nothing is made of it.
+/// An emulator may lose the interrupts of its cycle counter; the slot reports that, and the test skips the comparison.
 fn lost_by_the_emulator(slot: &Channel) -> bool {
     slot.role == Role::Cycles && slot.fault.contains("samples do not come")
 }
 
-/// Every RDD has what the same threads counted plainly.
+/// Compares every RDD's samples with the plain counts of the same threads.
 fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
     for rdd in [READ_RDD, WRITTEN_RDD, FEW_RDD] {
         println!(
@@ -321,7 +322,7 @@ fn every_rdd_has_its_own(measured: &Measured) -> Result<()> {
             );
             continue;
         }
-        // A processor that went took with it what had no sample yet, or was not read yet.
+        // A processor that went offline lost the counts without a sample, and the samples that were not read yet.
         let lag = 2 * slot.period * processors;
         ensure!(
             slot.fault.is_empty() && slot.counted.abs_diff(slot.sampled) <= lag,
@@ -376,7 +377,7 @@ fn guest_processors_that_go_and_come_are_sampled_again() -> Result<()> {
     every_rdd_has_its_own(&measured)
 }
 
-/// Opens events that nobody reads on every processor, so that counters are taken.
+/// Opens idle events on every processor, so that they occupy counters.
 fn take_counters(pinned: bool) -> Result<Vec<OwnedFd>> {
     /// The kernel's `perf_event_attr` in its first size.
     #[repr(C)]
@@ -391,7 +392,7 @@ fn take_counters(pinned: bool) -> Result<Vec<OwnedFd>> {
         flags: u64,
         rest: [u64; 2],
     }
-    /// Misses of the instruction TLB: nothing that is measured.
+    /// Misses of the instruction TLB, which SMTT does not measure.
     const INSTRUCTION_MISSES: (u32, u64) = (3, 4 | 1 << 16);
     const PINNED: u64 = 1 << 2;
     let mut open = Vec::new();
@@ -427,7 +428,7 @@ fn take_counters(pinned: bool) -> Result<Vec<OwnedFd>> {
     Ok(open)
 }
 
-/// Reads every half second, with misses going on, until it is as it should be.
+/// Reads every half second, while misses continue, until the condition holds.
 fn until(
     probes: &mut Probes,
     work: &Work,
@@ -484,7 +485,7 @@ fn guest_events_without_a_counter_give_a_verdict_and_no_figure() -> Result<()> {
                 .all(|slot| reason.contains(&slot.event)),
         "{state:?}: {reason}"
     );
-    // The others leave: what was a fault is none any more.
+    // The other events are closed: the fault is over.
     drop(taken);
     let walks = until(&mut probes, &work, "sound", |walks| {
         Ok(walks
@@ -533,7 +534,7 @@ fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
     Ok(())
 }
 
-/// Cycles and misses of one visit of the pages, counted plainly; with the translations forgotten before, or not.
+/// Cycles and misses of one visit of the pages, counted plainly; with or without flushed translations.
 fn visit(work: &Work, group: &[Encoding; 2], cold: bool) -> Result<[u64; 2]> {
     let mut witness = Witness::open(group)?;
     if cold {
@@ -567,8 +568,8 @@ fn guest_the_cost_of_a_walk_is_what_forgotten_translations_cost() -> Result<()> 
             "{cost:?}"
         );
     }
-    // The witness: the same pages in the same order, with their translations forgotten and with them. An emulator's
-    // table grows until they fit.
+    // The witness: the same pages in the same order, with and without flushed translations. An emulator's TLB grows
+    // until the translations fit.
     let work = Work::new(PAGES)?;
     work.make_resident();
     let mut costs = Vec::new();
@@ -589,7 +590,7 @@ fn guest_the_cost_of_a_walk_is_what_forgotten_translations_cost() -> Result<()> 
         read.high,
         costs.len()
     );
-    // An emulated processor's cycles are the time of a thread of its host, which is held up now and then.
+    // An emulated processor's cycles are the time of a host thread, which the host delays now and then.
     ensure!(
         read.cycles < plain * 8.0 && plain < read.cycles * 8.0,
         "{:.1} cycles per walk as calibrated, {plain:.1} by forgetting translations",

@@ -1,10 +1,10 @@
-//! Where the cached blocks of a real Spark application lie, and what is advised: on a machine with two NUMA nodes and swap,
-//! as emulated ones have (`cargo xtask vm x86-6.12`).
+//! Placement of the cached blocks of a real Spark application, and the resulting advice: on a machine with two NUMA
+//! nodes and swap, as emulated machines have (`cargo xtask vm x86-6.12`).
 //!
-//! The application's JVM begins bound to one node, CPUs and memory. Later its CPUs are those of the other node, then all
-//! of them; it reads one RDD all the time and another never; and in the end what it does not read is put into swap. What
-//! is true is asked of the kernel (`move_pages`, `pagemap`, `/proc/PID/status`) at
-//! the addresses at which `/proc/PID/mem` has what the application wrote. Where the JVM is says [`smtt_tests::jvm`].
+//! The application's JVM starts bound to the CPUs and the memory of one node. Later it runs on the CPUs of the other
+//! node, then on all CPUs. It reads one RDD all the time and another never; in the end the test swaps out the unread
+//! memory. The kernel (`move_pages`, `pagemap`, `/proc/PID/status`) is the witness, at the addresses at which
+//! `/proc/PID/mem` has the application's bytes. [`smtt_tests::jvm`] says where the JVM is.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -21,32 +21,32 @@ use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 use xtask::process::{hint, wait_for};
 
-/// The daemon's figures come with its tick, where every instruction is emulated.
+/// The daemon's figures arrive with its tick, where every instruction is emulated.
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
-/// What the RDDs hold.
+/// Bytes of the RDDs.
 const READ_BYTES: u64 = 32 * MIB;
 const UNREAD_BYTES: u64 = 16 * MIB;
 /// Bytes of each object of the RDD of objects, without its header.
 const OBJECT_BYTES: usize = 16 << 10;
-/// The node that the application begins on, and the one that its threads are moved to.
+/// The node on which the application starts, and the node to which its threads move.
 const HOME: u32 = 1;
 const AWAY: u32 = 0;
 
-/// Everything that is asked, of the daemon and of the kernel.
+/// The daemon and the application under test.
 struct Scene {
     daemon: Daemon,
     application: Application,
 }
 
-/// A block at the addresses that the daemon says.
+/// A block at the addresses that the daemon reports.
 struct Block {
     partition: u64,
     ranges: Vec<(u64, u64)>,
 }
 
 impl Scene {
-    /// A listing. The daemon may need longer than `smtt-ctl` waits for it, so it is asked again.
+    /// A listing. The daemon may be slower than the time limit of `smtt-ctl`, so the query is repeated.
     fn json(&self, listing: &[&str]) -> Result<Value> {
         let mut last = None;
         let asked = wait_for("the daemon answers", LIMIT, || {
@@ -59,7 +59,7 @@ impl Scene {
         asked.with_context(|| format!("smtt-ctl {listing:?}: {last:?}"))
     }
 
-    /// The row of an RDD in the listing of pages, once it is as wanted.
+    /// The row of an RDD in the listing of pages, once the row matches.
     fn row(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
         wait_for(&format!("{name}: {what}"), LIMIT, || {
@@ -98,7 +98,7 @@ impl Scene {
             .collect()
     }
 
-    /// What advice says: findings of a rule, by name of the RDD.
+    /// Findings of a rule of `advise`, by name of the RDD.
     fn found(&self, rule: &str) -> Result<Vec<(String, Value)>> {
         let advice = self.json(&["advise"])?;
         let findings = advice["applications"][0]["findings"].as_array();
@@ -120,7 +120,7 @@ impl Scene {
             .collect())
     }
 
-    /// The node of every page of an RDD, as the kernel says, after its bytes were found to be the application's.
+    /// The node of every page of an RDD, according to the kernel, after a check that the bytes are the application's.
     fn nodes_of(&self, row: &Value, is: impl Fn(u64, &[u8]) -> bool) -> Result<Vec<i32>> {
         let pid = self.application.pid();
         let memory = File::open(format!("/proc/{pid}/mem"))?;
@@ -142,7 +142,7 @@ impl Scene {
     }
 }
 
-/// What an RDD holds: its arrays, and what Spark writes around them.
+/// Bytes of an RDD: its arrays, and Spark's bytes around them.
 fn held(row: &Value, arrays: u64) -> Result<u64> {
     let held = number(row, "held_bytes")?;
     ensure!(
@@ -160,7 +160,7 @@ fn nodes(row: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Two nodes and swap; `false` (and a line that says why) where this machine has not both.
+/// Whether the machine has two nodes and swap; `false` (and a line that says why) where one is missing.
 fn has_places() -> Result<bool> {
     let swap = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let nodes = node::whole();
@@ -191,16 +191,16 @@ fn remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not() -> Resu
     scene.application.finish()
 }
 
-/// The application, bound to a node, when it has cached everything.
+/// The application, bound to a node, after it has cached everything.
 fn start() -> Result<Scene> {
     let prepared = Prepared::new()?;
-    // There is one DAMON for the whole machine: nobody but an emulated one lends it to a test.
+    // The machine has a single DAMON: only an emulated machine gives it to a test.
     let hotness = if must_have("damon") { "damon" } else { "reads" };
     let options = Options {
         toml: format!(
             "[placement]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"1s\"\n\n[hotness]\nmethod = {hotness:?}\n"
         ),
-        // It is found in the running executor, and what was told before is told again.
+        // The daemon finds the executor while it runs, and the marker reports its state again.
         without_library: true,
         ..Options::default()
     };
@@ -216,9 +216,9 @@ fn start() -> Result<Scene> {
     })
 }
 
-/// Everything is on the node of the CPUs that read it.
+/// All blocks are on the node of the CPUs that read them.
 fn local(mut scene: Scene) -> Result<Scene> {
-    // Reads before the daemon has found the executor are nobody's.
+    // Reads before the daemon has found the executor are not counted.
     scene.row("read", "it was looked at", |row| {
         row["resolved_bytes"] == row["held_bytes"]
     })?;
@@ -228,7 +228,7 @@ fn local(mut scene: Scene) -> Result<Scene> {
         row["read_local_bytes"].as_u64() > Some(0)
     })?;
     println!("after a pass on its own node: {row}");
-    // Spark has written a few bytes around each array, whose bytes are the number of the partition, counted from 1.
+    // Spark writes a few bytes around each array; the array's bytes are the number of the partition, counted from 1.
     let seen = scene.nodes_of(&row, |partition, bytes| {
         let own = bytes
             .iter()
@@ -253,12 +253,12 @@ fn local(mut scene: Scene) -> Result<Scene> {
         nodes(&unread) == [(u64::from(HOME), self::held(&unread, UNREAD_BYTES)?)],
         "all of it is on node {HOME}: {unread:#}"
     );
-    // Of objects a sample was looked at, and the whole is taken to be where it is.
+    // The resolver places a sample of the objects and extrapolates to the whole block.
     let objects = scene.row("objects", "a sample was looked at", |row| {
         row["sampled_objects"].as_u64() > Some(0) && !row["sample"]["nodes"].is_null()
     })?;
     println!("objects: {objects}");
-    // Each is an array of its partition's number behind a header of at most 24 bytes.
+    // Each object is an array of its partition's number behind a header of at most 24 bytes.
     let seen = scene.nodes_of(&objects, |partition, bytes| {
         let own = bytes
             .iter()
@@ -280,7 +280,7 @@ fn local(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// The RDD that is read is found, and so many executors that may run on several nodes.
+/// Waits for the finding about the RDD that is read, with `free` executors that may run on several nodes.
 fn is_remote(scene: &Scene, free: u64) -> Result<()> {
     let found = scene.found("remote_memory")?;
     let [(name, finding)] = &found[..] else {
@@ -327,7 +327,7 @@ fn remote(mut scene: Scene) -> Result<Scene> {
             && row["remote_access_ratio"] == 0.75,
         "{held} bytes on node {HOME}, read once from there and three times from node {AWAY}: {row:#}"
     );
-    // Bound to CPUs of a node that has none of its bytes, then free to run on all.
+    // First bound to the CPUs of a node without bytes of the RDD, then free to run on all CPUs.
     is_remote(&scene, 0)?;
     let mut everywhere: Vec<u32> = node::whole().into_iter().flat_map(node::cpus).collect();
     everywhere.sort_unstable();
@@ -342,7 +342,7 @@ fn remote(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// What is read all the time is hotter than what is never read, by DAMON.
+/// By DAMON, memory that is read all the time is hotter than memory that is never read.
 fn hot(mut scene: Scene) -> Result<Scene> {
     scene.application.open("pass4")?;
     let heat = |row: &Value| Some((row["hotness"].as_f64()?, row["hot_bytes"].as_u64()?));
@@ -371,7 +371,7 @@ fn hot(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// What nobody reads is put into swap: an RDD of serialised bytes, and one of objects.
+/// Swaps out the unread memory: an RDD of serialised bytes, and an RDD of objects.
 fn swapped(scene: Scene) -> Result<Scene> {
     let pid = scene.application.pid();
     let row = scene.row("unread", "it was looked at", |row| {
@@ -404,7 +404,7 @@ fn swapped(scene: Scene) -> Result<Scene> {
         row["swapped_bytes"].as_u64() == Some(out)
     })?;
     println!("swapped: {row}");
-    // Of objects the sample stands for all; so all that lies between the sampled ones is put into swap too.
+    // The sample stands for all objects, so the test also swaps out the memory between the sampled ones.
     let row = scene.row("objects", "it was looked at", |row| {
         row["sample"]["swapped_share"] == 0.0
     })?;

@@ -1,4 +1,4 @@
-//! A writer of trace files that is killed at any moment leaves only files that open, with whole records.
+//! A writer of trace files that is killed at any moment leaves only readable files, with whole records.
 //!
 //! Needs a finished `cargo xtask setup` for PyArrow; `cargo xtask test spark` sees to it.
 
@@ -15,7 +15,7 @@ use xtask::process::output;
 /// How often the writer is killed.
 const KILLS: u64 = 50;
 
-/// Opens every file that has a final name and looks at every record. Prints files and records.
+/// Opens every file that has a final name and checks every record. Prints the numbers of files and records.
 const CHECK: &str = "
 import datetime, pathlib, sys
 import pyarrow.parquet
@@ -42,7 +42,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob('*.parquet')):
 print(files, records)
 ";
 
-/// Milliseconds from the writer's start to its end, different each time: small and large, in no order.
+/// Milliseconds from the writer's start to its end, different in each round: small and large, in no order.
 fn lifetime(round: u64) -> Duration {
     let scattered = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     Duration::from_micros(2_000 + scattered % 500_000)
@@ -63,7 +63,7 @@ fn a_writer_that_is_killed_leaves_only_files_that_open() -> Result<()> {
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         assert_eq!(line, "writing\n", "round {round}");
-        // Those of the round before are gone by now.
+        // The unfinished files of the previous round have been removed.
         let (_, unfinished) = look(&folder)?;
         assert!(unfinished.len() <= 2, "round {round}: {unfinished:?}");
         std::thread::sleep(lifetime(round));

@@ -1,6 +1,6 @@
-//! Writes trace records as fast as it can. `trace_writer FOLDER` goes on until it is killed, with records of which a
-//! reader can tell whether one is whole: see `tests/tests/trace.rs`. `trace_writer FOLDER RECORDS` writes so many
-//! records that look like those of a job, and says how long that took and how many bytes they are.
+//! Writes trace records at full speed. `trace_writer FOLDER` runs until it is killed; a reader can check that each
+//! record is whole: see `tests/tests/trace_crash.rs`. `trace_writer FOLDER RECORDS` writes that number of records,
+//! which resemble those of a job, and prints the time and the bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use smtt_daemon::recorder::Trace;
 use smtt_store::folder::partition;
 use smtt_store::record::{Kind, Origin, Record};
 
-/// Records that are handed over at a time.
+/// Records per batch.
 const BATCH: u64 = 512;
 
 fn record(source: &Arc<Origin>, number: u64) -> Record {
@@ -26,7 +26,7 @@ fn record(source: &Arc<Origin>, number: u64) -> Record {
     record
 }
 
-/// Numbers without a pattern that a compressor could use, the same in every run.
+/// Incompressible numbers, the same in every run.
 fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,7 +34,7 @@ fn scattered(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A record as a job makes it: four tasks at a time put and read 2,000 blocks, and each pages of a few sizes.
+/// A record that resembles a job's: four tasks at a time put and read 2,000 blocks, and allocate pages of a few sizes.
 fn of_a_job(source: &Arc<Origin>, number: u64) -> Record {
     let any = scattered(number);
     let kind = [Kind::Put, Kind::Get, Kind::Allocate, Kind::Free][(any % 4) as usize];
@@ -143,7 +143,7 @@ fn main() -> Result<()> {
                 .collect(),
         );
         number += BATCH;
-        // The queue is bounded; what it refuses would only be a loss.
+        // The queue is bounded; a refused record would be a loss.
         while trace.ledger.status().counts.queued > 4 * BATCH {
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -1,11 +1,11 @@
-//! A native program that speaks the marker's contract without Java, so that what should be counted is known exactly.
+//! A native program that speaks the marker's contract without Java, so that the expected counts are known exactly.
 //!
-//! `workload LIBRARY SCENARIO [key=value ...]` loads the marker's native library, makes the slot file, describes
-//! itself as an executor of the application "workload" and prints `READY`. Then it waits for a line on its
-//! standard input, runs the scenario, prints `DONE` and what it did as JSON, and waits for another line before it
-//! ends. While it waits it touches nothing, so whoever compares counts has a quiet moment at both ends.
+//! `workload LIBRARY SCENARIO [key=value ...]` loads the marker's native library, makes the slot file, describes itself
+//! as an executor of the application "workload" and prints `READY`. Then it waits for a line on its standard input,
+//! runs the scenario, prints `DONE` and the results as JSON, and waits for another line before it ends. The workload
+//! touches no memory while it waits, so a test compares counts at quiet moments on both ends.
 //!
-//! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` says nothing at first.
+//! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first.
 
 #[path = "workload/hot.rs"]
 mod hot;
@@ -32,7 +32,7 @@ use smtt_tests::memory;
 pub struct Options(HashMap<String, String>);
 
 impl Options {
-    /// A number, or its default.
+    /// The value of a numeric option, or the default.
     fn number(&self, key: &str, default: u64) -> Result<u64> {
         self.0.get(key).map_or(Ok(default), |text| {
             text.parse()
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
         memory::set_name(name);
     }
     if scenario == "plain" {
-        // What a workload becomes by exec: it never heard of the marker.
+        // The image that a workload replaces itself with; the image does not know the marker.
         return interval(|| scenario::plain(&options));
     }
     let marker = Marker::load(&library)?;
@@ -98,13 +98,13 @@ fn main() -> Result<()> {
     interval(|| run(&marker, &options))
 }
 
-/// Runs the scenario between two waits.
+/// Runs the scenario between two waits for a line.
 fn interval(run: impl FnOnce() -> Result<Value>) -> Result<()> {
     say("READY")?;
     wait()?;
     let start = memory::cpu_time_ns();
     let mut done = run()?;
-    // What the scenario cost this process, for comparisons of runs with and without the tracer.
+    // CPU time of the scenario, for comparisons of runs with and without the tracer.
     done["cpu_ns"] = (memory::cpu_time_ns() - start).into();
     say(&format!("DONE {done}"))?;
     wait()
@@ -117,7 +117,7 @@ fn say(line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a line; the end of the input ends the program.
+/// Waits for a line; end of input ends the program.
 fn wait() -> Result<()> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {

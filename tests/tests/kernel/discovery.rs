@@ -1,4 +1,4 @@
-//! Executors that were there first, and libraries that are not what they seem.
+//! Executors that started before the daemon, and libraries that imitate the marker's.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::lab::{Workload, all, lab, library, with_hook};
 
 #[test]
 fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
-    // Discovery looks at processes named java.
+    // Discovery examines processes whose command name is java.
     let mut workload = Workload::start("late", &["name=java"])?;
     workload.go()?;
     workload.expect("REGISTERED")?;
@@ -108,7 +108,7 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
     std::fs::copy(library()?, &copy)?;
     lab.probes.attach_library(&copy)?;
     let mut bytes = std::fs::read(&copy)?;
-    // The pad and the return behind it; what the pad's first byte becomes is no pad.
+    // The pad and the return behind it; with the other first byte it is no pad.
     let (pad, other): (&[u8], u8) = match std::env::consts::ARCH {
         "x86_64" => (&[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3], 0x90),
         "riscv64" => (&[0x13, 0x00, 0x00, 0x00, 0x82, 0x80], 0x93),
@@ -132,7 +132,7 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
         .err()
         .context("a library with a wrong pad is probed")?;
     ensure!(format!("{refused:#}").contains("pad"), "{refused:#}");
-    // A marker of before has fewer entry points; those that always were must be there.
+    // An older marker has fewer entry points; the oldest ones must exist.
     let library = std::fs::read(&copy)?;
     for (entry, needed) in [("resyncTold", false), ("resyncDone", true)] {
         let name = format!("{SYMBOL_PREFIX}{entry}");

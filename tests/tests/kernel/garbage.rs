@@ -1,4 +1,4 @@
-//! A process that fakes the marker spoils its own rows and nobody else's.
+//! A process that fakes the marker corrupts its own rows only.
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::counter::Unattributed;
@@ -25,7 +25,7 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
     let (own, other) = (lab.executor(honest.pid())?, lab.executor(liar.pid())?);
     liar.go()?;
     honest.run()?;
-    // The million registrations go on while the honest one is counted.
+    // The million registrations continue while the honest workload's faults are counted.
     let said = liar.done()?;
     lab.read()?;
 
@@ -81,7 +81,7 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
         unreadable >= 10,
         "{unreadable} faults of a thread whose slot is no memory"
     );
-    // What it sent has records of proper form around it. The decoder takes or refuses each, and must not panic.
+    // The garbage arrives in well-formed records. The decoder accepts or refuses each, and must not panic.
     let (mut taken, mut refused) = (0, 0);
     for record in lab
         .records
@@ -100,7 +100,7 @@ fn garbage_spoils_its_own_rows_only_and_caps_hold() -> Result<()> {
     }
     println!("the decoder took {taken} of its records and refused {refused}");
     ensure!(taken > 1000, "the decoder took only {taken} of its records");
-    // The victim is still an executor of its own, with its own threads.
+    // The victim is still a separate executor, with its own threads.
     ensure!(
         lab.probes.rows(own)?.processes == 1,
         "the victim lost its row"
@@ -132,7 +132,7 @@ fn more_executors_than_rows_are_counted_not_traced() -> Result<()> {
         "{:?}",
         lab.counters
     );
-    // A row that is given back is a row for another one.
+    // Another executor can use a row that was released.
     let [one, _two, _three] = workloads;
     one.end()?;
     lab.read()?;

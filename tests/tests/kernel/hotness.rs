@@ -1,5 +1,5 @@
-//! How hot memory is, by the kernel's DAMON, against a program that knows what it touches; and that what is somebody
-//! else's is left alone.
+//! Hotness of memory, measured by the kernel's DAMON, against a program with a known access pattern; the daemon does
+//! not change a DAMON that another process uses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,8 @@ const PACE: Pace = Pace {
     window: Duration::from_secs(2),
 };
 
-/// Whose it is; `None` (and a line that says why) where there is none, unless this machine must have it.
+/// The owner of DAMON; `None` (and a line that says why) where the kernel has no DAMON, unless this machine must have
+/// it.
 fn monitor() -> Result<Option<Owner>> {
     match owner(Path::new("/")) {
         Owner::Missing(why) => {
@@ -34,7 +35,7 @@ fn monitor() -> Result<Option<Owner>> {
     }
 }
 
-/// DAMON, if nobody has it.
+/// Whether DAMON is free.
 fn free_monitor() -> Result<bool> {
     match monitor()? {
         None => Ok(false),
@@ -46,7 +47,7 @@ fn free_monitor() -> Result<bool> {
     }
 }
 
-/// Everything that its settings say, but for what it counts by itself.
+/// All settings of DAMON, except values that DAMON counts by itself.
 fn settings() -> Result<BTreeMap<PathBuf, String>> {
     fn add(folder: &Path, found: &mut BTreeMap<PathBuf, String>) -> Result<()> {
         for entry in fs::read_dir(folder)? {
@@ -99,7 +100,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
         matches!(found, Owner::Free | Owner::OtherUser(_)),
         "another daemon has it or has left it: {found:?}"
     );
-    // Where it is free this test is somebody else; where it is not, it is only looked at.
+    // If DAMON is free, this test acts as another process that uses it; if it is in use, the test only reads.
     let nr = Path::new(ADMIN).join("nr_kdamonds");
     if found == Owner::Free {
         fs::write(&nr, "1")?;
@@ -154,7 +155,7 @@ fn memory_that_is_touched_is_hot_and_other_memory_is_not() -> Result<()> {
     let rows = || -> Result<[PagesRow; 3]> {
         Ok([scene.row("hot")?, scene.row("cold")?, scene.row("half")?])
     };
-    // A machine that is too busy to touch memory for a tenth of a second has windows in which it is not hot.
+    // A machine that is too busy to touch memory for a tenth of a second has windows in which hot memory is not hot.
     let right = |[hot, cold, half]: &[PagesRow; 3]| -> Option<bool> {
         let near = |value: f64, wanted: f64| (value - wanted).abs() < 0.1;
         Some(
@@ -203,7 +204,7 @@ fn memory_that_is_touched_is_hot_and_other_memory_is_not() -> Result<()> {
 }
 
 fn kill(pid: u32) -> Result<()> {
-    // SAFETY: kill has no precondition; the process is a child of ours, or of one of them.
+    // SAFETY: kill has no precondition; the process is a child of ours, or a descendant.
     let result = unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
     ensure!(result == 0, "kill: {}", std::io::Error::last_os_error());
     Ok(())

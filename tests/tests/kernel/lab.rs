@@ -1,4 +1,4 @@
-//! The probes of one test, what they have read so far, and the workload they watch.
+//! The probes of one test, their readings so far, and the workload that they trace.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,13 +26,13 @@ use xtask::paths::Paths;
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Counts are compared to the last one, so tests do not disturb each other's timing.
+/// Counts are compared with the previous reading, so tests must not disturb each other's timing.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Takes all records that are in a ring.
+/// Takes all records from a ring.
 type Drain = Box<dyn FnMut() -> Vec<Record>>;
 
-/// Loaded probes and what they have said.
+/// Loaded probes and their readings.
 pub struct KernelLab {
     pub probes: Probes,
     drain: Drain,
@@ -48,7 +48,7 @@ pub struct KernelLab {
     pub walks: BTreeMap<ContextKey, WalkCounters>,
     /// What the last reading said of page walks.
     pub page_walks: Option<PageWalkReadings>,
-    /// Who shares the turn of another has none.
+    /// The turn of this test; absent in a second lab of the same test.
     _turn: Option<MutexGuard<'static, ()>>,
 }
 
@@ -113,7 +113,7 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
         fault_hook,
         ..ProbeSettings::default()
     };
-    // The storm of a test is not the flood of a broken marker.
+    // The storm of a test is not the flood of a broken marker, so the limit is high.
     settings.settings.facts_per_second = 10_000_000;
     settings
 }
@@ -132,12 +132,12 @@ pub fn library() -> Result<PathBuf> {
 }
 
 impl KernelLab {
-    /// A second one at the same time.
+    /// A second lab at the same time.
     pub fn another(&self, settings: &ProbeSettings) -> Result<Self> {
         load(settings, None)?.context("one could be loaded, another cannot")
     }
 
-    /// Takes what is in the ring, then what was added up.
+    /// Drains the ring, then reads the tables.
     pub fn read(&mut self) -> Result<Readings> {
         self.records.extend((self.drain)());
         let readings = self.probes.readings()?;
@@ -156,7 +156,7 @@ impl KernelLab {
         Ok(readings)
     }
 
-    /// The key under which a process described itself.
+    /// The key under which a process described itself as an executor.
     pub fn executor(&mut self, pid: u32) -> Result<u64> {
         self.read()?;
         self.records
@@ -182,7 +182,7 @@ impl KernelLab {
             .collect()
     }
 
-    /// Faults of an executor's contexts that fit.
+    /// Sum of the faults of an executor's contexts that match.
     pub fn faults(&self, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> FaultCounters {
         let mut sum = FaultCounters::default();
         for (_, counters) in self
@@ -195,7 +195,7 @@ impl KernelLab {
         sum
     }
 
-    /// Sampled events of an executor's rows that fit.
+    /// Sum of the sampled events of an executor's rows that match.
     pub fn sampled(&self, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> WalkCounters {
         let mut sum = WalkCounters::default();
         self.walks
@@ -205,7 +205,7 @@ impl KernelLab {
         sum
     }
 
-    /// The slot of a role, and what the last reading said of it.
+    /// The slot of a role, and its state in the last reading.
     pub fn channel(&self, role: Role) -> Result<(usize, &Channel)> {
         self.page_walks
             .iter()
@@ -231,7 +231,7 @@ impl KernelLab {
     }
 }
 
-/// All faults of an executor: attributed and unattributed. Major ones are a part of them.
+/// All faults of an executor: attributed and unattributed. Major faults are included.
 pub fn seen(totals: &ExecutorCounters) -> u64 {
     all(&totals.attributed) + totals.unattributed.iter().map(all).sum::<u64>()
 }
@@ -246,7 +246,7 @@ pub fn major(totals: &ExecutorCounters) -> u64 {
             .sum::<u64>()
 }
 
-/// Reads, writes and those not told apart.
+/// Sum of reads, writes and faults of unknown access.
 pub fn all(counters: &FaultCounters) -> u64 {
     counters.read + counters.write + counters.unknown
 }
@@ -258,16 +258,16 @@ fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.major += more.major;
 }
 
-/// A running workload. Its end is waited for, or forced, when it is dropped.
+/// A running workload. When it is dropped, it ends or is killed.
 pub struct Workload {
     child: Child,
     input: Option<ChildStdin>,
-    /// Its lines, read by a thread: a workload that says nothing fails the test instead of holding it up.
+    /// Lines of its output, read by a thread: a silent workload fails the test instead of blocking it.
     output: Receiver<String>,
 }
 
 impl Workload {
-    /// Starts it and waits until it is ready and quiet.
+    /// Starts a workload and waits until it is ready and quiet.
     pub fn start(scenario: &str, options: &[&str]) -> Result<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_workload"))
             .arg(library()?)
@@ -296,12 +296,12 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Its process id.
+    /// Process id of the workload.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Lets it go on.
+    /// Sends the workload the line that it waits for.
     pub fn go(&mut self) -> Result<()> {
         Ok(self
             .input
@@ -310,25 +310,25 @@ impl Workload {
             .write_all(b"go\n")?)
     }
 
-    /// Lets it run its scenario, waits until it is done and quiet, and returns what it did.
+    /// Lets the workload run its scenario, waits until it is done and quiet, and returns its results.
     pub fn run(&mut self) -> Result<Value> {
         self.go()?;
         self.done()
     }
 
-    /// Waits until it is done and quiet.
+    /// Waits until the workload is done and quiet, and returns its results.
     pub fn done(&mut self) -> Result<Value> {
         let line = self.expect("DONE ")?;
         self.quiet()?;
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Lets a scenario that waits in its middle go on to its end.
+    /// Lets a scenario that waits in the middle run to its end.
     pub fn go_on_to_the_end(&mut self) -> Result<()> {
         self.run().map(|_| ())
     }
 
-    /// Lets it end, by the end of its input at the latest.
+    /// Ends the workload, at the latest by the end of its input.
     pub fn end(mut self) -> Result<()> {
         self.go()?;
         self.input = None;
@@ -337,7 +337,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Waits for a line that starts so, and returns the rest of it.
+    /// Waits for a line with this prefix, and returns the rest of the line.
     pub fn expect(&mut self, start: &str) -> Result<String> {
         let line = match self.output.recv_timeout(LIMIT) {
             Ok(line) => line,
@@ -354,10 +354,10 @@ impl Workload {
             .with_context(|| format!("the workload said {line:?}, not {start}"))
     }
 
-    /// Waits until it waits for us: its faults stand still. Both ends of an interval are such moments, so that the
-    /// kernel's own count and ours are of the same faults.
+    /// Waits until the workload waits for input: its faults stand still. Both ends of an interval are such moments, so
+    /// the kernel's own count and ours cover the same faults.
     pub fn quiet(&self) -> Result<()> {
-        // A thread that only waits for a busy processor has no faults either, but it does not sleep.
+        // A thread that only waits for a busy processor has no faults either, but its state is not sleeping.
         let look =
             || Ok::<_, anyhow::Error>((witness::sleeps(self.pid())?, witness::faults(self.pid())?));
         let until = Instant::now() + LIMIT;
@@ -376,7 +376,7 @@ impl Workload {
 
 impl Drop for Workload {
     fn drop(&mut self) {
-        // It ends at the end of its input; a stuck one is killed. Errors mean that it is gone already.
+        // The workload ends at the end of its input; a stuck one is killed. An error means that it has ended.
         self.input = None;
         for _ in 0..100 {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -1,4 +1,4 @@
-//! Fork, exec, exit, threads that come and go, ids that are used again.
+//! Fork, exec, exit, short-lived threads, reused ids.
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::context::Activity;
@@ -9,7 +9,7 @@ use smtt_config::FaultHook;
 
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 
-/// Process, reason and whether it was the executor itself, of every end that was told.
+/// Process, reason and whether it was the executor itself, of every reported end.
 fn ends(lab: &KernelLab, executor: u64) -> Vec<(u32, u32, u32)> {
     let word = |payload: &[u8], at: usize| {
         payload.get(at..at + 4).map_or(u32::MAX, |bytes| {
@@ -85,7 +85,7 @@ fn children_belong_to_their_executor_and_workers_to_their_task() -> Result<()> {
             && key.activity == Activity::PYTHON_WORKER.0
             && key.rdd_plus_one == 12
     }));
-    // Its second mapping, and a few faults of the allocator's.
+    // The pages of the child's second mapping, and a few faults of the allocator.
     ensure!(
         (pages..pages + 60).contains(&served),
         "{served} faults of the worker while it served, {pages} pages were touched"

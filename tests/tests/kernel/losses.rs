@@ -1,4 +1,4 @@
-//! attempted = delivered + losses, when everything is too small on purpose.
+//! attempted = delivered + losses, with a ring and tables that are too small.
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::counter::{Counter, ExecutorCounters};
@@ -37,7 +37,7 @@ fn attempted_is_delivered_and_lost_when_the_ring_is_too_small() -> Result<()> {
     };
     let mut workload = Workload::start("storm", &[])?;
     let executor = lab.executor(workload.pid())?;
-    // Nobody reads the ring while the storm lasts.
+    // No reader drains the ring during the storm.
     let told = workload.run()?["told"]
         .as_u64()
         .context("the workload says how many facts it told")?
@@ -91,7 +91,7 @@ fn a_rate_limit_is_kept_and_counted() -> Result<()> {
         .as_u64()
         .context("the workload says how many facts it told")?
         + 1;
-    // Started in the middle of one second, ended in the middle of another.
+    // The storm began within one second and ended within another.
     let seconds = start.elapsed().as_secs() + 2;
     lab.read()?;
     let totals = lab.totals(executor)?;
@@ -128,7 +128,7 @@ fn samples_say_where_and_how_often_they_were_cut() -> Result<()> {
         "{} samples of {totals:?}",
         samples.len()
     );
-    // RDD 8's pages lie side by side: its samples are 500 different pages of one range.
+    // RDD 8's pages are contiguous: its samples are 500 different pages of one range.
     let word = |payload: &[u8], at: usize| {
         payload.get(at..at + 8).map_or(0, |bytes| {
             u64::from_le_bytes(bytes.try_into().unwrap_or_default())

@@ -1,9 +1,9 @@
 //! Tests against the running kernel: the probes, loaded as a library, watch the native workload, whose facts and
 //! faults are known exactly.
 //!
-//! They need root and the marker's native library in `target/marker` (`cargo xtask test kernel` sees to both). The
-//! tests take turns by themselves, so they may be started in parallel; each loads tables of its own and looks at its
-//! own workload only. A test that cannot run here says which feature of the kernel is missing.
+//! They need root and the marker's native library in `target/marker` (`cargo xtask test kernel` provides both). A lock
+//! serialises the tests, so they may be started in parallel; each loads its own tables and reads its own workload only.
+//! A test that cannot run here names the missing feature of the kernel.
 
 mod discovery;
 mod garbage;

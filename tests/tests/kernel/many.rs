@@ -1,5 +1,5 @@
-//! A hundred thousand blocks of one RDD through the real ring: the sum is the program's, the daemon's memory is bounded,
-//! blocks without a row are counted.
+//! A hundred thousand blocks of one RDD through the real ring: the sum equals the program's, the daemon's memory is
+//! bounded, blocks without a row are counted.
 
 use std::time::{Duration, Instant};
 
@@ -14,23 +14,23 @@ use xtask::paths::Paths;
 use crate::lab::Workload;
 
 const ROUNDS: u64 = 50;
-/// So few that the default ring holds them all, should the daemon not run meanwhile.
+/// Few enough for the default ring to hold a whole round while the daemon does not run.
 const PER_ROUND: u64 = 2000;
 /// Rows of blocks that one executor may have, as in the default configuration.
 const ROWS: u64 = 8192;
-/// Most that the daemon may ever have in memory: the target of docs/PRINCIPLES.md.
+/// Limit of the daemon's peak memory: the target of docs/PRINCIPLES.md.
 const RESIDENT_MAX_KIB: u64 = 64 << 10;
-/// The same while somebody lists all rows of the largest table at once.
+/// The same limit while a client lists all rows of the largest table at once.
 const LISTING_MAX_KIB: u64 = 128 << 10;
 /// How long a round may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes of the first so many blocks, as the program makes them.
+/// Bytes of the first `blocks` blocks, as the program makes them.
 fn bytes(blocks: u64) -> u64 {
     (0..blocks).map(|block| 100 + block % 7).sum()
 }
 
-/// A field that is absent where there is no block.
+/// The value of a field that is absent where there is no block.
 fn or_none(row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or(0)
 }
@@ -43,7 +43,7 @@ fn a_hundred_thousand_blocks_have_their_true_size_in_bounded_memory() -> Result<
     }
     let folder = tempfile::tempdir()?;
     let options = Options {
-        // The rate of a broken marker is not what is tested.
+        // The rate limit for a broken marker is not under test.
         toml: "[probe.marker]\nfacts_per_second = 10000000\n".to_owned(),
         ..Options::default()
     };

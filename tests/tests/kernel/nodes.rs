@@ -1,5 +1,5 @@
-//! Nodes that are no whole nodes: one without memory, one without a processor, and one whose memory and processors are
-//! taken away while somebody looks.
+//! Incomplete nodes: one without memory, one without a processor, and one whose memory and processors go offline while
+//! the resolver runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,10 +17,10 @@ use crate::page_limits::in_the_middle;
 use crate::pages::{GENEROUS, MIB, PAGE, Scene, methods, nodes, numa_maps, resolver, scene, sum};
 
 const NODES: &str = "/sys/devices/system/node";
-/// How long the kernel may take to move the memory of a node away.
+/// How long the kernel may take to offline the memory of a node.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The nodes of a list of the kernel's.
+/// The nodes in one of the kernel's node lists.
 fn list(name: &str) -> BTreeSet<u32> {
     let text = fs::read_to_string(format!("{NODES}/{name}")).unwrap_or_default();
     text.trim()
@@ -33,7 +33,7 @@ fn list(name: &str) -> BTreeSet<u32> {
         .collect()
 }
 
-/// A node's memory and processors, which are taken away and brought back.
+/// A node's memory and processors, which go offline and come back.
 struct Removable {
     switches: Vec<(PathBuf, &'static str, &'static str)>,
 }
@@ -65,7 +65,8 @@ impl Removable {
         Ok(Self { switches })
     }
 
-    /// A page that somebody holds for a moment cannot be moved: then the kernel is asked again.
+    /// Takes memory and processors offline. A page that is pinned for a moment cannot be moved, so the request is
+    /// repeated.
     fn away(&self) -> Result<()> {
         for (switch, off, _) in &self.switches {
             let begin = Instant::now();
@@ -81,7 +82,7 @@ impl Removable {
 
     fn back(&self) {
         for (switch, _, on) in &self.switches {
-            // What was never taken away is there already.
+            // Memory that never went offline is online already.
             let _ = fs::write(switch, on);
         }
     }
@@ -93,7 +94,7 @@ impl Drop for Removable {
     }
 }
 
-/// Every block is somewhere, and no block is on a node that has no memory.
+/// Every block is resolved, and no block is on a node without memory.
 fn is_right(scene: &Scene, method: Method, with_memory: &BTreeSet<u32>) -> Result<()> {
     for (kind, told) in &scene.blocks {
         let row = scene.row(kind)?;
@@ -115,7 +116,7 @@ fn is_right(scene: &Scene, method: Method, with_memory: &BTreeSet<u32>) -> Resul
     Ok(())
 }
 
-/// Who asks for advice and for what is missing gets an answer that knows the nodes.
+/// The answers of `advise` and of the doctor know the nodes.
 fn advice_knows(scene: &Scene) -> Result<()> {
     let advice = advice(&scene.shared, &Filter::default());
     let around = &advice.surroundings;
@@ -173,7 +174,7 @@ fn nodes_without_memory_or_processors_and_memory_that_goes_are_told_right() -> R
         );
         advice_knows(&scene)?;
 
-        // Both go while somebody looks: what was seen before and after is right for its moment.
+        // Both go offline during a round: a page's node is right for the moment of its query.
         resolver.round(&scene.shared, &in_the_middle(30, || removable.away()));
         is_right(&scene, method, &with_memory)?;
         let left = list("has_memory");
@@ -186,7 +187,7 @@ fn nodes_without_memory_or_processors_and_memory_that_goes_are_told_right() -> R
             "they are still there"
         );
 
-        // And they are gone.
+        // Both are offline now.
         resolver.round(&scene.shared, &|| false);
         is_right(&scene, method, &left)?;
         let row = scene.row("bound")?;

@@ -1,4 +1,4 @@
-//! Is it true? Counts per RDD and access are exact, and all of them together are the kernel's own count.
+//! Counts per RDD and access are exact, and their sum is the kernel's own count.
 
 use anyhow::{Result, ensure};
 use smtt_common::context::{Access, Region};
@@ -8,7 +8,7 @@ use smtt_tests::witness;
 
 use crate::lab::{Workload, all, lab, major, seen, with_hook};
 
-/// Rounds of the workload, each of them a run that must be exact.
+/// Rounds of the workload; each must be exact.
 const ROUNDS: u64 = 10;
 const READS: u64 = 1000;
 const WRITES: u64 = 500;
@@ -74,7 +74,7 @@ fn exact(hook: FaultHook, expected: impl Fn(u64, u64) -> FaultCounters) -> Resul
         );
     }
 
-    // The same interval on both sides: at both ends the workload waits for a line and faults stand still.
+    // The same interval on both sides: at both ends the workload waits for a line and its faults stand still.
     let (kernel, ours) = (
         after.0.total() - before.0.total(),
         seen(&after.1) - seen(&before.1),

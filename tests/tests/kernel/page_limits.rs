@@ -1,5 +1,4 @@
-//! Looking where pages are, at its limits: more memory than the budget allows, and memory that goes while it is looked
-//! at.
+//! The resolver at its limits: more memory than the budget allows, and memory that is unmapped during a round.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -33,7 +32,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
         let (counts, took) = (resolver.counts(), start.elapsed().as_secs_f64());
         let row = scene.row("large")?;
         println!("{method:?}: {counts:?} in {took:.3} s, {row:?}");
-        // A tenth of a second's worth may be spent at once, and one slice more.
+        // The budget allows a burst of a tenth of a second, and one slice more.
         let allowed = PAGES_PER_SECOND as f64 * (took + 0.1) + 400.0;
         ensure!(
             counts.pages as f64 <= allowed && counts.pages <= 2 * PAGES_PER_SECOND,
@@ -71,8 +70,7 @@ fn a_large_mapping_is_sampled_within_the_budget() -> Result<()> {
     scene.workload.end()
 }
 
-/// Calls `once` when the resolver asks for the so-many-th time whether it shall stop: it asks before each of its
-/// slices.
+/// Calls `once` when the resolver asks for the `slice`-th time whether it must stop: it asks before each slice.
 pub fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn() -> bool {
     let (asked, once) = (Cell::new(0), Cell::new(Some(once)));
     move || {
@@ -107,7 +105,7 @@ fn of_a_process_that_ends_in_the_middle_nothing_is_said() -> Result<()> {
                 && rows.iter().all(|row| row.resolved_bytes.is_none()),
             "{method:?}: {counts:?}, {rows:?}"
         );
-        // And when it is gone from the start.
+        // The block is unmapped before the next round begins.
         resolver.round(&shared, &|| false);
         ensure!(resolver.counts().ended == 2, "{:?}", resolver.counts());
     }
@@ -123,11 +121,12 @@ fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
         let known = scene.lab.records.len();
         let mut resolver = resolver(GENEROUS, method);
         let workload = &mut scene.workload;
-        // It has 1024 slices, and all others together have less than 32.
+        // The large block has 1024 slices, all others together have less than 32.
         let freed = in_the_middle(500, || workload.go_on_to_the_end());
         resolver.round(&scene.shared, &freed);
         drop(freed);
-        // Nobody has heard of it yet. What was looked at before is there, what was looked at after is not.
+        // The state has not learned of the removal. Pages that were resolved before it have a node, later ones have
+        // none.
         let row = scene.row("large")?;
         println!("{method:?}: {row:?}");
         if method == Method::Scan {
@@ -138,7 +137,7 @@ fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
                 "half of it was looked at in time: {row:?}"
             );
         } else {
-            // What was never touched looks like what is not there any more, so nothing is said.
+            // Untouched pages look like unmapped ones, so the resolver reports nothing.
             ensure!(row.resolved_bytes.is_none(), "its mapping went: {row:?}");
         }
         let half = scene.row("half")?;
@@ -146,7 +145,7 @@ fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
             sum(&half) == Some(scene.told("half")?.bytes) && half.unmapped_bytes == Some(0),
             "{method:?}: the others are as they were: {half:?}"
         );
-        // Now it is told, in the middle of the next look.
+        // The state learns of the removal in the middle of the next round.
         scene.lab.read()?;
         let records = scene.lab.records.split_off(known);
         let told = in_the_middle(500, || {

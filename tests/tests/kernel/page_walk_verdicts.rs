@@ -1,4 +1,4 @@
-//! What cannot be measured is said, and neither a zero nor a ratio is published for it.
+//! An event that cannot be measured has a verdict that says why, and publishes neither a zero nor a ratio.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use smtt_tests::skip::skip;
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 use crate::page_walks::{clock_and_faults, with_events};
 
-/// How long it may take until an event has had time enough to count something.
+/// How long an event may need until it has counted for long enough.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Names of the figures that may be published.
@@ -75,7 +75,7 @@ fn page_walks_that_are_switched_off_are_not_measured() -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel refuse the calling thread's perf events of everybody on one processor, for ever.
+/// Makes the kernel refuse the calling thread's perf events of all processes on one processor, permanently.
 fn refuse_events_on(processor: u32) -> Result<()> {
     /// Offsets in the kernel's `struct seccomp_data`: the number of the call, and the low half of its third argument.
     const NUMBER: u32 = 0;
@@ -140,7 +140,7 @@ fn an_event_that_is_refused_on_one_processor_is_measured_on_none_and_the_verdict
         );
         Ok(())
     };
-    // The filter is for a thread's whole life: it has to be another one than the other tests'.
+    // A seccomp filter is permanent for a thread, so this test uses a separate thread.
     std::thread::scope(|scope| {
         scope
             .spawn(test)
@@ -151,7 +151,7 @@ fn an_event_that_is_refused_on_one_processor_is_measured_on_none_and_the_verdict
 
 #[test]
 fn an_event_that_counts_nothing_gives_a_verdict_and_no_figure() -> Result<()> {
-    // No program of this processor ever has such a fault.
+    // No program of this processor ever causes such a fault.
     let settings = with_events(&[
         (Role::Cycles, "cpu-clock", 1_000_003),
         (Role::LoadWalksCompleted, "page-faults", 1),
@@ -160,8 +160,8 @@ fn an_event_that_counts_nothing_gives_a_verdict_and_no_figure() -> Result<()> {
     let Some(mut lab) = lab(&settings)? else {
         return Ok(());
     };
-    // At first nothing can be said; it depends on how busy the machine is how long that lasts. Other processes have
-    // faults: on a quiet machine the other event had nothing to count either.
+    // At first no verdict is possible; how long depends on the load of the machine. Other processes cause faults: on a
+    // quiet machine the other event had nothing to count either.
     let mut workload = Workload::start(
         "storm",
         &["threads=1", "facts=150000", "pages=256", "describe=no"],

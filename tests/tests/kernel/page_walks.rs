@@ -1,8 +1,8 @@
-//! Page walks, sampled: what each context is said to have done is what it did.
+//! Page walks, sampled: the samples of each context match its work.
 //!
-//! A machine without counters of page walks has the kernel's software events. They go the same way from the overflow
-//! to the row of a context, and of them more is known: page faults with period 1 are counted one by one by the
-//! workload, by the fault probe and by the kernel; the clock is compared to the threads' own CPU clocks.
+//! A machine without counters of page walks uses the kernel's software events. They take the same path from the
+//! overflow to the row of a context, and have better witnesses: the workload, the fault probe and the kernel count page
+//! faults with period 1 one by one; the threads' own CPU clocks check the clock.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,11 @@ use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 
 /// Nanoseconds of the clock per sample.
 const CLOCK_PERIOD: u64 = 250_007;
-/// Nanoseconds by which the clock's samples lag behind it at most: a virtual machine's host may hold up a processor.
+/// Most nanoseconds by which the clock's samples may lag behind it: the host of a virtual machine may delay a
+/// processor.
 const CLOCK_LAG_NS: u64 = 100_000_000;
 
-/// Settings with those events instead of the table's, each with a fixed period.
+/// Settings with these events instead of the table's, each with a fixed period.
 pub fn with_events(events: &[(Role, &str, u64)]) -> ProbeSettings {
     let mut settings = with_hook(FaultHook::Auto);
     settings.page_walks.overrides = Overrides(
@@ -39,7 +40,7 @@ pub fn with_events(events: &[(Role, &str, u64)]) -> ProbeSettings {
     settings
 }
 
-/// The clock as cycles, and every page fault as a page walk of a read.
+/// The CPU clock as cycles, and every page fault as a page walk of a read.
 pub fn clock_and_faults() -> ProbeSettings {
     with_events(&[
         (Role::Cycles, "cpu-clock", CLOCK_PERIOD),
@@ -47,7 +48,7 @@ pub fn clock_and_faults() -> ProbeSettings {
     ])
 }
 
-/// Page faults that were sampled in rows of an executor that fit.
+/// Sampled page faults in an executor's rows that match.
 fn faults(lab: &KernelLab, executor: u64, fits: impl Fn(&ContextKey) -> bool) -> Result<u64> {
     let (slot, _) = lab.channel(Role::LoadWalksCompleted)?;
     let sum = lab.sampled(executor, fits);
@@ -58,15 +59,15 @@ fn faults(lab: &KernelLab, executor: u64, fits: impl Fn(&ContextKey) -> bool) ->
     Ok(sum.events[slot])
 }
 
-/// Page faults of an executor by both sides, at the beginning of an interval. Before, its process was none: it became
-/// one in the middle of its life.
+/// Page faults of an executor by both sides, at the beginning of an interval. Its process became an executor in the
+/// middle of its life, so the kernel's count has earlier faults.
 struct Before {
     sampled: u64,
     kernel: u64,
 }
 
 impl Before {
-    /// Both sides now, while the workload waits.
+    /// Reads both sides while the workload waits.
     fn now(lab: &mut KernelLab, executor: u64, workload: &Workload) -> Result<Self> {
         lab.read()?;
         Ok(Self {
@@ -75,14 +76,14 @@ impl Before {
         })
     }
 
-    /// Growth since then: sampled, attributed and unattributed, and by the kernel's own count of the process.
+    /// Growth since then: sampled, attributed and unattributed faults, and the kernel's own count of the process.
     fn grown(&self, lab: &mut KernelLab, executor: u64, workload: &Workload) -> Result<(u64, u64)> {
         let now = Self::now(lab, executor, workload)?;
         Ok((now.sampled - self.sampled, now.kernel - self.kernel))
     }
 }
 
-/// Lets the workload count plainly first, and gives what it counted: by thread and RDD.
+/// Lets the workload count its plain round, and returns the counts by thread and RDD.
 fn plain_counts(workload: &mut Workload) -> Result<Value> {
     workload.go()?;
     let plain = serde_json::from_str(&workload.expect("PLAIN ")?)?;
@@ -93,8 +94,8 @@ fn plain_counts(workload: &mut Workload) -> Result<Value> {
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 3;
 const PAGES: u64 = 2000;
-/// Page faults of a context that are not of its memory, and those on which two hooks may differ, because one that is
-/// begun twice is one or two of them; at most.
+/// Most page faults of a context that are outside its memory or that two hooks may count differently: a fault that
+/// enters the handler twice counts once or twice.
 const STRAY: u64 = 3;
 
 fn start_walks(more: &[&str]) -> Result<Workload> {
@@ -112,15 +113,14 @@ fn start_walks(more: &[&str]) -> Result<Workload> {
     Workload::start("walks", &options)
 }
 
-/// Page faults by which the kernel looks who uses a page, on a machine with several nodes: they come as it likes, and
-/// as many as there are pages at most in each of its rounds.
+/// Most NUMA hinting faults of a context: the kernel causes at most one per page in each round.
 fn hints() -> u64 {
     let on = std::fs::read_to_string("/proc/sys/kernel/numa_balancing")
         .is_ok_and(|text| text.trim() != "0");
     if on { PAGES } else { 0 }
 }
 
-/// What every thread has of each RDD, by what it did, by its own plain count and by the fault probe.
+/// Compares each thread's samples of each RDD with its work, its own plain count and the fault probe.
 fn every_context_is_exact(lab: &KernelLab, executor: u64, plain: &Value) -> Result<()> {
     for thread in 0..THREADS {
         for (rdd, pages) in [
@@ -136,7 +136,7 @@ fn every_context_is_exact(lab: &KernelLab, executor: u64, plain: &Value) -> Resu
             let sampled = faults(lab, executor, this)?;
             let plain = plain[thread as usize][rdd.to_string()][0].as_u64();
             let probed = all(&lab.faults(executor, this));
-            // Of its own code a page may have left memory and come back.
+            // A page of the workload's own code may have been evicted and mapped again.
             let expected = ROUNDS * pages;
             ensure!(
                 plain.is_some_and(|plain| (pages..=pages + STRAY + hints()).contains(&plain))
@@ -202,11 +202,12 @@ fn what_is_sampled_is_what_is_counted_and_strangers_are_a_part_of_it_only() -> R
             continue;
         };
         for (before, after) in before.channels.iter().zip(&after.channels) {
-            // Counters are read first, samples a moment later. So these have what the counters had, but for what each
-            // processor has counted since its last sample; and the next counters have what these had.
+            // The counters are read first, the samples a moment later. So the samples of a reading include its
+            // counters, except what each processor has counted since its last sample; and the counters of the next
+            // reading include these samples.
             let lag = match before.role {
                 Role::Cycles => CLOCK_LAG_NS * processors,
-                // The kernel runs no program at a fault of somebody who reads its tables just then.
+                // The kernel runs no program at a fault of a thread that reads the BPF tables at that moment.
                 _ => processors + before.counted / 100,
             };
             ensure!(
@@ -286,7 +287,7 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
     let samples = (a + b) as f64;
     let exact = a_ns as f64 / (a_ns + b_ns) as f64;
     let sampled = a as f64 / samples;
-    // What a share of so many samples taken by chance keeps to in 99 of 100 cases; regular ones scatter less.
+    // The 99 % interval of a share of randomly taken samples; regular samples scatter less.
     let interval = 2.576 * (exact * (1.0 - exact) / samples).sqrt();
     println!(
         "RDD A had {:.3} % of the CPU time and has {:.3} % of {samples} samples; the interval is {:.3} %; {} ms of {} ms were sampled",
@@ -309,8 +310,8 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
         "the workload missed its duty cycle: {done}"
     );
     // In a virtual machine a timer that is due on an idle processor may fire late, in the thread that has woken up
-    // meanwhile: that sample stands for idle time too. The clock runs on in it, as no counter of cycles does. So what
-    // was sampled is no less than the threads' time, and the number of samples is no more.
+    // meanwhile: that sample includes idle time. The clock runs on while idle, unlike a counter of cycles. So the
+    // sampled time is at least the threads' time, and the number of samples is at most what it allows.
     let (all_sampled, all_spent) = (a_sampled_ns + b_sampled_ns, a_ns + b_ns);
     let by_number = (a + b) * CLOCK_PERIOD;
     ensure!(
@@ -327,7 +328,7 @@ fn a_known_duty_cycle_comes_out_whatever_the_scheduler_does() -> Result<()> {
 
 #[test]
 fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
-    // Discovery looks at processes named java.
+    // Discovery examines processes whose command name is java.
     let mut workload = Workload::start("late", &["name=java"])?;
     workload.go()?;
     workload.expect("REGISTERED")?;
@@ -352,7 +353,7 @@ fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
     let sampled = faults(&lab, executor, |key| {
         key.class().is_none() && key.rdd_plus_one == 9 && key.task_attempt_id == 1
     })?;
-    // Its pages are written. What else it touches, such as its code, is read.
+    // The executor writes its pages. It only reads the rest of its memory, such as its code.
     let probed = lab.faults(executor, |key| {
         key.rdd_plus_one == 9 && key.task_attempt_id == 1
     });
@@ -394,7 +395,7 @@ fn threads_that_end_in_the_middle_leave_their_samples_and_no_row() -> Result<()>
     workload.end()
 }
 
-/// A hundred contexts where there is no room for them.
+/// A hundred contexts in tables without room for them.
 fn no_room(change: impl Fn(&mut ProbeSettings)) -> Result<()> {
     let mut settings = with_events(&[(Role::LoadWalksCompleted, "page-faults", 1)]);
     change(&mut settings);
@@ -487,7 +488,7 @@ fn a_limit_on_samples_is_kept_while_the_periods_follow() -> Result<()> {
     let processors = std::thread::available_parallelism()?.get() as u64;
     let seconds = start.elapsed().as_secs() + 1;
     let samples = steps.last().map_or(0, |step| step.0);
-    // Half of the limit is the clock's; a burst may exceed the other half eightfold until the period has followed.
+    // Half of the limit is for the clock; a burst may exceed the other half eightfold until the period adapts.
     ensure!(
         samples > 0 && samples <= processors * 50 * (seconds + 8),
         "{samples} samples in {seconds} s on {processors} processors"
@@ -496,14 +497,14 @@ fn a_limit_on_samples_is_kept_while_the_periods_follow() -> Result<()> {
     workload.end()
 }
 
-/// How long each pass counts before it is the other's turn.
+/// How long each pass counts before the passes change.
 const TURN: Duration = Duration::from_millis(600);
-/// How long it may take on a busy machine to see passes change and count alone.
+/// How long it may take on a busy machine to observe passes that change and passes that count alone.
 const TURNS_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
-    // One more than the four counters that every core has.
+    // One more than the four counters of every core.
     let mut settings = with_events(&[
         (Role::Cycles, "cpu-clock", CLOCK_PERIOD),
         (Role::LoadWalksCompleted, "page-faults", 1),
@@ -530,8 +531,8 @@ fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
     };
     let start = Instant::now();
     let mut steps = vec![slots(&mut lab)?];
-    // Two slots of one pass count at the same time; of two passes only one does, but in the step in which they change.
-    // A busy machine makes steps longer, of which more have a change: it needs more of them.
+    // Two slots of one pass count at the same time; of two passes only one counts, except in the step in which they
+    // change. On a busy machine steps are longer and more of them contain a change, so the test needs more steps.
     let (mut alone, mut changes) = (0, 0);
     while start.elapsed() < 6 * TURN || changes < 2 || alone <= changes {
         ensure!(
@@ -564,7 +565,7 @@ fn passes_take_turns_and_what_each_counted_is_its_own() -> Result<()> {
         time(0),
         time(1)
     );
-    // A processor that the host holds up is asked late, and may have had a change in between.
+    // A processor that the host delays is read late, and may have changed passes in between.
     ensure!(
         together * 10 <= elapsed_ns * processors * 11 && together * 2 >= elapsed_ns * processors,
         "passes count at the same time, or hardly ever: {together} ns"

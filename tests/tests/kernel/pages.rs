@@ -1,5 +1,5 @@
-//! Where pages are, against independent readers of the same kernel: this test's own look at pagemap and kpageflags,
-//! `smaps`, `numa_maps`, and what the workload did to its memory.
+//! Placement of pages against independent readers of the same kernel: this test's own reading of pagemap and
+//! kpageflags, `smaps`, `numa_maps`, and the known accesses of the workload.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,10 +23,10 @@ use crate::lab::{KernelLab, Workload, lab, with_hook};
 pub const PAGE: u64 = 4096;
 pub const MIB: u64 = 1 << 20;
 
-/// The workload gives its large block back when it is let go on.
+/// The workload frees its large block when it gets its next line.
 pub const FREED: &str = "free=yes";
 
-/// More than any test needs.
+/// A larger budget than any test needs.
 pub const GENEROUS: PlacementSettings = PlacementSettings {
     pages_per_second: 10_000_000,
     milliseconds_per_second: 1000,
@@ -34,18 +34,18 @@ pub const GENEROUS: PlacementSettings = PlacementSettings {
     frames: true,
 };
 
-/// A workload whose memory is told, and the state that its facts made.
+/// A workload that reports its memory, and the state that its facts built.
 pub struct Scene {
     /// The probes, and this test's turn.
     pub lab: KernelLab,
     pub shared: Shared,
     pub workload: Workload,
-    /// What it says of its blocks, by kind.
+    /// The workload's own description of its blocks, by kind.
     pub blocks: BTreeMap<String, Told>,
     pub said: Value,
 }
 
-/// A block as the workload told it.
+/// A block as the workload reported it.
 #[derive(Clone, Debug)]
 pub struct Told {
     pub name: String,
@@ -53,12 +53,12 @@ pub struct Told {
     pub bytes: u64,
 }
 
-/// Runs the workload; `None` (and a line that says why) where this machine cannot.
+/// Runs the workload; `None` (and a line that says why) where this machine cannot run it.
 pub fn scene(options: &[&str]) -> Result<Option<Scene>> {
     scene_of("pages", options)
 }
 
-/// The same of another scenario that tells blocks.
+/// As [`scene`], with another scenario that reports blocks.
 pub fn scene_of(scenario: &str, options: &[&str]) -> Result<Option<Scene>> {
     if procfs_page_bytes() != PAGE {
         skip(
@@ -122,7 +122,7 @@ fn procfs_page_bytes() -> u64 {
 }
 
 impl Scene {
-    /// What was read of an RDD's blocks: bytes of the reader's node, of another one, and the share of these.
+    /// Reads of an RDD's blocks: bytes on the reader's node, bytes on other nodes, and the share of the latter.
     pub fn read(&self, rdd: u32) -> Result<(Option<u64>, Option<u64>, Option<f64>)> {
         let rows = self
             .shared
@@ -138,7 +138,7 @@ impl Scene {
         ))
     }
 
-    /// Frames of a block's first pages, as they go into trace records.
+    /// Frames of a block's first pages, in the form of trace records.
     pub fn frames(&self, told: &Told) -> Result<Vec<Option<u64>>> {
         let state = self.shared.state();
         let mut memories = state.executors().values().map(|executor| &executor.memory);
@@ -168,7 +168,7 @@ impl Scene {
             .with_context(|| format!("no row of block {name}"))
     }
 
-    /// This test's own reading of the process's page table.
+    /// This test's own reading of the process's page table entries.
     pub fn entries(&self, block: &Told) -> Result<Vec<u64>> {
         let first = block.address / PAGE;
         let pages = (block.address + block.bytes).div_ceil(PAGE) - first;
@@ -181,7 +181,7 @@ impl Scene {
             .collect())
     }
 
-    /// Lines of a file of mappings that belong to the mapping at an address.
+    /// Lines about the mapping at an address in one of the process's files of mappings.
     pub fn mapping(&self, file: &str, address: u64) -> Result<String> {
         let text = fs::read_to_string(format!("/proc/{}/{file}", self.workload.pid()))?;
         let range = |line: &str| {
@@ -199,7 +199,7 @@ impl Scene {
     }
 }
 
-/// Bytes of a block in pages whose entry is of that kind.
+/// Bytes of a block in pages whose entry matches.
 pub fn bytes_in(block: &Told, entries: &[u64], wanted: impl Fn(u64) -> bool) -> u64 {
     let first = block.address / PAGE * PAGE;
     let end = block.address + block.bytes;
@@ -226,7 +226,7 @@ pub fn sum(row: &PagesRow) -> Option<u64> {
     Some(row.present_bytes? + row.swapped_bytes? + row.untouched_bytes? + row.unmapped_bytes?)
 }
 
-/// Bytes on pages of a size.
+/// Bytes on pages of the given size.
 pub fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
     let sizes = row.page_sizes.iter().flatten();
     sizes
@@ -235,7 +235,7 @@ pub fn on_pages_of(row: &PagesRow, page_bytes: u64) -> u64 {
         .sum()
 }
 
-/// The ways to look that this machine has.
+/// The methods of the resolver that this machine supports.
 pub fn methods() -> Vec<Method> {
     let best = Machine::find().method;
     if best == Method::Scan {
@@ -328,7 +328,7 @@ fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
             row.reads == Some(2) && row.hotness.is_some_and(|hot| (0.5..=2.0).contains(&hot)),
             "{method:?}: two reads just now: {row:?}"
         );
-        // Only what is in memory is on a node. It may be on any of them, but each byte was read twice.
+        // Only resident pages have a node. Any node is possible, but each byte was read twice.
         let (local, remote, ratio) = scene.read(21)?;
         let (local, remote) = (local.unwrap_or(0), remote.unwrap_or(0));
         let present = row.present_bytes.context("it was looked at")?;
@@ -391,7 +391,7 @@ fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
         .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
         .context("smaps has no AnonHugePages")?;
     println!("smaps: {large_kib} KiB on large pages");
-    // A frame of a transparent huge page says so; hugetlbfs is not used here.
+    // The flags of a frame mark transparent huge pages; hugetlbfs is not used here.
     let thp = |frame: u64| -> Result<bool> {
         let mut word = [0; 8];
         File::open("/proc/kpageflags")?.read_exact_at(&mut word, frame * 8)?;
@@ -441,7 +441,7 @@ fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
     scene.workload.end()
 }
 
-/// Bytes by node of the mapping at an address, as `numa_maps` says.
+/// Bytes by node of the mapping at an address, according to `numa_maps`.
 pub fn numa_maps(pid: u32, address: u64) -> Result<BTreeMap<u32, u64>> {
     let text = fs::read_to_string(format!("/proc/{pid}/numa_maps"))
         .context("this kernel has no numa_maps")?;
@@ -541,7 +541,7 @@ fn pages_that_were_swapped_out_are_reported() -> Result<()> {
         resolver(GENEROUS, method).round(&scene.shared, &|| false);
         let row = scene.row("swapped")?;
         println!("{method:?}: {row:?}");
-        // That it equals this test's own reading is the test above; here, that there is something to equal.
+        // The test above compares with this test's own reading; this one checks that the figure is not zero.
         ensure!(
             row.swapped_bytes > Some(MIB / 2) && sum(&row) == Some(MIB),
             "{method:?}: the pages were swapped out: {row:?}"

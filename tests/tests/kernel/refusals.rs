@@ -1,4 +1,4 @@
-//! Where the daemon does not start: it says why and what to do.
+//! Environments in which the daemon does not start: the message says why and what to do.
 
 use std::process::Command;
 

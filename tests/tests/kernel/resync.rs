@@ -1,4 +1,4 @@
-//! Telling everything again through a ring that is too small: what was lost then is not taken for gone.
+//! A resync through a ring that is too small: records lost in it do not count as removed blocks.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use smtt_model::state::{Limits, State};
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
-/// Bytes of a ring that holds some ninety records of a block.
+/// Bytes of a ring that holds about ninety block records.
 const SMALL_RING: u32 = 16 << 10;
-/// Far more than it holds.
+/// Far more blocks than the ring holds.
 const BLOCKS: u64 = 200;
-/// Far fewer.
+/// Far fewer blocks than the ring holds.
 const STEP: u64 = 40;
 
-/// The probes and a state that gets what they say.
+/// The probes and a state that applies their records.
 struct Both {
     lab: KernelLab,
     state: State,
@@ -35,7 +35,7 @@ impl Both {
         Ok(())
     }
 
-    /// Lets the workload tell in steps, and takes each.
+    /// Lets the workload report in steps, and reads the ring after each.
     fn take_steps(&mut self, workload: &mut Workload) -> Result<()> {
         for _ in 0..BLOCKS / STEP {
             workload.expect("STEP")?;
@@ -46,7 +46,7 @@ impl Both {
         self.take()
     }
 
-    /// Blocks of the workload, and whether it is to be asked once more.
+    /// Blocks of the workload, and whether the state wants another resync.
     fn blocks(&self, executor: u64) -> Result<(u64, bool)> {
         let row = self.state.executors().get(&executor);
         let blocks = row.context("it has no row")?.memory.blocks.len();
@@ -71,7 +71,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
         state: State::new(Limits::default()),
         taken: 0,
     };
-    // Discovery looks at processes named java.
+    // Discovery examines processes whose command name is java.
     let options = [
         "name=java".to_owned(),
         format!("blocks={BLOCKS}"),
@@ -97,7 +97,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
         workload.go()
     };
 
-    // Nobody reads the ring while everything is told again.
+    // No reader drains the ring during the resync.
     ask(&mut both, &mut workload, 41)?;
     workload.expect("TOLD")?;
     both.take()?;
@@ -117,7 +117,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
         "{BLOCKS} blocks live, and what was told again did not come whole: {after:?}"
     );
 
-    // Asked once more, it tells in steps. One block is gone by now, and nobody has said so.
+    // At the second request the workload reports in steps. It has dropped one block without a fact.
     ask(&mut both, &mut workload, 42)?;
     both.take_steps(&mut workload)?;
     ensure!(

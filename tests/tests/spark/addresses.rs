@@ -1,5 +1,5 @@
-//! What an application wrote is in memory where SMTT says that it is, before and after collections, for every storage
-//! level and every way of sorting, under every collector and by every way of getting to know addresses. The witness is
+//! SMTT reports the address of what an application wrote, before and after collections, for every storage level and
+//! every way of sorting, under every collector and with every method of tracking addresses. The witness is
 //! `/proc/PID/mem`.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use smtt_tests::skip::skip;
 use xtask::paths::{DEMO_SPARK, Jdk};
 use xtask::process::wait_for;
 
-/// Everything is found where it is said to be; a collection moves some of it, and it is found again.
+/// All memory is at its reported address; a collection moves a part of it, and the new addresses are reported.
 fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
     let lab = SparkLab::on(version, jdk)?;
     let mut subject = start(&lab, java_options)?;
@@ -57,7 +57,7 @@ fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
     lab.passed()
 }
 
-/// A record of a read has an address of its block; where it is said to have been right, it is the block's.
+/// A record of a read has an address of its block; a record with a current address has the block's present one.
 fn reads_have_addresses(subject: &Subject, told: &BTreeMap<String, Ranges>) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -76,7 +76,7 @@ fn reads_have_addresses(subject: &Subject, told: &BTreeMap<String, Ranges>) -> R
             let first = told.get(&id).and_then(|ranges| ranges.first());
             let age = number(record, "address_age_ms")?;
             let same = record["virtual_address"].as_u64() == first.map(|(address, _)| *address);
-            // A collection between the check and the read moves it on; then the listing has moved too.
+            // A collection between the check and the read moves the block; then the listing has its new address too.
             let now = subject.between_collections(|| subject.check_blocks(Told::All))?;
             let moved = now.get(&id) != told.get(&id);
             ensure!(same || moved || age > 0, "{record:#} but {first:x?}");
@@ -87,7 +87,7 @@ fn reads_have_addresses(subject: &Subject, told: &BTreeMap<String, Ranges>) -> R
 
 #[test]
 fn addresses_are_followed_under_g1() -> Result<()> {
-    // Regions so large that nothing here is too large to be moved.
+    // Regions large enough that the collector can move every object of this test.
     followed(
         DEMO_SPARK,
         &Jdk::main()?,
@@ -121,7 +121,7 @@ fn addresses_are_followed_where_headers_are_compact() -> Result<()> {
     )
 }
 
-/// What the pages listing says of the sampled objects: shares that add up, and no bytes of the block.
+/// Checks the sampled objects in the pages listing: shares that add up, and no bytes of the block.
 fn samples_are_looked_at(subject: &Subject) -> Result<()> {
     let start = Instant::now();
     let row = loop {
@@ -129,7 +129,7 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
             .run
             .rows(&subject.daemon, &["pages", "--rdd", "mark"])?;
         match rows.as_slice() {
-            // A look between two collections may have reached one of both blocks.
+            // A round between two collections may have resolved the sample of one block only.
             [row] if row["sampled_objects"] == 2 * SAMPLED => break row.clone(),
             _ => ensure!(
                 start.elapsed() < LIMIT,
@@ -154,7 +154,7 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
     );
     let bytes = number(sample, "object_bytes")? as usize;
     ensure!(bytes <= 2 * SAMPLED * MARK_BYTES, "{row:#}");
-    // What was written and lives is in memory or swapped out.
+    // Live memory is resident or swapped out.
     let there = share(&sample["present_share"])? + share(&sample["swapped_share"])?;
     ensure!(
         (there - 1.0).abs() < 1e-9 && (sum(&sample["nodes"])? - 1.0).abs() < 1e-9,
@@ -171,7 +171,7 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
 
 #[test]
 fn addresses_are_asked_for_where_handles_are_not_read() -> Result<()> {
-    // The agent may be told so; it does the same by itself where handles do not agree with the JVM.
+    // A setting of the agent; the agent chooses the same by itself where handles do not agree with the JVM.
     let lab = SparkLab::new(DEMO_SPARK)?;
     let mut subject = start(&lab, &["-XX:+UseParallelGC", "-Dsmtt.addresses=slow"])?;
     for (open, reach) in [("", ""), ("cached", "young"), ("young", "full")] {
@@ -205,7 +205,7 @@ fn addresses_are_found_again_where_collections_are_polled() -> Result<()> {
             subject.run.open(open)?;
             subject.run.reach(reach)?;
         }
-        // Nobody says when they are told again, so nothing may be read from one look that fails.
+        // The report of new addresses has no fixed time, so a single failing check means nothing.
         let start = Instant::now();
         while let Err(error) = subject.check_blocks(Told::Arrays) {
             ensure!(
@@ -251,7 +251,7 @@ fn no_address_on_the_heap_is_told_where_none_is_wanted() -> Result<()> {
     refused("-Dsmtt.addresses=off")
 }
 
-/// Nothing on the heap has an address, and everything else goes on.
+/// No memory on the heap has an address, and everything else works.
 fn refused(java_option: &str) -> Result<()> {
     let lab = SparkLab::new(DEMO_SPARK)?;
     let mut subject = start(&lab, &[java_option])?;

@@ -1,5 +1,5 @@
-//! Findings and the page of a real application: what it caches and never reads is found, what it reads is not, and the
-//! page says of storage memory what Spark says.
+//! Findings and the HTML document of a real application: a cached RDD that is never read has a finding, one that is
+//! read has none, and the document gives the storage memory that Spark reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +15,13 @@ use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
-/// Names of the application's RDDs, which say who is who, and one of which tries to be markup.
+/// Names of the application's RDDs; one contains markup.
 const UNREAD: &str = "unread </bdi><b>bold</b> & more";
 const READ: &str = "read";
 
-/// MiB of each of two RDDs: more than what a finding about page sizes begins at.
+/// MiB of each of two RDDs: above the minimum of a finding about page sizes.
 const LARGE_MIB: u64 = 96;
-/// Most bytes of an RDD on small pages where its executors' heaps are on huge ones: below what a finding needs.
+/// Most bytes of an RDD on small pages where its executors' heaps are on huge ones: below the threshold of a finding.
 const SMALL_SHARE: f64 = 0.5;
 
 /// Names of RDDs with a finding of that rule.
@@ -35,7 +35,7 @@ fn named<'a>(advice: &'a Value, rule: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The text of the row of a table that begins with an RDD of that name.
+/// The cells of the row in a table that begins with the name of an RDD.
 fn row_of(page: &roxmltree::Document<'_>, table: &str, name: &str) -> Option<Vec<String>> {
     let table = page
         .descendants()
@@ -72,7 +72,7 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
 
     let storage = same_storage(&daemon, &run.submitted)?;
     let id = run.submitted.application_id()?;
-    // The last tasks' facts may still be on their way.
+    // Facts of the last tasks may still be in flight.
     let advice = wait_for("the RDD that nobody reads is found", LIMIT, || {
         let advice = daemon.json(&["advise", "--app", &id])?;
         Ok((!named(&advice, "never_read").is_empty()).then_some(advice))
@@ -98,7 +98,7 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     assert_eq!(number("blocks stored"), Some(4), "{finding:#}");
     let text = daemon.ask(&["advise", "--app", &id])?;
     assert!(text.contains("rdd.unpersist()"), "{text}");
-    // One of them was read, and the daemon counted it: once per task and block, in each pass.
+    // One of the two RDDs was read: the daemon counts one read per task and block in each pass.
     wait_for("four partitions were read in each pass", LIMIT, || {
         let mut rows = run.rows(&daemon, &["rdds"])?;
         rows.retain(|row| row["name"] == READ);
@@ -148,8 +148,8 @@ fn huge_pages() -> Result<String> {
     Ok(set.context("no mode of transparent huge pages")?.to_owned())
 }
 
-/// Runs the application with further options of the executors' JVMs until its RDDs are where they stay; returns the
-/// advice and the share of its bytes on small pages.
+/// Runs the application with further JVM options of the executors until its RDDs are at their final addresses; returns
+/// the advice and the share of the RDDs' bytes on small pages.
 fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
     let application =
@@ -224,14 +224,14 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     lab.passed()
 }
 
-/// What Spark's REST API says of all tasks of an application.
+/// Figures of all tasks of an application from Spark's REST API.
 #[derive(Debug, Default)]
 struct SparkTasks {
-    /// Bytes in memory that were written to disk because there was no room.
+    /// Bytes in memory that were spilled to disk.
     spilled_bytes: u64,
-    /// The same on the disk.
+    /// The spilled bytes on the disk.
     spilled_disk_bytes: u64,
-    /// Time in which tasks ran, and from their launch to their end as the driver saw it, in milliseconds.
+    /// Time in which tasks ran, and time from their launch to their end as the driver measured it, in milliseconds.
     ran_ms: u64,
     took_ms: u64,
     tasks: u64,
@@ -254,7 +254,7 @@ fn spark_tasks(run: &Run) -> Result<SparkTasks> {
     Ok(sum)
 }
 
-/// The finding of that rule, and the check that looked for it.
+/// The finding of a rule, and the rule's result.
 fn of_rule<'a>(advice: &'a Value, rule: &str) -> (Option<&'a Value>, Option<&'a Value>) {
     let of = |list: &str| {
         let list = advice["applications"][0][list].as_array();
@@ -273,7 +273,7 @@ fn figure(finding: &Value, what: &str) -> Result<u64> {
         .with_context(|| format!("no {what} in {finding:#}"))
 }
 
-/// Shuffles with so large a part of the heap for Spark's memory; returns what Spark and what the daemon say.
+/// Shuffles with `fraction` of the heap as Spark's memory; returns Spark's figures and the daemon's advice.
 fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
         .conf("spark.memory.fraction", fraction)
@@ -295,7 +295,7 @@ fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTas
 fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    // A task has 21 MiB of execution memory for 48.
+    // A task needs 48 MiB of execution memory and has 21.
     let (spark, advice) = shuffled(&lab, &daemon, "0.03")?;
     let (finding, check) = of_rule(&advice, "spilling");
     println!("{spark:?}, {check:?}, {finding:#?}");
@@ -305,13 +305,13 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
         figure(finding, "time of ended tasks")?,
         figure(finding, "time in them")?,
     );
-    // Where the machine is busy the driver may know of an end before the thread has left the task.
+    // On a busy machine the driver may learn of an end before the thread has left the task.
     ensure!(
         (spark.ran_ms * 1_000_000..spark.took_ms * 2_000_000).contains(&task_ns),
         "{task_ns} ns of {spark:?}"
     );
     ensure!(spill_ns < task_ns, "{spill_ns} of {task_ns} ns");
-    // A task spills when it has no more, and then all that it has: each spill is counted, and counted once.
+    // A task that gets no more memory spills all it holds: each spill counts once.
     let spills = figure(finding, "spills of 1 ms or more")?;
     let numbers = finding["numbers"].as_array().into_iter().flatten();
     let peak = numbers
@@ -340,7 +340,7 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     lab.passed()
 }
 
-/// What became of the blocks of an RDD in memory: stored, of them of blocks that had been there before, and left it.
+/// Transitions of an RDD's blocks in memory: stored, stored again after they had left, removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Blocks {
     stored: u64,
@@ -348,13 +348,13 @@ struct Blocks {
     left: u64,
 }
 
-/// The blocks of each RDD by the updates in Spark's event log.
+/// Transitions of each RDD's blocks according to the updates in Spark's event log.
 fn logged(log: &Path) -> Result<BTreeMap<u64, Blocks>> {
     let mut rdds: BTreeMap<u64, Blocks> = BTreeMap::new();
-    // Whether a block is in memory of an executor, for those that ever were.
+    // Per executor and block, whether the block is in memory; blocks that never were are absent.
     let mut there: BTreeMap<(String, String), bool> = BTreeMap::new();
     let text = std::fs::read_to_string(log)?;
-    // A line that is being written is not complete yet: it has no line's end.
+    // A line without a line end is still being written.
     let lines = text
         .split_inclusive('\n')
         .filter(|line| line.ends_with('\n'));
@@ -385,7 +385,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
     let daemon = lab.daemon()?;
     let events = lab.folder().join("events");
     std::fs::create_dir(&events)?;
-    // One executor: what comes back comes back to where it was. It has 289 MiB for blocks.
+    // One executor, so a block returns to the same memory. The executor has 289 MiB for blocks.
     let job = ["8", "192", "3"];
     let application = Application::java(&lab.paths, "local-cluster[1,1,1024]", "Evicting", &job)?
         .conf("spark.rdd.compress", "false")
@@ -410,7 +410,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         let logged = logged(&log)?;
         let rows = run.rows(&daemon, &["rdds"])?;
         let mut seen = BTreeMap::new();
-        // Broadcasts are blocks of no RDD.
+        // Broadcasts are blocks without an RDD.
         for row in rows.iter().filter(|row| row["rdd_id"].is_u64()) {
             let of = |field: &str| row[field].as_u64().unwrap_or(0);
             let blocks = Blocks {
@@ -454,7 +454,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         ensure!(evicted == said.left, "nobody unpersisted any: {finding:#}");
         found.push(rdd);
     }
-    // In three passes each of the two comes back twice, at least as far as it does not fit beside the other.
+    // In three passes each of the two RDDs returns twice, at least the part that does not fit beside the other.
     for row in &rows {
         let (Some(rdd), Some(name)) = (row["rdd_id"].as_u64(), row["name"].as_str()) else {
             continue;

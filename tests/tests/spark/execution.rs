@@ -1,4 +1,4 @@
-//! Execution memory is what Spark says it is, and belongs to whom Spark gave it.
+//! Execution memory equals Spark's own figures, and is attributed to the task that Spark gave it to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
-/// Pages and grants of the whole application, at least.
+/// Least number of pages and grants of the whole application.
 const PAGES_AND_GRANTS: u64 = 50;
 /// How long the two sides may take to agree.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// A stage as Spark's REST API has it: which job it is of, and its own RDD.
+/// A stage as in Spark's REST API: its job, and its own RDD.
 struct Stage {
     job: String,
     rdd: u64,
 }
 
-/// A task as Spark's REST API has it.
+/// A task as in Spark's REST API.
 struct SparkTask {
     stage: u64,
     peak_bytes: u64,
@@ -34,7 +34,7 @@ struct SparkTask {
 fn application(lab: &SparkLab, records: &str) -> Result<Application> {
     Ok(
         Application::java(&lab.paths, LOCAL_CLUSTER, "Execution", &[records])?
-            // More than one page, and grants, from few records.
+            // Settings that cause several pages, and grants, with few records.
             .conf("spark.buffer.pageSize", "256k")
             .conf("spark.shuffle.spill.initialMemoryThreshold", "65536")
             .conf("spark.shuffle.spill.batchSize", "1000")
@@ -50,7 +50,7 @@ fn stages(run: &Run) -> Result<BTreeMap<u64, Stage>> {
         .iter()
         .filter(|stage| stage["status"] == "COMPLETE")
         .map(|stage| {
-            // RDDs get their numbers in the order in which they are made: the last one of a stage is its own.
+            // RDD ids follow the order of creation: the last RDD of a stage is its own.
             let rdds = stage["rddIds"].as_array().context("no rddIds")?;
             let rdd = rdds.iter().filter_map(Value::as_u64).max();
             Ok((
@@ -83,10 +83,10 @@ fn spark_tasks(run: &Run, stages: &BTreeMap<u64, Stage>) -> Result<BTreeMap<u64,
     Ok(all)
 }
 
-/// What the tasks of a job used, by class of consumer: bytes that Spark counts, and the most that was held.
+/// Memory of a job's tasks by class of consumer: bytes that Spark counts, and the peak that was held.
 type Used = BTreeMap<String, (u64, u64)>;
 
-/// Compares every task with Spark's own figure, to the byte, and adds up by job and consumer.
+/// Compares every task with Spark's own figure, to the byte, and sums by job and consumer.
 fn same_peaks(
     rows: &[Value],
     spark: &BTreeMap<u64, SparkTask>,
@@ -117,7 +117,7 @@ fn same_peaks(
             let counted = number(consumer, "spark_peak_bytes")?;
             let peak = number(consumer, "peak_bytes")?;
             let estimated = consumer["spark_peak_is_estimate"] == true;
-            // Spark counts what was granted, and at times less: not what is only held while an array grows.
+            // Spark counts granted memory, and at times less: it omits memory that is held only while an array grows.
             ensure!(
                 estimated || counted <= peak,
                 "{name} of task {id} ({job}) never held what Spark counts: {consumer}"
@@ -158,7 +158,7 @@ type Settled = (
     BTreeMap<String, Used>,
 );
 
-/// Asks both sides until they agree: on a busy machine the last tasks' ends come late on either.
+/// Queries both sides until they agree: on a busy machine either side may learn late of the last tasks' ends.
 fn settled(run: &Run, daemon: &Daemon) -> Result<Settled> {
     let mut last = None;
     let found = wait_for("Spark and SMTT agree on every task", SETTLE, || {
@@ -177,7 +177,7 @@ fn settled(run: &Run, daemon: &Daemon) -> Result<Settled> {
     found.map_err(|late| last.map_or(late, |last| last.context("for a minute")))
 }
 
-/// Every page and grant belongs to the RDD that its task's stage computes.
+/// Checks that every page and grant is attributed to the RDD that its task's stage computes.
 fn pages_have_their_rdd(
     daemon: &Daemon,
     folder: &str,
@@ -198,7 +198,7 @@ fn pages_have_their_rdd(
     for line in text.lines() {
         let record: Value = serde_json::from_str(line)?;
         if record["task_attempt_id"].is_null() {
-            // A broadcast's hash table has a manager of its own, that belongs to no task.
+            // A broadcast's hash table has a separate memory manager, without a task.
             ensure!(record["activity"] == "broadcast", "whose is {line}");
             continue;
         }
@@ -219,7 +219,7 @@ fn pages_have_their_rdd(
     Ok(seen)
 }
 
-/// Which consumers each job must have, and which of them must count for something.
+/// Consumers that each job must have; a marked one must count more than zero bytes.
 const EXPECTED: [(&str, &[&str]); 11] = [
     ("unsafe writer", &["ShuffleExternalSorter"]),
     ("bypass writer", &[]),
@@ -292,7 +292,7 @@ fn execution_memory(version: &str, settings: &[(&str, &str)], spills: bool) -> R
     );
     let id = run.submitted.application_id()?;
     let folder = folder.display().to_string();
-    // Records come with their segments.
+    // Records arrive with their segments.
     let seen = wait_for("pages and grants are recorded", SETTLE, || {
         let seen = pages_have_their_rdd(&daemon, &folder, &id, &stages)?;
         Ok((seen >= PAGES_AND_GRANTS).then_some(seen))
@@ -307,7 +307,7 @@ const OFF_HEAP: [(&str, &str); 2] = [
     ("spark.memory.offHeap.size", "512m"),
 ];
 
-/// So few records before a sorter or map spills that all of them do.
+/// Records before a forced spill: few enough that every sorter and map spills.
 const SPILL: (&str, &str) = ("spark.shuffle.spill.numElementsForceSpillThreshold", "3000");
 
 #[test]

@@ -1,5 +1,5 @@
-//! The paper's experiment at its smallest: one workload of each library of Spark, on a cluster of two workers. Each run
-//! compares the storage memory of every RDD with Spark's REST API itself, and fails where they differ.
+//! The paper's experiment at its smallest scale: one workload of each library of Spark, on a cluster of two workers.
+//! Each run compares the storage memory of every RDD with Spark's REST API itself, and fails where they differ.
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_tests::lab::SparkLab;
@@ -10,8 +10,8 @@ use xtask::step::Steps;
 
 /// Workers of the cluster.
 const WORKERS: usize = 2;
-/// MLlib, GraphX, SQL, Streaming; how many RDDs hold blocks at the end at least; what the result says whatever the
-/// machine.
+/// Workloads of MLlib, GraphX, SQL and Streaming; the least number of RDDs with blocks at the end; the part of the
+/// result that is the same on every machine.
 const WORKLOADS: [(&str, usize, &str); 4] = [
     ("LogisticRegression", 1, "accuracy 0.9"),
     ("PageRank", 2, "2000 vertices"),

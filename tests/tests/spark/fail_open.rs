@@ -1,4 +1,4 @@
-//! The job's result is the same whatever happens to the tracer.
+//! The job's result does not depend on the tracer's failures.
 
 use anyhow::{Context, Result, ensure};
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
@@ -7,13 +7,13 @@ use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
-/// Its name tells it apart from whatever else runs on the machine.
+/// An application with a unique name: other applications may run on the machine.
 fn application(lab: &SparkLab) -> Result<Application> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
     Ok(application.conf("spark.app.name", &lab.folder().display().to_string()))
 }
 
-/// Whether the daemon has seen an executor of that name's application.
+/// Whether the daemon traces an executor of the application with that name.
 fn traced(lab: &SparkLab, daemon: &Daemon) -> Result<bool> {
     let name = lab.folder().display().to_string();
     let executors = daemon.rows(&["executors"])?;
@@ -22,10 +22,10 @@ fn traced(lab: &SparkLab, daemon: &Daemon) -> Result<bool> {
         .any(|executor| executor["application_name"].as_str() == Some(&name)))
 }
 
-/// What the driver and its two executors wrote to their logs.
+/// The logs of the driver and its two executors.
 ///
 /// # Errors
-/// When a log is missing or empty: of such a one nothing can be said.
+/// When a log is missing or empty: an empty log proves nothing.
 fn executor_logs(lab: &SparkLab) -> Result<String> {
     let (mut text, mut of_executors, mut of_driver) = (String::new(), 0, 0);
     let mut folders = vec![lab.folder().join("spark")];
@@ -102,10 +102,10 @@ fn the_daemon_is_killed_in_the_middle() -> Result<()> {
         Ok((run.rows(&daemon, &["executors"])?.len() == 2).then_some(()))
     })?;
     run.open("cached")?;
-    // Tasks are running now.
+    // Tasks are running at this moment.
     daemon.kill();
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
-    // It left a socket behind; the next one replaces it.
+    // The killed daemon left its socket; the next one replaces it.
     daemon.start_again()?;
     drop(daemon);
     lab.passed()
@@ -150,7 +150,7 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
-    // Everything but what that hook tells is still told.
+    // Only the facts of the missing hook are missing.
     smtt_tests::truth::same_tasks(&daemon, &run.submitted)?;
     for executor in run.rows(&daemon, &["executors"])? {
         let missing = executor["missing_hooks"].to_string();

@@ -1,4 +1,4 @@
-//! A daemon that comes late: executors that were there before it are found, with all that they hold.
+//! A daemon that starts late finds the running executors and everything that they hold.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use xtask::daemon::{Daemon, Options};
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
-/// The first scans for executors come a second after one another, then less often.
+/// The first scans for executors are a second apart, later ones more.
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
-/// Tasks that run after the gate `cached`, at least.
+/// Least number of tasks that run after the gate `cached`.
 const LATE_TASKS: usize = 16;
 
 fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
@@ -24,7 +24,7 @@ fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     })
 }
 
-/// What was told again came whole: else nothing of it would show what is gone.
+/// Checks that the resync is complete: otherwise the daemon could not tell which rows are stale.
 fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
     wait_for("everything has been told again", FOUND_WITHIN, || {
         let rows = run.rows(daemon, &["executors"])?;
@@ -55,7 +55,7 @@ fn found(options: &Options) -> Result<()> {
     let cached = same_storage(&daemon, &run.submitted)?;
     assert!(cached.contains_key("links"), "{cached:?}");
 
-    // What happens from now on is seen in full: the tasks of later stages, and their faults.
+    // From here on the daemon records everything: the tasks of later stages, and their faults.
     run.open("cached")?;
     run.reach("end")?;
     same_storage(&daemon, &run.submitted)?;
@@ -134,7 +134,8 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
         lab.spark
             .helper(&lab.paths, "Attach", &[&pid.to_string(), &jar])?;
     }
-    // The application waits, so no task runs. Blocks are told after tasks: with the first of them all tasks are there.
+    // The application waits, so no task runs. Blocks are reported after tasks: with the first block all tasks have
+    // arrived.
     wait_for("blocks of the attached executors", FOUND_WITHIN, || {
         Ok((!run.rows(&daemon, &["rdds"])?.is_empty()).then_some(()))
     })?;
@@ -149,12 +150,12 @@ fn an_agent_that_is_attached_to_running_executors_tells_what_they_hold() -> Resu
     );
     run.open("cached")?;
     run.reach("end")?;
-    // Without the plugin there are no names, but blocks and tasks are those of Spark from now on.
+    // Without the plugin RDDs have no names, but from now on blocks and tasks equal Spark's.
     let mut sides = (0, 0);
     let agreed = wait_for("storage memory is Spark's", FOUND_WITHIN, || {
         let spark = run.submitted.rest("storage/rdd")?;
         let mut rdds = run.rows(&daemon, &["rdds"])?;
-        // Broadcasts are storage memory too, of no RDD; Spark's listing leaves them out.
+        // Broadcasts are storage memory without an RDD; Spark's listing leaves them out.
         rdds.retain(|row| row["rdd_id"].is_u64());
         sides = (
             sum(spark.as_array().into_iter().flatten(), "memoryUsed"),

@@ -1,4 +1,4 @@
-//! With far too little room on the way, records are missing, and every one that is missing has a name.
+//! With limits that are far too small records are lost, and every loss has a name.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use xtask::daemon::Daemon;
 use xtask::paths::DEMO_SPARK;
 use xtask::spark::Application;
 
-/// How long the last records may take to their segment, whose time is one second.
+/// How long the last records may take to reach their segment, which lasts one second.
 const SETTLE: Duration = Duration::from_secs(90);
-/// Far fewer than an executor of this job tells in its busiest second.
+/// Far fewer facts than an executor of this job sends in its busiest second.
 const FACTS_PER_SECOND: u64 = 12;
-/// Compares every process of the application, and returns its accesses told, written and lost.
+/// Compares every process of the application, and returns its accesses: sent, written and lost.
 fn compare(
     daemon: &Daemon,
     run: &Run,
@@ -86,7 +86,7 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
                 "{different}: {}",
                 serde_json::to_string_pretty(&daemon.json(&["status"])?["ledger"])?
             ),
-            // Records are on their way, or the marker tells everything again.
+            // Records are in flight, or the marker resyncs.
             Err(_) => std::thread::sleep(Duration::from_millis(300)),
         }
     };

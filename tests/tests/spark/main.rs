@@ -1,8 +1,8 @@
-//! Tests against real Spark: what SMTT says is compared with Spark's REST API and with the kernel.
+//! Tests against real Spark: compare SMTT's answers with Spark's REST API and with the kernel.
 //!
-//! They need root, a finished `cargo xtask setup` and a built daemon: `cargo xtask test spark` sees to all of
-//! it. Applications wait at gates (see `Barrier.java`): no task runs while two sides are compared. The tests
-//! take turns by themselves, because two Sparks at once would starve each other.
+//! They need root, a finished `cargo xtask setup` and a built daemon: `cargo xtask test spark` provides all three.
+//! Applications wait at gates (see `Barrier.java`): no task runs while a test compares two sides. A lock serialises the
+//! tests, because two Sparks at once would starve each other.
 
 mod addresses;
 mod advise;

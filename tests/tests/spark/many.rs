@@ -1,4 +1,5 @@
-//! An RDD of more partitions than there are rows for: sums are Spark's, memory is bounded, what has no row has a name.
+//! An RDD with more partitions than the daemon has rows: sums equal Spark's, memory is bounded, each block without a
+//! row is counted.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,13 @@ use xtask::spark::Application;
 const PARTITIONS: u64 = 20_000;
 /// Rows of blocks that one executor may have, as in the default configuration.
 const BLOCKS: u64 = 8192;
-/// Most that the daemon may ever have in memory, with the records of 20,000 moved blocks per collection on their way to
-/// the trace files.
+/// Limit of the daemon's peak memory, with the records of 20,000 moved blocks per collection in flight to the trace
+/// files.
 const RESIDENT_MAX_KIB: u64 = 128 << 10;
-/// How long it may take until facts that were lost in a burst are told again.
+/// How long the resync of facts that were lost in a burst may take.
 const HEAL: Duration = Duration::from_secs(120);
 
-/// Waits until the storage of both sides is the same, also after facts were lost in a burst.
+/// Waits until the storage memory of both sides is equal, also after facts were lost in a burst.
 fn healed(daemon: &Daemon, run: &Run) -> Result<u64> {
     let start = Instant::now();
     loop {
@@ -37,7 +38,7 @@ fn healed(daemon: &Daemon, run: &Run) -> Result<u64> {
 fn the_rdd(daemon: &Daemon, run: &Run) -> Result<Value> {
     let rows = run.rows(daemon, &["rdds"])?;
     let row = rows.into_iter().filter(|row| row["name"] == "many");
-    // A row for each executor.
+    // Each executor has a row.
     let mut sum: Option<Value> = None;
     for row in row {
         match &mut sum {
@@ -73,7 +74,7 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
         let blocks = executor["blocks"].as_u64().context("no blocks")?;
         println!("{} blocks, {}", blocks, executor["over_cap"]);
         if blocks > BLOCKS {
-            // Of what was lost and told again some may have had a row before.
+            // A lost block that the resync reports again may have had a row before.
             let without = executor["over_cap"]["blocks"].as_u64();
             assert!(without >= Some(blocks - BLOCKS), "{executor}");
         }
@@ -83,7 +84,7 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
         serde_json::to_string(&daemon.json(&["status"])?["ledger"])?
     );
 
-    // A daemon that comes late is told of all of them at once.
+    // A daemon that starts late receives all blocks in one resync.
     let start = Instant::now();
     daemon.stop();
     daemon.start_again()?;

@@ -1,4 +1,4 @@
-//! Every supported Spark, JDK and mode: the job's result is right, and storage, stages and tasks are Spark's.
+//! Every supported Spark, JDK and mode: the job's result is right, and storage, stages and tasks equal Spark's.
 
 use anyhow::{Result, ensure};
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
@@ -10,10 +10,10 @@ use smtt_tests::truth::{same_faults_within, same_stages, same_storage, same_task
 use xtask::paths::Jdk;
 use xtask::spark::Application;
 
-/// Page faults of an executor between the two gates, at least.
+/// Least number of page faults of an executor between the two gates.
 const FAULTS_MIN: u64 = 2_000;
-/// Share by which both sides' counts may differ. The job is short: of its 12,000 faults those that enter the kernel's
-/// handler a second time are 0.5 %; `faults.rs` compares ten times as many.
+/// Share by which both sides' counts may differ. The job is short: 0.5 % of its 12,000 faults enter the kernel's
+/// handler a second time; `page_faults.rs` compares ten times more faults.
 const TOLERANCE: f64 = 0.02;
 
 fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
@@ -38,7 +38,7 @@ fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
     let tasks = same_tasks(&daemon, &run.submitted)?;
     assert!(tasks > 20, "only {tasks} tasks");
     same_stages(&daemon, &run.submitted)?;
-    // The RDD that is cached was written, then read by every iteration.
+    // The cached RDD was written, then read by every iteration.
     let mut rdds = run.rows(&daemon, &["rdds"])?;
     rdds.retain(|row| row["name"] == "links");
     assert!(
@@ -119,7 +119,7 @@ fn spark_4_3_standalone() -> Result<()> {
 
 #[test]
 fn spark_4_3_on_the_newest_jdk() -> Result<()> {
-    // Spark 4.3 is the only one here that runs on a JDK newer than 21.
+    // Spark 4.3 is the only version here that runs on a JDK newer than 21.
     let Some(jdk) = Jdk::all().into_iter().rfind(|jdk| jdk.release > 17) else {
         return skip("jdk_after_17", "there is none under /usr/lib/jvm");
     };

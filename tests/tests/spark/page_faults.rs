@@ -1,4 +1,4 @@
-//! All page faults of an executor are accounted for: attributed + unattributed = the kernel's own count.
+//! All page faults of an executor are counted: attributed + unattributed = the kernel's own count.
 
 use anyhow::Result;
 use smtt_tests::application::LOCAL_CLUSTER;
@@ -8,7 +8,7 @@ use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::same_faults;
 use xtask::spark::Application;
 
-/// Share of the attributed faults that must be known by task, in hundredths. The rest is of contexts without a task.
+/// Share of the attributed faults that must have a task, in hundredths. The rest is in contexts without a task.
 const TASKS_PERCENT: u64 = 95;
 
 #[test]
@@ -42,7 +42,7 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
         );
         assert!(pair.attributed > 0, "no fault is attributed: {faults:?}");
     }
-    // The same faults once more, from the other end: what tasks and RDDs are said to have caused.
+    // The same faults summed from the rows of tasks and of RDDs.
     let tasks = sum(&run.rows(&daemon, &["tasks"])?, "page_faults");
     let rdds = sum(&run.rows(&daemon, &["rdds"])?, "page_faults");
     let attributed: u64 = end.values().map(|pair| pair.attributed).sum();

@@ -1,7 +1,7 @@
-//! Samples of a real job: the time of every stage is the CPU time that Spark itself measured for its tasks, and all
-//! sampled page faults of an executor are those that the kernel counted for it.
+//! Samples of a real job: the sampled time of every stage equals the CPU time that Spark measured for its tasks, and
+//! the sampled page faults of an executor equal the kernel's count.
 //!
-//! The clock stands for cycles and page faults for page walks: every machine has them, and both have a witness.
+//! The clock replaces cycles and page faults replace page walks: every machine has both, and both have a witness.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -27,13 +27,13 @@ use xtask::spark::Application;
 
 /// Nanoseconds of the clock per sample.
 const PERIOD_NS: u64 = 500_009;
-/// CPU time of a task that Spark does not measure and the marker's context has, or the other way round: the end of
-/// its run, where its result is sent.
+/// CPU time by which a task in Spark's measure and in the marker's context may differ: the end of the task, in which it
+/// sends its result.
 const TASK_EDGE_NS: u64 = 4_000_000;
 /// The daemon reads the kernel's tables once per second.
 const TWO_TICKS: Duration = Duration::from_millis(2200);
 
-/// The probes, with the clock and page faults as events, and what was sampled.
+/// The probes, with the clock and page faults as events, and their samples.
 struct Sampling {
     probes: Probes,
     drain: Box<dyn FnMut() -> Vec<(u64, u32)>>,
@@ -122,7 +122,7 @@ impl Sampling {
         sum
     }
 
-    /// Page faults of every executor that runs: sampled, and by the kernel's own count. Read while nothing happens.
+    /// Page faults of every running executor: sampled, and the kernel's own count. Read while no task runs.
     fn faults(&mut self) -> Result<BTreeMap<u32, (u64, u64)>> {
         for _ in 0..50 {
             let kernel = |sampling: &Self| -> Result<BTreeMap<u64, u64>> {
@@ -151,7 +151,7 @@ impl Sampling {
     }
 }
 
-/// Spark's own list of the stages that are complete.
+/// Spark's own list of completed stages.
 fn complete(run: &Run) -> Result<Vec<Value>> {
     match run.submitted.rest("stages?status=complete")? {
         Value::Array(stages) => Ok(stages),
@@ -159,7 +159,7 @@ fn complete(run: &Run) -> Result<Vec<Value>> {
     }
 }
 
-/// Compares what was sampled of every stage (nanoseconds and samples) with the CPU time that Spark measured.
+/// Compares the samples of every stage (nanoseconds and number) with the CPU time that Spark measured.
 fn as_spark_measured(
     run: &Run,
     warm_up: &[u64],
@@ -174,16 +174,16 @@ fn as_spark_measured(
         if warm_up.contains(&id) {
             continue;
         }
-        // A task's context begins while Spark measures the time in which it is deserialised, or loads classes for
-        // that, and lasts until its result is sent.
+        // A task's context includes the time in which Spark deserialises the task or loads its classes, and ends after
+        // the result is sent.
         let least = number(&stage, "executorCpuTime")?;
         let most = least + number(&stage, "executorDeserializeCpuTime")?;
         let (sampled, samples) = of_stage(id);
-        // What a number of samples taken by chance keeps to in 99 of 100 cases; regular ones scatter less.
+        // The 99 % interval of a number of randomly taken samples; regular samples scatter less.
         let interval = (2.576 * (samples as f64).sqrt() * PERIOD_NS as f64) as u64;
         // In a virtual machine a timer that is due on an idle processor may fire late, in the thread that has woken up
-        // meanwhile, and the clock has run on: that sample stands for idle time too. So what was sampled is no less
-        // than the time of the tasks, and the number of samples is no more.
+        // meanwhile, and the clock has run on: that sample includes idle time. So the sampled time is at least the
+        // tasks' time, and the number of samples is at most what it allows.
         let by_number = samples * PERIOD_NS;
         println!(
             "stage {id}, {tasks} tasks: {:.1} ms by {samples} samples, {:.1} ms by their number, the interval is {:.1} ms; {:.1} ms by Spark, with deserialising {:.1} ms",
@@ -216,7 +216,7 @@ fn as_spark_measured(
     Ok(())
 }
 
-/// The job, and the stages that it runs before its gate `begin`.
+/// The job, and the stages before its gate `begin`.
 fn start(lab: &SparkLab) -> Result<(Run, Vec<u64>)> {
     let application = Application::java(
         &lab.paths,
@@ -226,7 +226,7 @@ fn start(lab: &SparkLab) -> Result<(Run, Vec<u64>)> {
     )?;
     let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
-    // Their tasks load the marker's own classes: that comes before any context.
+    // Tasks of the first stages load the marker's own classes, before any context exists.
     let warm_up = complete(&run)?
         .iter()
         .map(|stage| number(stage, "stageId"))
@@ -269,7 +269,7 @@ fn sampled_time_of_every_stage_is_the_cpu_time_that_spark_measured() -> Result<(
     lab.passed()
 }
 
-/// Sum of all series of a metric that have the label.
+/// Sum of all series of a metric with the label.
 fn metric(text: &str, name: &str, label: &str) -> Result<u64> {
     let mut sum = None;
     for line in text.lines() {
@@ -301,7 +301,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
-    // No task runs any more; when two ticks of the daemon add nothing, all that they did is in.
+    // No task runs any more; when two ticks of the daemon add nothing, all samples have been read.
     let mut before = 0;
     wait_for("the tasks' figures come to rest", LIMIT, || {
         thread::sleep(TWO_TICKS);
@@ -316,7 +316,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     let tasks = run.rows(&daemon, &["tasks"])?;
     ensure!(executors.len() == 2, "{executors:#?}");
 
-    // A stage is a row per executor.
+    // A stage has one row per executor.
     as_spark_measured(&run, &warm_up, |id| {
         let rows: Vec<Value> = stages
             .iter()
@@ -349,7 +349,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
             by_rdd == attributed && by_task == attributed && attributed > 1_000_000_000,
             "executor {key}: RDDs have {by_rdd} ns, tasks {by_task} of {attributed}"
         );
-        // A task begins before its thread knows the stage.
+        // A task begins before its thread has the stage id.
         let of_the_job = |rows: &[Value]| -> u64 {
             let rows: Vec<Value> = own(rows)
                 .into_iter()
@@ -367,7 +367,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
             by_stage <= by_task && by_stage * 100 >= by_task * 95,
             "executor {key}: stages have {by_stage} ns, their tasks {by_task}"
         );
-        // Every fault is a sample: the same faults by the fault probe.
+        // Every fault is a sample: compares with the fault probe.
         let faults = number(executor, "page_faults_attributed")?
             + number(executor, "page_faults_unattributed")?;
         let sampled = number(executor, "dtlb_read_misses")?;
@@ -387,7 +387,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
         in_metrics == listed,
         "RDDs have {listed} in the listing, {in_metrics} in the metrics"
     );
-    // Executors' own threads go on between the two answers.
+    // Executors' own threads continue between the two answers.
     let in_metrics = metric(&metrics, "smtt_executor_cycles_total", &label)?;
     let listed = sum(&executors, "cycles");
     ensure!(

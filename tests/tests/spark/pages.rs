@@ -1,4 +1,4 @@
-//! Where the bytes of cached RDDs are: the states of their pages add up to their blocks, whatever the level.
+//! Placement of cached RDDs: the states of an RDD's pages add up to its blocks, at every storage level.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use smtt_tests::truth::{same_storage, unless_collected};
 use xtask::daemon::{Daemon, Options};
 
 const PAGE: u64 = 4096;
-/// The first look after everything was cached comes within two intervals.
+/// The first round after everything was cached comes within two intervals.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Id of the RDD with that name.
+/// Id of the RDD with the given name.
 fn id(daemon: &Daemon, run: &Run, name: &str) -> Result<String> {
     let rdds = run.rows(daemon, &["rdds"])?;
     let rdd = rdds
@@ -37,7 +37,7 @@ fn states(row: &Value) -> Result<u64> {
     .sum()
 }
 
-/// Whether every row says where its bytes are.
+/// Whether the resolver has resolved every row.
 fn looked_at(rows: &[Value]) -> bool {
     !rows.is_empty() && rows.iter().all(|row| row["resolved_bytes"].is_u64())
 }
@@ -76,7 +76,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
             .get(&key(row)?)
             .with_context(|| format!("{name}: no such block: {row}"))?;
         let size = number(block, "size_bytes")?;
-        // Every range has a part in the pages at its ends.
+        // Every range touches the pages at its two ends.
         let mut pages = 0;
         for range in block["ranges"].as_array().context("no ranges")? {
             let (address, length) = (number(range, "address")?, number(range, "length")?);
@@ -108,7 +108,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
         seen == bytes,
         "{name}: blocks of {bytes} bytes, states of {seen}"
     );
-    // Just written, and this machine swaps nothing by itself.
+    // The pages were just written, and this machine does not swap by itself.
     ensure!(
         present == bytes
             || present > bytes / 2
@@ -149,7 +149,7 @@ fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
     pages_of_an_rdd(&daemon, &run, "off-heap", "fixed")?;
     unless_collected(|| pages_of_an_rdd(&daemon, &run, "serialised", "current"))?;
 
-    // Objects have no contiguous bytes: what is not known is absent.
+    // Objects are not contiguous: unknown figures are absent.
     let objects = id(&daemon, &run, "objects")?;
     let rows = run.rows(&daemon, &["pages", "--rdd", &objects])?;
     ensure!(
@@ -171,7 +171,7 @@ fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
             "no series {metric} of the off-heap RDD"
         );
     }
-    // Unpersisted: its bytes are nowhere.
+    // The RDD is unpersisted: it has no bytes.
     run.open("cached")?;
     run.reach("unpersisted")?;
     same_storage(&daemon, &run.submitted)?;

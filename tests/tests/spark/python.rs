@@ -12,11 +12,11 @@ use smtt_tests::witness;
 use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
-/// Share of the page faults of Python's processes that must be tagged with a task, in hundredths.
+/// Share of the page faults of Python processes that must be tagged with a task, in hundredths.
 const TAGGED_PERCENT: u64 = 85;
 
-/// Page faults of Python's processes by the kernel's count. Workers are kept for later tasks, so they are alive at both
-/// gates and the kernel still knows their faults.
+/// Page faults of Python processes as the kernel counts them. Spark reuses workers for later tasks, so they are alive
+/// at both gates and the kernel still has their counts.
 fn workers(daemon: &Daemon, run: &Run) -> Result<BTreeMap<u32, u64>> {
     let mut found = BTreeMap::new();
     for row in run.rows(daemon, &["executors"])? {
@@ -29,7 +29,7 @@ fn workers(daemon: &Daemon, run: &Run) -> Result<BTreeMap<u32, u64>> {
     Ok(found)
 }
 
-/// Page faults that are tagged as those of a Python worker that serves a task.
+/// Page faults with the tag of a Python worker that serves a task.
 fn tagged(daemon: &Daemon, run: &Run) -> Result<u64> {
     let rdds = run.rows(daemon, &["rdds"])?;
     let contexts = rdds
@@ -73,7 +73,7 @@ fn page_rank(version: &str) -> Result<()> {
         )?;
     }
 
-    // What workers touch they touch for a task, but for what they do before the first one and between two.
+    // Workers touch memory for a task, except before the first task and between two tasks.
     let touched: u64 = workers
         .iter()
         .map(|(pid, faults)| faults - workers_begin.get(pid).copied().unwrap_or(0))

@@ -1,5 +1,5 @@
-//! A disk that stands still while accesses come: what finds no room on the way to it is lost by name, and by that
-//! name only; the job, the daemon and its memory do not notice; afterwards records are written again.
+//! A disk that stalls while accesses arrive: accesses without room in the queue are lost under one name, and under that
+//! name only; the job, the daemon and its memory are not affected; afterwards the daemon writes records again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,26 +18,25 @@ use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
-/// Pages that each of two tasks allocates and frees while the disk is there, and while it stands still: more accesses
-/// than what may wait on the way to the disk, in the queue and in the writer.
+/// Pages that each of two tasks allocates and frees while the disk works, and while it stalls: the latter are more
+/// accesses than the queue and the writer hold together.
 const FEW: u64 = 1_000;
 const MANY: u64 = 25_000;
-/// Records that the writer may hold beside the queue, as docs/TRACE.md says.
+/// Records that the writer may hold beside the queue, according to docs/TRACE.md.
 const HELD: u64 = 32_768;
-/// Most that the daemon may ever have in memory.
+/// Limit of the daemon's peak memory.
 const RESIDENT_MAX_KIB: u64 = 96 << 10;
-/// A disk that stands still is let go by itself after so long, whatever becomes of the test: earlier than the kernel
-/// begins to complain of threads that wait.
+/// A stalled disk resumes by itself after this time, whatever the test does: before the kernel reports hung tasks.
 const STILL_MAX_SECONDS: &str = "100";
 
-/// A disk of its own: a file system in a file.
+/// A separate disk: a file system in a file.
 struct Disk {
     folder: PathBuf,
     guard: Option<Child>,
 }
 
 impl Disk {
-    /// `None`, with a line that says why, where this machine has no such disks.
+    /// Mounts the disk; `None`, with a line that says why, where this machine cannot.
     fn mount(scratch: &Path) -> Result<Option<Self>> {
         let (image, folder) = (scratch.join("disk.img"), scratch.join("disk"));
         std::fs::create_dir(&folder)?;
@@ -60,8 +59,8 @@ impl Disk {
         }))
     }
 
-    /// From now on whoever writes to it waits. A shell lets it go when this test says so, ends or is killed, or the
-    /// time is up.
+    /// Freezes the disk: every writer waits. A shell thaws it when this test asks, ends or is killed, or the time is
+    /// up.
     fn stop(&mut self) -> Result<()> {
         let mut guard = Command::new("sh")
             .args([
@@ -85,13 +84,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Whether it still stands still.
+    /// Whether the disk is still frozen.
     fn stands_still(&mut self) -> Result<bool> {
         let guard = self.guard.as_mut().context("it was never stopped")?;
         Ok(guard.try_wait()?.is_none())
     }
 
-    /// Lets it go.
+    /// Thaws the disk.
     fn go(&mut self) -> Result<()> {
         if let Some(mut guard) = self.guard.take() {
             drop(guard.stdin.take());
@@ -107,7 +106,7 @@ impl Drop for Disk {
         if let Err(error) = self.go() {
             println!("{error:#}");
         }
-        // Lazily: whoever still has a file open on it is about to end.
+        // Lazily: a process that still has a file open on it is about to end.
         let unmounted = output(Command::new("umount").arg("--lazy").arg(&self.folder));
         if let Err(error) = unmounted {
             println!("{error:#}");
@@ -115,7 +114,7 @@ impl Drop for Disk {
     }
 }
 
-/// The hop of trace records; attempted = delivered + lost + in flight.
+/// The ledger's hop of trace records; attempted = delivered + lost + in flight.
 #[derive(Debug)]
 struct Hop {
     attempted: u64,
@@ -151,7 +150,7 @@ fn hop(daemon: &Daemon) -> Result<Hop> {
     Ok(seen)
 }
 
-/// Accesses that came of this application, and of all that the daemon knows.
+/// Accesses that arrived from this application, and from all executors of the daemon.
 fn came(daemon: &Daemon, run: &Run) -> Result<(u64, u64)> {
     let of = |rows: Vec<Value>| -> Result<u64> {
         let mut all = 0;
@@ -167,15 +166,15 @@ fn came(daemon: &Daemon, run: &Run) -> Result<(u64, u64)> {
     ))
 }
 
-/// Waits until every access that came is on the disk or has the name of its loss. Returns how many of the application
-/// came, and how many of them are on the disk: now and then one comes that no task makes.
+/// Waits until every access that arrived is on the disk or has the name of its loss. Returns both numbers for the
+/// application: accesses that arrived, and accesses on the disk. The first may exceed those of the tasks.
 fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<(u64, u64)> {
     let id = run.submitted.application_id()?;
     let mut seen = String::new();
     let both = wait_for("every access is on the disk or has a name", LIMIT, || {
         let (hop, (own, all)) = (hop(daemon)?, came(daemon, run)?);
         seen = format!("{own} accesses came, {all} with others, {hop:?}");
-        // Others may run on this machine, whose records come all the time.
+        // Other applications may run on this machine; their records arrive all the time.
         if hop.in_flight > if own == all { 0 } else { QUEUE / 4 } {
             return Ok(None);
         }
@@ -193,7 +192,8 @@ fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<(u64, u64)> {
     both.context(seen)
 }
 
-/// Waits until all so many accesses of the application came, or are lost before the daemon by name.
+/// Waits until every fact that the markers sent has arrived, or is lost before the daemon under a name; returns the
+/// accesses that arrived.
 fn arrived(daemon: &Daemon, run: &Run, logs: &Path) -> Result<u64> {
     wait_for("everything told has come, or has a name", LIMIT, || {
         let (mut missing, mut accesses) = (false, 0);
@@ -244,7 +244,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     run.open("few")?;
     run.reach("many")?;
     let second = arrived(&daemon, &run, &logs)?;
-    // The daemon has answered all the time: each of these is an answer.
+    // The daemon answers all the time: each query here succeeds.
     let still = wait_for("the queue is full", LIMIT, || {
         let hop = hop(&daemon)?;
         Ok((hop.queue_full > 0).then_some(hop))
@@ -277,7 +277,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     let peak = witness::resident_peak_bytes(daemon.pid())? / 1024;
     println!("the daemon had at most {peak} KiB");
     let (came_after, written_after) = (came - came_by_then, on_disk - written_by_then);
-    // What others lost at the same time may hide that some of this application's were not on the disk before.
+    // Losses of other applications in the same interval may hide that some of this one's records were missing before.
     ensure!(
         came_after >= 4 * FEW && written_after >= came_after,
         "the disk is back: {came_after} accesses came, {written_after} were written"

@@ -1,4 +1,4 @@
-//! Storage memory is what Spark says it is, and the address ranges of blocks hold the blocks.
+//! Storage memory equals Spark's figures, and the address ranges of blocks hold the blocks.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use xtask::daemon::Daemon;
 /// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
 const PATTERN_SHARE: f64 = 0.95;
 
-/// All storage levels, then unpersisted RDDs, then evicted blocks.
+/// Checks all storage levels, then unpersisted RDDs, then evicted blocks.
 fn storage_memory(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
@@ -89,7 +89,7 @@ fn storage_memory_in_spark_4_3() -> Result<()> {
     storage_memory("4.3.0")
 }
 
-/// Reads every range of the named RDD's blocks and looks for what the application wrote there.
+/// Reads every range of the named RDD's blocks and searches for the application's pattern.
 fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool) -> Result<usize> {
     let pids: BTreeMap<String, u32> = run
         .rows(daemon, &["executors"])?

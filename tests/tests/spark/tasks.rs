@@ -1,4 +1,4 @@
-//! Tasks and stages are those of Spark's REST API: none missing, none extra, however they ended.
+//! Tasks and stages equal those of Spark's REST API: none missing, none extra, whatever their outcome.
 
 use anyhow::Result;
 use smtt_tests::application::LOCAL_CLUSTER;
@@ -6,7 +6,7 @@ use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::{same_stages, same_tasks};
 use xtask::spark::Application;
 
-/// Successes, a failed attempt that is tried again, a stage that is tried again, killed tasks.
+/// Successes, a failed attempt with a retry, a retried stage, killed tasks.
 fn every_outcome(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;

@@ -1,4 +1,4 @@
-//! Trace files hold every access that the marker told, and Spark and PyArrow read them.
+//! Trace files hold every access that the marker sent, and Spark and PyArrow can read them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use xtask::paths::DEMO_SPARK;
 use xtask::process::{output, wait_for};
 use xtask::spark::Application;
 
-/// How long the last records may take to their segment, whose time is one second.
+/// How long the last records may take to reach their segment, which lasts one second.
 const SETTLE: Duration = Duration::from_secs(90);
 
-/// Accesses by kind that the markers say they told, from the logs that they keep themselves.
+/// Accesses by kind that the markers sent, from the logs that they write.
 fn told(folder: &Path) -> Result<Kinds> {
     let activities = |code: &str| {
         let code = code.parse().ok()?;
@@ -56,8 +56,8 @@ fn told(folder: &Path) -> Result<Kinds> {
     Ok(kinds)
 }
 
-/// Waits until everything told is in finished segments, and returns its kinds. A loss on the way is an error that
-/// names it: this job is small. Other applications may run on the machine; their records do not count.
+/// Waits until every access that was sent is in finished segments, and returns the counts by kind. A loss on the way is
+/// an error that names the loss: this job is small. The records of other applications do not count.
 fn settled(
     daemon: &Daemon,
     logs: &Path,
@@ -70,7 +70,7 @@ fn settled(
         for line in trace(&["--json"])?.lines() {
             let record: serde_json::Value = serde_json::from_str(line)?;
             let kind = record["kind"].as_str().context("no kind")?;
-            // A block of many ranges is read in one access that takes several records.
+            // A block of many ranges takes several records per access; only the first one counts.
             if matches!(kind, "get" | "drop") && record["range_first"].as_u64() > Some(0) {
                 continue;
             }
@@ -89,7 +89,7 @@ fn settled(
     }
 }
 
-/// Somebody who follows from before the application starts.
+/// A client that follows the trace from before the application starts.
 struct Live {
     ctl: Child,
     said: PathBuf,
@@ -110,7 +110,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Waits until it has seen what is in the files, record by record.
+    /// Waits until the client has received every record of the files.
     fn agrees(&self, application: &str, files: impl Fn() -> Result<String>) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -141,13 +141,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // It may have ended with the daemon.
+        // The client may have ended with the daemon.
         let _ = self.ctl.kill();
         let _ = self.ctl.wait();
     }
 }
 
-/// Writes trace files of a block that is put once and read twice, each time in three records, and returns their folder.
+/// Writes trace files of a block that is put once and read twice, with three records per access; returns their folder.
 fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
     let source = Arc::new(Origin {
         application_id: application.to_owned(),
@@ -217,7 +217,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
 
     live.agrees(&id, || trace(&["--json"]))?;
 
-    // As it is while the daemon goes on writing.
+    // Reads the folder while the daemon continues to write.
     let python = lab.paths.spark_env(DEMO_SPARK).join("bin/python");
     let counted = output(
         Command::new(&python)
@@ -234,8 +234,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
         .and_then(|row| row["rdd_id"].as_u64())
         .context("no RDD links")?
         .to_string();
-    // The cached partitions are put once each and read once in each of the three iterations, and each record has
-    // what the paper has of it.
+    // Each cached partition is put once and read once in each of the three iterations, and each record has the fields
+    // that the paper lists.
     let puts = trace(&["--rdd", &links, "--kind", "put", "--json"])?;
     let gets = trace(&["--rdd", &links, "--kind", "get", "--json"])?;
     assert_eq!(
@@ -276,13 +276,13 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     );
     run.finish(&["end"])?;
 
-    // What another worker told of the same application: a block of so many ranges that it takes three records.
+    // Another worker's records of the same application: a block whose ranges take three records.
     let elsewhere = lab.folder().join("elsewhere");
     let told = block_of_many_ranges(&elsewhere, &id)?;
     let of_application = folder.join(format!("application_id={id}"));
     std::fs::rename(told, of_application.join("host=elsewhere"))?;
     let script = lab.paths.root.join("docs/examples/trace_report.py");
-    // The same folder, from which this application's records do not go away any more.
+    // The same folder; this application's records are complete.
     let report = Application::python(
         &lab.paths,
         "local[1]",
@@ -294,7 +294,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let sum: u64 = words.next().context("no sum")?.parse()?;
     let seen = parse(&words.collect::<Vec<_>>().join(" "))?;
     assert_eq!(sum, seen.values().sum::<u64>());
-    // Its end frees and removes; nothing that was there before is gone.
+    // The end of the application adds frees and removals; earlier records stay.
     for (kind, count) in &kinds {
         assert!(
             seen.get(kind).is_some_and(|more| more >= count),
@@ -309,7 +309,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     lab.passed()
 }
 
-/// Partitions of every cached RDD, and how often each is read.
+/// Partitions of every cached RDD, and the reads of each.
 const PARTITIONS: u64 = 5;
 const READS: u64 = 4;
 
@@ -328,7 +328,7 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
     ];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "KnownReads", &job)?
-        // A task reads where its partition lies: a block that is fetched from elsewhere is no read of this memory.
+        // A task reads where its partition is: a block that is fetched from another executor is no read of this memory.
         .conf("spark.locality.wait", "300s")
         .conf("spark.memory.offHeap.enabled", "true")
         .conf("spark.memory.offHeap.size", "256m")
@@ -357,7 +357,7 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
             let first = u64::from(
                 record["virtual_address"].is_string() || record["virtual_address"].is_u64(),
             );
-            // Of a sample of objects the first one stands for all: they are in the record of the put.
+            // The first object of the sample stands for all: the put's record has it.
             let expected = if record["contents"] == "objects" {
                 told.min(1)
             } else {

@@ -1,4 +1,4 @@
-//! Memory that is touched all the time beside memory that nobody touches, and a holder of the kernel's monitor.
+//! Memory that is touched continuously beside memory that is never touched, and a process that holds DAMON.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::memory::PAGE;
 use crate::pages::{small, tell, write};
 
 const MIB: usize = 1 << 20;
-/// Pages whose protection is changed so that the processor forgets all of its translations: more than the kernel
-/// makes it forget one by one.
+/// Pages whose protection is changed, so that the kernel flushes the whole TLB: above this number it does not flush
+/// page by page.
 const SCRATCH: usize = 64;
 
-/// Three blocks of 8 MiB: one is touched all the time, one never again, of one the first half all the time. The
-/// touching goes on until the program ends.
+/// Three blocks of 8 MiB: the first is touched continuously, the second never again, the third in its first half. The
+/// scenario touches memory until the program ends.
 pub fn hot(marker: &Marker, _: &Options) -> Result<Value> {
     let bytes = 8 * MIB;
     let mut blocks = serde_json::Map::new();
@@ -51,16 +51,16 @@ fn touch(start: usize, bytes: usize) {
     }
 }
 
-/// Lets the processor forget its translations, as other programs do on a busy machine: only when it walks to a page
-/// again does it mark it as accessed.
+/// Flushes the TLB, as other programs do on a busy machine: the processor sets a page's accessed bit only in a page
+/// walk.
 fn forget(scratch: usize) {
     for protection in [libc::PROT_NONE, libc::PROT_READ | libc::PROT_WRITE] {
-        // SAFETY: memory of this program that nothing else lives in and nobody touches.
+        // SAFETY: memory of this program; no other code uses or touches it.
         unsafe { libc::mprotect(scratch as *mut libc::c_void, SCRATCH * PAGE, protection) };
     }
 }
 
-/// Holds the kernel's monitor, as the daemon does, until it ends: it looks at one page of the process `pid`.
+/// Holds DAMON, as the daemon does, until the program ends: DAMON monitors one page of the process `pid`.
 pub fn monitor(_: &Marker, options: &Options) -> Result<Value> {
     let pid = options.number("pid", 1)? as u32;
     let mut damon = Damon::take()?;
@@ -69,7 +69,7 @@ pub fn monitor(_: &Marker, options: &Options) -> Result<Value> {
     let guard = damon
         .guard_pid()
         .ok_or_else(|| anyhow!("there is no guard"))?;
-    // It is given back by the end of the program only, whatever end that is.
+    // Not released here: only the end of the program releases DAMON, whatever the cause of the end.
     std::mem::forget(damon);
     Ok(json!({ "guard": guard }))
 }

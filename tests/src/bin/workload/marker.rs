@@ -15,7 +15,7 @@ use smtt_model::decode::encode::payload;
 
 use crate::memory::thread_id;
 
-/// Slots of this program.
+/// Slots of the slot file.
 const SLOTS: u32 = 1024;
 
 /// An entry point: JNI environment, class, payload address, payload length.
@@ -32,11 +32,11 @@ pub struct Marker {
     entries: Vec<(Kind, Entry)>,
     header: *mut Header,
     next_slot: AtomicU32,
-    /// Facts told, this program's own count.
+    /// Facts sent, as this program counts them.
     pub told: AtomicU64,
 }
 
-// SAFETY: the header's address does not change, and what is behind it is written by one thread each.
+// SAFETY: the header's address does not change, and each slot behind the header has one writing thread.
 unsafe impl Send for Marker {}
 // SAFETY: as above.
 unsafe impl Sync for Marker {}
@@ -69,7 +69,7 @@ impl Marker {
         // SAFETY: as above.
         let create =
             unsafe { std::mem::transmute::<*mut c_void, CreateSlots>(symbol("createSlots")?) };
-        // SAFETY: it looks at neither environment nor class.
+        // SAFETY: the entry point does not use the environment or the class.
         let header = unsafe { create(ptr::null(), ptr::null(), SLOTS as i32) };
         if header < 0 {
             bail!(
@@ -85,7 +85,7 @@ impl Marker {
         })
     }
 
-    /// Tells who this is.
+    /// Sends the description of this executor.
     pub fn describe(&self) {
         let words = [self.header as u64, u64::from(SLOTS), 0, 1 << 30, 0, 0];
         let pid = std::process::id().to_string();
@@ -107,10 +107,10 @@ impl Marker {
         );
     }
 
-    /// Calls an entry point with that payload.
+    /// Calls the entry point of a kind with a payload.
     pub fn tell(&self, kind: Kind, payload: &[u8]) {
         self.tell_raw(kind, payload.as_ptr() as i64, payload.len() as i32);
-        // As the marker does: in the thread's slot, or in the header.
+        // As the marker does: counts in the thread's slot, or in the header.
         let slot = SLOT.get();
         // SAFETY: inside the slot file; the counter of a slot has one writer.
         unsafe {
@@ -124,7 +124,7 @@ impl Marker {
         }
     }
 
-    /// Calls an entry point with that address and length, right or wrong.
+    /// Calls the entry point of a kind with any address and length, valid or not.
     pub fn tell_raw(&self, kind: Kind, address: i64, length: i32) {
         self.told.fetch_add(1, Ordering::Relaxed);
         if let Some((_, entry)) = self.entries.iter().find(|(known, _)| *known == kind) {
@@ -133,7 +133,7 @@ impl Marker {
         }
     }
 
-    /// The words of a fact, with strings where its form has some.
+    /// Sends the words of a fact, with test strings where the form has strings.
     pub fn tell_words(&self, kind: Kind, words: &[u64]) {
         let strings = schema(kind).map_or(0, |schema| schema.strings.len());
         self.tell(kind, &payload(words, &[], &vec!["text"; strings]));
@@ -146,7 +146,7 @@ impl Marker {
             .cast()
     }
 
-    /// Gives the calling thread a slot and says so.
+    /// Gives the calling thread a slot and registers the thread.
     pub fn register(&self) -> Result<OwnSlot> {
         let index = self.next_slot.fetch_add(1, Ordering::Relaxed);
         if index >= SLOTS {
@@ -168,7 +168,7 @@ impl Marker {
         Ok(OwnSlot { slot })
     }
 
-    /// The last request to tell everything again that was not served.
+    /// The last resync request that was not served.
     pub fn resync_request(&self) -> Option<u64> {
         // SAFETY: the header is there for the program's life; the daemon writes this word.
         let (request, done) = unsafe {
@@ -180,7 +180,7 @@ impl Marker {
         (request != done).then_some(request)
     }
 
-    /// Says that it was served.
+    /// Reports that a resync request was served.
     pub fn resync_done(&self, request: u64) {
         self.tell_words(Kind::RESYNC_DONE, &[request]);
         // SAFETY: as above; this word is ours.
@@ -211,7 +211,7 @@ impl OwnSlot {
         self.enter(hot);
     }
 
-    /// Changes the activity with one ordered store, and gives the one before.
+    /// Changes the activity with one ordered store, and returns the previous one.
     pub fn enter(&self, hot: ContextWord) -> ContextWord {
         // SAFETY: this thread's own slot, aligned.
         let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.slot).hot) };
@@ -219,7 +219,7 @@ impl OwnSlot {
     }
 }
 
-/// Reads of an RDD from storage memory.
+/// Context of a read of an RDD from storage memory.
 pub fn reading(rdd: u32, partition: u32) -> ContextWord {
     ContextWord::new(
         Activity::CACHE_READ,
@@ -230,7 +230,7 @@ pub fn reading(rdd: u32, partition: u32) -> ContextWord {
     )
 }
 
-/// Writes of an RDD to storage memory.
+/// Context of a write of an RDD to storage memory.
 pub fn writing(rdd: u32, partition: u32) -> ContextWord {
     ContextWord::new(
         Activity::CACHE_WRITE,
@@ -241,7 +241,7 @@ pub fn writing(rdd: u32, partition: u32) -> ContextWord {
     )
 }
 
-/// A task outside of any RDD.
+/// Context of a task outside any RDD.
 pub fn computing() -> ContextWord {
     ContextWord::new(Activity::COMPUTE, Access::NONE, Region::NONE, 0, 0)
 }

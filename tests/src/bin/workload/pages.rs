@@ -1,4 +1,4 @@
-//! Memory in every state that a page can be in, told as cached blocks.
+//! Memory in every state of a page, reported as cached blocks.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,11 @@ use crate::memory::{PAGE, pin};
 use crate::{Options, say, wait};
 
 const MIB: usize = 1 << 20;
-/// Large pages of x86-64 and of most others with small pages of 4 KiB.
+/// Size of a large page on x86-64 and on most other processors with small pages of 4 KiB.
 const LARGE: usize = 2 * MIB;
 
-/// Memory that stays until the program ends, between two pages that nobody may touch: it is a mapping of its own,
-/// whatever lies beside it.
+/// Memory that stays until the program ends, between two inaccessible guard pages: the mapping never merges with a
+/// neighbour.
 fn alone(bytes: usize) -> Result<usize> {
     let start = map(bytes + 2 * PAGE)?;
     for guard in [start, start + PAGE + bytes] {
@@ -55,7 +55,7 @@ fn map_with(bytes: usize, flags: i32) -> Result<usize> {
 }
 
 fn advise(start: usize, bytes: usize, advice: i32) -> std::io::Result<()> {
-    // SAFETY: memory of this program that nothing else lives in.
+    // SAFETY: memory of this program; no other code uses it.
     if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
         Ok(())
     } else {
@@ -71,15 +71,15 @@ pub fn write(start: usize, pages: impl Iterator<Item = usize>) {
     }
 }
 
-/// Memory of single pages.
+/// Memory on small pages only.
 pub fn small(bytes: usize) -> Result<usize> {
     let start = alone(bytes)?;
-    // A kernel without large pages does not know the advice, and needs none.
+    // A kernel without large pages rejects the advice and does not need it.
     let _ = advise(start, bytes, libc::MADV_NOHUGEPAGE);
     Ok(start)
 }
 
-/// Tells a block of serialised bytes, off the heap, with one range.
+/// Reports a block of serialised bytes, off the heap, with one range.
 pub fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     let name = format!("rdd_{rdd}_0");
     let words = [rdd, 0, bytes as u64, BLOCK_SERIALIZED, u64::MAX, 1, 0, 1];
@@ -88,7 +88,7 @@ pub fn tell(marker: &Marker, rdd: u64, address: usize, bytes: usize) -> String {
     name
 }
 
-/// Tells that a block is read, so many times, by a thread that runs on that processor.
+/// Reports `times` reads of a block by a thread that runs on the given processor.
 fn tell_reads(
     marker: &Marker,
     rdd: u64,
@@ -112,10 +112,10 @@ fn tell_reads(
     })
 }
 
-/// A block of each kind; every second page of one is touched, and that block is read twice from the first node.
-/// `node=N` adds one that is bound to that node, and read three times from the first node
-/// and once from the last; `large=GIB` one of so many GiB whose first 256 MiB are written. With `free=yes` it says
-/// `HELD` and what it holds, waits for a line, and then gives the large block back and tells so.
+/// A block in each state. Every second page of one block is touched, and that block is read twice from the first node.
+/// `node=N` adds a block that is bound to that node, and is read three times from the first node and once from the
+/// last. `large=GIB` adds a block of that size whose first 256 MiB are written. With `free=yes` the scenario prints
+/// `HELD` and the blocks, waits for a line, frees the large block and reports its removal.
 pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     let processors = a_processor_of_each_node();
     let (first, last) = (
@@ -134,7 +134,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     write(huge, 0..8 * MIB / PAGE);
     block(20, "huge", huge, 8 * MIB);
 
-    // Every second page, and a range that begins and ends within pages.
+    // Every second page, in a range that begins and ends within pages.
     let half = small(4 * MIB)?;
     write(half, (0..4 * MIB / PAGE).step_by(2));
     block(21, "half", half + 100, 4 * MIB - 300);
@@ -161,7 +161,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         let node: u32 = node.parse().context("node=N is no number")?;
         let bound = small(4 * MIB)?;
         let mask = 1_u64 << node;
-        // SAFETY: memory of this program; the mask has as many bits as the call is told.
+        // SAFETY: memory of this program; the mask has the number of bits that the call gets.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -180,7 +180,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
         tell_reads(marker, 25, "rdd_25_0", last, 1)?;
     }
 
-    // Pages of hugetlbfs, where somebody has set some aside.
+    // Pages of hugetlbfs, where the administrator has reserved some.
     for (rdd, kind, shift) in [(27, "hugetlb", 21), (28, "giant", 30)] {
         let flags = libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
         if let Ok(start) = map_with(1 << shift, flags) {
@@ -209,7 +209,7 @@ pub fn pages(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(done)
 }
 
-/// How often another thread was put in the place of the calling one while that could have gone on.
+/// Involuntary context switches of the calling thread.
 fn preempted() -> i64 {
     // SAFETY: all zeros are a value of this plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -218,17 +218,17 @@ fn preempted() -> i64 {
     usage.ru_nivcsw
 }
 
-/// A thread that keeps mapping and faulting while the program holds a large block; `seconds` long. Gives how long
-/// its slowest steps took: one step maps 64 KiB, writes its 16 pages and unmaps it. Steps in which something else
-/// got the processor are left out: they say how busy the machine is. Who waits for a lock sleeps of its own will,
-/// and stays in.
+/// A thread that maps and faults repeatedly for `seconds` seconds while the program holds a large block. Returns the
+/// duration of the slowest steps: one step maps 64 KiB, writes its 16 pages and unmaps them. Steps with an involuntary
+/// context switch are left out: they measure the load of the machine. A wait for a lock is a voluntary switch and stays
+/// in.
 pub fn latency(marker: &Marker, options: &Options) -> Result<Value> {
     let seconds = options.number("seconds", 10)?;
     let bytes = (options.number("large", 12)? as usize) << 30;
     let start = small(bytes)?;
     write(start, 0..256 * MIB / PAGE);
     tell(marker, 26, start, bytes);
-    // Time for the resolver to hear of it.
+    // The resolver needs time to learn of the block.
     std::thread::sleep(Duration::from_secs(2));
     let stop = AtomicBool::new(false);
     let (mut steps, disturbed) = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Tells its blocks again when it is asked to, once too fast for whoever listens and once in steps.
+//! Reports all blocks again on request: first in one burst that overflows a small ring, then in steps.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use smtt_model::decode::encode::payload;
 use crate::Options;
 use crate::marker::Marker;
 
-/// RDD of the blocks.
+/// RDD id of the blocks.
 const RDD: u64 = 22;
 /// Bytes of a block.
 const BYTES: u64 = 100;
 
-/// Tells `blocks` blocks, in steps of `step`, each after the word of whoever listens. Asked to tell everything again, it
-/// first tells all of them at once; asked once more it has dropped the first block without a word, and tells the others
-/// in steps.
+/// Reports `blocks` blocks, in steps of `step`, and waits for a line from the test after each. At the first resync
+/// request the scenario reports all blocks in one burst. At the second it has dropped the first block without a fact,
+/// and reports the others in steps.
 pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
     let blocks = options.number("blocks", 200)?;
     let step = options.number("step", 40)?;

@@ -1,4 +1,4 @@
-//! The scenarios. Each does what its name says and returns what it did.
+//! The scenarios. A scenario does what its name says and returns the expected counts.
 
 use std::sync::Barrier;
 use std::thread;
@@ -15,13 +15,13 @@ use crate::Options;
 use crate::marker::{Marker, computing, reading, writing};
 use crate::memory::{Mapping, PAGE, WINDOW, thread_id};
 
-/// RDD of the scenario `blocks`.
+/// RDD id of the scenario `blocks`.
 const RDD_OF_BLOCKS: u64 = 21;
 /// Stage of every task here.
 pub const STAGE: u32 = 3;
 
-/// RDD 7 reads fresh pages of a file mapping; RDD 8, nested in it, writes fresh anonymous pages; several threads
-/// take turns by chance. Each round is a task of its own per thread: task attempt `round * 100 + thread`.
+/// RDD 7 reads fresh pages of a file mapping; RDD 8, nested in RDD 7, writes fresh anonymous pages; several threads run
+/// in random order. Each thread's part of a round is a separate task: task attempt `round * 100 + thread`.
 pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
     let rounds = options.number("rounds", 1)?;
     let threads = options.number("threads", 4)?;
@@ -35,7 +35,7 @@ pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
         let start = Barrier::new(threads as usize);
         in_threads(threads, |thread| {
             let slot = marker.register()?;
-            // What the loop itself needs is touched before it counts.
+            // Touch what the loop itself needs before the count begins.
             let warm = Mapping::anonymous(1)?;
             warm.read(0);
             warm.write(0);
@@ -48,7 +48,7 @@ pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
                     file.read(read as usize * WINDOW);
                     read += threads;
                 }
-                // Two reads for a write, as long as there are both.
+                // Two reads for each write while both are left.
                 if written < writes && (written * reads <= read * writes || read >= reads) {
                     let inner = slot.enter(writing(8, thread as u32));
                     memory.write(written as usize * PAGE);
@@ -64,7 +64,7 @@ pub fn faults(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "rounds": rounds, "threads": threads, "reads": reads, "writes": writes }))
 }
 
-/// Facts and faults as fast as they go, from several threads.
+/// Facts and faults at full speed, from several threads.
 pub fn storm(marker: &Marker, options: &Options) -> Result<Value> {
     let threads = options.number("threads", 4)?;
     let facts = options.number("facts", 20_000)?;
@@ -89,8 +89,8 @@ pub fn storm(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "told": told, "faults": threads * facts }))
 }
 
-/// An RDD of very many blocks, told in rounds, each after the word of whoever listens; then all of them are removed, in
-/// rounds again. Block `n` has `100 + n % 7` bytes.
+/// An RDD of very many blocks, reported in rounds. Each round waits for a line from the test. Then all blocks are
+/// removed, in rounds again. Block `n` has `100 + n % 7` bytes.
 pub fn blocks(marker: &Marker, options: &Options) -> Result<Value> {
     let rounds = options.number("rounds", 20)?;
     let per_round = options.number("per_round", 5000)?;
@@ -128,8 +128,8 @@ pub fn blocks(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "rounds": rounds }))
 }
 
-/// A program that fakes the marker: absurd lengths and addresses, slots full of garbage, registrations without end,
-/// claims about other processes and threads.
+/// A program that fakes the marker: invalid lengths and addresses, slots full of garbage, endless registrations, claims
+/// about other processes and threads.
 pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
     let registrations = options.number("registrations", 1_000_000)?;
     let victim = options.number("victim", 1)?;
@@ -147,7 +147,7 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
             marker.tell_raw(*kind, address, 64);
         }
     }
-    // Claims about the victim: its process as a worker of ours, its threads as ours, its end.
+    // Claims about the victim: its process as our worker, its threads as ours, its end.
     for task in [5, u64::MAX] {
         marker.tell(
             Kind::PYTHON_WORKER,
@@ -162,7 +162,7 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
         Kind::THREAD_GONE,
         &payload(&[0xdead_beef, victim, 1], &[], &[]),
     );
-    // A slot that says something else each time it is read: its own page of random words.
+    // A slot whose words change to random ones before every fault.
     let slot = marker.register()?;
     let memory = Mapping::anonymous(faults as usize)?;
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -184,7 +184,7 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
             words.len() as i32,
         );
     }
-    // A slot that is no memory at all: the fault is counted all the same.
+    // A slot address outside any mapping: the fault still counts.
     marker.tell(
         Kind::THREAD_REGISTERED,
         &payload(&[0x10, 0, 0], &[], &["nowhere"]),
@@ -194,7 +194,7 @@ pub fn garbage(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "registrations": registrations, "faults": faults, "unreadable": 10 }))
 }
 
-/// Threads that come and go without a word, and one whose id is used again by a thread without a slot.
+/// Threads that end without a fact, and a thread id that is used again by a thread without a slot.
 pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
     let waves = options.number("waves", 20)?;
     let mut last = 0;
@@ -202,7 +202,7 @@ pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
         in_threads(8, |thread| {
             let slot = marker.register()?;
             slot.set_task(1000 + wave, STAGE, reading(7, thread as u32));
-            // It ends in the middle of a task: only the kernel can tell that it is gone.
+            // The thread ends in the middle of a task: only the kernel reports the end.
             Ok(())
         })?;
     }
@@ -217,7 +217,7 @@ pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
     });
     let first = first.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
     let pages = 50;
-    // The kernel gives out the id after the last one; that can be set to what is wanted.
+    // The kernel allocates the id after the last one; the last one can be set.
     for _ in 0..100 {
         if std::fs::write("/proc/sys/kernel/ns_last_pid", (first - 1).to_string()).is_err() {
             break;
@@ -242,13 +242,13 @@ pub fn threads(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "waves": waves, "reused": last == first, "pages": pages }))
 }
 
-/// A child process, first without and then with a task that it serves, as a Python worker has; then one that
+/// A child process, first without a task and then with a task that it serves, as a Python worker; then a child that
 /// replaces its image.
 pub fn fork(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 300)?;
     let worker = ContextWord::new(Activity::PYTHON_WORKER, Access::NONE, Region::NONE, 12, 0);
     let (mut told, mut telling) = (pipe()?, pipe()?);
-    // SAFETY: this program has one thread now, so that the child may do as it likes.
+    // SAFETY: this program has one thread now, so the child may call any function.
     let child = unsafe { libc::fork() };
     if child < 0 {
         bail!("fork: {}", std::io::Error::last_os_error());
@@ -287,11 +287,11 @@ pub fn fork(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "pages": pages, "child": child, "exec_child": exec_pid }))
 }
 
-/// The first thread ends before the others. Another one goes on and ends the process.
+/// The first thread ends before the others. Another thread continues and ends the process.
 pub fn leader(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 200)?;
     let marker: &'static Marker = {
-        // SAFETY: the process outlives its first thread, whose frame holds the marker; nobody unwinds that frame.
+        // SAFETY: the process outlives its first thread, whose frame holds the marker; that frame is never unwound.
         unsafe { &*std::ptr::from_ref(marker) }
     };
     thread::spawn(move || {
@@ -317,7 +317,7 @@ pub fn leader(marker: &Marker, options: &Options) -> Result<Value> {
     bail!("the first thread goes on")
 }
 
-/// Replaces its own image by one that knows nothing of the marker.
+/// Replaces the image of the program by one that does not know the marker.
 pub fn exec(marker: &Marker, options: &Options) -> Result<Value> {
     use std::os::unix::process::CommandExt as _;
     let slot = marker.register()?;
@@ -329,7 +329,7 @@ pub fn exec(marker: &Marker, options: &Options) -> Result<Value> {
     Err(error).context("exec")
 }
 
-/// Touches pages, no more.
+/// Touches pages and does nothing else.
 pub fn plain(options: &Options) -> Result<Value> {
     let pages = options.number("pages", 100)?;
     let memory = Mapping::anonymous(pages as usize)?;
@@ -337,13 +337,13 @@ pub fn plain(options: &Options) -> Result<Value> {
     Ok(json!({ "pages": pages }))
 }
 
-/// Registers a thread before anybody listens; once asked to, tells everything again, and then works.
+/// Registers a thread before a daemon runs; at the resync request reports everything again, and then works.
 pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 200)?;
     in_threads(1, |_| {
         let slot = marker.register()?;
         let memory = Mapping::anonymous(pages as usize)?;
-        // Registered: from here on the daemon may come.
+        // Registered: the test may start the daemon now.
         crate::say("REGISTERED")?;
         crate::wait()?;
         slot.set_task(1, STAGE, writing(8, 0));
@@ -358,7 +358,7 @@ pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "pages": pages }))
 }
 
-/// Runs the work in so many threads and waits for all of them.
+/// Runs the work in `threads` threads and waits for every thread.
 pub fn in_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let work = &work;
@@ -373,7 +373,7 @@ pub fn in_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Resu
     })
 }
 
-/// One end each for parent and child; a byte is a word.
+/// Both ends of a pipe; one byte is one signal between parent and child.
 struct Pipe {
     read: std::io::PipeReader,
     write: std::io::PipeWriter,

@@ -1,4 +1,4 @@
-//! Scenarios about samples: what each RDD did is counted beside them, by the kernel's plain counters and clocks.
+//! Scenarios about samples: the kernel's plain counters and clocks count each RDD's work independently.
 
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
@@ -17,14 +17,15 @@ use crate::marker::{Marker, OwnSlot, reading, writing};
 use crate::memory::{Mapping, PAGE, pin, thread_cpu_time_ns};
 use crate::scenario::{STAGE, in_threads};
 
-/// RDD 1 reads `pages` pages, RDD 2 writes as many, RDD 3 comes back to eight; every thread does it in `turns` turns,
-/// `rounds` times, as task attempt `thread`. On a machine with more than one node threads are pinned to all of them.
+/// RDD 1 reads `pages` pages, RDD 2 writes `pages` pages, RDD 3 returns to eight pages. Every thread does this in
+/// `turns` turns, `rounds` times, as task attempt `thread`. On a machine with several nodes the threads are pinned to
+/// all nodes.
 ///
-/// First comes one round under plain counters of the thread's own, which are closed again before `PLAIN` and the
-/// counts are printed and the scenario waits for a line: nothing else needs to share counters with it.
+/// One round under the thread's own plain counters comes first. The counters are closed before the scenario prints
+/// `PLAIN` and the counts and waits for a line: later events need not share hardware counters with them.
 ///
-/// `fresh=yes` takes fresh memory for every round and counts page faults; `leave=yes` ends the threads in the middle
-/// of their last context, without a word.
+/// `fresh=yes` takes fresh memory for every round and counts page faults; `leave=yes` ends the threads within their
+/// last context, without a fact.
 pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
     let threads = options.number("threads", 2)?;
     let rounds = options.number("rounds", 1)?;
@@ -48,7 +49,7 @@ pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
     thread::scope(|scope| {
         let work = scope.spawn(|| {
             in_threads(threads, |thread| {
-                // Whatever goes wrong, nobody waits for this thread for ever.
+                // An error must not leave the other threads waiting for this thread.
                 let prepared = (|| {
                     if nodes.len() > 1 {
                         pin(nodes[thread as usize % nodes.len()])?;
@@ -73,7 +74,7 @@ pub fn walks(marker: &Marker, options: &Options) -> Result<Value> {
                         work = Work::new(pages)?;
                     }
                     work.round(turns, |rdd| {
-                        // Whoever leaves in the middle never says that it is idle again.
+                        // A thread that leaves in the middle never becomes idle again.
                         if rdd.is_some() || !leave || round + 1 < rounds {
                             slot.enter(rdd.map_or(ContextWord(0), |rdd| hot(rdd, thread as u32)));
                         }
@@ -105,16 +106,16 @@ fn hot(rdd: u32, partition: u32) -> ContextWord {
     }
 }
 
-/// The two RDDs between which threads change, and what they should have of the time, in microseconds.
+/// The two RDDs between which threads change, and the intended microseconds of each.
 const DUTY: [(u32, u64); 2] = [(4, 1400), (5, 600)];
-/// Every so many stretches a thread moves to another processor.
+/// A thread moves to another processor after this number of stretches.
 const HOP_EVERY: u64 = 7;
-/// Every so many stretches it sleeps.
+/// A thread sleeps after this number of stretches.
 const SLEEP_EVERY: u64 = 11;
 
-/// Threads that change between two RDDs a thousand times per second of their CPU time, RDD 4 having 70 % of it and
-/// RDD 5 30 %. They sleep and move to other processors in the middle of either. Each stretch is between a half and
-/// one and a half of its typical length, by chance; how long it was says the thread's CPU clock.
+/// Threads that change between two RDDs a thousand times per second of CPU time: RDD 4 gets 70 % of it and RDD 5 30 %.
+/// The threads sleep and move to other processors within either. Each stretch has a random length between a half and
+/// one and a half of the typical length; the thread's CPU clock measures it.
 pub fn duty(marker: &Marker, options: &Options) -> Result<Value> {
     let threads = options.number("threads", 4)?;
     let cpu_ns = options.number("cpu_ms", 1500)? * 1_000_000;
@@ -172,7 +173,7 @@ fn enter(slot: &OwnSlot, context: usize, thread: u64) {
     slot.enter(reading(DUTY[context].0, thread as u32));
 }
 
-/// One thread that writes `pages` fresh pages, each in a context of its own: RDD 100 and so on.
+/// One thread that writes `pages` fresh pages, each in a separate context: RDD 100 and up.
 pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 100)?;
     in_threads(1, |thread| {
@@ -189,7 +190,7 @@ pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "pages": pages }))
 }
 
-/// One thread in one context that computes so many rounds of a short loop, and touches nothing.
+/// One thread in one context that computes `rounds` rounds of a short loop, and touches no memory.
 pub fn spin(marker: &Marker, options: &Options) -> Result<Value> {
     let rounds = options.number("rounds", 1_000_000_000)?;
     in_threads(1, |thread| {
