@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: what tracing costs, each figure against its target.
+//! `cargo xtask bench`: the cost of tracing, each figure against its target.
 //!
-//! Everything that is compared runs in turns in one run, because the machine's speed changes from one run to
-//! the next; printed are ratios or differences of neighbours, and their median.
+//! Compared settings run in turns in one process, because the machine's speed drifts; the output has ratios or
+//! differences of neighbouring runs, and their median.
 
 mod access;
 mod fault;
@@ -30,20 +30,20 @@ use crate::{demo, experiment, witness};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// How long the idle daemon is watched.
+/// How long the idle daemon is measured.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Most nanoseconds of one change of context and back.
+/// Limit of the nanoseconds of one change of context and back.
 const SWITCH_NS: f64 = 2.0;
-/// Most of one CPU that the daemon may take while executors idle, in per cent.
+/// Limit of the daemon's CPU time while executors idle, in per cent of one CPU.
 const IDLE_PERCENT: f64 = 0.5;
-/// Most resident memory of the daemon, in MiB.
+/// Limit of the daemon's resident memory, in MiB.
 const RESIDENT_MIB: f64 = 64.0;
 
-/// Runs the benchmarks (all, or those named) and prints one line each.
+/// Runs the benchmarks (all, or the named ones) and prints one line each.
 ///
 /// # Errors
-/// When a benchmark cannot be run. A target that is missed is printed, not an error.
+/// When a benchmark cannot be run. A missed target is printed and is no error.
 pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -129,7 +129,7 @@ pub fn names() -> [&'static str; 11] {
     ]
 }
 
-/// Settings by which the daemon writes trace records below that folder.
+/// Settings that make the daemon write trace records below a folder.
 fn tracing(folder: &Path) -> String {
     format!(
         "[trace]\nenabled = true\nfolder = {:?}\n",
@@ -137,7 +137,7 @@ fn tracing(folder: &Path) -> String {
     )
 }
 
-/// One line: what, the figure, the target, and by how much it is missed.
+/// Prints one line: the name, the figure, the target, and the excess over the target.
 fn report(what: &str, value: f64, unit: &str, target: f64, detail: &str) {
     let verdict = if value <= target {
         "ok".to_owned()
@@ -184,7 +184,7 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// CPU and memory of the daemon while two executors hold blocks and wait.
+/// Measures the daemon's CPU time and memory while two executors hold blocks and wait.
 fn idle(paths: &Paths, folder: &Path) -> Result<()> {
     let options = Options {
         toml: tracing(folder),

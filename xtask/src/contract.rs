@@ -1,7 +1,7 @@
 //! The marker's contract in Java: `Contract.java` and `FactForm.java`, made from `smtt-common`.
 //!
-//! A value that both sides use stands in `smtt-common` only. Each word and string of a fact has a constant that names
-//! the fact and the place, so that Java writes it where it belongs whatever the order of the calls.
+//! `smtt-common` is the only source of a shared value. Each word and string of a fact has a constant that names the
+//! fact and the place, so Java writes it to the right place in any order of calls.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,10 +23,10 @@ use smtt_common::event::{Kind, MARKER_FACTS, PAYLOAD_MAX, Schema};
 
 /// Folder of the marker's classes.
 const CLASSES: &str = "smtt-marker/java/io/smtt/marker";
-/// Added to the place of a string in its constant, so that it is no word.
+/// Added to the place of a string in its constant, which distinguishes it from a word.
 const STRING: u16 = 0x80;
 
-/// The generated files and what they must say.
+/// The generated files and their expected contents.
 #[must_use]
 pub fn files(root: &Path) -> [(PathBuf, String); 2] {
     let folder = root.join(CLASSES);
@@ -36,10 +36,10 @@ pub fn files(root: &Path) -> [(PathBuf, String); 2] {
     ]
 }
 
-/// Refuses generated files that are not what `smtt-common` says.
+/// Refuses generated files that differ from `smtt-common`.
 ///
 /// # Errors
-/// The first file that differs.
+/// When a file differs; names the first one.
 pub fn check(root: &Path) -> Result<()> {
     for (path, wanted) in files(root) {
         let written =
@@ -78,7 +78,7 @@ macro_rules! named {
     };
 }
 
-/// Constants of a module, with a word before their names.
+/// Constants of a module, with a prefix to their names.
 macro_rules! of_module {
     ($java:ident.$kind:ident: $before:literal, $module:ident: $($name:ident),+ $(,)?) => {
         $($java.$kind(concat!($before, "_", stringify!($name)), $module::$name);)+
@@ -102,7 +102,7 @@ macro_rules! codes {
     };
 }
 
-/// A Java constant's name.
+/// The name of a Java constant.
 fn upper(parts: &[&str]) -> String {
     parts.join("_").replace(' ', "_").to_uppercase()
 }
@@ -210,7 +210,7 @@ const HEAD: &str = "package io.smtt.marker;
 // Generated from smtt-common by `cargo xtask tidy`; a test compares.
 ";
 
-/// What every form has.
+/// The part that is the same in every form.
 const BODY: &str = ";
 
     final int kind;

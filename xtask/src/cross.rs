@@ -1,8 +1,7 @@
 //! Builds programs of the workspace for the processors of emulated machines.
 //!
-//! No precompiled standard library for a foreign processor can be taken for granted, so it is built from its
-//! source: by the compiler that the kernel side is built with, which has that source. Assembler, linker and C
-//! library are Debian's, unpacked into the cache.
+//! A precompiled standard library for a foreign processor may be missing, so it is built from source, with the compiler
+//! of the kernel side, which has that source. Assembler, linker and C library are Debian's, unpacked into the cache.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,15 +16,15 @@ use crate::process::output;
 use crate::step::Steps;
 use crate::vm::{Processor, packages, unpacked};
 
-/// Rust's name of the foreign processor.
+/// Rust's name of the foreign target.
 const TARGET: &str = "riscv64gc-unknown-linux-gnu";
-/// How long a build may take.
+/// Time limit of a build.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds binary `binary` of `package` and gives its path.
+/// Builds binary `binary` of `package` and returns its path.
 ///
 /// # Errors
-/// When there is no compiler for it, or the build fails.
+/// When no compiler supports the processor, or the build fails.
 pub fn build(paths: &Paths, processor: Processor, package: &str, binary: &str) -> Result<PathBuf> {
     let (mut command, folder) = command(paths, processor, "build")?;
     command
@@ -40,10 +39,10 @@ pub fn build(paths: &Paths, processor: Processor, package: &str, binary: &str) -
     Ok(folder.join(binary))
 }
 
-/// Builds the marker's native library, which needs nothing of the standard library but `core`, and gives its path.
+/// Builds the marker's native library, which uses only `core` of the standard library, and returns its path.
 ///
 /// # Errors
-/// When there is no compiler for it, or the build fails.
+/// When no compiler supports the processor, or the build fails.
 pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     let (mut command, target) = match processor {
         Processor::X86 => {
@@ -54,7 +53,8 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
         Processor::Riscv => {
             let mut command = foreign_cargo(paths, "build")?;
             command.args(["-Z", "build-std=core", "--target", TARGET]);
-            // Apart from the programs, which have more of the library: neither build is to undo the other.
+            // A separate folder: the programs use more of the standard library, and neither build may invalidate the
+            // other.
             (command, paths.target.join("foreign-library"))
         }
     };
@@ -75,10 +75,10 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     Ok(folder.join("marker").join(LIBRARY_NAME))
 }
 
-/// Folders in which that processor's shared libraries are found here: those that its programs are linked with.
+/// Folders on this machine with that processor's shared libraries, against which its programs are linked.
 ///
 /// # Errors
-/// When they cannot be fetched.
+/// When the libraries cannot be fetched.
 pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBuf>> {
     Ok(match processor {
         Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
@@ -89,10 +89,10 @@ pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBu
     })
 }
 
-/// `cargo VERB` for that processor, and the folder below which its release builds lie.
+/// `cargo VERB` for that processor, and the folder of its release builds.
 ///
 /// # Errors
-/// When there is no compiler for it.
+/// When no compiler supports the processor.
 pub fn command(paths: &Paths, processor: Processor, verb: &str) -> Result<(Command, PathBuf)> {
     match processor {
         Processor::X86 => {
@@ -116,8 +116,7 @@ pub fn command(paths: &Paths, processor: Processor, verb: &str) -> Result<(Comma
     }
 }
 
-/// Cargo, without what the cargo that runs this program has set for itself, and after everything else that wants
-/// the processors.
+/// Cargo without the environment of the cargo that runs this program, and at low CPU priority.
 fn cargo() -> Command {
     let mut command = Command::new("nice");
     command
@@ -142,7 +141,7 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
     if nightly_with_source() {
-        // The user's cargo may not be rustup's; this way needs no `+nightly`.
+        // The user's cargo may not be rustup's, so `+nightly` may be unknown.
         command = Command::new("nice");
         command
             .args(["-n", "19", "rustup", "run", "nightly", "cargo"])
@@ -160,7 +159,7 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
     command
         .arg(verb)
-        // What is for debuggers is four fifths of a program, and a guest has its files in memory.
+        // Debug information is four fifths of a program, and a guest keeps its files in memory.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env(
             "LD_LIBRARY_PATH",
@@ -177,7 +176,7 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Assembler, linker and C library. Asked for by each build, prepared and told once.
+/// Assembler, linker and C library. Every build calls this; the step runs and prints once.
 fn linker(paths: &Paths) -> Result<PathBuf> {
     static PREPARED: OnceLock<PathBuf> = OnceLock::new();
     if let Some(folder) = PREPARED.get() {

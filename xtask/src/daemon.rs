@@ -1,4 +1,4 @@
-//! A daemon with a configuration, socket and port of its own, and questions to it through `smtt-ctl`.
+//! A daemon with its own configuration, socket and port, and queries to it through `smtt-ctl`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use crate::process::{Running, free_port, wait_for};
 /// How long loading the kernel side and the first scan may take.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long a question may stay without an answer on a busy machine: `smtt-ctl` gives up sooner.
+/// How long a query may stay unanswered on a busy machine; the time limit of `smtt-ctl` is shorter.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// What `smtt-ctl` says when it gives up.
+/// The message of `smtt-ctl` at its time limit.
 const GAVE_UP: &str = "no answer within";
 
-/// What differs from the default configuration, beside socket, port and library.
+/// Differences to the default configuration, except socket, port and library.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// More lines of TOML: whole sections other than `[web]`, `[control]` and `[marker]`.
     pub toml: String,
     /// More lines of the `[marker]` section.
     pub marker_toml: String,
-    /// Do not tell it where the native library is: it then has to find it in executors.
+    /// Do not configure the path of the native library: the daemon must find it in executors.
     pub without_library: bool,
 }
 
-/// A running daemon; it is stopped when this value goes out of scope.
+/// A running daemon; dropping this value stops it.
 #[derive(Debug)]
 pub struct Daemon {
     running: Running,
@@ -47,7 +47,7 @@ impl Daemon {
     /// Starts the daemon of the folder `programs` with its files in `folder`, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not get ready, with the end of its log.
+    /// When the daemon does not get ready, with the end of its log.
     pub fn start(paths: &Paths, programs: &Path, folder: &Path, options: &Options) -> Result<Self> {
         let program = programs.join("smtt-daemon");
         let ctl = programs.join("smtt-ctl");
@@ -107,25 +107,25 @@ impl Daemon {
         .with_context(|| format!("the log of the daemon is {}", self.running.log().display()))
     }
 
-    /// Its process id.
+    /// Process id of the daemon.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// Its log.
+    /// Path of the daemon's log.
     #[must_use]
     pub fn log(&self) -> &Path {
         self.running.log()
     }
 
-    /// Its socket.
+    /// Path of the daemon's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// A question to it, not started yet.
+    /// A command that queries the daemon, not started yet.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.ctl);
@@ -137,11 +137,11 @@ impl Daemon {
         command
     }
 
-    /// What `smtt-ctl` says on standard output. An answer that is degraded (exit code 1) is an answer. A daemon that is
-    /// too busy to answer in time is asked again.
+    /// Standard output of an `smtt-ctl` query. A degraded answer (exit code 1) is an answer. If the daemon is too busy
+    /// to answer in time, the query is repeated.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the daemon does not answer.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         let start = Instant::now();
         let output = loop {
@@ -167,10 +167,10 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The same with `--json`, parsed.
+    /// As [`Self::ask`], with `--json`, parsed.
     ///
     /// # Errors
-    /// When it does not answer in JSON.
+    /// When the answer is missing or not JSON.
     pub fn json(&self, arguments: &[&str]) -> Result<Value> {
         let mut all = arguments.to_vec();
         all.push("--json");
@@ -196,26 +196,26 @@ impl Daemon {
     /// Text of `/metrics`.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the daemon does not answer.
     pub fn metrics(&self) -> Result<String> {
         http::get(self.port, "/metrics")
     }
 
-    /// Ends it as systemd does.
+    /// Stops the daemon with SIGTERM, as systemd does.
     pub fn stop(&mut self) {
         self.running.stop();
     }
 
-    /// Ends it without a chance to clean up, and waits until it is gone.
+    /// Kills the daemon without a chance to clean up, and waits until it is gone.
     pub fn kill(&mut self) {
         self.running.signal(libc::SIGKILL);
         self.running.stop();
     }
 
-    /// Starts it again with the same configuration, after [`Self::stop`] or [`Self::kill`].
+    /// Starts the daemon again with the same configuration, after [`Self::stop`] or [`Self::kill`].
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When the daemon does not get ready.
     pub fn start_again(&mut self) -> Result<()> {
         self.running = launch(&self.program, &self.config)?;
         self.wait_ready()

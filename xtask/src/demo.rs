@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a real Spark application, traced, with what it did to the memory shown while it runs.
+//! `cargo xtask demo`: traces a real Spark application and shows its memory while it runs.
 
 use std::fs;
 use std::path::Path;
@@ -16,18 +16,18 @@ use crate::step::Steps;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// Between two pictures on a terminal, and in a log, where nothing is written over.
+/// Time between two updates, on a terminal and in a log.
 const REFRESH: Duration = Duration::from_secs(2);
 const REFRESH_IN_LOG: Duration = Duration::from_secs(6);
-/// Rows of the table that stays in view.
+/// Rows of the table.
 const ROWS: usize = 8;
-/// Two executors with one core each: JVMs of their own, as on a real cluster.
+/// Two executors with one core each: separate JVMs, as on a real cluster.
 const MASTER: &str = "local-cluster[2,1,1024]";
 
 /// Sets up, builds, traces PageRank and leaves the results in `target/demo`.
 ///
 /// # Errors
-/// When a part fails; everything that was started is stopped.
+/// When a part fails; every started program is stopped.
 pub fn demo(paths: &Paths, version: &str, python: bool) -> Result<()> {
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -80,7 +80,7 @@ pub fn demo(paths: &Paths, version: &str, python: bool) -> Result<()> {
         "Spark {version}: PageRank in {language} on {MASTER}, web interface on http://127.0.0.1:{}\n",
         application.ui_port
     );
-    // Only the last gate waits for us: what is cached is then still there to be reported.
+    // Only the last gate waits: the cached blocks still exist for the report.
     for gate in ["begin", "cached"] {
         fs::write(gates.join(format!("{gate}.go")), "")?;
     }
@@ -120,7 +120,7 @@ pub fn application(paths: &Paths, python: bool) -> Result<Application> {
     }
 }
 
-/// One line about the probes, and one more for each that is missing.
+/// One line about the probes, and one more for each missing probe.
 fn probes(daemon: &Daemon) -> Result<String> {
     let status = daemon.json(&["status"])?;
     let probes = status["probes"]
@@ -152,7 +152,7 @@ fn probes(daemon: &Daemon) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Shows the RDDs with the most faults until the application waits at its end.
+/// Shows the RDDs with the most faults until the application waits at its last gate.
 fn watch(daemon: &Daemon, submitted: &mut Submitted, reached: &Path) -> Result<()> {
     let start = Instant::now();
     let mut picture = Picture::default();
@@ -198,7 +198,7 @@ fn watch(daemon: &Daemon, submitted: &mut Submitted, reached: &Path) -> Result<(
     Ok(())
 }
 
-/// How far Spark says it is.
+/// The application's progress according to Spark.
 fn progress(submitted: &Submitted) -> String {
     let Ok(Value::Array(stages)) = submitted.rest("stages") else {
         return "Spark is starting".to_owned();
@@ -225,7 +225,7 @@ fn progress(submitted: &Submitted) -> String {
     )
 }
 
-/// A block of lines that is written over on a terminal.
+/// A block of lines that each update overwrites on a terminal.
 #[derive(Default)]
 struct Picture {
     lines: usize,
@@ -250,9 +250,9 @@ impl Picture {
     }
 }
 
-/// Prints the report and keeps it and the metrics as files.
+/// Prints the report, and writes it and the metrics to files.
 fn keep(daemon: &Daemon, application: &str, folder: &Path) -> Result<()> {
-    // One more reading of the kernel's counters, so that the last task is in.
+    // Wait for another reading of the kernel's counters, which includes the last task.
     std::thread::sleep(Duration::from_millis(1500));
     println!(
         "{}",

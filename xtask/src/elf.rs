@@ -1,5 +1,4 @@
-//! What an ELF file says about itself: its loader, the libraries that it needs, what it exports, and the code at an
-//! address.
+//! Contents of an ELF file: its loader, the libraries that it needs, its exports, and the code at an address.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader as _, ProgramHeader as _};
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
 
-/// A 64-bit little-endian file: every processor that the marker has a library for is one.
+/// A 64-bit little-endian file: every processor with a library of the marker uses that form.
 pub struct Elf<'data> {
     file: ElfFile<'data, FileHeader64<LittleEndian>>,
 }
@@ -16,9 +15,9 @@ pub struct Elf<'data> {
 /// A symbol that the file defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its address.
+    /// The symbol's address.
     pub value: u64,
-    /// Bytes that belong to it.
+    /// Size of the symbol in bytes.
     pub size: u64,
 }
 
@@ -32,7 +31,7 @@ impl<'data> Elf<'data> {
         Ok(Self { file })
     }
 
-    /// The processor, as `EM_*`.
+    /// The file's processor, as `EM_*`.
     #[must_use]
     pub fn machine(&self) -> u16 {
         self.file.elf_header().e_machine(LittleEndian)
@@ -51,7 +50,7 @@ impl<'data> Elf<'data> {
         Ok(None)
     }
 
-    /// Names of the libraries that the loader must find, in its order.
+    /// Names of the libraries that the loader must find, in the loader's order.
     ///
     /// # Errors
     /// When the table that names them is cut off.

@@ -1,4 +1,5 @@
-//! `cargo xtask experiment`: the eight workloads of the paper on real Spark, traced, with its tables beside ours.
+//! `cargo xtask experiment`: traces the eight workloads of the paper on real Spark, and prints the paper's tables
+//! beside ours.
 
 mod chart;
 mod fixture;
@@ -25,26 +26,26 @@ use report::{Machine, Results};
 use run::{Job, Outcome};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
-/// Cores of all workers together: the same work is done by one executor or by two.
+/// Cores of all workers together: one executor or two share the same cores.
 pub const CORES: usize = 2;
-/// What a worker may give to its executor, in MiB: the heap of 1 GiB and Spark's surcharge.
+/// MiB that a worker may give to its executor: the heap of 1 GiB and Spark's overhead.
 pub const WORKER_MIB: usize = 1536;
 
-/// What is to be run.
+/// The selected runs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Size of the inputs, a multiple of the smallest.
     pub scale: u32,
-    /// Only this workload.
+    /// Restricts the plan to this workload.
     pub workload: Option<String>,
-    /// Only on so many workers.
+    /// Restricts the plan to this number of workers.
     pub workers: Option<usize>,
 }
 
 /// Reads `--scale`: `tiny`, `small` or a number.
 ///
 /// # Errors
-/// When it is none of them; the message says what there is.
+/// When the text is neither a known name nor a number; the message lists the names.
 pub fn scale(text: &str) -> Result<u32, String> {
     match text {
         "tiny" => Ok(1),

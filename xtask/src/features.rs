@@ -1,16 +1,16 @@
-//! Features of a machine that some tests need, and those that this machine must have.
+//! Features that some tests need of a machine, and those that a machine must have.
 //!
-//! `cargo xtask test` and the scripts of emulated machines name in [`MUST_HAVE`] what must be there. A test that misses
-//! one of these fails; a test that misses another one says so in a line that begins with [`SKIPPED_LINE`].
+//! `cargo xtask test` and the scripts of emulated machines list the required features in [`MUST_HAVE`]. A test without
+//! a required feature fails; a test without another one prints a line that begins with [`SKIPPED_LINE`].
 
 use std::path::Path;
 
 use crate::paths::Jdk;
 
-/// The environment variable with the features that must be there, separated by commas.
+/// The environment variable with the required features, separated by commas.
 pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";
 
-/// How the line of a test that did not run begins; feature and reason follow.
+/// Prefix of the line of a skipped test; feature and reason follow.
 pub const SKIPPED_LINE: &str = "skipped: ";
 
 /// Name and meaning of every feature that a test may need.
@@ -45,8 +45,8 @@ pub const ALL: [(&str, &str); 19] = [
     ("jdk_25", "a JDK of release 25 or later"),
 ];
 
-/// What the tests on this machine may not miss: what every machine that runs them has, and what this one has by a
-/// witness other than the test's own.
+/// Features that tests on this machine must find: those of every machine that runs them, and those that a witness other
+/// than the test itself shows.
 #[must_use]
 pub fn of_this_machine() -> Vec<&'static str> {
     let mut must = vec!["root", "software"];

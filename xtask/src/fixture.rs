@@ -12,7 +12,7 @@ use crate::step::Step;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Compiles them for Java 8 against the jars of one Spark; the result runs on every version.
+/// Compiles the applications for Java 8 against the jars of one Spark; the result runs on every version.
 ///
 /// # Errors
 /// When the compiler finds an error.
@@ -29,8 +29,8 @@ pub fn build(paths: &Paths, jars: &Path, step: &mut Step) -> Result<()> {
     let mut files = Vec::new();
     java_files(&sources, &mut files)?;
     let mut javac = Command::new(jdk.tool("javac"));
-    // -options: the note that Java 8 is an old target; classfile: Spark's jars name annotations
-    // that they do not ship; path: and other jars, too.
+    // -options: the note that Java 8 is an old target; classfile: Spark's jars name annotations that they do not ship;
+    // path: as do further jars.
     javac.args([
         "--release",
         "8",

@@ -1,4 +1,4 @@
-//! One GET request over the loopback interface: Spark's REST API and the daemon's metrics need no more.
+//! One GET request over the loopback interface: enough for Spark's REST API and the daemon's metrics.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Body of `http://127.0.0.1:PORT/PATH`.
 ///
 /// # Errors
-/// When nobody listens, the status is not 200, or the answer is cut off.
+/// When the connection is refused, the status is not 200, or the answer is cut off.
 pub fn get(port: u16, path: &str) -> Result<String> {
     let (status, body) = request(port, path, "")?;
     if status != 200 {
@@ -26,14 +26,14 @@ pub fn get(port: u16, path: &str) -> Result<String> {
 /// Status and body; `headers` are whole lines that end in CR LF.
 ///
 /// # Errors
-/// When nobody listens or the answer is not HTTP.
+/// When the connection is refused or the answer is not HTTP.
 pub fn request(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
     let url = format!("http://127.0.0.1:{port}{path}");
     let mut stream = TcpStream::connect(("127.0.0.1", port))
         .with_context(|| format!("cannot connect to {url}"))?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    // With version 1.0 and no keep-alive the end of the answer is the end of the stream, never chunked.
+    // HTTP 1.0 without keep-alive: the end of the stream ends the answer, which is never chunked.
     write!(
         stream,
         "GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{headers}\r\n"

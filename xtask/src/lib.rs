@@ -1,23 +1,23 @@
-//! What `cargo xtask` is made of, and what the tests share with it: folders, processes that are
-//! stopped again, a daemon of one's own, Spark from a Python environment.
+//! The parts of `cargo xtask`, which the tests share: folders, child processes that are stopped again, a daemon per
+//! test, Spark from a Python environment.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`paths`] | the checkout, the cache, the JDKs |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
-//! | [`step`] | set-up steps: told, skipped when done before, shown while they run |
+//! | [`step`] | set-up steps: printed, skipped when already done, timed while they run |
 //! | [`setup`] | everything a fresh machine needs |
-//! | [`features`] | what tests need that not every machine has, and what this one must have |
+//! | [`features`] | features of machines that tests need, and those that this machine must have |
 //! | [`fixture`] | the Spark applications of tests and demo, compiled |
 //! | [`marker`] | the marker's jar and native library |
 //! | [`contract`] | the marker's `Contract.java`, generated |
 //! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
 //! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
 //! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
-//! | [`witness`] | what the kernel says about a process: its faults, its children, its memory |
+//! | [`witness`] | the kernel's view of a process: its faults, its children, its memory |
 //! | [`demo`] | `cargo xtask demo` |
 //! | [`stages`] | `cargo xtask test` |
-//! | [`elf`] | what an ELF file says about itself |
+//! | [`elf`] | contents of an ELF file |
 //! | [`cross`] | programs for the processors of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
 //! | [`bench`] | `cargo xtask bench` |

@@ -1,4 +1,4 @@
-//! `cargo xtask`: reads the arguments and calls the part that does it.
+//! `cargo xtask`: parses the arguments and calls the part that implements them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -19,7 +19,7 @@ use crate::paths::Jdk;
 /// File name of the agent's jar.
 pub const JAR_NAME: &str = "smtt-marker.jar";
 
-/// What the jar's manifest says besides its version: entry points of the agent at start and on attach.
+/// The jar's manifest, except its version: entry points of the agent at start and on attach.
 const MANIFEST: &str = "Premain-Class: io.smtt.marker.Agent
 Agent-Class: io.smtt.marker.Agent
 Can-Retransform-Classes: true
@@ -29,8 +29,8 @@ Implementation-Title: smtt-marker
 /// Builds `smtt-marker.jar` and `libsmtt_marker.so` into `out_dir`, against the Spark whose jars are in `jars`.
 ///
 /// # Errors
-/// A tool that is missing or fails, a probe pad that does not begin with its nop, a hook that does not fit, or a
-/// generated class that is not what `smtt-common` says.
+/// When a tool is missing or fails, a probe pad does not begin with its nop, a hook does not fit, or a generated class
+/// differs from `smtt-common`.
 pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
     let library = build_library(root, out_dir)?;
@@ -50,10 +50,10 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds a jar that runs on other processors too: with a library for each, by its word for the processor.
+/// Builds a jar that also runs on other processors: with a library for each, under the processor's name.
 ///
 /// # Errors
-/// A tool that is missing or fails, or a probe pad that does not begin with its nop.
+/// When a tool is missing or fails, or a probe pad does not begin with its nop.
 pub fn build_jar_for(
     root: &Path,
     jars: &Path,
@@ -67,10 +67,10 @@ pub fn build_jar_for(
     build_jar(root, jars, out_dir, libraries)
 }
 
-/// Builds the native library and puts it into place.
+/// Builds the native library and copies it to its place.
 ///
 /// # Errors
-/// When it does not build.
+/// When the library does not build.
 pub fn build_library(root: &Path, out_dir: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args([
@@ -92,7 +92,7 @@ pub fn build_library(root: &Path, out_dir: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Writes a file by way of a new one: a JVM that has the old library mapped keeps it unharmed.
+/// Writes a new file and renames it: a JVM that has the old library mapped keeps it unchanged.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|before| before == bytes) {
         return Ok(());
@@ -198,7 +198,7 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Refuses a jar whose hooks do not fit the Spark in `jars`: rewritten classes must verify and find their callbacks.
 ///
 /// # Errors
-/// The hooks or callbacks that do not fit, one per line.
+/// When hooks or callbacks do not fit; lists them, one per line.
 pub fn check_hooks(jar: &Path, jars: &Path) -> Result<()> {
     let class_path = format!("{}:{}/*", jar.display(), jars.display());
     let output = Command::new(tool("java")?)
@@ -217,14 +217,14 @@ pub fn check_hooks(jar: &Path, jars: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks in the finished file that every entry point is exported, has an address of its own and begins with the pad.
+/// Checks in the finished file that every entry point is exported, has a unique address and begins with the pad.
 fn check_pads(library: &Path) -> Result<usize> {
     let bytes = fs::read(library)?;
     let elf = Elf::parse(&bytes).with_context(|| format!("cannot read {}", library.display()))?;
     let pad: &[u8] = match elf.machine() {
         EM_X86_64 => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
         EM_AARCH64 => &[0x1f, 0x20, 0x03, 0xd5],
-        // The long form: the daemon looks for it, and a probe needs four bytes.
+        // The long form of the nop: the daemon checks for it, and a probe needs four bytes.
         EM_RISCV => &[0x13, 0x00, 0x00, 0x00],
         other => bail!("no probe pad is known for ELF machine {other}"),
     };
@@ -249,12 +249,12 @@ fn check_pads(library: &Path) -> Result<usize> {
     Ok(seen.len())
 }
 
-/// A program of the JDK that the marker is built with, whichever one is first on the PATH.
+/// A program of the JDK that builds the marker, independent of the PATH.
 fn tool(name: &str) -> Result<PathBuf> {
     Ok(Jdk::main()?.tool(name))
 }
 
-/// Runs a tool; its output is shown only when it fails.
+/// Runs a tool; prints its output only when the tool fails.
 fn run(command: &mut Command, what: &str) -> Result<()> {
     let tool = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
     use crate::paths::Paths;
 
-    /// Classes that a `package-info.java` names in its table.
+    /// Classes that the table of a `package-info.java` lists.
     fn listed(package_info: &str) -> BTreeSet<&str> {
         package_info
             .lines()

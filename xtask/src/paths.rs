@@ -1,4 +1,4 @@
-//! Where things lie: the checkout, the cache that survives it, the JDKs of the machine.
+//! Paths: the checkout, the cache that outlives it, the JDKs of the machine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use anyhow::{Context, Result, bail};
 pub const SPARK_VERSIONS: [&str; 3] = ["3.5.9", "4.0.5", "4.3.0"];
 /// The Spark version of the demo.
 pub const DEMO_SPARK: &str = "4.0.5";
-/// The Spark version whose jars Java code is compiled against: the oldest, its bytecode runs on all.
+/// The Spark version whose jars Java code is compiled against: bytecode for the oldest runs on all versions.
 pub const COMPILE_SPARK: &str = "3.5.9";
 
-/// The folders that everything else is relative to.
+/// The base folders of all other paths.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// The checkout.
     pub root: PathBuf,
-    /// What set-up downloads and builds once per user: `$SMTT_CACHE`, `$XDG_CACHE_HOME/smtt` or `~/.cache/smtt`.
+    /// Downloads and builds of set-up, once per user: `$SMTT_CACHE`, `$XDG_CACHE_HOME/smtt` or `~/.cache/smtt`.
     pub cache: PathBuf,
     /// Cargo's target folder.
     pub target: PathBuf,
 }
 
 impl Paths {
-    /// Finds them from the environment.
+    /// Finds the folders from the environment.
     ///
     /// # Errors
-    /// When there is no home folder and no `SMTT_CACHE` either.
+    /// When neither a home folder nor `SMTT_CACHE` exists.
     pub fn find() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -51,13 +51,13 @@ impl Paths {
         })
     }
 
-    /// Log files of set-up steps.
+    /// Folder of the log files of set-up steps.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.cache.join("log")
     }
 
-    /// The Python environment of one Spark version.
+    /// Folder of the Python environment of one Spark version.
     #[must_use]
     pub fn spark_env(&self, version: &str) -> PathBuf {
         self.cache.join(format!("spark-{version}"))
@@ -66,7 +66,7 @@ impl Paths {
     /// `SPARK_HOME` of one version: the `pyspark` package is a whole Spark distribution.
     ///
     /// # Errors
-    /// When set-up has not made it yet.
+    /// When set-up has not made the environment yet.
     pub fn spark_home(&self, version: &str) -> Result<PathBuf> {
         let lib = self.spark_env(version).join("lib");
         let entries = lib
@@ -85,19 +85,19 @@ impl Paths {
             })
     }
 
-    /// The marker's jar and native library.
+    /// Folder of the marker's jar and native library.
     #[must_use]
     pub fn marker(&self) -> PathBuf {
         self.target.join("marker")
     }
 
-    /// The compiled Spark applications of tests and demo.
+    /// Jar of the compiled Spark applications of tests and demo.
     #[must_use]
     pub fn fixture_jar(&self) -> PathBuf {
         self.target.join("fixture/smtt-fixture.jar")
     }
 
-    /// The compiled workloads of the experiment.
+    /// Jar of the compiled workloads of the experiment.
     #[must_use]
     pub fn scala_jar(&self) -> PathBuf {
         self.target.join("fixture/smtt-experiment.jar")
@@ -115,7 +115,7 @@ fn set(name: &str) -> Option<PathBuf> {
 pub struct Jdk {
     /// `JAVA_HOME`.
     pub home: PathBuf,
-    /// Its feature release, for example 17.
+    /// The JDK's feature release, for example 17.
     pub release: u32,
 }
 
@@ -146,10 +146,10 @@ impl Jdk {
         found
     }
 
-    /// The JDK that set-up, demo and most tests use: every Spark version here runs on 17.
+    /// The JDK 17, which set-up, demo and most tests use: every supported Spark version runs on it.
     ///
     /// # Errors
-    /// When it is not installed.
+    /// When JDK 17 is not installed.
     pub fn main() -> Result<Self> {
         match Self::all().into_iter().find(|jdk| jdk.release == 17) {
             Some(jdk) => Ok(jdk),
@@ -159,7 +159,7 @@ impl Jdk {
         }
     }
 
-    /// A program of it.
+    /// Path of a program of the JDK.
     #[must_use]
     pub fn tool(&self, name: &str) -> PathBuf {
         self.home.join("bin").join(name)

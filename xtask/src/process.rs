@@ -1,7 +1,7 @@
-//! Child processes with a log, a time limit and an end.
+//! Child processes with a log, a time limit and a guaranteed end.
 //!
-//! Each child leads a process group of its own: Ctrl-C at the terminal reaches only this program, which then
-//! stops what it started, in order, by process group id. Nothing is ever ended by name.
+//! Each child leads its own process group: Ctrl-C at the terminal reaches only this program, which then stops its
+//! children, in order, by process group id. No process is ever ended by name.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How often waiting loops look.
+/// Polling interval of waiting loops.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a child may take to end by itself after SIGTERM.
+/// Grace period of a child between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on Ctrl-C and SIGTERM make [`check_interrupt`] fail instead of ending this program at once.
+/// After this call Ctrl-C and SIGTERM make [`check_interrupt`] fail instead of ending this program at once.
 ///
 /// # Errors
 /// When the signal handlers cannot be installed.
 pub fn catch_interrupt() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // A second Ctrl-C ends the program at once, with the shell's status for it.
+        // A second Ctrl-C ends the program at once, with the shell's status for the signal.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(flag))?;
         signal_hook::flag::register(signal, Arc::clone(flag))?;
     }
@@ -47,7 +47,7 @@ pub fn cargo() -> Command {
 /// Fails when the user pressed Ctrl-C.
 ///
 /// # Errors
-/// That is its purpose.
+/// When the user pressed Ctrl-C.
 pub fn check_interrupt() -> Result<()> {
     if INTERRUPTED
         .get()
@@ -58,7 +58,7 @@ pub fn check_interrupt() -> Result<()> {
     Ok(())
 }
 
-/// A child that is stopped when this value goes out of scope.
+/// A child process; dropping this value stops it.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -68,21 +68,21 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command` in a process group of its own, with no input, its output going to `log`.
+    /// Starts `command` in a new process group, without input; its output goes to `log`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the command cannot be started.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let log_file = create(log)?;
         let output_file = log_file.try_clone()?;
         Self::spawn(name, command, (log, log_file), (log, output_file))
     }
 
-    /// Starts `command` as [`Self::start`] does, with a file of its own for its standard output: two streams in one
-    /// file may break into one another's lines.
+    /// Starts `command` as [`Self::start`] does, with a separate file for its standard output: two streams in one file
+    /// may split each other's lines.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the command cannot be started.
     pub fn start_with_output(
         name: &str,
         command: &mut Command,
@@ -122,32 +122,32 @@ impl Running {
         self.child.id()
     }
 
-    /// Where its standard error goes, and its standard output unless that has a file of its own.
+    /// File of the standard error, and of the standard output unless that has a separate file.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Where its standard output goes.
+    /// File of the standard output.
     #[must_use]
     pub fn output(&self) -> &Path {
         &self.output
     }
 
-    /// Whether it still runs.
+    /// Whether the child still runs.
     pub fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its exit status, when it has ended.
+    /// The exit status, once the child has ended.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// When the system call fails.
     pub fn poll(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end; `tick` is called about 20 times a second meanwhile.
+    /// Waits for the end of the child; calls `tick` about 20 times a second meanwhile.
     ///
     /// # Errors
     /// When the time is over (the child is stopped then), `tick` fails or the user pressed Ctrl-C.
@@ -176,19 +176,19 @@ impl Running {
         }
     }
 
-    /// The log's path and last lines, to end an error message with.
+    /// The log's path and last lines, for the end of an error message.
     #[must_use]
     pub fn hint(&self) -> String {
         hint(&self.log)
     }
 
-    /// Sends a signal to the child only.
+    /// Sends a signal to the child only, not to its group.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill(2) takes two integers; the pid is that of a child which has not been waited for.
         unsafe { libc::kill(self.pid().cast_signed(), signal) };
     }
 
-    /// Ends the child and whatever is left of its process group: SIGTERM, ten seconds of grace, SIGKILL.
+    /// Ends the child and the rest of its process group: SIGTERM, ten seconds of grace, SIGKILL.
     pub fn stop(&mut self) {
         let group = -self.pid().cast_signed();
         if self.alive() {
@@ -202,12 +202,12 @@ impl Running {
         // SAFETY: as above; a group with no members left gives ESRCH, and a group id is not given to a new
         // process while a member lives.
         unsafe { libc::kill(group, libc::SIGKILL) };
-        // An error means that it was waited for before.
+        // An error means that the child was reaped before.
         self.child.wait().ok();
     }
 }
 
-/// A new file, in a folder that is made if need be.
+/// Creates a file, and its folder if necessary.
 fn create(path: &Path) -> Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
@@ -222,10 +222,10 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end; success is required. `title` is what an error message calls it.
+/// Runs a command to its end and fails unless it succeeds; error messages use `title`.
 ///
 /// # Errors
-/// When it cannot be started, takes longer than `limit`, or does not succeed; with the last lines of the log.
+/// When the command cannot be started, takes longer than `limit`, or fails; with the last lines of the log.
 pub fn run(title: &str, command: &mut Command, log: &Path, limit: Duration) -> Result<()> {
     let mut running = Running::start(title, command, log)?;
     let status = running.wait(limit, || Ok(()))?;
@@ -235,10 +235,10 @@ pub fn run(title: &str, command: &mut Command, log: &Path, limit: Duration) -> R
     Ok(())
 }
 
-/// Runs a command that says little, and returns what it said on standard output.
+/// Runs a command with little output, and returns its standard output.
 ///
 /// # Errors
-/// When it cannot be started or does not succeed; with what it said on standard error.
+/// When the command cannot be started or fails; with its standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().display().to_string();
     let output = command
@@ -255,7 +255,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until `ready` gives a value.
+/// Polls `ready` until it returns a value.
 ///
 /// # Errors
 /// When `ready` fails, the time is over, or the user pressed Ctrl-C.
@@ -277,7 +277,7 @@ pub fn wait_for<T>(
     }
 }
 
-/// A log's path and last lines, to end an error message with.
+/// A log's path and last lines, for the end of an error message.
 #[must_use]
 pub fn hint(log: &Path) -> String {
     let lines = tail(log, 12);
@@ -291,7 +291,7 @@ pub fn hint(log: &Path) -> String {
     )
 }
 
-/// The last `count` lines of a file that say something.
+/// The last `count` lines of a file that are not empty.
 #[must_use]
 pub fn tail(log: &Path, count: usize) -> Vec<String> {
     const BYTES: u64 = 16 * 1024;
@@ -314,13 +314,13 @@ pub fn tail(log: &Path, count: usize) -> Vec<String> {
     lines[lines.len().saturating_sub(count)..].to_vec()
 }
 
-/// Whether standard output is a terminal, so that a line may be written over.
+/// Whether standard output is a terminal, on which a line may be overwritten.
 #[must_use]
 pub fn on_terminal() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("CI").is_none()
 }
 
-/// Prints without a line end and shows it at once. A closed standard output is nobody's error.
+/// Prints without a line end and flushes. A closed standard output is ignored.
 pub fn show(text: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -331,7 +331,7 @@ pub fn show(text: &str) {
 /// A TCP port of the loopback interface that was free a moment ago.
 ///
 /// # Errors
-/// When there is none.
+/// When no port is free.
 pub fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")
         .context("no free port on 127.0.0.1")?
@@ -362,7 +362,7 @@ mod tests {
             .trim_start_matches("child ")
             .parse()
             .expect("a pid");
-        // SAFETY: signal 0 only asks whether the process is there.
+        // SAFETY: signal 0 only checks whether the process exists.
         let gone = || unsafe { libc::kill(child, 0) } != 0;
         wait_for("the descendant ends", Duration::from_secs(5), || {
             Ok((gone() || zombie(child)).then_some(()))

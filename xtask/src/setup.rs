@@ -1,7 +1,7 @@
-//! Everything that a fresh Debian machine with Rust and root needs, step by step.
+//! Set-up of a fresh Debian machine with Rust and root, step by step.
 //!
-//! Nothing but Debian packages goes into the system; the rest lies in the cache (see [`Paths`]), so that a
-//! second checkout finds it done.
+//! Only Debian packages are installed into the system; the rest is in the cache (see [`Paths`]), so a second checkout
+//! reuses it.
 
 mod debian;
 mod spark;
@@ -16,7 +16,7 @@ use crate::marker;
 use crate::paths::{COMPILE_SPARK, DEMO_SPARK, Paths};
 use crate::step::{Stamp, Steps, fingerprint};
 
-/// Prepares what running Spark `versions` with the marker and building the daemon need.
+/// Prepares the machine for building the daemon, and for running Spark `versions` with the marker.
 ///
 /// # Errors
 /// When a step fails; the message says what to do.
@@ -27,7 +27,7 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
             paths.cache.display()
         )
     })?;
-    // Two set-ups at once would write the same files; the second one waits, and then finds everything done.
+    // Two set-ups at once would write the same files; the second one waits, and then finds all steps done.
     let lock = File::create(paths.cache.join(".lock"))?;
     if lock.try_lock().is_err() {
         println!(
@@ -54,17 +54,17 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
     fixture_step(paths, &mut steps)
 }
 
-/// Installs what emulated machines are made with. What they are made of, [`crate::vm`] fetches itself, once: 700 MB
-/// that the demo and the other tests do not need.
+/// Installs the tools that make emulated machines. [`crate::vm`] fetches the contents of the machines itself, once: 700
+/// MB that the demo and the other tests do not need.
 ///
 /// # Errors
-/// When something is missing and cannot be installed.
+/// When a tool is missing and cannot be installed.
 pub fn for_machines(paths: &Paths) -> Result<()> {
     debian::for_machines(paths, &mut Steps::new(1))
 }
 
-/// The jars that Java code is compiled against: the oldest supported Spark where it is set up, because the
-/// demo alone needs only one version.
+/// The jars against which Java code is compiled: those of the oldest Spark that is set up, because the demo alone needs
+/// only one version.
 ///
 /// # Errors
 /// When no Spark is set up.

@@ -1,4 +1,4 @@
-//! Spark of one version on one JDK: `spark-submit` and stand-alone clusters, each in a folder of its own.
+//! Spark of one version on one JDK: `spark-submit` and stand-alone clusters, each in a separate folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,8 @@ use crate::process::{Running, free_port, wait_for};
 /// How long Spark may take to come up on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(240);
 
-/// What Spark's own start scripts give a JVM of release 17 or later, for a JVM that is started without them.
+/// The options of Spark's own start scripts for a JVM of release 17 or later, for a JVM that is started without the
+/// scripts.
 pub const JAVA_OPTIONS: [&str; 12] = [
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.lang.invoke=ALL-UNNAMED",
@@ -33,10 +34,10 @@ pub const JAVA_OPTIONS: [&str; 12] = [
     "--add-opens=java.base/sun.util.calendar=ALL-UNNAMED",
 ];
 
-/// A Spark distribution with a scratch folder of its own.
+/// A Spark distribution with a separate scratch folder.
 #[derive(Clone, Debug)]
 pub struct Spark {
-    /// For example `4.0.5`.
+    /// The version, for example `4.0.5`.
     pub version: String,
     java_home: PathBuf,
     home: PathBuf,
@@ -45,13 +46,13 @@ pub struct Spark {
 }
 
 impl Spark {
-    /// Spark `version` on `jdk`; everything that it writes goes to `scratch`.
+    /// Spark `version` on `jdk`; it writes all files to `scratch`.
     ///
     /// # Errors
     /// When that version is not set up.
     pub fn new(paths: &Paths, version: &str, jdk: &Jdk, scratch: &Path) -> Result<Self> {
         let distribution = paths.spark_home(version)?;
-        // Workers write into SPARK_HOME/work; a home of links keeps that out of the cache.
+        // Workers write into SPARK_HOME/work; a home of symbolic links keeps the cache unchanged.
         let home = scratch.join("spark-home");
         if !home.exists() {
             fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
@@ -73,7 +74,7 @@ impl Spark {
         })
     }
 
-    /// A program of Spark, with the user's own Spark settings out of the way.
+    /// A program of Spark, isolated from the user's own Spark settings.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.home.join("bin").join(name));
         for (key, _) in std::env::vars_os() {
@@ -98,10 +99,10 @@ impl Spark {
         command
     }
 
-    /// Runs a helper of the fixture in a JVM of its own, with Spark's jars, and returns its result line.
+    /// Runs a helper of the fixture in a separate JVM, with Spark's jars, and returns its result line.
     ///
     /// # Errors
-    /// When it fails.
+    /// When the helper fails.
     pub fn helper(&self, paths: &Paths, class: &str, arguments: &[&str]) -> Result<String> {
         let mut java = Command::new(self.java_home.join("bin/java"));
         java.arg("-cp").arg(format!(
@@ -116,10 +117,10 @@ impl Spark {
         finished(&mut running, START_LIMIT)
     }
 
-    /// Starts a stand-alone master and workers; they end with the returned value.
+    /// Starts a stand-alone master and workers; dropping the returned value stops them.
     ///
     /// # Errors
-    /// When they do not come up.
+    /// When the master or a worker does not come up.
     pub fn standalone(
         &self,
         workers: usize,
@@ -182,10 +183,10 @@ impl Spark {
     }
 }
 
-/// A stand-alone cluster that ends with this value: workers first.
+/// A stand-alone cluster; dropping this value stops it, workers first.
 #[derive(Debug)]
 pub struct Standalone {
-    /// Its master, for `--master`.
+    /// The master's URL, for `--master`.
     pub url: String,
     processes: Vec<Running>,
 }
@@ -205,7 +206,7 @@ pub struct Application {
     conf: Vec<(String, String)>,
     driver_java_options: Vec<String>,
     program: Vec<OsString>,
-    /// Port of the web interface and REST API while it runs.
+    /// Port of the web interface and REST API of the running application.
     pub ui_port: u16,
 }
 
@@ -231,7 +232,7 @@ impl Application {
     /// A Scala application of the fixture; only for the Spark version of the demo.
     ///
     /// # Errors
-    /// When it is not built, or the machine has no free port.
+    /// When the application is not built, or the machine has no free port.
     pub fn scala(paths: &Paths, master: &str, class: &str, arguments: &[&str]) -> Result<Self> {
         let jar = paths.scala_jar();
         if !jar.is_file() {
@@ -283,7 +284,7 @@ impl Application {
             ("spark.driver.bindAddress", "127.0.0.1"),
             ("spark.driver.memory", "1g"),
             ("spark.executor.memory", "1g"),
-            // Small shuffles go through Spark's own sorters too, as those of a real size do.
+            // Small shuffles use Spark's own sorters too, as large ones do.
             (
                 "spark.serializer",
                 "org.apache.spark.serializer.KryoSerializer",
@@ -317,7 +318,7 @@ impl Application {
         self.with_marker_at(&folder.join("smtt-marker.jar"), "")
     }
 
-    /// The same with another jar, and with arguments for the agent.
+    /// As [`Self::with_marker`], with another jar, and with arguments for the agent.
     #[must_use]
     pub fn with_marker_at(mut self, jar: &Path, agent_arguments: &str) -> Self {
         let jar = jar.display();
@@ -337,7 +338,7 @@ impl Application {
         self.conf("spark.plugins.defaultList", "io.smtt.marker.SmttPlugin")
     }
 
-    /// Starts it.
+    /// Submits the application.
     ///
     /// # Errors
     /// When `spark-submit` cannot be started.
@@ -363,25 +364,25 @@ impl Application {
     }
 }
 
-/// A submitted application; it is stopped when this value goes out of scope.
+/// A submitted application; dropping this value stops it.
 #[derive(Debug)]
 pub struct Submitted {
     /// The `spark-submit` process, which becomes the driver.
     pub running: Running,
-    /// Port of the web interface and REST API while it runs.
+    /// Port of the web interface and REST API of the running application.
     pub ui_port: u16,
 }
 
 impl Submitted {
-    /// Waits for its end and returns its result line.
+    /// Waits for the end of the application and returns its result line.
     ///
     /// # Errors
-    /// When it fails, prints no result, or takes longer than `limit`.
+    /// When the application fails, prints no result, or takes longer than `limit`.
     pub fn result(&mut self, limit: Duration) -> Result<String> {
         finished(&mut self.running, limit)
     }
 
-    /// Asks Spark's REST API about the running application: `path` is relative to it, for example `stages`.
+    /// Queries Spark's REST API about the running application: `path` is relative to it, for example `stages`.
     ///
     /// # Errors
     /// When the API does not answer.
@@ -391,7 +392,7 @@ impl Submitted {
         serde_json::from_str(&text).context("Spark's REST API did not answer in JSON")
     }
 
-    /// Its id, as Spark's REST API gives it.
+    /// The application's id, from Spark's REST API.
     ///
     /// # Errors
     /// When the API does not answer (yet, or any more).
@@ -408,7 +409,7 @@ impl Submitted {
 /// Waits for the end of an application and returns its result line.
 ///
 /// # Errors
-/// When it fails, prints no result, or takes longer than `limit`.
+/// When the application fails, prints no result, or takes longer than `limit`.
 pub fn finished(running: &mut Running, limit: Duration) -> Result<String> {
     let status = running.wait(limit, || Ok(()))?;
     if !status.success() {
@@ -420,7 +421,7 @@ pub fn finished(running: &mut Running, limit: Duration) -> Result<String> {
 /// The line of an application's output that starts with `RESULT`.
 ///
 /// # Errors
-/// When there is none.
+/// When the output has no such line.
 pub fn result_line(log: &Path) -> Result<String> {
     let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
     let text = String::from_utf8_lossy(&text);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every ring of tests, one command, one closing line.
+//! `cargo xtask test`: all stages of tests with one command, and one summary line at the end.
 
 mod output;
 
@@ -16,8 +16,8 @@ use crate::process::{cargo, check_interrupt};
 use crate::setup::setup;
 use crate::stages::output::{Output, Tally};
 
-/// One stage: cargo commands with a time limit, which ends what hangs: other work on the machine makes a stage several
-/// times longer.
+/// One stage: cargo commands with a time limit, which ends a hanging stage. The limit allows for other work on the
+/// machine, which makes a stage several times longer.
 struct Stage {
     name: &'static str,
     about: &'static str,
@@ -129,10 +129,10 @@ pub fn names() -> Vec<&'static str> {
     STAGES.iter().map(|stage| stage.name).collect()
 }
 
-/// Slowest tests that are listed at the end.
+/// Number of the slowest tests in the list at the end.
 const SLOWEST: usize = 10;
 
-/// What a stage's commands said.
+/// Output of a stage's commands.
 #[derive(Default)]
 struct Said {
     tally: Tally,
@@ -142,10 +142,10 @@ struct Said {
     tests: Vec<(Duration, String)>,
 }
 
-/// Runs the stages (all, or those named), sums up, and says so in the last line.
+/// Runs the stages (all, or the named ones) and prints the totals in the last line.
 ///
 /// # Errors
-/// When anything failed.
+/// When a test or a command failed.
 pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
@@ -182,7 +182,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         if let Some(problem) = &error {
             println!("{problem:#}");
             if said.tally.failed == 0 {
-                // Not a test, but something that must work: formatting, lints, the build, the time limit.
+                // A command failed outside the tests: formatting, lints, the build, the time limit.
                 said.tally.failed = 1;
             }
         }
@@ -208,7 +208,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The slowest tests, one a line; nothing where none took a second.
+/// The slowest tests, one per line; empty where none took a second.
 fn slowest(mut tests: Vec<(Duration, String)>) -> String {
     tests.retain(|(time, _)| *time >= Duration::from_secs(1));
     tests.sort_by(|a, b| b.cmp(a));
@@ -223,7 +223,7 @@ fn slowest(mut tests: Vec<(Duration, String)>) -> String {
     format!("\nslowest tests\n{}", lines.concat())
 }
 
-/// Runs cargo, shows its output as it comes and takes in what it says.
+/// Runs cargo, prints its output as it arrives and parses it.
 fn run(
     paths: &Paths,
     arguments: &[&str],
@@ -235,7 +235,7 @@ fn run(
     command
         .args(arguments)
         .current_dir(&paths.root)
-        // An error that a test returns says what it has to say; a backtrace would bury it.
+        // The error of a test has its own context; a backtrace would hide it.
         .env("RUST_LIB_BACKTRACE", "0")
         .env(features::MUST_HAVE, must_have)
         .stdin(Stdio::null())
@@ -303,7 +303,7 @@ fn run(
     if let Ok(output) = reader.join() {
         said.tally.add(output.results());
         said.tests.extend(output.tests);
-        // A program that crashed has no result, so it is not known whose the others are.
+        // A crashed program has no result, so the others cannot be matched to their programs.
         if names.len() == output.programs.len() {
             said.programs.extend(names.into_iter().zip(output.programs));
         }

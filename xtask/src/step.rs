@@ -1,8 +1,8 @@
-//! Set-up steps: each says what it does, is skipped when done before, and shows how long it takes.
+//! Set-up steps: each prints what it does, is skipped when already done, and shows its duration.
 //!
-//! What "done before" means is each step's own question (is the program there and does it answer with the
-//! right version?). Where that question is slow, a stamp with a fingerprint of the step's inputs remembers the
-//! answer; it is written only after the step's result has been checked, so a half-done step is done again.
+//! Each step defines the check for "already done" (does the program exist and answer with the right version?). Where
+//! that check is slow, a stamp with a fingerprint of the step's inputs caches the answer; it is written only after the
+//! step's result has been checked, so a half-done step runs again.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -15,34 +15,34 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{Running, hint, on_terminal, show, tail};
 
-/// How often a step that runs without a terminal says that it still does.
+/// Interval of the messages of a step that runs without a terminal.
 const REMINDER: Duration = Duration::from_secs(20);
 
-/// Prints the steps of one set-up, numbered.
+/// Prints the numbered steps of one set-up.
 #[derive(Debug)]
 pub struct Steps {
     total: usize,
     number: usize,
 }
 
-/// One step that is being done.
+/// A running step.
 #[derive(Debug)]
 pub struct Step {
     label: String,
     start: Instant,
     reminded: Instant,
-    /// Where the output of its commands goes.
+    /// Log of the output of the step's commands.
     pub log: PathBuf,
 }
 
 impl Steps {
-    /// For `total` steps.
+    /// Steps of a set-up with `total` steps.
     #[must_use]
     pub fn new(total: usize) -> Self {
         Self { total, number: 0 }
     }
 
-    /// Does one step unless `done` says that it was done before; checks with `done` that it worked.
+    /// Runs one step unless `done` says that it was done before; checks with `done` that the step worked.
     ///
     /// # Errors
     /// When the step fails, with `remedy`, or does not lead to its goal.
@@ -76,7 +76,7 @@ impl Steps {
             .with_context(|| format!("set-up step \"{title}\" failed. What to do: {remedy}"))
     }
 
-    /// Does a step whose own tool knows what was done before.
+    /// Runs a step whose own tool knows what was done before.
     ///
     /// # Errors
     /// When the step fails.
@@ -111,10 +111,10 @@ impl Steps {
 }
 
 impl Step {
-    /// Runs one command of the step, its output going to the step's log.
+    /// Runs one command of the step; its output goes to the step's log.
     ///
     /// # Errors
-    /// When it fails or takes longer than `limit`.
+    /// When the command fails or takes longer than `limit`.
     pub fn run(&mut self, command: &mut Command, limit: Duration) -> Result<()> {
         let name = command.get_program().display().to_string();
         let log = self.log.clone();
@@ -129,7 +129,7 @@ impl Step {
         Ok(())
     }
 
-    /// Shows the time that has passed.
+    /// Prints the elapsed time.
     pub fn tick(&mut self) {
         let seconds = self.start.elapsed().as_secs();
         if on_terminal() {
@@ -152,7 +152,7 @@ impl Step {
     }
 }
 
-/// Remembers that something was made from certain inputs.
+/// A record that a result was made from certain inputs.
 #[derive(Clone, Debug)]
 pub struct Stamp {
     path: PathBuf,
@@ -160,22 +160,22 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// A stamp in the file `path` for these inputs.
+    /// A stamp in the file `path` for the given inputs.
     #[must_use]
     pub fn new(path: PathBuf, fingerprint: String) -> Self {
         Self { path, fingerprint }
     }
 
-    /// Whether it was made, from the same inputs.
+    /// Whether the stamp exists, for the same inputs.
     #[must_use]
     pub fn valid(&self) -> bool {
         fs::read_to_string(&self.path).is_ok_and(|text| text == self.fingerprint)
     }
 
-    /// Writes it.
+    /// Writes the stamp.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the stamp cannot be written.
     pub fn write(&self) -> Result<()> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
@@ -184,10 +184,10 @@ impl Stamp {
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Removes it, before the work begins.
+    /// Removes the stamp, before the work begins.
     ///
     /// # Errors
-    /// When the file is there and cannot be removed.
+    /// When the stamp exists and cannot be removed.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -198,10 +198,10 @@ impl Stamp {
     }
 }
 
-/// Fingerprint of the names and contents of files; folders are entered, build output is not.
+/// Fingerprint of the names and contents of files; descends into folders, except build output.
 ///
 /// # Errors
-/// When one cannot be read.
+/// When a file cannot be read.
 pub fn fingerprint(paths: &[&Path]) -> Result<String> {
     let mut files = Vec::new();
     for path in paths {

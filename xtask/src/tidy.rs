@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: formats, regenerates what is generated, and checks the rules that no compiler knows.
+//! `cargo xtask tidy`: formats, regenerates generated files, and checks the rules that no compiler checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use crate::paths::Paths;
 use crate::process::output;
 
-/// Lines that a source file may have, without its tests.
+/// Maximal lines of a source file, without its tests.
 const MAX_LINES: usize = 600;
-/// Words that mark unfinished work; spelt in two parts so that this file does not contain them.
+/// Words that mark unfinished work; split in two parts so that this file does not contain them.
 const MARKERS: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -20,7 +20,7 @@ const MARKERS: [&str; 5] = [
     concat!("to", "do!("),
 ];
 
-/// Tests that compare a generated file with what the code says, and write it where `SMTT_BLESS` is set.
+/// Tests that compare a generated file with the code, and write the file where `SMTT_BLESS` is set.
 const GENERATED: [&str; 4] = [
     // config/smtt.toml
     "the_default_file_says_the_defaults_and_is_committed",
@@ -35,7 +35,7 @@ const GENERATED: [&str; 4] = [
 /// Formats, lints, regenerates and checks.
 ///
 /// # Errors
-/// When something is left that a person must mend.
+/// When a rule is broken that a person must fix.
 pub fn tidy(paths: &Paths) -> Result<()> {
     cargo(paths, &["fmt", "--all"], &[])?;
     cargo(
@@ -79,7 +79,7 @@ fn cargo(paths: &Paths, arguments: &[&str], environment: &[(&str, &str)]) -> Res
     Ok(())
 }
 
-/// What breaks a rule, one line each.
+/// Violations of the rules, one line each.
 ///
 /// # Errors
 /// When the files cannot be listed or read.
@@ -87,7 +87,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for file in files(root)? {
         let path = root.join(&file);
-        // A link or a picture is not text; nothing to check there.
+        // A symbolic link or a picture is not text and has no rules.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
@@ -123,7 +123,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Files of the repository, as git knows them; new ones too.
+/// Files of the repository known to git, including new ones.
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"])

@@ -2,17 +2,17 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`guest`] | the machines there are: processor, kernel package, what each must be able to do |
+//! | [`guest`] | the emulated machines: processor, kernel package, required features |
 //! | [`packages`] | Debian packages of any suite and processor, without touching the system's own packages |
 //! | [`prepare`] | emulator, kernels and the guests' shell, kept in the cache |
 //! | [`archive`] | the guest's first file system |
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
 //! | [`modules`] | the kernel modules that a guest's disk needs |
 //! | [`disk`] | a disk with a JVM and Spark |
-//! | [`machine`] | boots one, runs a script in it, brings output and exit status back |
-//! | [`jvm`] | what a JVM that is traced in a guest needs |
+//! | [`machine`] | boots a guest, runs a script in it, returns output and exit status |
+//! | [`jvm`] | the files of a traced JVM in a guest |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
-//! | [`matrix`] | the table of what each guest has and which tests passed in it |
+//! | [`matrix`] | the table of each guest's features and of the tests that passed in it |
 
 mod archive;
 mod disk;
@@ -40,11 +40,11 @@ pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};
 pub use prepare::{Prepared, prepare, unpacked};
 
-/// The tests take three minutes in the slowest guest, some more when the machine has other work; beyond this something
+/// The tests take three minutes in the slowest guest, more when the machine has other work; beyond this limit a guest
 /// hangs.
 const TIME_OUT: Duration = Duration::from_secs(4800);
 
-/// What the guest is. One node is too few: the tests that need two would skip.
+/// Describes the guest. A single node is an error: the tests that need two nodes would skip.
 const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
      echo \"row processors ok $(cat /sys/devices/system/cpu/online)\"\n\
      nodes= count=0\n\
@@ -58,7 +58,7 @@ const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
      word=ok; [ $count -gt 1 ] || word=unsupported\n\
      echo \"row nodes $word $count$nodes\"\n";
 
-/// Whether a JVM starts: its own answer is the row's detail.
+/// Checks that a JVM starts: its version is the row's detail.
 const JVM: &str = "java=$(ls -d /disk/usr/lib/jvm/*/bin/java | head -n 1)\n\
      answer=$(chroot /disk ${java#/disk} -Xint -version 2>&1) \
      && echo \"row jvm ok $(echo \"$answer\" | head -n 1)\" || echo \"row jvm broken $(echo \"$answer\" | tail -n 1)\"\n";
@@ -69,11 +69,10 @@ pub fn names() -> Vec<&'static str> {
     guest::ALL.iter().map(|guest| guest.name).collect()
 }
 
-/// Runs the tests in all emulated machines or the one of that name, one after the other (emulation wants
-/// all processors).
+/// Runs the tests in all emulated machines or in the named one, one after the other (emulation needs all processors).
 ///
 /// # Errors
-/// When a machine cannot be prepared or does not boot, or something that it must have is broken.
+/// When a machine cannot be prepared or does not boot, or a required feature is broken.
 pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
     setup::for_machines(paths)?;
     let mut total = matrix::Totals::default();
@@ -104,7 +103,7 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
     for (guest, stage, time) in times {
         println!("{guest:<10} {stage:<16} {:>6.1} s", time.as_secs_f64());
     }
-    // In the form of cargo's own tests, so that whoever sums those up sums these up as well.
+    // In the form of cargo's own result lines, so that `cargo xtask test` sums them up too.
     println!("\n{total}");
     if total.broken > 0 {
         bail!("{} rows of the matrix are broken", total.broken);
@@ -112,7 +111,7 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What runs in a guest.
+/// Files and script of a guest.
 struct Content {
     tests: KernelTests,
     disk: Option<PathBuf>,

@@ -1,7 +1,7 @@
-//! The walls between the crates, as tests: what a manifest may depend on, which files may name aya, what the model may
-//! call, and whether the documents name what exists.
+//! The boundaries between the crates, as tests: allowed dependencies of a manifest, files that may name aya, functions
+//! that the model may call, and documents that name existing files only.
 //!
-//! Each check is a function of text, so that a test can also show that it fails where it must.
+//! Each check is a function of text, so a test can also show that the check fails on a violation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::paths::Paths;
 
-/// Words that docs/ARCHITECTURE.md may have: a newcomer reads it in ten minutes.
+/// Maximal words of docs/ARCHITECTURE.md: a newcomer reads it in ten minutes.
 const ARCHITECTURE_WORDS: usize = 1200;
 
-/// Per crate, the packages that it must not depend on. A name covers its family: `aya` is also `aya-log`.
+/// Forbidden dependencies per crate. A name covers its family: `aya` is also `aya-log`.
 const WALLS: &[(&str, &[&str])] = &[
     (
         "smtt-model",
@@ -49,7 +49,7 @@ const WALLS: &[(&str, &[&str])] = &[
 const AYA_FILES: [&str; 2] = ["probes.rs", "ring.rs"];
 /// The folder of smtt-daemon/src that may name aya.
 const AYA_FOLDER: &str = "probes";
-/// How a path into aya begins.
+/// Prefixes of a path into aya.
 const AYA_PATHS: [&str; 4] = ["aya::", "aya_log::", "aya_obj::", "use aya"];
 
 /// What smtt-model must not call: files, the network, processes and clocks. A group at the root of `std` would hide them.
@@ -66,7 +66,7 @@ const IMPURE: [&str; 10] = [
     "Zoned::now",
 ];
 
-/// How an object of the kernel is made to outlive the daemon.
+/// Calls that pin a kernel object, so that it outlives the daemon.
 const PINS: [&str; 5] = [
     ".pin(",
     "from_pin(",
@@ -77,7 +77,7 @@ const PINS: [&str; 5] = [
 
 /// The ring of the kernel side, and the files of smtt-ebpf/src that may name it.
 const RING: (&[&str], [&str; 2]) = (&["RING.", "maps::RING", "RING,"], ["maps.rs", "emit.rs"]);
-/// What adds and removes executors, processes and threads, and the file of smtt-ebpf/src that may.
+/// Functions that add and remove executors, processes and threads, and the file of smtt-ebpf/src that may call them.
 const TABLES: (&[&str], &str) = (
     &[
         "PROCESSES.insert(",
@@ -90,7 +90,7 @@ const TABLES: (&[&str], &str) = (
     "tables.rs",
 );
 
-/// Packages that a manifest depends on for the build, not for tests.
+/// Packages on which a manifest depends for the build, not for tests.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut listed = false;
@@ -120,7 +120,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     found
 }
 
-/// The dependencies that a wall forbids.
+/// The dependencies of a manifest that a wall forbids.
 fn beyond_the_wall(manifest: &str, forbidden: &[&str]) -> Vec<String> {
     let is_of = |package: &str, family: &str| {
         package
@@ -133,7 +133,7 @@ fn beyond_the_wall(manifest: &str, forbidden: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Source lines without tests and comments, and the modules that are declared for tests only.
+/// Source lines without tests and comments, and the names of modules that are declared for tests only.
 fn product(source: &str) -> (Vec<(usize, &str)>, Vec<&str>) {
     let mut kept = Vec::new();
     let mut test_modules = Vec::new();
@@ -169,7 +169,8 @@ fn product(source: &str) -> (Vec<(usize, &str)>, Vec<&str>) {
     (kept, test_modules)
 }
 
-/// Lines of product code that have one of the words; one that begins with a letter does not begin inside another word.
+/// Lines of product code that contain one of the words; a match of a word that begins with a letter does not start
+/// inside another word.
 fn lines_with(source: &str, words: &[&str]) -> Vec<usize> {
     let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_';
     let begins = |line: &str, word: &str| {
@@ -184,7 +185,7 @@ fn lines_with(source: &str, words: &[&str]) -> Vec<usize> {
         .collect()
 }
 
-/// Where a module that a file declares lies, without `.rs`.
+/// Path of a module that a file declares, without `.rs`.
 fn module_path(file: &Path, module: &str) -> PathBuf {
     let stem = file
         .file_stem()
@@ -216,7 +217,7 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The same without files that are compiled for tests only.
+/// The `.rs` files below a folder with their text, without files that are compiled for tests only.
 fn product_sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let all = sources(folder);
     let for_tests: Vec<PathBuf> = all
@@ -294,7 +295,7 @@ fn no_crate_depends_on_what_its_wall_forbids() {
         let manifest = read(&format!("{name}/Cargo.toml"));
         let found = beyond_the_wall(&manifest, forbidden);
         assert!(found.is_empty(), "{name} depends on {found:?}");
-        // An empty list would mean that the manifest was not understood.
+        // An empty list would mean that the manifest was not parsed.
         assert!(
             dependencies(&manifest).contains("smtt-common"),
             "{name} has no dependency on smtt-common: {manifest}"

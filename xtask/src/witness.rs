@@ -1,4 +1,4 @@
-//! What the kernel says about a process, read from `/proc`.
+//! The kernel's view of a process, read from `/proc`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 /// Page faults of a process since it started, as the kernel counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Without input or output.
+    /// Faults without input or output.
     pub minor: u64,
-    /// With.
+    /// Faults that waited for input or output.
     pub major: u64,
 }
 
 impl Faults {
-    /// All of them.
+    /// Minor and major faults together.
     #[must_use]
     pub fn total(self) -> u64 {
         self.minor + self.major
@@ -44,7 +44,7 @@ fn number(fields: &[String], field: usize) -> Result<u64> {
 /// Faults of all threads of a process, ended ones included.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has ended.
 pub fn faults(pid: u32) -> Result<Faults> {
     let fields = stat(pid)?;
     Ok(Faults {
@@ -53,10 +53,10 @@ pub fn faults(pid: u32) -> Result<Faults> {
     })
 }
 
-/// Whether a process's first thread waits for an event. One that only waits for a processor does not.
+/// Whether a process's first thread sleeps. A thread that only waits for a processor does not.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has ended.
 pub fn sleeps(pid: u32) -> Result<bool> {
     Ok(stat(pid)?.first().is_some_and(|state| state == "S"))
 }
@@ -64,7 +64,7 @@ pub fn sleeps(pid: u32) -> Result<bool> {
 /// CPU time of a process, in seconds.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has ended.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let fields = stat(pid)?;
     // SAFETY: sysconf(3) takes an integer and has no preconditions.
@@ -75,7 +75,7 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
 /// Resident memory of a process, in bytes.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has ended.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     let fields = stat(pid)?;
     // SAFETY: sysconf(3) takes an integer and has no preconditions.
@@ -83,10 +83,10 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     Ok(number(&fields, 24)? * page.cast_unsigned())
 }
 
-/// Most resident memory that a process ever had, in bytes.
+/// Peak resident memory of a process, in bytes.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has ended.
 pub fn resident_peak_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -134,17 +134,17 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// Command line of a process, its arguments parted by spaces; empty when it is gone.
+/// Command line of a process, its arguments separated by spaces; empty when the process has ended.
 #[must_use]
 pub fn command_line(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// Bytes of a process's memory.
+/// Bytes of a process's memory at an address.
 ///
 /// # Errors
-/// When they are not mapped.
+/// When the range is not mapped.
 pub fn memory(pid: u32, address: u64, length: usize) -> Result<Vec<u8>> {
     let path = format!("/proc/{pid}/mem");
     let mut bytes = vec![0; length];

@@ -1,4 +1,4 @@
-//! What a traced access costs the executor that makes it: Spark's own functions, with the marker and without.
+//! The cost of a traced access to its executor: Spark's own functions, with the marker and without.
 
 use std::path::Path;
 
@@ -9,21 +9,21 @@ use crate::daemon::{Daemon, Options};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::spark::{Application, Spark};
 
-/// Runs of each setting, in turns.
+/// Runs of each setting; the settings alternate.
 const ROUNDS: usize = 3;
-/// Most nanoseconds that one fact may add while a daemon takes it.
+/// Limit of the nanoseconds that one fact adds while a daemon reads it.
 const TOLD_NS: f64 = 2000.0;
-/// Most nanoseconds that one fact may add while nobody listens.
+/// Limit of the nanoseconds that one fact adds without a daemon.
 const UNHEARD_NS: f64 = 500.0;
-/// Most nanoseconds that one sampled object may add, its part of the two facts of its block included.
+/// Limits of the nanoseconds that one sampled object adds, its share of the two facts of its block included.
 const OBJECT_NS: [f64; 2] = [200.0, 250.0];
-/// What is measured.
+/// A measured step of the benchmark.
 struct Step {
     what: &'static str,
-    /// What the cost is divided by, and how many of it one step has.
+    /// The unit of the cost, and the number of units in one step.
     per: &'static str,
     count: f64,
-    /// Most nanoseconds of each, while nobody listens and while a daemon does.
+    /// Limits in nanoseconds per unit: without a daemon, with one.
     targets: [f64; 2],
 }
 
@@ -49,12 +49,12 @@ const STEPS: [Step; 4] = [
     },
     Step::facts("cached block read", 1.0),
 ];
-/// No fact is refused for coming too fast: a refused one is cheaper.
+/// No fact exceeds the rate limit: a refused fact is cheaper.
 const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 10000000\n";
 
 type Figures = [f64; STEPS.len()];
 
-/// Runs the benchmark without the marker, with it, and with a daemon that listens, and prints what a fact adds.
+/// Runs the benchmark without the marker, with it, and with a daemon, and prints what a fact adds.
 ///
 /// # Errors
 /// When Spark or the daemon does not run.
@@ -129,11 +129,12 @@ pub(super) fn access(paths: &Paths, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A daemon takes the facts of every executor on the machine, also of those that are to run without one.
+/// Refuses to run beside other executors: a daemon reads the facts of every executor on the machine, also in the runs
+/// that must have none.
 fn alone() -> Result<()> {
     for entry in std::fs::read_dir("/proc").context("cannot list /proc")? {
         let path = entry?.path();
-        // What is no process, or is gone, has no name.
+        // An entry that is no process, or a process that has ended, has no name.
         let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
         if name.trim() == "smtt-daemon" {
             bail!(
@@ -145,7 +146,7 @@ fn alone() -> Result<()> {
     Ok(())
 }
 
-/// The nanoseconds of the steps.
+/// Parses the nanoseconds of the steps.
 fn figures(line: &str) -> Result<Figures> {
     let numbers: Vec<f64> = line
         .split_whitespace()

@@ -1,4 +1,4 @@
-//! What tracing adds to a page fault: a native workload writes fresh pages, its own CPU time tells.
+//! The cost that tracing adds to a page fault: a native workload writes fresh pages, and reports its CPU time.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::paths::Paths;
 
 /// Fresh pages that one run writes.
 const FAULTS: u64 = 150_000;
-/// Triples of runs: untraced, beside the daemon, attributed.
+/// Triples of runs: untraced, another process beside the daemon, attributed.
 const ROUNDS: usize = 9;
-/// Most time of an attributed fault, as a multiple of an untraced one.
+/// Limit of the time of an attributed fault, as a multiple of an untraced one.
 const ATTRIBUTED_RATIO: f64 = 1.10;
-/// Most time of a fault of a process that is no executor.
+/// Limit of the time of a fault of a process that is no executor.
 const STRANGER_RATIO: f64 = 1.02;
 
-/// Measures in turns, and prints the median ratios.
+/// Runs the settings in turns, and prints the median ratios.
 pub fn fault(paths: &Paths, folder: &Path) -> Result<()> {
     let (mut untraced, mut stranger, mut attributed) = (Vec::new(), Vec::new(), Vec::new());
-    // The first round warms up and counts for nothing.
+    // The first round is a warm-up and is not counted.
     for round in 0..=ROUNDS {
         let alone = run(paths, "yes")?;
         let mut daemon = Daemon::start(

@@ -1,4 +1,5 @@
-//! What tracing, and sampling beside it, add to whole jobs: the demo's PageRank, and the eight workloads of the paper.
+//! The cost that tracing, and sampling beside it, add to whole jobs: the demo's PageRank, and the eight workloads of
+//! the paper.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,34 +15,34 @@ use crate::paths::Paths;
 use crate::spark::Application;
 use crate::{demo, experiment};
 
-/// Pairs of the demo's job.
+/// Pairs of runs of the demo's job.
 const PAIRS: usize = 7;
-/// Pairs of each of the eight workloads.
+/// Pairs of runs of each of the eight workloads.
 const PAIRS_OF_EACH: usize = 3;
-/// Size of their inputs: runs of several seconds each.
+/// Input size of the workloads: runs of several seconds each.
 const SCALE: u32 = 100;
 /// One executor with all cores, as the paper's one node.
 const MASTER: &str = "local-cluster[1,2,1024]";
-/// Longest job with tracing, as a multiple of the job without.
+/// Limit of a traced job's time, as a multiple of the untraced job.
 const TRACED_RATIO: f64 = 1.02;
-/// Longest job with sampling at the default rate, as a multiple of the traced job without.
+/// Limit of a sampled job's time at the default rate, as a multiple of the traced job without sampling.
 const SAMPLED_RATIO: f64 = 1.01;
 
-/// With and without marker and daemon.
+/// Compares a job with marker and daemon with one without both.
 pub(super) fn traced(paths: &Paths, folder: &Path) -> Result<()> {
     page_rank(paths, folder, &Some(Options::default()), &None)?
         .report("PageRank, traced / untraced", TRACED_RATIO);
     Ok(())
 }
 
-/// With everything that can be switched on, against nothing at all.
+/// Compares a job with every option switched on with an untraced one.
 pub(super) fn everything(paths: &Paths, folder: &Path) -> Result<()> {
     page_rank(paths, folder, &all(folder), &None)?
         .report("PageRank, everything on / off", TRACED_RATIO);
     Ok(())
 }
 
-/// Both traced, one of them sampled by the clock: no other event comes as regularly, and every machine has it.
+/// Compares two traced jobs, one sampled by the clock: the clock is the most regular event, and every machine has it.
 pub(super) fn sampled(paths: &Paths, folder: &Path) -> Result<()> {
     let with = |pmu: &str| {
         Some(Options {
@@ -54,7 +55,8 @@ pub(super) fn sampled(paths: &Paths, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Everything on against off in the eight workloads of the paper, and what their trace records take on the disk.
+/// Compares all options on with all off in the eight workloads of the paper, and measures the disk space of their trace
+/// records.
 pub(super) fn workloads(paths: &Paths, folder: &Path) -> Result<()> {
     let mut pairs = Pairs::new(paths, folder)?;
     let mut together = Ratios::default();
@@ -96,7 +98,7 @@ fn page_rank(paths: &Paths, folder: &Path, with: &Setting, without: &Setting) ->
     Pairs::new(paths, folder)?.of(&job, PAIRS, with, without)
 }
 
-/// Trace records below that folder, sampling by the clock, and the resolver, which is on by itself.
+/// All options: trace records below a folder, sampling by the clock, and the resolver, which is on by default.
 fn all(folder: &Path) -> Setting {
     Some(Options {
         toml: format!("{}\n[page_walks]\n{CLOCK}\n", super::tracing(folder)),
@@ -104,14 +106,14 @@ fn all(folder: &Path) -> Setting {
     })
 }
 
-/// What trace files take.
+/// Disk space of trace files.
 struct Written {
     records: u64,
     files: u64,
     bytes: u64,
 }
 
-/// Adds up the finished files below the folder; their records are counted by reading them.
+/// Sums the finished files below the folder, and reads the files to count their records.
 fn written(paths: &Paths, folder: &Path) -> Result<Written> {
     let mut written = Written {
         records: 0,

@@ -1,5 +1,4 @@
-//! What looking where pages are costs: the daemon's CPU time, and what a thread of the process that is looked at
-//! waits for it.
+//! The cost of resolving pages: the daemon's CPU time, and the delay of a thread in the inspected process.
 
 use std::path::Path;
 
@@ -10,18 +9,18 @@ use super::{median, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::Paths;
 
-/// Size in GiB of the block that the process tells.
+/// Size in GiB of the block that the process reports.
 const LARGE_GIB: u64 = 12;
-/// Seconds that the thread maps and faults in one run.
+/// Seconds for which the thread maps and faults in one run.
 const SECONDS: u64 = 10;
 /// Pairs of runs, with and without the resolver.
 const ROUNDS: usize = 5;
-/// Most that it may add to the slowest step of a thousand, in milliseconds.
+/// Limit of what the resolver adds to the slowest step of a thousand, in milliseconds.
 const P999_MS: f64 = 1.0;
-/// Most CPU time that it may take, in milliseconds per second.
+/// Limit of the resolver's CPU time, in milliseconds per second.
 const CPU_MS: f64 = 2.1;
 
-/// Measures in turns, and prints the median differences.
+/// Runs the settings in turns, and prints the median differences.
 pub fn pages(paths: &Paths, folder: &Path) -> Result<()> {
     let mut added = Vec::new();
     let mut cpu = Vec::new();
@@ -44,7 +43,7 @@ pub fn pages(paths: &Paths, folder: &Path) -> Result<()> {
             daemon.stop();
             Ok(p999)
         };
-        // Looking all the time, so that every step may meet it.
+        // The resolver runs continuously, so that every step may collide with it.
         let looking = p999("interval = \"1s\"", "looking")?;
         let alone = p999("pages_per_second = 0", "alone")?;
         println!(
@@ -83,11 +82,11 @@ fn cpu_ms_per_second(metrics: &str) -> Option<f64> {
             .parse::<f64>()
             .ok()
     })?;
-    // It looks from the moment that the block is told: the run, and two seconds before it.
+    // The resolver starts when the block is reported: the run, and two seconds before it.
     Some(value * 1000.0 / (SECONDS + 2) as f64)
 }
 
-/// Milliseconds of the slowest step of a thousand.
+/// Runs the workload; returns the milliseconds of the slowest step of a thousand.
 fn run(paths: &Paths) -> Result<f64> {
     let arguments = [
         "latency",

@@ -1,7 +1,7 @@
 //! Whole jobs in pairs: one run with a setting and one without, in turns, because the machine's speed changes.
 //!
-//! Two figures: how much longer a job takes, which is what its user waits for, and how much more CPU time all its
-//! processes and the daemon take together, which scatters less where something else runs on the machine.
+//! Two figures: how much longer a job takes, which its user notices, and how much more CPU time all its processes and
+//! the daemon take together, which scatters less on a busy machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,16 @@ use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::spark::{Application, Spark};
 use crate::witness;
 
-/// How a job runs: with a daemon of these settings and the marker, or without both.
+/// The configuration of a run: a daemon with these settings and the marker, or neither.
 pub(super) type Setting = Option<Options>;
 
-/// Seconds that a job took from its gate `begin` to `end`, and seconds of CPU time that its processes and the daemon
-/// took for it.
+/// Seconds of a job from its gate `begin` to `end`, and CPU seconds of its processes and the daemon in that time.
 struct Run {
     elapsed: f64,
     cpu: f64,
 }
 
-/// Of each pair the figure with, as a multiple of the one without.
+/// Ratios of the pairs: the figure with the setting, as a multiple of the figure without.
 #[derive(Debug, Default)]
 pub(super) struct Ratios {
     elapsed: Vec<f64>,
@@ -33,13 +32,13 @@ pub(super) struct Ratios {
 }
 
 impl Ratios {
-    /// Takes in the pairs of another job.
+    /// Adds the pairs of another job.
     pub(super) fn add(&mut self, other: Self) {
         self.elapsed.extend(other.elapsed);
         self.cpu.extend(other.cpu);
     }
 
-    /// Prints the medians against the most that they may be.
+    /// Prints the medians and their limits.
     pub(super) fn report(&mut self, what: &str, target: f64) {
         for (ratios, figure) in [(&mut self.elapsed, "time"), (&mut self.cpu, "CPU time")] {
             let detail = format!(
@@ -53,8 +52,7 @@ impl Ratios {
         }
     }
 
-    /// Prints the geometric means with the interval in which the true one lies in 95 of 100 such runs, as far as pairs
-    /// scatter by themselves.
+    /// Prints the geometric means with their 95 % confidence intervals, from the scatter of the pairs.
     pub(super) fn report_means(&self, what: &str, target: f64) {
         for (ratios, figure) in [(&self.elapsed, "time"), (&self.cpu, "CPU time")] {
             let (mean, low, high) = geometric_mean(ratios);
@@ -76,7 +74,7 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Everything that is written goes below the folder.
+    /// A runner of pairs that writes all files below the folder.
     ///
     /// # Errors
     /// When Spark is not set up.
@@ -89,10 +87,10 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// Runs the job so many times in both settings, and prints each pair.
+    /// Runs the job in pairs, `pairs` times in both settings, and prints each pair.
     ///
     /// # Errors
-    /// When it or the daemon does not run.
+    /// When the job or the daemon does not run.
     pub(super) fn of(
         &mut self,
         job: &dyn Fn() -> Result<Application>,
@@ -101,12 +99,12 @@ impl<'a> Pairs<'a> {
         without: &Setting,
     ) -> Result<Ratios> {
         let mut ratios = Ratios::default();
-        // The first run warms the page cache and counts for nothing.
+        // The first run warms the page cache and is not counted.
         if self.runs == 0 {
             self.run(job, without)?;
         }
         for pair in 1..=pairs {
-            // Which one comes first alternates too: the second of two runs may profit from the first.
+            // The order within a pair alternates too: the second of two runs may profit from the first.
             let (with, without) = if pair % 2 == 0 {
                 let with = self.run(job, with)?;
                 (with, self.run(job, without)?)
@@ -153,7 +151,7 @@ impl<'a> Pairs<'a> {
             let mut pids = witness::descendants(driver)?;
             pids.push(driver);
             pids.extend(daemon_pid);
-            // A helper of a script that ends meanwhile is left out; the JVMs stay.
+            // A script's helper process that ends meanwhile is left out; the JVMs stay.
             Ok(pids
                 .into_iter()
                 .filter_map(|pid| witness::cpu_seconds(pid).ok())
@@ -172,7 +170,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// The geometric mean, and twice its standard error to both sides.
+/// The geometric mean and its 95 % confidence interval.
 fn geometric_mean(ratios: &[f64]) -> (f64, f64, f64) {
     let count = ratios.len() as f64;
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
@@ -194,7 +192,7 @@ mod tests {
     fn means_of_ratios() {
         let (mean, low, high) = geometric_mean(&[0.5, 2.0]);
         assert!((mean - 1.0).abs() < 1e-9, "{mean}");
-        // The deviation of two logarithms of 2 apart from their mean, by the root of two of them, is ln 2.
+        // The standard error of two logarithms, each ln 2 from the mean, is ln 2.
         assert!((high - (1.96 * 2f64.ln()).exp()).abs() < 1e-9, "{high}");
         assert!((low * high - 1.0).abs() < 1e-9, "{low}");
     }

@@ -1,4 +1,4 @@
-//! What one sample costs: a loop under a clock that samples very often, against the same loop without.
+//! The cost of one sample: a loop under a clock that samples at a high rate, against the same loop without.
 
 use std::fs;
 use std::path::Path;
@@ -10,22 +10,23 @@ use super::{median, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::Paths;
 
-/// The clock instead of the processor's cycles, so that the figure can be had on every machine.
+/// The clock instead of the processor's cycles: every machine has it.
 pub const CLOCK: &str = "events = { cycles = \"cpu-clock\" }";
-/// Nanoseconds between two samples of a CPU: often enough that their cost stands out, too seldom to be throttled.
+/// Nanoseconds between two samples of a CPU: short enough for a measurable cost, long enough to avoid throttling.
 const PERIOD_NS: u64 = 20_011;
-/// Rounds of the loop: about a second.
+/// Rounds of the loop: about a second of CPU time.
 const ROUNDS_OF_LOOP: u64 = 1_000_000_000;
 /// Pairs of runs.
 const PAIRS: usize = 9;
-/// Most nanoseconds of a sample: 200 a second, the default limit, then take half a per cent of a CPU.
+/// Limit of the nanoseconds of a sample: at the default limit of 200 a second samples then take half a per cent of a
+/// CPU.
 const SAMPLE_NS: f64 = 25_000.0;
 /// `BPF_PROG_TYPE_PERF_EVENT`, as the kernel shows it.
 const PERF_EVENT: &str = "prog_type:\t7";
-/// The kernel's switch that counts what programs take.
+/// The kernel's switch for statistics about the run time of BPF programs.
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Measures in turns, and prints the median of the differences.
+/// Runs the settings in turns, and prints the median of the differences.
 pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
     let daemon = |pmu: &str| {
         Daemon::start(
@@ -40,7 +41,7 @@ pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
     };
     let often = format!("{CLOCK}\nsample_periods = {{ cycles = {PERIOD_NS} }}");
     let (mut costs, mut loops) = (Vec::new(), Vec::new());
-    // The first pair warms up and counts for nothing.
+    // The first pair is a warm-up and is not counted.
     for pair in 0..=PAIRS {
         let mut idle = daemon("enabled = false")?;
         let without = spin(paths)?;
@@ -81,7 +82,7 @@ fn spin(paths: &Paths) -> Result<f64> {
     figure(&workload::run(paths, &arguments)?, "cpu_ns")
 }
 
-/// What the program takes, by the kernel's own statistics.
+/// Nanoseconds of one run of the sampling program, from the kernel's own statistics.
 fn program_ns(paths: &Paths, daemon: u32) -> Result<f64> {
     let before =
         fs::read_to_string(STATISTICS).with_context(|| format!("cannot read {STATISTICS}"))?;
@@ -95,12 +96,12 @@ fn program_ns(paths: &Paths, daemon: u32) -> Result<f64> {
     Ok((now.0 - then.0) as f64 / count.max(1) as f64)
 }
 
-/// Nanoseconds and runs of the daemon's programs at perf events, as the kernel shows them beside its open files.
+/// Nanoseconds and runs of the daemon's perf event programs, from `/proc/PID/fdinfo`.
 fn runs(daemon: u32) -> Result<(u64, u64)> {
     let folder = format!("/proc/{daemon}/fdinfo");
     let mut sum = (0, 0);
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {folder}"))? {
-        // A file that was closed meanwhile is no program.
+        // A file that was closed meanwhile counts as no program.
         let text = fs::read_to_string(entry?.path()).unwrap_or_default();
         if !text.lines().any(|line| line == PERF_EVENT) {
             continue;

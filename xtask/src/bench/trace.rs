@@ -1,4 +1,4 @@
-//! What trace files take on the disk, and how fast they are written.
+//! Disk space of trace files, and the speed of writing them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,18 +10,18 @@ use crate::paths::Paths;
 use crate::process::run;
 use crate::spark::result_line;
 
-/// Records that are written.
+/// Records per run.
 const RECORDS: u64 = 1_000_000;
-/// Most bytes of one record.
+/// Limit of the bytes of one record.
 pub(super) const RECORD_BYTES: f64 = 20.0;
-/// Most microseconds that one record takes: 20,000 facts per second, the most that one executor may send, then take
-/// a tenth of a CPU.
+/// Limit of the microseconds of one record: at the rate limit of an executor, 20,000 facts per second, records then
+/// take a tenth of a CPU.
 const RECORD_US: f64 = 5.0;
 
-/// Writes records that look like those of a job, without Spark, and compares size and time with their targets.
+/// Writes records that resemble a job's, without Spark, and compares size and time with their targets.
 ///
 /// # Errors
-/// When they cannot be written.
+/// When the records cannot be written.
 pub(super) fn trace(paths: &Paths, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let log = folder.join("writer.log");

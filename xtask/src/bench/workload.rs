@@ -1,4 +1,4 @@
-//! Runs a scenario of the native workload: the program is told to go, does its work, and says what it took.
+//! Runs a scenario of the native workload: starts the program, lets it work, and reads its figures.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::paths::Paths;
 
-/// What the workload says about itself after its work.
+/// Runs the workload; returns the figures that it prints after its work.
 pub(super) fn run(paths: &Paths, arguments: &[&str]) -> Result<Value> {
     let mut child = Command::new(paths.target.join("release/workload"))
         .arg(paths.marker().join(LIBRARY_NAME))
@@ -35,7 +35,7 @@ pub(super) fn run(paths: &Paths, arguments: &[&str]) -> Result<Value> {
     Ok(figures)
 }
 
-/// One figure of those, by its name.
+/// The value of a figure, by name.
 pub(super) fn figure(figures: &Value, name: &str) -> Result<f64> {
     figures[name]
         .as_f64()

@@ -1,12 +1,12 @@
-//! Bars side by side as SVG: one row per workload, one bar per series, absent bars left out and said so.
+//! Grouped bars as SVG: one row per workload, one bar per series; the label of an absent bar says so.
 
 use std::fmt::Write;
 
-/// One series: its name, its colour, and one value per row where there is one.
+/// One series: its name, its colour, and one optional value per row.
 pub struct Series {
     /// Name in the legend.
     pub name: &'static str,
-    /// Colour of its bars.
+    /// Colour of the bars.
     pub colour: &'static str,
     /// Values, in the order of the rows.
     pub values: Vec<Option<f64>>,
@@ -19,7 +19,7 @@ const TOP: f64 = 84.0;
 const BAR: f64 = 15.0;
 const GAP: f64 = 14.0;
 
-/// Draws the chart; `unit` stands behind every value, with `digits` after the point.
+/// Draws the chart; `unit` follows every value, with `digits` decimals.
 #[must_use]
 pub fn bars(title: &str, rows: &[&str], series: &[Series], unit: &str, digits: usize) -> String {
     let row_height = BAR * series.len() as f64 + GAP;

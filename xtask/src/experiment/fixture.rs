@@ -11,7 +11,7 @@ use crate::step::{Stamp, Steps, fingerprint};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Step: compiles them for the Spark of the demo; Scala's classes fit no other of its versions.
+/// Step: compiles the workloads for the Spark of the demo; Scala's classes fit no other of the supported versions.
 ///
 /// # Errors
 /// When that Spark or the Java fixture is not set up, or the compiler finds an error.

@@ -1,15 +1,15 @@
-//! What the paper reports, to be put beside ours. What we do not have from it is absent.
+//! The paper's figures, for comparison with ours. Workloads and columns without a counterpart are absent.
 
 /// Figures of one workload on one node, in per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Paper {
-    /// Its name.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// Memory held by RDDs, of the executor's memory.
+    /// Peak memory of RDDs, as a share of the executor's memory.
     pub rdd_share: f64,
-    /// Page-walk cycles of reads, of the execution cycles.
+    /// Page-walk cycles of reads, as a share of the execution cycles.
     pub walk_read: Option<f64>,
-    /// Page-walk cycles of writes, of the execution cycles.
+    /// Page-walk cycles of writes, as a share of the execution cycles.
     pub walk_write: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ const fn paper(workload: &'static str, rdd_share: f64, walks: Option<(f64, f64)>
     }
 }
 
-/// One node, by workload, in the paper's order.
+/// Figures on one node, by workload, in the paper's order.
 pub const PAPER: [Paper; 8] = [
     paper("LogisticRegression", 80.10, Some((1.63, 1.91))),
     paper("SVM", 76.55, Some((1.72, 2.03))),
@@ -38,14 +38,14 @@ pub const PAPER: [Paper; 8] = [
     paper("PageViewStream", 13.91, None),
 ];
 
-/// Average share of memory held by RDDs on one and on two nodes, in per cent, as the paper prints it: the mean of
-/// the eight figures above is 51.73, so it averages in another way.
+/// Average memory share of RDDs on one and on two nodes, in per cent, as the paper prints it: the mean of the eight
+/// figures above is 51.73, so the paper averages in another way.
 pub const RDD_SHARE_AVERAGE: [f64; 2] = [40.74, 32.01];
 /// Average page-walk overhead of reads on one and on two nodes, in per cent.
 pub const WALK_READ_AVERAGE: [f64; 2] = [2.20, 2.15];
-/// The same of writes.
+/// Average page-walk overhead of writes on one and on two nodes, in per cent.
 pub const WALK_WRITE_AVERAGE: [f64; 2] = [2.55, 2.52];
-/// Machines that these figures come from.
+/// The paper's machines.
 pub const MACHINES: &str = "2 x Xeon E5620 (Westmere), 32 GB, SparkBench";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The tables and figures of the experiment, beside the paper's, and the machine that they come from.
+//! The tables and figures of the experiment, beside the paper's, and the measured machine.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,13 +13,13 @@ use super::paper::{MACHINES, PAPER, RDD_SHARE_AVERAGE, WALK_READ_AVERAGE, WALK_W
 use super::run::Outcome;
 use crate::process::output;
 
-/// File of the figure of page walks.
+/// File of the chart of page walks.
 const WALKS_FIGURE: &str = "page-walks.svg";
 const PAPER_COLOUR: &str = "#9a9a9a";
 const ONE_COLOUR: &str = "#1f6fb4";
 const TWO_COLOUR: &str = "#7cb9e8";
 
-/// The machine that figures come from.
+/// The measured machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     processor: String,
@@ -32,10 +32,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, today.
+    /// Describes this machine, with today's date.
     ///
     /// # Errors
-    /// When `/proc` does not say what it is.
+    /// When `/proc` does not describe the machine.
     pub fn this(spark: &str, java: u32) -> Result<Self> {
         let read =
             |path: &str| fs::read_to_string(path).with_context(|| format!("cannot read {path}"));
@@ -67,18 +67,18 @@ impl Machine {
     }
 }
 
-/// Everything that came out.
+/// Results of the experiment.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The machine.
+    /// The measured machine.
     pub machine: Machine,
     /// Size of the inputs.
     pub scale: u32,
-    /// Runs that ended well.
+    /// Results of the successful runs.
     pub outcomes: Vec<Outcome>,
-    /// The others: which, and why.
+    /// The failed runs, each with its reason.
     pub failures: Vec<String>,
-    /// How long all of it took.
+    /// Duration of the experiment.
     pub seconds: f64,
 }
 
@@ -93,7 +93,7 @@ impl Results {
             .with_context(|| format!("cannot make {}", figures.display()))?;
         for (name, svg) in self.figures() {
             let path = figures.join(name);
-            // A figure without anything of ours would only show the paper's.
+            // A chart without any of our bars would only show the paper's.
             if name == WALKS_FIGURE && !self.has_walks() {
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -111,7 +111,7 @@ impl Results {
         Ok(text)
     }
 
-    /// Whether page walks were measured at all.
+    /// Whether any run measured page walks.
     fn has_walks(&self) -> bool {
         self.outcomes
             .iter()
@@ -391,7 +391,7 @@ fn count(number: Option<u64>) -> String {
     number.map_or_else(|| "absent".to_owned(), |number| number.to_string())
 }
 
-/// A name that fits a cell of a table.
+/// A name shortened to the width of a table cell.
 fn short(name: &str) -> String {
     let name: String = name
         .chars()

@@ -16,16 +16,16 @@ use crate::process::check_interrupt;
 use crate::spark::{Application, Spark, Submitted};
 use crate::witness;
 
-/// How long one workload may take.
+/// Time limit of one workload.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Between two samples of the memory.
+/// Time between two samples of the memory.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// How long Spark's listing and ours may take to agree at the end.
 const SETTLE: Duration = Duration::from_secs(20);
-/// RDDs with the most faults that are kept.
+/// Number of RDDs with the most faults in the results.
 const TOP: usize = 3;
 
-/// What is run, and where.
+/// A workload and its cluster.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     /// The workload.
@@ -34,90 +34,90 @@ pub struct Job<'a> {
     pub scale: u32,
     /// Workers of the cluster.
     pub workers: usize,
-    /// The cluster.
+    /// Master URL of the cluster.
     pub master: &'a str,
-    /// Folder for its files.
+    /// Folder of the run's files.
     pub folder: &'a Path,
 }
 
 /// Page faults and page walks of one RDD on all executors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RddFigures {
-    /// Its id.
+    /// The RDD's id.
     pub id: u64,
-    /// Its name; empty where it has none.
+    /// The RDD's name; empty without one.
     pub name: String,
-    /// Page faults in its contexts; absent where none are counted.
+    /// Page faults in the RDD's contexts; absent where faults are not counted.
     pub faults: Option<u64>,
-    /// Of them, reads.
+    /// Read faults within `faults`.
     pub read: Option<u64>,
-    /// Of them, writes.
+    /// Write faults within `faults`.
     pub write: Option<u64>,
 }
 
-/// What one workload did.
+/// Results of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The workload.
     pub workload: &'static str,
     /// Workers of the cluster.
     pub workers: usize,
-    /// From the warm executors to the end, in seconds.
+    /// Seconds from the warm executors to the end.
     pub seconds: f64,
-    /// What it printed.
+    /// The result line.
     pub result: String,
     /// Largest Java heap of all executors together, in bytes.
     pub heap_max_bytes: u64,
-    /// Most resident memory of all executors, each at its own peak, in bytes: the kernel's `VmHWM`.
+    /// Peak resident memory (the kernel's `VmHWM`), summed over executors, in bytes.
     pub resident_peak_bytes: u64,
-    /// Samples of the memory.
+    /// Number of samples of the memory.
     pub samples: u64,
-    /// Most storage memory of all RDDs at one sampled moment, in bytes.
+    /// Peak storage memory of all RDDs over the samples, in bytes.
     pub storage_peak_bytes: u64,
-    /// Most storage and execution memory of all RDDs at one sampled moment, in bytes.
+    /// Peak storage and execution memory of all RDDs over the samples, in bytes.
     pub rdd_peak_bytes: u64,
-    /// RDDs in memory at the end whose storage memory is exactly what Spark's REST API says.
+    /// RDDs in memory at the end whose storage memory equals Spark's REST API exactly.
     pub agreed_rdds: usize,
-    /// Storage memory of these, in bytes.
+    /// Storage memory of the RDDs in `agreed_rdds`, in bytes.
     pub agreed_bytes: u64,
-    /// Page faults of the executors, then reads and writes; absent where they are not counted or not told apart.
+    /// Page faults of the executors: all, reads, writes; absent where they are not counted or the access is unknown.
     pub faults: [Option<u64>; 3],
     /// Page faults in contexts of RDDs.
     pub faults_of_rdds: Option<u64>,
     /// Page-walk cycles of reads of all RDDs, as a share of the executors' cycles, 0 to 1.
     pub walk_read: Option<f64>,
-    /// The same of writes.
+    /// Page-walk cycles of writes of all RDDs, as a share of the executors' cycles, 0 to 1.
     pub walk_write: Option<f64>,
-    /// Page walks of reads, estimated from counted walks, where cycles of walks cannot be counted.
+    /// Page-walk share of reads, estimated from the number of walks where the processor cannot count their cycles.
     pub walk_read_estimated: Option<f64>,
     /// The RDDs with the most faults.
     pub top: Vec<RddFigures>,
 }
 
 impl Outcome {
-    /// Memory held by RDDs at its peak, of the largest Java heap, 0 to 1.
+    /// Peak memory of RDDs, as a share of the largest Java heap, 0 to 1.
     #[must_use]
     pub fn rdd_share_of_heap(&self) -> f64 {
         self.rdd_peak_bytes as f64 / self.heap_max_bytes as f64
     }
 
-    /// The same of the peak of resident memory.
+    /// Peak memory of RDDs, as a share of the peak resident memory, 0 to 1.
     #[must_use]
     pub fn rdd_share_of_resident(&self) -> f64 {
         self.rdd_peak_bytes as f64 / self.resident_peak_bytes as f64
     }
 
-    /// Storage memory only, of the largest Java heap, 0 to 1.
+    /// Peak storage memory, as a share of the largest Java heap, 0 to 1.
     #[must_use]
     pub fn storage_share_of_heap(&self) -> f64 {
         self.storage_peak_bytes as f64 / self.heap_max_bytes as f64
     }
 }
 
-/// Runs it, traced.
+/// Runs a workload, traced.
 ///
 /// # Errors
-/// When it fails, takes too long, or its storage memory is not what Spark says.
+/// When the run fails, takes too long, or its storage memory differs from Spark's.
 pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<Outcome> {
     let gates = job.folder.join(format!("gates-{}", job.workload));
     fs::create_dir_all(&gates)?;
@@ -194,14 +194,14 @@ fn number(row: &Value, key: &str) -> Result<u64> {
         .with_context(|| format!("smtt-ctl gives no {key} in {row}"))
 }
 
-/// The rows of RDDs, without those that stand for none or for the rest.
+/// The rows of RDDs, without the row of no RDD and the row of the rest.
 fn rdds(daemon: &Daemon, id: &str) -> Result<Vec<Value>> {
     let mut rows = daemon.rows(&["rdds", "--app", id])?;
     rows.retain(|row| row["rdd_id"].is_u64());
     Ok(rows)
 }
 
-/// One sample of what RDDs hold.
+/// Takes one sample of the RDDs' memory.
 fn sample(daemon: &Daemon, id: &str, outcome: &mut Outcome) -> Result<()> {
     let (mut storage, mut execution) = (0, 0);
     for row in rdds(daemon, id)? {
@@ -214,7 +214,7 @@ fn sample(daemon: &Daemon, id: &str, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Asks Spark and the daemon for the storage memory of each RDD until they say the same.
+/// Queries Spark and the daemon for the storage memory of each RDD until they agree.
 fn agree(daemon: &Daemon, submitted: &Submitted, id: &str) -> Result<BTreeMap<u64, u64>> {
     let start = Instant::now();
     loop {
@@ -248,9 +248,9 @@ fn agree(daemon: &Daemon, submitted: &Submitted, id: &str) -> Result<BTreeMap<u6
     }
 }
 
-/// What is known at the end, while the executors still live.
+/// Reads the final figures while the executors still run.
 fn finish(daemon: &Daemon, id: &str, workers: usize, outcome: &mut Outcome) -> Result<()> {
-    // One more reading of the kernel's counters, so that the last task is in.
+    // Wait for another reading of the kernel's counters, which includes the last task.
     thread::sleep(Duration::from_millis(1500));
     let executors = daemon.rows(&["executors", "--app", id])?;
     if executors.len() != workers {
@@ -267,7 +267,7 @@ fn finish(daemon: &Daemon, id: &str, workers: usize, outcome: &mut Outcome) -> R
     outcome.faults_of_rdds = sum(&rows, "page_faults");
     let walks = |key: &str| {
         let ratios: Vec<f64> = rows.iter().filter_map(|row| row[key].as_f64()).collect();
-        // A ratio is of the cycles of the row's own executor; executors weigh the same.
+        // A ratio refers to the cycles of the row's own executor; every executor has the same weight.
         (!ratios.is_empty()).then(|| ratios.iter().sum::<f64>() / executors.len() as f64)
     };
     outcome.walk_read = walks("page_walk_read_ratio_of_executor");
@@ -277,7 +277,7 @@ fn finish(daemon: &Daemon, id: &str, workers: usize, outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// The sum of a column, absent where no row has it.
+/// The sum of a column; absent where no row has it.
 fn sum(rows: &[Value], key: &str) -> Option<u64> {
     rows.iter()
         .filter_map(|row| row[key].as_u64())

@@ -1,4 +1,4 @@
-//! Unit tests of the marker's classes: compiled beside the jar, run in one JVM without Spark running.
+//! Unit tests of the marker's classes: compiled beside the jar, run in one JVM without Spark.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{JAR_NAME, run, sources, tool};
 
-/// Builds the marker and runs the tests in `smtt-marker/tests/java`. Prints a result line as cargo's.
+/// Builds the marker and runs the tests in `smtt-marker/tests/java`. Prints a result line in cargo's form.
 ///
 /// # Errors
-/// When something does not build, or a test fails.
+/// When a part does not build, or a test fails.
 pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     super::build(root, jars, out_dir)?;
     let sources = sources(&root.join("smtt-marker/tests/java"))?;
@@ -47,9 +47,9 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         .args(&sources);
     run(&mut javac, "javac compiles the marker's tests")?;
     let status = Command::new(tool("java")?)
-        // One collector on every machine: with it handles of the heap are read.
+        // The same collector on every machine; heap handles are readable under it.
         .args(["-XX:+UseSerialGC", "-Xmx128m", "-cp"])
-        // The tests first: they have a stand-in for a class of Spark.
+        // The tests precede Spark's jars: they have a stand-in for a class of Spark.
         .arg(format!(
             "{}:{}:{}/*",
             classes.display(),

@@ -1,4 +1,4 @@
-//! Debian packages, only those whose programs are missing.
+//! Debian packages, restricted to those whose programs are missing.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 use crate::paths::{Jdk, Paths};
 use crate::step::{Step, Steps};
 
-/// What a package is needed for, and the question whether the machine has that already (from this package or
-/// any other source).
+/// The purpose of a package, and the check whether the machine already has its program (from this package or another
+/// source).
 struct Need {
     package: &'static str,
     present: fn() -> bool,
@@ -35,7 +35,7 @@ const NEEDS: [Need; 4] = [
     },
 ];
 
-/// What emulated machines are made with.
+/// Packages of the tools that make emulated machines.
 const MACHINES_NEED: [Need; 4] = [
     Need {
         package: "binutils",
@@ -58,14 +58,14 @@ const MACHINES_NEED: [Need; 4] = [
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 
-/// Step: what Java, Python and the linker need.
+/// Step: the packages for Java, Python and the linker.
 pub(super) fn packages(paths: &Paths, steps: &mut Steps) -> Result<()> {
     let title = "Debian packages: JDK 17, Python venv, C linker";
     let remedy = "become root and run it again, or install openjdk-17-jdk-headless, python3-venv and gcc by hand";
     needed(paths, steps, &NEEDS, title, remedy)
 }
 
-/// Step: what emulated machines are made with.
+/// Step: the packages for making emulated machines.
 pub(super) fn for_machines(paths: &Paths, steps: &mut Steps) -> Result<()> {
     let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs, mmdebstrap";
     let remedy = "become root and run it again, or install binutils, xz-utils, e2fsprogs and mmdebstrap by hand";
@@ -95,7 +95,7 @@ fn needed(
     )
 }
 
-/// Installs packages, with fresh package lists where that is needed.
+/// Installs packages, and updates the package lists where necessary.
 pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
     if !answers("apt-get", &["--version"]) {
         bail!(
@@ -117,12 +117,12 @@ pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
     if step.run(&mut command, INSTALL_LIMIT).is_ok() {
         return Ok(());
     }
-    // Old package lists name files that the mirror no longer has.
+    // Outdated package lists name files that the mirror has removed.
     update(step)?;
     step.run(&mut command, INSTALL_LIMIT)
 }
 
-/// Fetches the package lists.
+/// Updates the package lists.
 pub(super) fn update(step: &mut Step) -> Result<()> {
     step.run(apt_get().arg("update"), UPDATE_LIMIT)
 }
@@ -140,7 +140,7 @@ pub(super) fn known(package: &str) -> bool {
     })
 }
 
-/// apt-get that never asks.
+/// apt-get in non-interactive mode.
 pub(super) fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command

@@ -14,7 +14,7 @@ use crate::step::{Stamp, Steps};
 const VENV_LIMIT: Duration = Duration::from_secs(300);
 const PIP_LIMIT: Duration = Duration::from_secs(1800);
 
-/// Compares every installed file with pip's own record of it, so that a broken-off installation is seen.
+/// Compares every installed file with pip's own record, which detects an interrupted installation.
 const VERIFY: &str = "
 import importlib.metadata, sys
 found = importlib.metadata.distribution('pyspark')
@@ -34,7 +34,7 @@ pub(super) fn environment(paths: &Paths, steps: &mut Steps, version: &str) -> Re
         paths.cache.join(format!("stamp/spark-{version}")),
         format!("pyspark=={version}\n"),
     );
-    // A complete environment without a stamp is taken over.
+    // A complete environment without a stamp is reused.
     let done = || {
         python.is_file() && (stamp.valid() || (complete(&python, version) && stamp.write().is_ok()))
     };

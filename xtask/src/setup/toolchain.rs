@@ -1,8 +1,8 @@
 //! The compiler and the linker of the kernel side.
 //!
-//! The eBPF target has no precompiled `core`, so a compiler with its library source is needed: rustup's
-//! nightly with `rust-src` where the user has it, else Debian's packages, unpacked into the cache. Installing
-//! those would conflict with the user's own Rust; unpacked they disturb nobody.
+//! The eBPF target has no precompiled `core`, so the build needs a compiler with its library source: rustup's nightly
+//! with `rust-src` where the user has it, else Debian's packages, unpacked into the cache. Installed packages would
+//! conflict with the user's own Rust; unpacked ones do not.
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::paths::Paths;
 use crate::process::output;
 use crate::step::{Step, Steps};
 
-/// Debian's Rust for its web browsers: the newest that a stable Debian has, with the library's source. Its
-/// cargo is not among them: it needs a dozen more libraries, and the user's own does as well.
+/// Debian's Rust for its web browsers: the newest in a stable Debian, with the library's source. Its cargo is omitted:
+/// it needs a dozen more libraries, and the user's own works too.
 const PACKAGES: [&str; 5] = [
     "rustc-web",
     "rust-web-src",
@@ -25,7 +25,7 @@ const PACKAGES: [&str; 5] = [
     "libstd-rust-web-1.96",
     "libllvm22",
 ];
-/// What Debian's LLVM is linked against: ordinary libraries that conflict with nothing, so they are installed.
+/// Libraries of Debian's LLVM: ordinary packages without conflicts, so they are installed.
 const LLVM_NEEDS: [(&str, &str); 3] = [
     ("libedit.so.2", "libedit2"),
     ("libz3.so.4", "libz3-4"),
@@ -85,7 +85,7 @@ pub(super) fn kernel_side(paths: &Paths, steps: &mut Steps) -> Result<()> {
             if !missing.is_empty() {
                 debian::install(step, &missing)?;
             }
-            // The new folder gets its name only when it is complete.
+            // The rename comes last, so a folder with the final name is complete.
             fs::rename(&unpacked, &folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
             remove(&packages)
@@ -165,7 +165,7 @@ pub(super) fn bpf_linker(paths: &Paths, steps: &mut Steps) -> Result<()> {
                     "--root",
                 ])
                 .arg(&folder);
-            // Settings of the cargo that runs this program are not meant for that build.
+            // Settings of the cargo that runs this program must not affect that build.
             for name in [
                 "CARGO_TARGET_DIR",
                 "RUSTFLAGS",

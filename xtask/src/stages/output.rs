@@ -1,22 +1,22 @@
-//! What cargo and the test programs print, taken in as it comes: results, skipped tests, times.
+//! Parses the output of cargo and the test programs as it arrives: results, skipped tests, times.
 
 use std::time::{Duration, Instant};
 
 use crate::features::SKIPPED_LINE;
 
-/// How many tests fared how.
+/// Numbers of tests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Ran and passed.
     pub passed: u64,
     /// Failed.
     pub failed: u64,
-    /// Said which feature is missing, and did not run.
+    /// Named a missing feature, and did not run.
     pub skipped: u64,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, more: Self) {
         self.passed += more.passed;
         self.failed += more.failed;
@@ -39,16 +39,16 @@ impl std::fmt::Display for Tally {
 pub struct Output {
     /// Results so far.
     pub tally: Tally,
-    /// The time of each program, in their order, as it says itself.
+    /// The time of each program, in order, as the program reports it.
     pub programs: Vec<Duration>,
-    /// The time of each test that ran alone: a program that runs several at once does not say when each began.
+    /// The time of each test that ran alone: a program that runs several at once does not report when each began.
     pub tests: Vec<(Duration, String)>,
     line: Vec<u8>,
     began: Option<Instant>,
 }
 
 impl Output {
-    /// Takes in what came at that moment. A program that runs one test after another prints a test's name when it
+    /// Parses the bytes that arrived at `now`. A program that runs one test after another prints a test's name when it
     /// begins, and ends the line when it ends.
     pub fn take(&mut self, bytes: &[u8], now: Instant) {
         for byte in bytes {
@@ -80,7 +80,7 @@ impl Output {
         }
     }
 
-    /// The results. For libtest a test that did not run has passed.
+    /// The results. libtest counts a skipped test as passed; this tally does not.
     pub fn results(&self) -> Tally {
         Tally {
             passed: self.tally.passed.saturating_sub(self.tally.skipped),
@@ -131,7 +131,7 @@ pub fn program(line: &str) -> Option<String> {
     Some(format!("{name}{kind}"))
 }
 
-/// A word without the codes that colour it.
+/// A word without its colour codes.
 fn plain(word: &str) -> &str {
     word.rsplit("[0m").next().unwrap_or(word).trim()
 }
@@ -182,7 +182,7 @@ mod tests {
         output.take(b"ok\ntest c ... ", after(3));
         output.take(b"skipped: swap: none", after(4));
         output.take(b"\nok\n", after(7));
-        // Nothing says when a test began whose line comes at once.
+        // The beginning of a test is unknown when its line arrives at once.
         output.take(b"test d ... ok\n", after(8));
         assert_eq!(
             output.tests,

@@ -1,4 +1,4 @@
-//! The guest's first file system, in the form that every kernel unpacks at start (cpio, "newc").
+//! The guest's first file system, in the format that every kernel unpacks at start (cpio, "newc").
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// The archive while it is made.
+/// An archive under construction.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder with those above it.
+    /// Adds a folder and its parents.
     pub fn folder(&mut self, path: &str) {
         let path = path.trim_matches('/');
         if path.is_empty() || !self.folders.insert(path.to_owned()) {
@@ -28,7 +28,7 @@ impl Archive {
         self.entry(path, DIRECTORY, (0, 0), &[]);
     }
 
-    /// Adds a file, which may be run.
+    /// Adds an executable file.
     pub fn file(&mut self, path: &str, content: &[u8]) {
         self.above(path);
         self.entry(path.trim_start_matches('/'), PROGRAM, (0, 0), content);

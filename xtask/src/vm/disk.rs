@@ -1,5 +1,5 @@
 //! A guest's disk: a JVM, and Spark in `/opt/spark`. For another processor both come from Debian's packages; for this
-//! machine's own the JVM is copied, and nothing is fetched.
+//! machine's processor the JVM is copied, and nothing is fetched.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use crate::cross;
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::step::{Step, Steps};
 
-/// What a JVM with Spark needs in a guest.
+/// Debian packages of a JVM with Spark in a guest.
 const DISK_PACKAGES: [&str; 7] = [
     "base-files",
     "bash",
@@ -27,11 +27,11 @@ const DISK_PACKAGES: [&str; 7] = [
     "procps",
     "openjdk-21-jre-headless",
 ];
-/// Room for what is on it and what a test writes.
+/// Size of the disk: its contents and the files that a test writes.
 const DISK_SIZE: &str = "2500M";
-/// The parts of a JDK that a JVM runs with.
+/// The parts of a JDK that a JVM needs at run time.
 const JVM_PARTS: [&str; 4] = ["bin", "lib", "conf", "release"];
-/// What of a JVM is linked with the system's libraries; the rest is for windows, sound and printers.
+/// Programs and libraries of a JVM that need the system's libraries; the rest is for windows, sound and printers.
 const JVM_PROGRAMS: [&str; 9] = [
     "bin/java",
     "lib/server/libjvm.so",
@@ -58,7 +58,7 @@ pub fn disk(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     Ok(folder.join("image"))
 }
 
-/// The packages' own set-up programs are not run; what a JVM misses of it is written here.
+/// The packages' own set-up scripts do not run; this function writes the files that a JVM misses.
 fn debian_disk(paths: &Paths, steps: &mut Steps, processor: Processor) -> Result<PathBuf> {
     let (architecture, suite) = (processor.debian(), processor.suite());
     let name = format!("disk-{architecture}");
@@ -96,7 +96,7 @@ fn own_disk(paths: &Paths, steps: &mut Steps) -> Result<PathBuf> {
         folders.extend([home.join("lib"), home.join("lib/server")]);
         for program in JVM_PROGRAMS {
             for (path, library) in libraries::needed_by(&home.join(program), &folders)? {
-                // Its own it has already.
+                // The tree has the JVM's own libraries already.
                 if !library.starts_with(&home) {
                     let to = tree.join(path.trim_start_matches('/'));
                     fs::create_dir_all(to.parent().unwrap_or(&tree))?;
@@ -108,8 +108,8 @@ fn own_disk(paths: &Paths, steps: &mut Steps) -> Result<PathBuf> {
     })
 }
 
-/// Copies a file, or a folder with all that is in it. What a link leads to (distributions keep a JVM's settings
-/// elsewhere) is copied, not the link; one that leads nowhere is left out, as it would be here.
+/// Copies a file, or a folder recursively. A symbolic link is followed (distributions keep a JVM's settings elsewhere);
+/// a dangling link is skipped.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
         fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
@@ -126,7 +126,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folders that a system's programs and libraries are copied to.
+/// Creates the folders to which a system's programs and libraries are copied.
 fn bare_tree(folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("tree");
     for part in ["usr/bin", "usr/sbin", "usr/lib", "etc"] {
@@ -140,8 +140,8 @@ fn bare_tree(folder: &Path) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// Adds what a running system mounts and the few files in which a JVM looks for its user and machine, and Spark; makes an
-/// image of the tree, which goes.
+/// Adds mount points, the few files that describe user and machine to a JVM, and Spark; makes an image of the tree and
+/// removes the tree.
 fn image(paths: &Paths, step: &mut Step, tree: &Path, folder: &Path) -> Result<()> {
     for part in ["proc", "sys", "dev", "tmp", "run", "opt"] {
         fs::create_dir_all(tree.join(part))

@@ -5,14 +5,14 @@ use anyhow::{Result, bail};
 /// A guest's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
-    /// As the machine that we run on.
+    /// The processor of this machine.
     X86,
-    /// The one whose emulation has a dTLB counter.
+    /// The processor whose emulation has a dTLB counter.
     Riscv,
 }
 
 impl Processor {
-    /// Debian's word for it.
+    /// Debian's name of the processor.
     #[must_use]
     pub fn debian(self) -> &'static str {
         match self {
@@ -21,7 +21,7 @@ impl Processor {
         }
     }
 
-    /// Rust's word for it, which the marker's jar uses as well.
+    /// Rust's name of the processor, which the marker's jar uses as well.
     #[must_use]
     pub fn rust(self) -> &'static str {
         match self {
@@ -30,12 +30,12 @@ impl Processor {
         }
     }
 
-    /// Debian suite of what runs in the guest besides the kernel.
+    /// Debian suite of the guest's programs, except the kernel.
     #[must_use]
     pub fn suite(self) -> &'static str {
         match self {
             Self::X86 => "bookworm",
-            // One of Debian's own processors since then only.
+            // Debian supports this processor from this suite on.
             Self::Riscv => "trixie",
         }
     }
@@ -54,8 +54,8 @@ impl Processor {
     pub fn machine(self) -> &'static [&'static str] {
         match self {
             Self::X86 => &["-machine", "q35"],
-            // `pmu-mask` leaves the fixed counters out and gives 13 programmable ones; 4-level page tables, as
-            // OpenJDK's port for this processor knows no 5-level ones.
+            // `pmu-mask` disables the fixed counters and leaves 13 programmable ones; 4-level page tables, because
+            // OpenJDK's port for this processor does not support 5 levels.
             Self::Riscv => &[
                 "-machine",
                 "virt",
@@ -69,31 +69,32 @@ impl Processor {
 /// An emulated machine.
 #[derive(Debug)]
 pub struct Guest {
-    /// Name on the command line and in every output.
+    /// Name on the command line and in the output.
     pub name: &'static str,
-    /// Its processor.
+    /// Processor of the guest.
     pub processor: Processor,
     /// Debian suite of the kernel.
     pub suite: &'static str,
     /// Debian package that depends on the newest kernel of that suite.
     pub kernel: &'static str,
-    /// Memory of each of the two nodes.
+    /// Memory of each of the two nodes, in MiB.
     pub node_mib: u32,
-    /// Whether it has two nodes more: one with a processor and no memory, one with [`BARE_MIB`] of memory that can be
-    /// taken away and no processor.
+    /// Whether the guest has two more nodes: one with a processor and no memory, one with [`BARE_MIB`] of removable
+    /// memory and no processor.
     pub bare_nodes: bool,
-    /// Whether it gets a disk with a JVM.
+    /// Whether the guest has a disk with a JVM.
     pub jvm: bool,
-    /// Rungs of the fault ladder that its kernel must have, and what else the tests against the kernel may rely on.
+    /// Rungs of the fault ladder that the guest's kernel must have, and further features that the tests against the
+    /// kernel require.
     pub rungs: &'static str,
-    /// Rows that must be ok here. The others may be unsupported, but never broken.
+    /// Rows that must be ok in this guest. The others may be unsupported, but never broken.
     pub must: &'static [&'static [&'static str]],
 }
 
-/// Memory of a node without a processor, in MiB: two blocks of what x86-64 can take away at a time.
+/// Memory of the node without a processor, in MiB: two of the blocks in which x86-64 removes memory.
 pub const BARE_MIB: u32 = 256;
 
-/// All there are, in the order in which they run.
+/// All emulated machines, in the order in which they run.
 pub static ALL: [Guest; 3] = [
     Guest {
         name: "x86-6.1",
@@ -153,28 +154,28 @@ const X86_MUST: &[&str] = &[
     "pages::pages_that_were_swapped_out_are_reported",
 ];
 
-/// What one with a JVM must have besides.
+/// What an x86-64 guest with a JVM must have in addition.
 const X86_JVM_MUST: &[&str] = &[
     "jvm",
     "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
 ];
 
 impl Guest {
-    /// Whether that row must be ok here.
+    /// Whether the row must be ok in this guest.
     #[must_use]
     pub fn needs(&self, name: &str) -> bool {
         self.needed().any(|needed| needed == name)
     }
 
-    /// All that must be ok here.
+    /// All rows that must be ok in this guest.
     pub fn needed(&self) -> impl Iterator<Item = &'static str> {
         self.must.iter().copied().flatten().copied()
     }
 
-    /// The guests of that name, or all of them without a name.
+    /// The guest of that name; all guests without a name.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When no guest has that name.
     pub fn named(name: Option<&str>) -> Result<Vec<&'static Self>> {
         let found: Vec<_> = ALL
             .iter()

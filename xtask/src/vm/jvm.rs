@@ -1,4 +1,4 @@
-//! What a JVM that is traced in a guest needs besides the guest's disk: the daemon, the marker and the application.
+//! The files of a traced JVM in a guest, in addition to the guest's disk: the daemon, the marker and the application.
 
 use std::path::{Path, PathBuf};
 
@@ -16,13 +16,14 @@ use crate::step::Steps;
 /// The programs under test.
 const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 
-/// Builds them (but the marker's library for the guest, which is given), and gives them at the paths that they have here: the test looks there.
+/// Builds the files (except the marker's library for the guest, which is an argument), and returns them with the same
+/// paths as on this machine, which the test uses.
 ///
-/// The classes that the application loads come from the JVM's own archive. One of all its classes would save 17 of
-/// 91 seconds, and take 100 seconds to make in the guest.
+/// The application's classes come from the JVM's default archive. An archive of all its classes would save 17 of 91
+/// seconds, and take 100 seconds to make in the guest.
 ///
 /// # Errors
-/// When something does not build, or Spark is not set up.
+/// When a part does not build, or Spark is not set up.
 pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
     let mut files = match processor {
         Processor::X86 => own_programs(paths)?,
@@ -30,7 +31,7 @@ pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<
     };
     let mut steps = Steps::new(2);
     let jar = match processor {
-        // It has this machine's library.
+        // The jar has this machine's library.
         Processor::X86 => {
             setup::marker_step(paths, &mut steps)?;
             paths.marker().join(JAR_NAME)
@@ -49,7 +50,7 @@ pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<
     Ok(files)
 }
 
-/// The programs as the tests of this machine have them, which are built already.
+/// The programs of this machine's tests, which are already built.
 fn own_programs(paths: &Paths) -> Result<Vec<GuestFile>> {
     let (mut command, _) = cross::command(paths, Processor::X86, "build")?;
     command
@@ -89,7 +90,7 @@ fn foreign_programs(paths: &Paths, processor: Processor) -> Result<Vec<GuestFile
     Ok(files)
 }
 
-/// The marker's jar with a library more.
+/// The marker's jar with one more library.
 fn jar_for(
     paths: &Paths,
     processor: Processor,
@@ -119,8 +120,8 @@ fn jar_for(
     jar.context("no jar was made")
 }
 
-/// The variables that tell the test where the JVM is, and where page walks are measured that they must be and how page
-/// faults are to be counted.
+/// The environment variables of the test: where the JVM is, whether page walks must be measured, and how page faults
+/// are counted.
 #[must_use]
 pub fn variables(processor: Processor) -> String {
     let more = match processor {

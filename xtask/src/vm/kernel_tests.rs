@@ -1,4 +1,4 @@
-//! The tests against the kernel, run in a guest as they are run on this machine.
+//! The tests against the kernel, run in a guest in the same form as on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,11 +18,11 @@ use crate::paths::Paths;
 use crate::process::run;
 use crate::step::Steps;
 
-/// A test program of the package `smtt-tests`, which of its tests run in a guest, and the seconds after which it hangs:
-/// several times what it takes where nothing else runs.
+/// A test program of the package `smtt-tests`, the filter of its tests in a guest, and a time limit in seconds: several
+/// times the duration on an idle machine.
 type Chosen = (&'static str, &'static str, u32);
 
-/// Those about counts. The others are about the tables, which no kernel treats differently, and are slow where every
+/// The tests of counts. The others test the tables, which no kernel treats differently, and are slow where every
 /// instruction is emulated.
 const X86: &[Chosen] = &[
     ("fault_ladder", "", 600),
@@ -33,7 +33,7 @@ const X86: &[Chosen] = &[
         2400,
     ),
 ];
-/// The same on the other processor, and what only its counters can show.
+/// As [`X86`], for the other processor, and the tests that need its counters.
 const FOREIGN: &[Chosen] = &[
     ("fault_ladder", "", 600),
     ("jvm", "", 2100),
@@ -42,28 +42,28 @@ const FOREIGN: &[Chosen] = &[
         "page_faults:: discovery:: life:: memory_that_is_bound",
         2400,
     ),
-    // Last: one of them takes a processor away for a moment.
+    // Last: one of the tests takes a processor offline for a moment.
     ("page_walks", "guest_", 1200),
 ];
-/// Those that are run once more, after all others, when the guest has swap: what is swapped out must be reported.
+/// Tests that run again at the end, when the guest has swap: swapped-out memory must be reported.
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
-/// What runs with a JVM after those, on the processor whose kernel has two nodes, swap and DAMON.
+/// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
-/// The program that some of them start.
+/// The program that some of the tests start.
 const WORKLOAD: &str = "workload";
 
-/// What is put into a guest, and the lines of the guest's script that run it.
+/// Files of a guest, and the lines of the guest's script that run them.
 pub struct KernelTests {
-    /// The programs and the marker's library, at the paths that they have here: the tests look there.
+    /// The programs and the marker's library, with the same paths as on this machine, which the tests use.
     pub files: Vec<GuestFile>,
-    /// Runs the tests; libtest's own lines say how they fared.
+    /// Runs the tests; libtest's own lines report the results.
     pub script: String,
 }
 
 /// Builds the tests for a guest.
 ///
 /// # Errors
-/// When something does not build.
+/// When a part does not build.
 pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let architecture = guest.processor.debian();
     let (mut command, _) = cross::command(paths, guest.processor, "test")?;
@@ -89,7 +89,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
             last.push(SWAPPED_JVM);
         }
     }
-    // The tests look where `cargo xtask setup` puts it.
+    // The tests expect the library where `cargo xtask setup` puts it.
     files.push(GuestFile {
         there: paths.marker().join(LIBRARY_NAME).display().to_string(),
         here: library,
@@ -143,7 +143,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     Ok(KernelTests { files, script })
 }
 
-/// What the tests may not miss in a guest. Each has two nodes and lends its processors; the foreign one counts misses.
+/// The required features of a guest. Each has two nodes and may take processors offline; the foreign one counts misses.
 fn must_have(guest: &Guest) -> String {
     let more = match guest.processor {
         Processor::X86 => "",
@@ -160,21 +160,21 @@ fn must_have(guest: &Guest) -> String {
     )
 }
 
-/// The line of a script that runs tests of a program.
+/// The script line that runs the tests of a program.
 fn run_tests(program: &str, (_, filter, seconds): &Chosen) -> String {
     format!("timeout {seconds} {program} --test-threads=1 --show-output {filter} || failed=1\n")
 }
 
-/// Names of the test programs, each once.
+/// Names of the test programs, without duplicates.
 fn programs(chosen: &[Chosen], last: &[Chosen]) -> BTreeSet<&'static str> {
     chosen.iter().chain(last).map(|(name, ..)| *name).collect()
 }
 
-/// A program without its information for debuggers, which is eight times its code: a guest's memory is small. A
-/// foreign one is a release build, which has little of it.
+/// A program without debug information, which is eight times its code: a guest's memory is small. A foreign program is
+/// a release build, with little of it.
 ///
 /// # Errors
-/// When it cannot be stripped.
+/// When the program cannot be stripped.
 pub fn small(paths: &Paths, processor: Processor, built: &Path) -> Result<PathBuf> {
     if processor != Processor::X86 {
         return Ok(built.to_owned());

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::elf::Elf;
 
-/// The libraries of `program`, of their libraries and so on, found in `folders`, and its loader: path in the guest
-/// -> file here. Empty for a static program.
+/// The libraries of `program`, transitively, found in `folders`, and its loader: path in the guest -> file on this
+/// machine. Empty for a static program.
 pub fn needed_by(program: &Path, folders: &[PathBuf]) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -24,7 +24,7 @@ pub fn needed_by(program: &Path, folders: &[PathBuf]) -> Result<BTreeMap<String,
         for name in elf.needed()? {
             if seen.insert(name.clone()) {
                 let path = find(&name, &file, folders)?;
-                // The loader looks in /lib without being told.
+                // The loader searches /lib by default.
                 found
                     .entry(format!("/lib/{name}"))
                     .or_insert_with(|| path.clone());

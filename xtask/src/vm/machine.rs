@@ -1,4 +1,4 @@
-//! Boots a guest, runs a script in it, and brings the output and the exit status back over its serial console.
+//! Boots a guest, runs a script in it, and returns the output and the exit status over the serial console.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -16,21 +16,20 @@ use super::modules::{self, MEMORY_DISK};
 use super::prepare::Prepared;
 use crate::process::check_interrupt;
 
-/// The script's output lies between these words on the console. The kernel's own messages are kept off it.
+/// The script's output lies between these lines on the console; the kernel's own messages do not go there.
 const BEGIN: &str = "=== smtt: the script begins";
 const END: &str = "=== smtt: the script ended with ";
-/// How often Ctrl-C and the time limit are looked at.
+/// Interval at which Ctrl-C and the time limit are checked.
 const POLL: Duration = Duration::from_millis(200);
-/// A guest that has said its last word is given this long to switch itself off.
+/// Time for a guest to switch itself off after its last line.
 const OFF_TIME: Duration = Duration::from_secs(10);
-/// Lines of the console that are shown when a guest fails.
+/// Lines of the console in the error message of a failed guest.
 const SHOWN_LINES: usize = 25;
 
-/// Where the disk is mounted in the guest.
+/// Mount point of the disk in the guest.
 pub const DISK: &str = "/disk";
 
-/// Lines of a script that give the guest 64 MiB of swap, on a disk that lies in its own memory: pages go out and come
-/// back as they do with any other.
+/// Script lines that give the guest 64 MiB of swap, on a RAM disk: the kernel swaps pages as with any other disk.
 #[must_use]
 pub fn swap_on() -> String {
     format!(
@@ -39,31 +38,31 @@ pub fn swap_on() -> String {
     )
 }
 
-/// A file to be put into the guest; a program brings its shared libraries.
+/// A file of the guest; a program brings its shared libraries.
 pub struct GuestFile {
-    /// Where it is here.
+    /// Path on this machine.
     pub here: PathBuf,
-    /// Where it will be there.
+    /// Path in the guest.
     pub there: String,
 }
 
-/// A machine that can be booted: four processors on two nodes.
+/// A bootable machine: four processors on two nodes.
 pub struct Machine<'a> {
-    /// Which.
+    /// The emulated machine.
     pub guest: &'a Guest,
-    /// Its emulator, kernel and shell.
+    /// Emulator, kernel and shell of the guest.
     pub prepared: &'a Prepared,
-    /// What is put into it.
+    /// Files of the guest.
     pub files: Vec<GuestFile>,
-    /// An ext4 image that is mounted, writable, at [`DISK`]; what is written there is thrown away.
+    /// A writable ext4 image that is mounted at [`DISK`]; changes are discarded.
     pub disk: Option<PathBuf>,
-    /// From power on to power off at most.
+    /// Time limit from power on to power off.
     pub time_out: Duration,
-    /// Where everything that the console showed goes.
+    /// Log of the console.
     pub log: PathBuf,
 }
 
-/// What running a script gave.
+/// The result of a script.
 pub struct Ran {
     /// The script's exit status.
     pub status: i32,
@@ -73,19 +72,19 @@ pub struct Ran {
     pub script: Duration,
 }
 
-/// The emulator, which dies with its owner.
+/// The emulator process; dropping this value kills it.
 struct Emulator(Child);
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // Both fail only when it has already ended.
+        // Both calls fail only when the emulator has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Machine<'_> {
-    /// Boots, runs `script` with the guest's shell as root, gives each line of its output to `line`.
+    /// Boots, runs `script` with the guest's shell as root, and passes each line of its output to `line`.
     ///
     /// # Errors
     /// When the emulator does not start, or the guest stops or takes too long; with the end of its console.
@@ -135,7 +134,7 @@ impl Machine<'_> {
                 tail.remove(0);
             }
         }
-        // The pipe closes when the emulator ends; a guest that hangs while switching off is ended by the owner.
+        // The pipe closes when the emulator ends; the owner kills a guest that hangs while switching off.
         let _ = lines.recv_timeout(OFF_TIME);
         let _ = fs::remove_file(&initial);
         let ((status, ended), begun) = (
@@ -206,9 +205,9 @@ impl Machine<'_> {
             .arg(&self.prepared.kernel)
             .arg("-initrd")
             .arg(initial);
-        // `panic=-1`: a panic restarts at once, and the emulator ends instead of restarting. Memory that is plugged in
-        // holds nothing that could not be moved away again. The kernel's check that its timer ticks fails where this
-        // machine is too busy to emulate some ticks in time.
+        // `panic=-1`: a panic restarts at once, and the emulator ends instead of restarting. Hot-plugged memory gets
+        // only movable pages, so it can go offline again. The kernel's timer check is off: it fails where this machine
+        // is too busy to emulate some ticks in time.
         command.args([
             "-append",
             "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check memhp_default_state=online_movable rdinit=/init",
@@ -244,7 +243,7 @@ impl Machine<'_> {
         archive.link("/bin/sh", "busybox");
         archive.file("/init", init(self.disk.is_some()).as_bytes());
         archive.file("/script", format!("{script}\n").as_bytes());
-        // The shell's pattern gives them in the order of their names.
+        // The shell expands the pattern in the order of the names.
         let mut add = |folder: &str, modules: Vec<(String, Vec<u8>)>| {
             for (order, (name, content)) in modules.iter().enumerate() {
                 archive.file(&format!("/{folder}/{order:02}-{name}.ko"), content);
@@ -268,7 +267,7 @@ impl Machine<'_> {
     }
 }
 
-/// Reads the console in a thread of its own, so that waiting for it can be bounded.
+/// Reads the console in a separate thread, so that a wait for it has a limit.
 fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
     let console = emulator
         .0
@@ -293,8 +292,8 @@ fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
     Ok(receiver)
 }
 
-/// The guest's first program. The kernel moves no pages between the nodes: it takes them away for a moment to see who
-/// misses them, and each of those is a page fault more than the tests' programs know of.
+/// The guest's first program. NUMA balancing is off: the kernel unmaps pages for a moment to see which node uses them,
+/// and each causes a page fault that the tests' programs do not expect.
 fn init(disk: bool) -> String {
     let disk = if disk {
         "for module in /modules/*; do insmod $module; done\n\

@@ -1,27 +1,27 @@
-//! The table of one guest: what it is, and for each test whether it passed, was skipped and why, or failed.
+//! The table of one guest: its properties, and for each test whether it passed, was skipped and why, or failed.
 //!
 //! Rows come from the guest's output: lines `row NAME ok|unsupported|broken DETAIL` of the script, and libtest's own
-//! lines. A test that skips itself passes; here it does not count as one that ran, and fails where the guest must be able
-//! to run it.
+//! lines. libtest counts a skipped test as passed; this table does not, and fails it where the guest must be able to
+//! run it.
 
 use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
 use crate::features::SKIPPED_LINE;
 
-/// How many rows there were of each kind.
+/// Numbers of rows by verdict.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Work and count right.
     pub ok: u32,
-    /// The kernel or the machine does not have them, and need not.
+    /// Not supported by the kernel or the machine, and not required.
     pub unsupported: u32,
-    /// Do not do what they must.
+    /// Required to work, and do not.
     pub broken: u32,
 }
 
 impl Totals {
-    /// Adds those of another guest.
+    /// Adds the totals of another guest.
     pub fn add(&mut self, other: &Self) {
         self.ok += other.ok;
         self.unsupported += other.unsupported;
@@ -68,18 +68,18 @@ impl Verdict {
     }
 }
 
-/// The rows of one guest while they come in.
+/// The rows of one guest while they arrive.
 pub struct Matrix<'a> {
     guest: &'a Guest,
     rows: Vec<Row>,
-    /// The row of the test that runs.
+    /// The row of the running test.
     running: Option<usize>,
-    /// The row of the test whose output libtest shows, once all have run.
+    /// The row of the test whose captured output libtest prints, after all have run.
     shown: Option<usize>,
 }
 
 impl<'a> Matrix<'a> {
-    /// No rows yet.
+    /// A table without rows.
     pub fn new(guest: &'a Guest) -> Self {
         Self {
             guest,
@@ -89,7 +89,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Takes a line of the guest's output, and prints it: the table comes when the guest is done.
+    /// Parses a line of the guest's output, and prints it: the table follows when the guest is done.
     pub fn line(&mut self, line: &str) {
         println!("{:<10} | {line}", self.guest.name);
         if let Some(row) = line.strip_prefix("row ") {
@@ -111,7 +111,7 @@ impl<'a> Matrix<'a> {
             self.said(said);
         } else if let Some(rest) = line.strip_prefix("---- ") {
             let name = rest.strip_suffix(" stdout ----");
-            // The last of that name: some run once more when the guest has swap.
+            // The last row of that name: some tests run again when the guest has swap.
             self.shown = self.rows.iter().rposition(|row| Some(&*row.name) == name);
         } else if line.starts_with("test result: ") {
             (self.running, self.shown) = (None, None);
@@ -120,7 +120,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// What a test prints past libtest comes between its name and its outcome; the rest comes when all have run.
+    /// A test's direct output arrives between its name and its outcome; captured output arrives when all have run.
     fn said(&mut self, line: &str) {
         let Some(row) = self.running.or(self.shown).map(|at| &mut self.rows[at]) else {
             return;
@@ -139,7 +139,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Prints the table with the rows that did not come and the script's exit status, and gives the sums.
+    /// Prints the table with the missing rows and the script's exit status, and returns the totals.
     pub fn finish(mut self, status: i32) -> Totals {
         for row in &mut self.rows {
             if row.verdict == Verdict::Unsupported && self.guest.needs(&row.name) {
@@ -199,7 +199,7 @@ mod tests {
     use super::{Matrix, Totals};
     use crate::vm::guest::ALL;
 
-    /// What those lines make of a guest that has everything else that it must have.
+    /// The totals of these lines for a guest that has all other required rows.
     fn totals(lines: &[&str], status: i32) -> Totals {
         let mut guest = Matrix::new(&ALL[0]);
         let others = ALL[0]
@@ -228,7 +228,7 @@ mod tests {
         ));
     }
 
-    /// Both ways to say it: among what libtest keeps until all have run, and past libtest.
+    /// Both places of a skip's line: in the output that libtest captures, and in direct output.
     #[test]
     fn a_test_that_skips_itself_has_not_passed() {
         let kept = |name: &str| {

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// What mounting an ext4 image on a virtio disk takes. The last two are wanted by name only, when the file
-/// system asks for its check sum; some kernels have them built in.
+/// Modules for mounting an ext4 image on a virtio disk. The file system requests the last two by name, for its check
+/// sum; some kernels have them built in.
 const WANTED: [&str; 5] = [
     "virtio_pci",
     "virtio_blk",
@@ -17,7 +17,7 @@ const WANTED: [&str; 5] = [
     "ext4",
 ];
 
-/// A disk that lies in memory.
+/// The module of a RAM disk.
 pub const MEMORY_DISK: &str = "brd";
 
 /// Name and content of every module that the disk needs and the kernel has not built in.
@@ -25,13 +25,13 @@ pub fn for_disk(modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     named(&WANTED, modules)
 }
 
-/// The same of what a disk in memory needs, to swap to.
+/// Name and content of every module that swap on a RAM disk needs and the kernel has not built in.
 pub fn for_swap(modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     named(&[MEMORY_DISK], modules)
 }
 
-/// Those modules behind what they need. The package's list of dependencies is made when it is installed, so each
-/// module is asked for its own.
+/// The modules in load order, dependencies first. The package's list of dependencies is only made at installation, so
+/// each module's own description is read.
 fn named(names: &[&str], modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     collect(&modules.join("kernel"), &mut files)?;
@@ -42,7 +42,7 @@ fn named(names: &[&str], modules: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(loaded)
 }
 
-/// Adds the module behind everything that it needs. One that has no file is built in.
+/// Adds a module after its dependencies. A module without a file is built in.
 fn add(
     name: &str,
     files: &BTreeMap<String, PathBuf>,

@@ -1,8 +1,8 @@
-//! Debian packages of any suite and processor, unpacked by mmdebstrap: the system's lists, its package database and
-//! its installed files are not touched, and no program of a package is run.
+//! Debian packages of any suite and processor, unpacked by mmdebstrap. The system's lists, its package database and its
+//! installed files do not change, and no program of a package runs.
 //!
-//! The mirror, its key and the way to it (a proxy, for example) are those of the machine's own apt, with another suite;
-//! signatures are checked as apt does by default.
+//! The mirror, its key and the route to it (a proxy, for example) are those of the machine's own apt, with another
+//! suite; signatures are checked as apt does by default.
 
 use std::fs;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::step::Step;
 
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Where the machine's own sources get Debian from.
+/// The Debian mirror of the machine's own sources.
 struct Mirror {
     uri: String,
-    /// File with the key that signs it, where the source names one.
+    /// File with the key of the mirror's signature, where the source names one.
     key: Option<String>,
 }
 
-/// Unpacks packages of `suite` and all that they depend on into the empty folder `into`. Backports draw what they do
-/// not have from their own release, and never the other way round: nothing newer than wanted comes in.
+/// Unpacks packages of `suite` and their dependencies into the empty folder `into`. Backports take missing packages
+/// from their own release, and never the other way round: no newer package than wanted is unpacked.
 ///
 /// # Errors
 /// When the machine has no Debian mirror, the mirror does not answer, or a package is missing or not signed.
@@ -45,7 +45,7 @@ pub fn unpack(
     let mut command = Command::new("mmdebstrap");
     command
         .env("LC_ALL", "C")
-        // Without root too: nothing is mounted, and no program is run in the folder.
+        // Works without root too: nothing is mounted, and no program runs in the folder.
         .args(["--variant=extract", "--mode=chrootless"])
         .arg(format!("--architectures={}", processor.debian()))
         .arg(format!("--include={}", packages.join(",")))
@@ -63,7 +63,7 @@ pub fn unpack(
     step.run(&mut command, LIMIT)
 }
 
-/// How the machine's own apt fetches: proxies, certificates, which dates it checks.
+/// The settings of the machine's own apt: proxies, certificates, date checks.
 fn own_settings() -> Result<Vec<String>> {
     let text = output(Command::new("apt-config").args(["dump", "Acquire"]))?;
     let wanted = ["Acquire::http", "Acquire::Check-"];
@@ -73,7 +73,7 @@ fn own_settings() -> Result<Vec<String>> {
         .collect())
 }
 
-/// The mirror of the machine's own release. apt itself says which of its sources that is.
+/// The mirror of the machine's own release, according to apt.
 fn own_mirror() -> Result<Mirror> {
     let os = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let value = |key: &str| {
@@ -110,7 +110,7 @@ fn own_mirror() -> Result<Mirror> {
 }
 
 /// The key that the entry with that address names: `[signed-by=FILE]` in a line, `Signed-By: FILE` in a paragraph. A
-/// key that stands in the entry itself is left out: Debian's keyring has it as well.
+/// key that is inlined in the entry is left out: Debian's keyring has it as well.
 fn key_file(entries: &str, uri: &str) -> Option<String> {
     let lines: Vec<_> = entries
         .lines()

@@ -1,5 +1,5 @@
-//! What every guest needs before it can boot: the emulator, its kernel and a shell. All of it is unpacked into
-//! the cache; nothing is installed into the system.
+//! Everything that a guest needs to boot: the emulator, its kernel and a shell. All files are unpacked into the cache;
+//! nothing is installed into the system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The emulator's command. It runs with the libraries that it was unpacked with, whatever the system has,
-    /// and after everything else that wants the processors.
+    /// The emulator's command. It uses the libraries unpacked with it, independent of the system's, and runs at low CPU
+    /// priority.
     pub fn emulator(&self, processor: Processor) -> Command {
         let at = |part: &str| self.emulator.join(part);
         let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
@@ -54,7 +54,7 @@ impl Prepared {
     }
 }
 
-/// Prepares `guest`; what is there already is kept.
+/// Prepares `guest`; existing files are kept.
 ///
 /// # Errors
 /// When a package cannot be fetched or unpacked; the message says what to do.
@@ -98,7 +98,7 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
     )?;
     Ok(Prepared {
         emulator,
-        // Not every architecture's image is compressed.
+        // Not every architecture compresses its kernel image.
         kernel: first_in(&kernel.join("boot"), "vmlinu")?,
         // Debian's packages moved from /lib to /usr/lib between the suites.
         modules: ["lib/modules", "usr/lib/modules"]
@@ -114,8 +114,8 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
     })
 }
 
-/// A step that fills the folder `name` of the emulated machines' cache, done once per `key` (what its content
-/// depends on). A step that was interrupted starts again with an empty folder.
+/// A step that fills the folder `name` of the emulated machines' cache, once per `key` (the inputs of the content). An
+/// interrupted step starts again with an empty folder.
 ///
 /// # Errors
 /// When the step fails.
@@ -145,7 +145,7 @@ pub fn unpacked(
     Ok(folder)
 }
 
-/// The first entry of a folder whose name begins so.
+/// The first entry of a folder whose name has the prefix.
 fn first_in(folder: &Path, prefix: &str) -> Result<PathBuf> {
     fs::read_dir(folder)
         .with_context(|| format!("cannot list {}", folder.display()))?
