@@ -129,7 +129,7 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
     text
 }
 
-/// An earlier finding with the same remedies: several lines are printed only once.
+/// Index of an earlier finding with the same remedies, which are printed only once.
 pub(super) fn same_remedies(findings: &[Finding], index: usize) -> Option<usize> {
     let finding = findings.get(index)?;
     let same = |earlier: &Finding| earlier.id == finding.id && earlier.remedies == finding.remedies;
@@ -333,7 +333,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part:?} is not in\n{said}");
         }
-        // A second one that is helped by the same does not repeat it.
+        // A second finding with the same remedies does not repeat them.
         application.findings.push(Finding {
             title: "RDD 8 is cached".to_owned(),
             ..application.findings[0].clone()

@@ -26,7 +26,7 @@ pub enum ClientError {
     Unreachable {
         /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
@@ -44,7 +44,7 @@ pub enum ClientError {
     Broken {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with the response.
+        /// The defect of the response.
         reason: String,
     },
 }
@@ -94,7 +94,8 @@ impl Client {
 
     /// Requests a path with a query string and returns the raw response.
     ///
-    /// # Errors When the daemon cannot be reached or does not respond in time.
+    /// # Errors
+    /// When the daemon cannot be reached or does not respond in time.
     pub async fn get_bytes(
         &self,
         path_and_query: &str,
@@ -255,7 +256,8 @@ impl Lines {
 
 /// A path with a typed query.
 ///
-/// # Errors When the query cannot be written as a query string, which is a defect of its type.
+/// # Errors
+/// When the query cannot be written as a query string, which is a defect of its type.
 fn with_query(path: &str, question: &impl Serialize) -> Result<String, ClientError> {
     let query = serde_urlencoded::to_string(question)
         .map_err(|error| ClientError::Refused(format!("cannot ask for {path}: {error}")))?;

@@ -277,7 +277,7 @@ mod tests {
             let Ok(Value::Object(row)) = row else {
                 panic!("{} are not objects", kind.what)
             };
-            // Those of page walks are there where they are measured.
+            // Columns of page walks are present where page walks are measured.
             let walks = page_walks!();
             for column in kind.columns {
                 assert!(

@@ -106,7 +106,7 @@ async fn ask(
     let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
     let mut history: Histories = client.ask("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
-    // Where the name of one application is the id of another one, the id decides.
+    // If the name of one application is the id of another one, the id decides.
     let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {

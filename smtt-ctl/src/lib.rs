@@ -63,9 +63,9 @@ pub enum Failure {
     Trace {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         error: io::Error,
-        /// What to do about it, or empty.
+        /// The next step of the user; empty if there is none.
         help: &'static str,
     },
     /// The requested data is unavailable.
@@ -76,7 +76,7 @@ pub enum Failure {
     Page {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         error: io::Error,
     },
     /// The answer cannot be written.

@@ -209,7 +209,7 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
     text
 }
 
-/// Where the unattributed faults come from.
+/// Sources of the unattributed faults.
 fn classes(application: &ApplicationReport) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for (class, faults) in application

@@ -250,7 +250,7 @@ fn line(
             format!("{cell}{blanks}")
         });
     }
-    // Where even the columns that always stay are too wide, the line is cut so that the terminal does not wrap it.
+    // If even the columns that always stay are too wide, the line is cut so that the terminal does not wrap it.
     cut(text.trim_end(), limit)
 }
 

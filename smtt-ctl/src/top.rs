@@ -443,7 +443,7 @@ mod tests {
         ] {
             assert!(lines[4].contains(heading), "{heading}: {:?}", lines[4]);
         }
-        // Who works now comes first.
+        // Rows with current work come first.
         assert!(
             lines[5].contains("2,500") && lines[5].contains("1,000"),
             "{:?}",

@@ -165,7 +165,7 @@ fn files(
     }
 }
 
-/// How records are printed.
+/// Output format of the records.
 struct Printer<Out> {
     out: Out,
     output: Output,

@@ -1,4 +1,4 @@
-//! `smtt-ctl` as people and scripts use it: the real binary against a served state, without the kernel side.
+//! `smtt-ctl` as users and scripts call it: the real binary against a served state, without the kernel side.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -466,7 +466,7 @@ fn exit_codes_say_how_it_went() {
         code(ctl(Path::new("/nonexistent/smtt.sock"), &["rdds"], "80")),
         Some(69)
     );
-    // Without page faults the answer is worse than it could be, and says so.
+    // Without page faults the answer is degraded, and a message says so.
     daemon.shared.set_verdicts(Vec::new());
     let empty = Daemon::start();
     let output = empty.ctl(&["rdds"]);
@@ -490,7 +490,7 @@ fn no_permission_is_its_own_code() {
         return;
     }
     let daemon = Daemon::with_job();
-    // The other user may pass the folder, but not use the socket.
+    // The other user may enter the folder, but not use the socket.
     let folder = daemon.socket.parent().expect("a folder");
     std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("set");

@@ -1,7 +1,7 @@
 //! The trace folder: safe names, one owner at a time, bounded disk usage.
 //!
-//! Below it lie `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, as Spark and
-//! others read partitioned data. Only files of that form are ever counted or removed.
+//! Its files are `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, the layout of
+//! partitioned data in Spark and other readers. Only files of that form are ever counted or removed.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -13,9 +13,9 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::segment::IN_PROGRESS;
 
-/// What the name of a segment starts with.
+/// Prefix of a segment's name.
 const PREFIX: &str = "segment-";
-/// What the name of a finished segment ends with.
+/// Suffix of a finished segment's name.
 const SUFFIX: &str = ".parquet";
 /// Longest value in a folder's name, in bytes: a name may have 255, including the key.
 const VALUE_BYTES: usize = 180;
@@ -151,7 +151,8 @@ impl Folder {
     /// Creates the folder if necessary, locks it, and tests whether it is writable. Returns it with the number of
     /// removed unfinished segments of a crashed daemon.
     ///
-    /// # Errors When a step fails; [`io::ErrorKind::ResourceBusy`] when another process holds the folder.
+    /// # Errors
+    /// When a step fails; [`io::ErrorKind::ResourceBusy`] when another process holds the folder.
     pub fn take(path: &Path, gid: Option<u32>) -> io::Result<(Self, u64)> {
         make(path, gid)?;
         let name = path.join(LOCK);
@@ -203,7 +204,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// Group that may read.
+    /// Id of the group that may read.
     #[must_use]
     pub const fn gid(&self) -> Option<u32> {
         self.gid

@@ -26,7 +26,7 @@ pub struct Origin {
     pub partition: PathBuf,
 }
 
-/// What was done.
+/// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A block was stored in memory.
@@ -111,11 +111,11 @@ pub struct Physical {
 /// One access. Unknown ids and addresses are `None`, never zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Whose.
+    /// Executor of the access.
     pub source: Arc<Origin>,
     /// Time in nanoseconds since 1970; for a span the time of its end.
     pub time_ns: u64,
-    /// What was done.
+    /// Kind of the access.
     pub kind: Kind,
     /// Stage of the task.
     pub stage_id: Option<u32>,
@@ -291,7 +291,7 @@ pub struct Column {
     pub name: &'static str,
     /// Value of the column.
     pub value: Value,
-    /// What it is.
+    /// Meaning of the column.
     pub help: &'static str,
 }
 

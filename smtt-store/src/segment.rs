@@ -174,7 +174,8 @@ impl Segment {
 
     /// Writes records as one row group.
     ///
-    /// # Errors When the file cannot be written; the segment is then unusable.
+    /// # Errors
+    /// When the file cannot be written; the segment is then unusable.
     pub fn write(&mut self, records: &[Record]) -> ParquetResult<()> {
         let Some(writer) = &mut self.writer else {
             return Ok(());
@@ -208,7 +209,8 @@ impl Segment {
 
     /// Finishes the file, waits until it is on disk, and gives it its final name.
     ///
-    /// # Errors When a step fails; the file is then removed.
+    /// # Errors
+    /// When a step fails; the file is then removed.
     pub fn finish(mut self) -> ParquetResult<Option<Finished>> {
         let Some(writer) = self.writer.take() else {
             return Ok(None);
@@ -230,7 +232,7 @@ impl Segment {
                 bytes,
             })),
             Err(error) => {
-                // It may be gone with its folder.
+                // The file may be gone with its folder.
                 let _ = fs::remove_file(&self.in_progress);
                 Err(error)
             }
@@ -241,13 +243,13 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         if self.writer.is_some() {
-            // It may be gone with its folder.
+            // The file may be gone with its folder.
             let _ = fs::remove_file(&self.in_progress);
         }
     }
 }
 
-/// One column of a row group: values that are there, and for each record whether it has one.
+/// One column of a row group: its present values, and for each record whether it has one.
 fn write_column(
     out: &mut SerializedColumnWriter<'_>,
     value: &Value,

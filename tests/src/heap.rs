@@ -126,7 +126,7 @@ impl Subject<'_> {
     /// The executor's row.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the application has no executor.
     pub fn executor(&self) -> Result<Value> {
         let rows = self.run.rows(&self.daemon, &["executors"])?;
         rows.into_iter().next().context("no executor")

@@ -36,7 +36,7 @@ impl Work {
     /// Fresh memory: `pages` pages to read and `pages` pages to write.
     ///
     /// # Errors
-    /// When the kernel gives no memory.
+    /// When the kernel refuses the mapping.
     pub fn new(pages: usize) -> Result<Self> {
         Ok(Self {
             read: Mapping::anonymous(pages)?,

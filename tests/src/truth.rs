@@ -274,7 +274,7 @@ pub fn same_faults(what: &str, pair: &Pair) -> Result<()> {
 /// As [`same_faults`], with another tolerance as a share of the kernel's count.
 ///
 /// # Errors
-/// When they differ by more.
+/// When the counts differ by more.
 pub fn same_faults_within(what: &str, pair: &Pair, tolerance: f64) -> Result<()> {
     let (kernel, smtt) = (pair.kernel, pair.smtt);
     let difference = kernel.abs_diff(smtt).saturating_sub(pair.idle) as f64 / kernel.max(1) as f64;

@@ -117,8 +117,7 @@ fn measure<Kept>(
     bail!("something else on this machine disturbs the counters all the time");
 }
 
-/// Lets threads count their work plainly, loads the probes (and another value that lives until the end), and lets the
-/// threads repeat the work under sampling.
+/// Lets threads count their work plainly, loads the probes (and another value), and repeats the work under sampling.
 fn measure_once<Kept>(
     events: &[Encoding; 2],
     load: impl FnOnce() -> Result<(Probes, Kept)>,

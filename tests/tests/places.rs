@@ -280,7 +280,7 @@ fn local(mut scene: Scene) -> Result<Scene> {
     Ok(scene)
 }
 
-/// Waits for the finding about the RDD that is read, with `free` executors that may run on several nodes.
+/// Checks that the RDD `read` has the finding, with `free` executors that may run on several nodes.
 fn is_remote(scene: &Scene, free: u64) -> Result<()> {
     let found = scene.found("remote_memory")?;
     let [(name, finding)] = &found[..] else {

@@ -44,7 +44,7 @@ pub use prepare::{Prepared, prepare, unpacked};
 /// hangs.
 const TIME_OUT: Duration = Duration::from_secs(4800);
 
-/// Describes the guest. A single node is an error: the tests that need two nodes would skip.
+/// Describes the guest. A single node is unsupported: the tests that need two nodes would skip.
 const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
      echo \"row processors ok $(cat /sys/devices/system/cpu/online)\"\n\
      nodes= count=0\n\

@@ -52,7 +52,7 @@ const AYA_FOLDER: &str = "probes";
 /// Prefixes of a path into aya.
 const AYA_PATHS: [&str; 4] = ["aya::", "aya_log::", "aya_obj::", "use aya"];
 
-/// What smtt-model must not call: files, the network, processes and clocks. A group at the root of `std` would hide them.
+/// Paths that smtt-model must not use: files, the network, processes, clocks, and groups at the root of `std`.
 const IMPURE: [&str; 10] = [
     "std::fs",
     "std::net",

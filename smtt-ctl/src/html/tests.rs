@@ -1,4 +1,4 @@
-//! Tests of the page: well-formed whatever is claimed, nothing from elsewhere, and absent where not measured.
+//! Tests of the document: well-formed for any claimed text, without external resources, and without unmeasured figures.
 
 mod two_nodes;
 
@@ -8,7 +8,7 @@ use smtt_model::rows::{ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow
 use smtt_model::state::FaultFigures;
 use smtt_model::state::history::{PagePoint, Point, RddPoint, StagePoint};
 
-/// What an executor might claim about itself.
+/// Texts that an executor may claim about itself.
 const HOSTILE: &str = "</title></bdi><script>alert(1)</script><img src=http://x/ onerror=alert(1)>'\"&amp;\u{0}\u{202e}\u{1b}]]>";
 const MIB: u64 = 1 << 20;
 
@@ -69,7 +69,7 @@ fn point(second: u64, rdds: u32) -> Point {
     }
 }
 
-/// Everything is named like that, and there are so many RDDs.
+/// Facts with `name` as every text, and `rdds` RDDs.
 fn facts(name: &str, rdds: u32) -> Facts {
     let faults = FaultFigures {
         page_faults: Some(5000),
@@ -202,7 +202,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
         holding.contains("1: links") && holding.contains("2.0 MiB"),
         "{holding}"
     );
-    // No page was examined and no read placed: the columns are absent and the note says why.
+    // No page was examined and no read was attributed to a node: the columns are absent and the note says why.
     assert!(
         !holding.contains("Page sizes") && !holding.contains("Swapped"),
         "{holding}"

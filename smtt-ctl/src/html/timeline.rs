@@ -31,7 +31,7 @@ pub struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    /// The moments of these histories.
+    /// The moments of the given histories.
     #[must_use]
     pub fn new(histories: &'a Histories) -> Self {
         let rows: Vec<&HistoryRow> = histories
@@ -82,7 +82,7 @@ impl<'a> Timeline<'a> {
         self.times_ms.len() >= 2
     }
 
-    /// Adds up what `of` says of each executor's point, at each moment, under its keys.
+    /// Sums the values that `of` returns for each executor's point, at each moment, by key.
     fn sums<Key: Ord + Clone>(
         &self,
         of: impl Fn(&Point, &mut dyn FnMut(Key, u64)),

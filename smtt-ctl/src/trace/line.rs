@@ -6,7 +6,7 @@ use smtt_store::record::COLUMNS;
 
 use super::{Record, number, word};
 
-/// What separates the columns of the text.
+/// Separator of the columns of the text.
 pub(super) const SEPARATOR: &str = " | ";
 
 /// Headings of the text: the paper's columns.

@@ -4,7 +4,7 @@ use smtt_model::decode::{Event, ExecutorDescribed, Fact};
 
 use super::Daemon;
 
-/// Another application, whose name is not fit for a page.
+/// Another application, whose name contains markup.
 fn another(daemon: &Daemon) {
     daemon.shared.state().apply(Event {
         time_ns: 30_000_000,

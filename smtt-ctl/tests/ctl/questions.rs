@@ -1,4 +1,4 @@
-//! Questions about what is not there.
+//! Queries for rows that do not exist.
 
 use super::Daemon;
 

@@ -125,8 +125,8 @@ fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
         let freed = in_the_middle(500, || workload.go_on_to_the_end());
         resolver.round(&scene.shared, &freed);
         drop(freed);
-        // The state has not learned of the removal. Pages that were resolved before it have a node, later ones have
-        // none.
+        // The state has not learned of the removal. Pages that were queried before it count as present, later ones as
+        // unmapped.
         let row = scene.row("large")?;
         println!("{method:?}: {row:?}");
         if method == Method::Scan {

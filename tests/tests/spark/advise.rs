@@ -340,7 +340,7 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     lab.passed()
 }
 
-/// Transitions of an RDD's blocks in memory: stored, stored again after they had left, removed.
+/// Transitions of an RDD's blocks in memory: stored, stored again after they had left memory, left memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Blocks {
     stored: u64,

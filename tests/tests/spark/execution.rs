@@ -219,7 +219,7 @@ fn pages_have_their_rdd(
     Ok(seen)
 }
 
-/// Consumers that each job must have; a marked one must count more than zero bytes.
+/// Consumers of each job for which Spark must count bytes.
 const EXPECTED: [(&str, &[&str]); 11] = [
     ("unsafe writer", &["ShuffleExternalSorter"]),
     ("bypass writer", &[]),

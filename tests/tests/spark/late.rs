@@ -24,7 +24,7 @@ fn executors(daemon: &Daemon, run: &Run) -> Result<()> {
     })
 }
 
-/// Checks that the resync is complete: otherwise the daemon could not tell which rows are stale.
+/// Checks that the resync is complete: otherwise the daemon does not know which rows are stale.
 fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
     wait_for("everything has been told again", FOUND_WITHIN, || {
         let rows = run.rows(daemon, &["executors"])?;

@@ -167,7 +167,7 @@ fn came(daemon: &Daemon, run: &Run) -> Result<(u64, u64)> {
 }
 
 /// Waits until every access that arrived is on the disk or has the name of its loss. Returns both numbers for the
-/// application: accesses that arrived, and accesses on the disk. The first may exceed those of the tasks.
+/// application: accesses that arrived, and accesses on the disk. A few accesses come from outside the tasks.
 fn settled(daemon: &Daemon, run: &Run, folder: &Path) -> Result<(u64, u64)> {
     let id = run.submitted.application_id()?;
     let mut seen = String::new();

@@ -129,8 +129,8 @@ pub(super) fn access(paths: &Paths, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to run beside other executors: a daemon reads the facts of every executor on the machine, also in the runs
-/// that must have none.
+/// Refuses to run beside another daemon: it would read the facts of every executor on the machine, also in the runs
+/// that must have no daemon.
 fn alone() -> Result<()> {
     for entry in std::fs::read_dir("/proc").context("cannot list /proc")? {
         let path = entry?.path();

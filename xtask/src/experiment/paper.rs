@@ -1,11 +1,11 @@
-//! The paper's figures, for comparison with ours. Workloads and columns without a counterpart are absent.
+//! The paper's figures, for comparison with ours. Unavailable figures are absent.
 
 /// Figures of one workload on one node, in per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Paper {
     /// Name of the workload.
     pub workload: &'static str,
-    /// Peak memory of RDDs, as a share of the executor's memory.
+    /// Memory held by RDDs, as a share of the executor's memory.
     pub rdd_share: f64,
     /// Page-walk cycles of reads, as a share of the execution cycles.
     pub walk_read: Option<f64>,

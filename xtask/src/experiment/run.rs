@@ -66,7 +66,7 @@ pub struct Outcome {
     pub seconds: f64,
     /// The result line.
     pub result: String,
-    /// Largest Java heap of all executors together, in bytes.
+    /// Maximum Java heap, summed over executors, in bytes.
     pub heap_max_bytes: u64,
     /// Peak resident memory (the kernel's `VmHWM`), summed over executors, in bytes.
     pub resident_peak_bytes: u64,

@@ -1,4 +1,4 @@
-//! A machine that has everything: two nodes, counters of page walks, pages of several sizes, swap.
+//! A machine with every feature: two nodes, counters of page walks, pages of several sizes, swap.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn of(executor: u64) -> ExecutorId {
     }
 }
 
-/// Where the bytes of an RDD are: most of executor 0's on its own node.
+/// Placement of an RDD's bytes: most of executor 0's bytes are on its own node.
 fn places(executor: u64, mib: u64, huge: f64) -> (Vec<PageSizeRow>, Vec<NodeRow>) {
     let bytes = mib * MIB;
     let large = ((bytes as f64 * huge) as u64)
@@ -333,14 +333,14 @@ fn a_machine_that_has_everything_shows_everything() {
         .filter_map(|node| node.text())
         .collect();
     for said in [
-        // Placed and walked figures have their columns.
+        // Figures of placement and of page walks have columns.
         "Page sizes",
         "Nodes",
         "Remote reads",
         "Page walk read cycles, fraction",
         "31.00 %",
         "Page walks were sampled on Skylake server.",
-        // Findings of four rules, and what helps is said once.
+        // Findings of four rules; equal remedies are printed once.
         "of the reads of RDD 7 (links) come from another node",
         "of RDD 12 (user factors) are swapped out",
         "is cached (180.0 MiB) and was never read",
@@ -354,6 +354,6 @@ fn a_machine_that_has_everything_shows_everything() {
         assert!(text.contains(said), "{said:?} is not on the page");
     }
     assert_eq!(text.matches("numactl --cpunodebind").count(), 1);
-    // The figures of the executors are added up, those of nodes too: 80 % of one, 40 % of the other are near.
+    // The figures of executors and of nodes are summed: 80 % of one executor and 40 % of the other are local.
     assert!(text.contains("3.0 GiB"), "links of both executors");
 }

@@ -12,8 +12,7 @@ use crate::memory::PAGE;
 use crate::pages::{small, tell, write};
 
 const MIB: usize = 1 << 20;
-/// Pages whose protection is changed, so that the kernel flushes the whole TLB: above this number it does not flush
-/// page by page.
+/// Pages whose protection is changed, so that the kernel flushes the whole TLB: it flushes fewer pages one by one.
 const SCRATCH: usize = 64;
 
 /// Three blocks of 8 MiB: the first is touched continuously, the second never again, the third in its first half. The

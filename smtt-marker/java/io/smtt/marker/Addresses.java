@@ -30,7 +30,7 @@ final class Addresses {
     private static long[] longArray;
     private static byte[] largeArray;
     private static HeapHandle[] samples;
-    /** Epoch of the reported addresses: the collection after which all of them were reported; none yet. */
+    /** Epoch of the reported addresses: the collection after which every address was reported; -1 before the first. */
     private static long told = -1;
     private static long movedFacts;
 

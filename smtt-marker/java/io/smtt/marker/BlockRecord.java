@@ -9,7 +9,7 @@ import org.apache.spark.storage.memory.DeserializedMemoryEntry;
 import org.apache.spark.storage.memory.MemoryEntry;
 import org.apache.spark.storage.memory.SerializedMemoryEntry;
 
-/** One block in memory. Keeps no bytes alive: arrays and objects are held weakly, off-heap memory by its address only. */
+/** One block in memory. Keeps no bytes alive: arrays and objects are held weakly, off-heap memory by address only. */
 final class BlockRecord {
     final String id;
     private final long rdd;
@@ -118,7 +118,7 @@ final class BlockRecord {
         Samples.giveBack(sampled);
     }
 
-    /** Call it when {@link #tellMoved} can find the record, so that no collection after the look-up here is missed. */
+    /** Reports the block, after {@link #tellMoved} can find it: a later collection then reports the new address. */
     synchronized void tellStored(ThreadState teller, boolean again) {
         if (removed) {
             return;

@@ -41,7 +41,7 @@ final class Catalogue {
         }
     }
 
-    /** What changed after that number, oldest first, at most one batch. */
+    /** Descriptions that changed after that number, oldest first, at most one batch. */
     synchronized Object[] since(long seen) {
         if (seen >= sequence) {
             return new Object[0];

@@ -35,7 +35,7 @@ public final class Context {
         return before;
     }
 
-    /** Leaves it: back to what was before. */
+    /** Leaves the function: restores the previous word. */
     public static void exit(ThreadState state, long before) {
         U.putOrderedLong(null, state.slot, before);
     }

@@ -13,7 +13,7 @@ final class FactWriter {
     private final ThreadState owner;
     private final long buffer;
     private FactForm form;
-    /** Where the next range or string begins. */
+    /** Offset of the next range or string. */
     private int at;
     /** One bit per word that is written. */
     private int words;

@@ -1,6 +1,6 @@
 package io.smtt.marker;
 
-/** One row of the hook table: which method of Spark is rewritten, how, and what it calls. */
+/** One row of the hook table: the rewritten method of Spark, the kind of rewriting, and the callback. */
 final class Hook {
     /** How a method is rewritten. Only bodies change, so the same hooks work on classes that are loaded already. */
     enum Kind {
@@ -14,7 +14,7 @@ final class Hook {
         SCOPE,
         /** As SCOPE, and {@code argument = wrap(argument, frame)} at entry. */
         PULL,
-        /** {@code frame = begin(...)}, {@code result = end(result, frame)} at return, {@code abort(frame)} at exception. */
+        /** {@code frame = begin(...)}, {@code result = end(result, frame)} at return, {@code abort(frame)} on error. */
         RESULT,
         /** {@code frame = begin(...)}, {@code end(result, frame)} at return of a long; nothing at exception. */
         LONG_RESULT,

@@ -62,7 +62,7 @@ final class HookTable {
         return hook;
     }
 
-    /** Which task a thread works for. */
+    /** The task that a thread works for. */
     private static void tasks() {
         on(SCOPE, "executor/Executor$TaskRunner", "run", "()V").to("Tasks", "begin", 0).ends("Tasks", "end");
         on(CALL, "executor/Executor$TaskRunner", "*", "*").to("Tasks", "statusUpdate")
@@ -79,7 +79,7 @@ final class HookTable {
         }
     }
 
-    /** Which RDD is materialised or read. */
+    /** The RDD that is materialised or read. */
     private static void rdds() {
         String compute = "(Lorg/apache/spark/Partition;Lorg/apache/spark/TaskContext;)Lscala/collection/Iterator;";
         on(ENTRY, "rdd/RDD", "iterator", compute).to("Reads", "first", 0, 1);
@@ -91,7 +91,7 @@ final class HookTable {
         on(ENTRY, "storage/BlockManager", "releaseLock", BLOCK_ID + "Lscala/Option;)V").to("Reads", "release", 1);
     }
 
-    /** Which blocks are in memory. */
+    /** The blocks in memory. */
     private static void storage() {
         String store = "storage/memory/MemoryStore";
         String map = "java/util/LinkedHashMap";
@@ -110,7 +110,7 @@ final class HookTable {
                 .span("TorrentBroadcast.writeBlocks");
     }
 
-    /** Which execution memory is held. */
+    /** The execution memory that is held. */
     private static void execution() {
         String manager = "memory/TaskMemoryManager";
         String acquire = "(J" + CONSUMER + "J";
@@ -135,7 +135,7 @@ final class HookTable {
         on(ENTRY, manager, "cleanUpAllAllocatedMemory", "()J").to("Pages", "cleaned", 0);
     }
 
-    /** Which function of the framework runs. */
+    /** The running function of the framework. */
     private static void functions() {
         for (String writer : new String[] {"UnsafeShuffleWriter", "SortShuffleWriter", "BypassMergeSortShuffleWriter"}) {
             on(PULL, "shuffle/sort/" + writer, "write", ITERATOR).to("Scopes", "beginPull").ends("Scopes", "endPull")
@@ -188,7 +188,7 @@ final class HookTable {
         hook.span(hook.group);
     }
 
-    /** What is exchanged with Python workers. */
+    /** The exchange with Python workers. */
     private static void python() {
         String runner = "api/python/BasePythonRunner";
         on(ARGUMENT, runner, "compute", "(Lscala/collection/Iterator;ILorg/apache/spark/TaskContext;)Lscala/collection/Iterator;")

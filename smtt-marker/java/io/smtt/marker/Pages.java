@@ -81,7 +81,7 @@ public final class Pages {
         }
     }
 
-    /** Its return with the bytes that were granted. */
+    /** Return of {@code acquireExecutionMemory}, with the granted bytes. */
     public static void endAcquire(long granted, Object open) {
         if (open == null || granted <= 0) {
             return;

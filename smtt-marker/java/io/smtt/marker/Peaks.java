@@ -16,7 +16,7 @@ public final class Peaks {
         }
     }
 
-    /** Entry of {@code getPeakMemoryUsedBytes}: what follows counts this one, or a larger one beside it. */
+    /** Entry of {@code getPeakMemoryUsedBytes}: Spark then counts this consumer, or a larger one beside it. */
     public static void asked(Object consumer) {
         try {
             TaskMemory memory = memory();

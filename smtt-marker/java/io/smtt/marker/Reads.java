@@ -7,7 +7,7 @@ import org.apache.spark.storage.RDDBlockId;
 import org.apache.spark.storage.memory.PartiallyUnrolledIterator;
 import scala.collection.Iterator;
 
-/** Hooks around RDDs: which one is materialised, and from when to when a cached one is read. */
+/** Hooks around RDDs: the RDD that is materialised, and the interval in which a cached one is read. */
 public final class Reads {
     private static final boolean EXACT = Options.exact();
 
@@ -33,7 +33,7 @@ public final class Reads {
     /** Entry of the shuffle's write where the iterator was asked for before: nothing is left to do. */
     public static void asked() {}
 
-    /** Entry of {@code RDD.getOrCompute}: until it returns, what is computed is this cached RDD. */
+    /** Entry of {@code RDD.getOrCompute}: until it returns, this cached RDD is being computed. */
     public static Object begin(int hook, Object rdd, Object partition) {
         try {
             ThreadState state = ThreadState.currentInTask();
@@ -49,7 +49,7 @@ public final class Reads {
         }
     }
 
-    /** Its exit with an exception. */
+    /** Exit of {@code RDD.getOrCompute} with an exception. */
     public static void abort(Object open) {
         if (open == null) {
             return;
@@ -60,7 +60,7 @@ public final class Reads {
         frame.thread.hot(frame.before);
     }
 
-    /** Its return: from now on, until the block is released, the RDD is being read. */
+    /** Return of {@code RDD.getOrCompute}: the RDD is being read until the block is released. */
     public static Object end(Object result, Object open) {
         if (open == null) {
             return result;
@@ -69,7 +69,7 @@ public final class Reads {
         try {
             Frame frame = (Frame) open;
             Pipeline outer = frame.pipeline;
-            // A block that did not fit is handed through: reading it is computing it.
+            // A block that did not fit is passed through: reading it is computing it.
             boolean uncached = result instanceof InterruptibleIterator
                     && ((InterruptibleIterator<?>) result).delegate() instanceof PartiallyUnrolledIterator;
             if (outer == null || frame.outside || uncached || result == null) {

@@ -24,7 +24,7 @@ final class Samples {
 
     private Samples() {}
 
-    /** Elements to follow; {@link #giveBack} as many when they are followed no more. */
+    /** Selects elements to track and reserves their handles; {@link #giveBack} releases the reservation. */
     static Object[] of(Object[] elements) {
         if (!Addresses.handlesAreRead() || elements.length == 0) {
             return NONE;

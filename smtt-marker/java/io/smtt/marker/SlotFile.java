@@ -103,7 +103,7 @@ final class SlotFile {
         return U.getLongVolatile(null, header + Contract.HEADER_COLLECTIONS_ENDED);
     }
 
-    /** Stores the epoch of the addresses: all of them have been reported after that collection. */
+    /** Stores the epoch of the addresses: every address was reported after that collection. */
     static void addressesTold(long collection) {
         U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_TOLD_NS, System.nanoTime());
         U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_EPOCH, collection);

@@ -5,7 +5,7 @@ final class TaskFrame {
     final ThreadState thread;
     final long attemptId;
     private final long startNs = System.nanoTime();
-    /** Job of the task, once {@code Task.run} has said it. */
+    /** Job of the task; unknown before {@code Task.run}. */
     int jobId = -1;
     /** The last state that the executor reported to its driver: FINISHED, FAILED or KILLED. */
     String state = "";

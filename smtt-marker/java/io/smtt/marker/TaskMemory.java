@@ -167,7 +167,7 @@ final class TaskMemory extends WeakReference<Object> {
         tellFreed(state, NO_PAGE, Contract.NO_ADDRESS, less, false, consumer.name);
     }
 
-    /** All memory is freed at once. */
+    /** Frees all memory of the manager at once. */
     synchronized void clean(ThreadState state) {
         for (Page page : pages.values()) {
             page.forget();
@@ -224,7 +224,7 @@ final class TaskMemory extends WeakReference<Object> {
         return Words.rddId(state.pipeline != null ? state.pipeline.rdd : state.hot());
     }
 
-    /** What the thread is doing, as it stands in {@code flags}. */
+    /** The thread's activity as bits of {@code flags}. */
     private static long activity(ThreadState state) {
         return (long) Words.activity(state.hot()) << Contract.PAGE_ACTIVITY_SHIFT;
     }

@@ -39,7 +39,7 @@ public final class Tasks {
         try {
             Task task = Task.ALIVE.remove(frame.attemptId);
             if (task == null) {
-                // It could not be deserialised, or was killed before it ran: Spark counts it all the same.
+                // The task could not be deserialised, or was killed before it ran: Spark counts it all the same.
                 task = TaskNames.parse(state.thread, frame.attemptId);
                 task.reason = "ended before it ran";
                 task.tellStart(state);
@@ -126,7 +126,7 @@ public final class Tasks {
         return Thread.currentThread().getClass().getName().contains("PythonRunner$");
     }
 
-    /** The thread no longer works for its task. What follows on a task's own thread is making and sending the result. */
+    /** The thread no longer works for its task. The task's own thread then makes and sends the result. */
     public static void unset() {
         try {
             // For a task that was running when the agent was attached, this may be the only hook.

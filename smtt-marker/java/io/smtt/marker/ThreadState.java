@@ -70,7 +70,7 @@ public final class ThreadState {
         U.loadFence();
     }
 
-    /** Gives the thread a slot, once the executor is known and while there are free ones. */
+    /** Allocates a slot for the thread, once the executor is known and while a slot is free. */
     void register() {
         if (registered || refused || !ExecutorIdentity.describe()) {
             return;
