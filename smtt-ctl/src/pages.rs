@@ -104,7 +104,7 @@ pub(super) async fn run(
             .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
         {
             said.push_str(&note(
-                "LOOKED below 100 %: estimated from that share of the pages, evenly spaced",
+                "EXAMINED below 100 %: estimated from that share of the pages, evenly spaced",
                 output,
             ));
         }

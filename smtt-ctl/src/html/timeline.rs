@@ -146,10 +146,10 @@ impl<'a> Timeline<'a> {
         const UNKNOWN: (u8, u64) = (1, 0);
         const SWAPPED: (u8, u64) = (2, 0);
         const WITHOUT: (u8, u64) = (3, 0);
-        const NOT_LOOKED: (u8, u64) = (4, 0);
+        const NOT_EXAMINED: (u8, u64) = (4, 0);
         let sums = self.rdd_sums(rdd, |held, add| {
             let Some(pages) = &held.pages else {
-                return add(NOT_LOOKED, held.held_bytes());
+                return add(NOT_EXAMINED, held.held_bytes());
             };
             let mut rest = pages.present_bytes;
             for size in pages.page_sizes.iter().flatten() {
@@ -160,7 +160,7 @@ impl<'a> Timeline<'a> {
             add(SWAPPED, pages.swapped_bytes);
             add(WITHOUT, pages.untouched_bytes);
             let seen = pages.present_bytes + pages.swapped_bytes + pages.untouched_bytes;
-            add(NOT_LOOKED, held.held_bytes().saturating_sub(seen));
+            add(NOT_EXAMINED, held.held_bytes().saturating_sub(seen));
         });
         let name = |(key, values): ((u8, u64), Vec<f64>)| match key {
             (0, bytes) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pages::{NOT_LOOKED, OF_SAMPLES, caveats, looked_or_sampled};
+use super::pages::{NOT_EXAMINED, OF_SAMPLES, caveats, looked_or_sampled};
 use super::surroundings::{Process, Surroundings};
 use super::{
     BYTES_WORTH, Cost, Evidence, Finding, Outcome, Rdd, Severity, View, bytes, count, part, remedy,
@@ -27,7 +27,7 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
     }
     let rdds = view.rdds();
     if !looked_or_sampled(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let bound = |row: &ExecutorRow| {
         around

@@ -23,7 +23,7 @@ pub(super) const FAULTS: u64 = 16_384;
 /// Minimum share of bytes without memory of their own for a finding.
 pub(super) const WITHOUT_MEMORY_SHARE: f64 = 0.25;
 
-pub(super) const NOT_LOOKED: &str = "no page was examined: bytes have no addresses (objects are only sampled), are too new, or [placement] is switched off";
+pub(super) const NOT_EXAMINED: &str = "no page was examined: bytes have no addresses (objects are only sampled), are too new, or [placement] is switched off";
 
 /// Label of the bytes that a sample stands for, among the numbers of a finding.
 pub(super) const OF_SAMPLES: &str = "in blocks of objects, estimated from a sample";
@@ -93,7 +93,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         return Outcome::checked(ID, LOOKS_FOR, Vec::new(), "this machine has no swap");
     }
     if !looked_or_sampled(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let alive = || {
         view.executors
@@ -177,7 +177,7 @@ pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
     const LOOKS_FOR: &str = "RDDs on pages of 4 KiB that page walks cost time";
     let rdds = view.rdds();
     if !looked(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     if !rdds
         .iter()
@@ -362,7 +362,7 @@ pub(super) fn without_memory(view: &View) -> Outcome {
     const LOOKS_FOR: &str = "memory that Spark accounts for but that was never written";
     let rdds = view.rdds();
     if !looked(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_LOOKED);
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let zero_known = view.pages.iter().any(|row| row.zero_page_bytes.is_some());
     let findings = rdds.iter().filter_map(|rdd| {
