@@ -36,6 +36,10 @@ pub struct RecordHeader {
     pub pid: u32,
     /// Thread id, in the initial pid namespace.
     pub tid: u32,
+    /// User of the executor's process, in the initial user namespace (see [`crate::settings::Owner`]).
+    pub uid: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 coded! {
@@ -91,7 +95,8 @@ coded! {
 }
 
 const _: () = {
-    assert!(size_of::<RecordHeader>() == 32);
+    assert!(size_of::<RecordHeader>() == 40);
     assert!(core::mem::offset_of!(RecordHeader, time_ns) == 8);
     assert!(core::mem::offset_of!(RecordHeader, pid) == 24);
+    assert!(core::mem::offset_of!(RecordHeader, uid) == 32);
 };

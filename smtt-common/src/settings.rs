@@ -61,6 +61,18 @@ pub struct Thread {
     pub executor: u64,
 }
 
+/// Who runs an executor, as the kernel said when the kernel side adopted it. No fact of a process changes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Id of the process's cgroup in the unified hierarchy; zero where unknown.
+    pub cgroup: u64,
+    /// Effective user, in the initial user namespace.
+    pub uid: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// Value of the budget table (key: executor key): one executor's use of the shared tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,4 +132,5 @@ const _: () = {
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 16);
     assert!(size_of::<Budget>() == 48);
+    assert!(size_of::<Owner>() == 16);
 };

@@ -114,6 +114,7 @@ impl Daemon {
                 executor: KEY,
                 pid: 4711,
                 tid: 4711,
+                uid: 1000,
                 fact: fact.clone(),
             };
             let (header, payload) = encode(&event);
@@ -146,6 +147,7 @@ impl Daemon {
         let readings = Readings {
             contexts: vec![(context, growth)],
             executors: vec![(KEY, totals)],
+            owners: Vec::new(),
             counters,
             access_known: true,
             major_known: true,

@@ -102,6 +102,8 @@ pub fn parse(bytes: &[u8]) -> Option<Record> {
         executor: u64_at(16)?,
         pid: u32_at(24)?,
         tid: u32_at(28)?,
+        uid: u32_at(32)?,
+        reserved: 0,
     };
     let payload = bytes.get(SIZE..)?;
     let length = payload.len().min(header.payload_bytes as usize);
@@ -117,20 +119,22 @@ mod tests {
 
     #[test]
     fn a_record_is_split_and_a_short_one_refused() {
-        let mut bytes = vec![0; 40];
+        let mut bytes = vec![0; 48];
         bytes[0] = 7;
         bytes[4] = 3;
         bytes[24] = 9;
-        bytes[32..36].copy_from_slice(b"abcd");
+        bytes[32] = 5;
+        bytes[40..44].copy_from_slice(b"abcd");
         let record = parse(&bytes).expect("a whole record");
         assert_eq!(
             (
                 record.header.kind,
                 record.header.pid,
+                record.header.uid,
                 record.payload.as_slice()
             ),
-            (7, 9, b"abc".as_slice())
+            (7, 9, 5, b"abc".as_slice())
         );
-        assert_eq!(parse(&bytes[..31]), None);
+        assert_eq!(parse(&bytes[..39]), None);
     }
 }

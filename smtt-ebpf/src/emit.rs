@@ -6,7 +6,7 @@ use core::ptr;
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
     helpers::{
-        bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns,
+        bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_boot_ns,
         generated::{bpf_get_numa_node_id, bpf_probe_read_user},
     },
 };
@@ -49,6 +49,8 @@ fn header(kind: Kind, executor: u64, payload_bytes: u32) -> RecordHeader {
         executor,
         pid: (id >> 32) as u32,
         tid: id as u32,
+        uid: bpf_get_current_uid_gid() as u32,
+        reserved: 0,
     }
 }
 

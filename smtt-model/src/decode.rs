@@ -26,6 +26,8 @@ pub struct Event {
     pub pid: u32,
     /// Thread id in the initial pid namespace.
     pub tid: u32,
+    /// User of the executor's process, as the kernel says, in the initial user namespace.
+    pub uid: u32,
     /// The fact that the record reports.
     pub fact: Fact,
 }
@@ -499,6 +501,7 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
         executor: header.executor,
         pid: header.pid,
         tid: header.tid,
+        uid: header.uid,
         fact,
     })
 }

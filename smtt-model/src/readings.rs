@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, ContextCounters, ContextKey, ExecutorCounters};
 use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
+use smtt_common::settings::Owner;
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
 
@@ -13,6 +14,8 @@ pub struct Readings {
     pub contexts: Vec<(ContextKey, ContextCounters)>,
     /// Totals per executor key since it was registered, summed over CPUs.
     pub executors: Vec<(u64, ExecutorCounters)>,
+    /// User and cgroup of each executor key, as the kernel says.
+    pub owners: Vec<(u64, Owner)>,
     /// Totals of the kernel side's global counters, summed over CPUs, indexed by `smtt_common::counter::Counter`.
     pub counters: [u64; COUNTERS],
     /// Whether reads and writes are distinguished (false on the software-event rung).

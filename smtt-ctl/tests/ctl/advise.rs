@@ -11,6 +11,7 @@ fn another(daemon: &Daemon) {
         executor: 4712,
         pid: 4712,
         tid: 4712,
+        uid: 1000,
         fact: Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
             application_id: "../app <2>".to_owned(),
             application_name: "<script>alert(1)</script>".to_owned(),

@@ -43,6 +43,7 @@ fn apply(shared: &Shared, executor: u64, fact: Fact) {
         executor,
         pid: executor as u32,
         tid: 1,
+        uid: 1000,
         fact,
     });
 }

@@ -125,6 +125,7 @@ mod tests {
             executor: EXECUTOR,
             pid: 1,
             tid: 1,
+            uid: 1000,
             fact,
         });
     }

@@ -45,6 +45,7 @@ fn shared() -> Arc<Shared> {
             executor: 9,
             pid: 9,
             tid: 9,
+            uid: 1000,
             fact: Fact::RddDescribed(Box::new(described)),
         });
     }
@@ -97,6 +98,7 @@ fn rows_of_one_application_stand_together() {
                 executor,
                 pid: executor as u32,
                 tid: 1,
+                uid: 1000,
                 fact,
             });
         }
@@ -234,6 +236,7 @@ fn doctor_and_report_answer() {
         executor: 9,
         pid: 9,
         tid: 9,
+        uid: 1000,
         fact: Fact::ExecutorDescribed(Box::new(described)),
     });
     let report: Report = served(shared, async |client| {

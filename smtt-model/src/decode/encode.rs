@@ -51,6 +51,8 @@ pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
         executor: event.executor,
         pid: event.pid,
         tid: event.tid,
+        uid: event.uid,
+        reserved: 0,
     };
     (header, payload)
 }

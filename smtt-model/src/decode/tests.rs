@@ -376,13 +376,15 @@ fn event() -> impl Strategy<Value = Event> {
         any::<u64>(),
         any::<u32>(),
         any::<u32>(),
+        any::<u32>(),
         fact(),
     )
-        .prop_map(|(time_ns, executor, pid, tid, fact)| Event {
+        .prop_map(|(time_ns, executor, pid, tid, uid, fact)| Event {
             time_ns,
             executor,
             pid,
             tid,
+            uid,
             fact,
         })
 }

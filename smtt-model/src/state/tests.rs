@@ -38,6 +38,7 @@ fn tell(state: &mut State, n: u32, time_ns: u64, fact: Fact) -> Outcome {
         executor: key(n),
         pid: 100 + n,
         tid: 100 + n,
+        uid: 1000,
         fact,
     };
     let (header, payload) = encode(&event);

@@ -59,6 +59,7 @@ impl Feed {
             executor: EXECUTOR,
             pid: 1,
             tid: 1,
+            uid: 1000,
             fact,
         };
         self.tap.record_access(&self.state, &event);
@@ -97,6 +98,7 @@ fn without_writer_and_clients_no_record_is_made() {
         executor: EXECUTOR,
         pid: 1,
         tid: 1,
+        uid: 1000,
         fact: Fact::BlockRead(BlockRead::default()),
     };
     feed.tap.record_access(&feed.state, &read());
@@ -195,6 +197,7 @@ fn a_read_of_a_block_of_many_ranges_tells_them_all() {
         executor: EXECUTOR,
         pid: 1,
         tid: 1,
+        uid: 1000,
         fact: Fact::BlockRead(BlockRead {
             block_id: "rdd_7_2".to_owned(),
             rdd_id: Some(7),

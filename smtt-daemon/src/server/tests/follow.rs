@@ -18,6 +18,7 @@ fn event(time_ns: u64, fact: Fact) -> Event {
         executor: 9,
         pid: 9,
         tid: 9,
+        uid: 1000,
         fact,
     }
 }

@@ -369,6 +369,7 @@ fn facts_without_an_executor_are_ignored() {
         executor: 0,
         pid: 1,
         tid: 1,
+        uid: 1000,
         fact: started(1, 1),
     };
     assert_eq!(state.apply(event), Outcome::Ignored("executor_not_known"));

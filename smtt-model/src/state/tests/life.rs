@@ -158,6 +158,7 @@ fn lossy(beginning: bool, blocks: &[u32], end: bool) -> (State, Outcome, u64) {
             executor: key(1),
             pid: 101,
             tid,
+            uid: 1000,
             fact,
         });
     }
@@ -294,6 +295,7 @@ fn a_process_id_used_again_is_another_executor() {
         executor: again,
         pid: 101,
         tid: 101,
+        uid: 1000,
         fact,
     });
     let rows = state.list_executors(&Filter::default()).rows;
@@ -322,6 +324,7 @@ fn dead_executors_make_room_before_a_new_one_needs_it() {
             executor: key(n),
             pid: 100 + n,
             tid: 100 + n,
+            uid: 1000,
             fact: described("app-1", &n.to_string()),
         });
     };

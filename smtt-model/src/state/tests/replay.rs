@@ -479,6 +479,7 @@ fn python_workers_children_threads_and_spans_are_counted() {
         executor: key(1),
         pid: 500,
         tid: 500,
+        uid: 1000,
         fact: gone,
     });
     assert_eq!(
