@@ -13,6 +13,7 @@
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
 //! | [`records`] | accesses from the marker's own log to the trace files |
 //! | [`skip`] | tests that need a feature which not every machine has |
+//! | [`slot`] | the slot of a thread that a test adopts without a marker |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
@@ -28,6 +29,7 @@ pub mod node;
 pub mod page_walk;
 pub mod records;
 pub mod skip;
+pub mod slot;
 pub mod truth;
 
 pub use xtask::witness;

@@ -146,6 +146,18 @@ pub fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Page faults of the calling thread so far, minor and major, as the kernel counts them.
+#[must_use]
+pub fn thread_faults() -> u64 {
+    // SAFETY: plain data, filled by the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
 /// CPU time of all threads of this process so far, in nanoseconds.
 #[must_use]
 pub fn cpu_time_ns() -> u64 {

@@ -7,7 +7,6 @@
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
@@ -18,7 +17,9 @@ use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::probes::Probes;
 use smtt_model::readings::Readings;
 use smtt_model::verdict::VerdictState;
+use smtt_tests::memory::{Mapping, PAGE, pin, thread_faults, thread_id};
 use smtt_tests::skip::{leave_out, must_have, skip};
+use smtt_tests::slot::OwnSlot;
 use xtask::paths::Paths;
 
 /// The RDD that is read and the RDD that is written.
@@ -39,15 +40,6 @@ const RUNGS: [(&str, FaultHook); 4] = [
     ("kprobe", FaultHook::Kprobe),
     ("software", FaultHook::Software),
 ];
-
-/// The head of a thread's slot, as the kernel side reads it.
-#[repr(C, align(128))]
-struct OwnSlot {
-    hot: AtomicU64,
-    task_attempt_id: u64,
-    stage_id: u32,
-    stage_attempt: u32,
-}
 
 #[test]
 fn every_rung_counts_the_same() {
@@ -260,21 +252,14 @@ fn workload(probes: &mut Probes) -> (Readings, u64) {
         starts.push(start);
         let processor = number as usize * (processors - 1) / (THREADS as usize - 1);
         threads.push(thread::spawn(move || {
-            pin(processor);
-            let slot = OwnSlot {
-                hot: AtomicU64::new(0),
-                task_attempt_id: number,
-                stage_id: 1,
-                stage_attempt: 0,
-            };
-            // SAFETY: gettid takes nothing.
-            let tid = unsafe { libc::gettid() } as u32;
-            tell.send((tid, &raw const slot as u64))
+            pin(processor).expect("the processor is online");
+            let slot = OwnSlot::of_task(number);
+            tell.send((thread_id(), slot.address()))
                 .expect("the test listens");
             started.recv().expect("the test says when");
-            let before = faults();
+            let before = thread_faults();
             touch(&slot);
-            faults() - before
+            thread_faults() - before
         }));
     }
     for _ in 0..THREADS {
@@ -297,107 +282,19 @@ fn workload(probes: &mut Probes) -> (Readings, u64) {
 
 /// Touches fresh pages of two RDDs in turns, in the context of each.
 fn touch(slot: &OwnSlot) {
-    let (read, written) = (Fresh::map(READ_PAGES), Fresh::map(WRITTEN_PAGES));
-    let hot = |rdd: u32, access| {
-        ContextWord::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0).0
-    };
+    let fresh = |pages| Mapping::anonymous(pages).expect("memory");
+    let (read, written) = (fresh(READ_PAGES), fresh(WRITTEN_PAGES));
+    let word =
+        |rdd: u32, access| ContextWord::new(Activity::COMPUTE, access, Region::STORAGE, rdd + 1, 0);
     for page in 0..READ_PAGES.max(WRITTEN_PAGES) {
         if page < READ_PAGES {
-            slot.hot
-                .store(hot(READ_RDD, Access::READ), Ordering::Release);
-            read.read(page);
+            slot.publish(word(READ_RDD, Access::READ));
+            read.read(page * PAGE);
         }
         if page < WRITTEN_PAGES {
-            slot.hot
-                .store(hot(WRITTEN_RDD, Access::WRITE), Ordering::Release);
-            written.write(page);
+            slot.publish(word(WRITTEN_RDD, Access::WRITE));
+            written.write(page * PAGE);
         }
-        slot.hot.store(0, Ordering::Release);
+        slot.clear();
     }
-}
-
-/// Untouched anonymous memory of small pages.
-struct Fresh {
-    base: *mut u8,
-    page_bytes: usize,
-    pages: usize,
-}
-
-impl Fresh {
-    fn map(pages: usize) -> Self {
-        // SAFETY: sysconf takes no pointers.
-        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address that the kernel chooses; the advice is about that mapping.
-        let base = unsafe {
-            let base = libc::mmap(
-                std::ptr::null_mut(),
-                pages * page_bytes,
-                protection,
-                flags,
-                -1,
-                0,
-            );
-            assert_ne!(
-                base,
-                libc::MAP_FAILED,
-                "no memory: {}",
-                std::io::Error::last_os_error()
-            );
-            // A kernel without huge pages rejects the advice and does not need it.
-            libc::madvise(base, pages * page_bytes, libc::MADV_NOHUGEPAGE);
-            base.cast()
-        };
-        Self {
-            base,
-            page_bytes,
-            pages,
-        }
-    }
-
-    fn read(&self, page: usize) {
-        assert!(page < self.pages);
-        // SAFETY: inside the mapping.
-        unsafe { self.base.add(page * self.page_bytes).read_volatile() };
-    }
-
-    fn write(&self, page: usize) {
-        assert!(page < self.pages);
-        // SAFETY: inside the mapping, which only this thread uses.
-        unsafe { self.base.add(page * self.page_bytes).write_volatile(1) };
-    }
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map`.
-        unsafe { libc::munmap(self.base.cast(), self.pages * self.page_bytes) };
-    }
-}
-
-fn pin(processor: usize) {
-    // SAFETY: the set is plain data; zero is the calling thread.
-    let pinned = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    assert_eq!(
-        pinned,
-        0,
-        "processor {processor}: {}",
-        std::io::Error::last_os_error()
-    );
-}
-
-/// Faults of the calling thread so far, as the kernel counts them.
-fn faults() -> u64 {
-    // SAFETY: plain data, filled by the call.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
-        usage
-    };
-    (usage.ru_minflt + usage.ru_majflt) as u64
 }

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{FromRawFd as _, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +27,7 @@ use smtt_tests::page_walk::{
     read_and_write_walks,
 };
 use smtt_tests::skip::{must_have, skip};
+use smtt_tests::slot::OwnSlot;
 
 const THREADS: usize = 2;
 const PAGES: usize = 20_000;
@@ -39,15 +39,6 @@ const PERIOD: u64 = 211;
 const COUNTERS: usize = 13;
 /// Time limit of each wait, where every instruction is emulated.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// The head of a thread's slot, as the kernel side reads it.
-#[repr(C, align(128))]
-struct OwnSlot {
-    hot: AtomicU64,
-    task_attempt_id: u64,
-    stage_id: u32,
-    stage_attempt: u32,
-}
 
 /// The machine's events; `None` (and a line that says why) where it has none.
 fn events() -> Result<Option<[Encoding; 2]>> {
@@ -134,12 +125,7 @@ fn measure_once<Kept>(
             pin(processor)?;
             let work = Work::new(PAGES)?;
             work.make_resident();
-            let slot = OwnSlot {
-                hot: AtomicU64::new(0),
-                task_attempt_id: thread as u64,
-                stage_id: 1,
-                stage_attempt: 0,
-            };
+            let slot = OwnSlot::of_task(thread as u64);
             let plain = || -> Result<_> {
                 let mut witness = Witness::open(&events)?;
                 for _ in 0..ROUNDS {
@@ -150,7 +136,7 @@ fn measure_once<Kept>(
             tell.send(Ready {
                 thread,
                 tid: thread_id(),
-                slot: &raw const slot as u64,
+                slot: slot.address(),
                 plain: plain(),
             })?;
             if started.recv().is_err() {
@@ -160,8 +146,7 @@ fn measure_once<Kept>(
             pin(processor)?;
             for _ in 0..ROUNDS {
                 work.round(TURNS, |rdd| {
-                    slot.hot
-                        .store(rdd.map_or(0, |rdd| hot(rdd).0), Ordering::Release);
+                    slot.publish(rdd.map_or(ContextWord(0), hot));
                     Ok(())
                 })?;
             }

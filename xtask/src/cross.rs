@@ -21,24 +21,6 @@ const TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// Time limit of a build.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds binary `binary` of `package` and returns its path.
-///
-/// # Errors
-/// When no compiler supports the processor, or the build fails.
-pub fn build(paths: &Paths, processor: Processor, package: &str, binary: &str) -> Result<PathBuf> {
-    let (mut command, folder) = command(paths, processor, "build")?;
-    command
-        .args(["--release", "--package", package, "--bin", binary])
-        .current_dir(&paths.root);
-    let log = paths
-        .target
-        .join("log")
-        .join(format!("build-{binary}-{}.log", processor.debian()));
-    let title = format!("{binary} for {}", processor.debian());
-    Steps::new(1).always(&title, log, |step| step.run(&mut command, BUILD_LIMIT))?;
-    Ok(folder.join(binary))
-}
-
 /// Builds the marker's native library, which uses only `core` of the standard library, and returns its path.
 ///
 /// # Errors
@@ -89,31 +71,29 @@ pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBu
     })
 }
 
-/// `cargo VERB` for that processor, and the folder of its release builds.
+/// `cargo build` for that processor.
 ///
 /// # Errors
 /// When no compiler supports the processor.
-pub fn command(paths: &Paths, processor: Processor, verb: &str) -> Result<(Command, PathBuf)> {
-    match processor {
+pub fn build(paths: &Paths, processor: Processor) -> Result<Command> {
+    let mut command = match processor {
         Processor::X86 => {
             let mut command = cargo();
-            command.args([verb, "--target-dir"]).arg(&paths.target);
-            Ok((command, paths.target.join("release")))
+            command.args(["build", "--target-dir"]).arg(&paths.target);
+            command
         }
         Processor::Riscv => {
-            let mut command = foreign_cargo(paths, verb)?;
-            let target = paths.target.join("foreign");
-            let library = [
-                "-Z",
-                "build-std=std,panic_abort,test",
-                "--target",
-                TARGET,
-                "--target-dir",
-            ];
-            command.args(library).arg(&target);
-            Ok((command, target.join(TARGET).join("release")))
+            let mut command = foreign_cargo(paths, "build")?;
+            command
+                .args(["-Z", "build-std=std,panic_abort,test"])
+                .args(["--target", TARGET, "--profile", "foreign"])
+                .arg("--target-dir")
+                .arg(paths.target.join("foreign"));
+            command
         }
-    }
+    };
+    command.current_dir(&paths.root);
+    Ok(command)
 }
 
 /// Cargo without the environment of the cargo that runs this program, and at low CPU priority.
@@ -159,8 +139,6 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
     command
         .arg(verb)
-        // Debug information is four fifths of a program, and a guest keeps its files in memory.
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env(
             "LD_LIBRARY_PATH",
             std::env::join_paths(&libraries).context("the cache's path has a colon in it")?,

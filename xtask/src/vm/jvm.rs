@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::guest::Processor;
-use super::kernel_tests::small;
 use super::machine::{DISK, GuestFile};
-use crate::cross;
 use crate::marker::{self, JAR_NAME};
 use crate::paths::Paths;
 use crate::setup;
 use crate::step::Steps;
 
 /// The programs under test.
-const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
+pub const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 
-/// Builds the files (except the marker's library for the guest, which is an argument), and returns them with the same
-/// paths as on this machine, which the test uses.
+/// Builds the files (except [`PROGRAMS`] and the marker's library for the guest, which is an argument), and returns them
+/// with the same paths as on this machine, which the test uses.
 ///
 /// The application's classes come from the JVM's default archive. An archive of all its classes would save 17 of 91
 /// seconds, and take 100 seconds to make in the guest.
@@ -25,10 +23,7 @@ const PROGRAMS: [&str; 2] = ["smtt-daemon", "smtt-ctl"];
 /// # Errors
 /// When a part does not build, or Spark is not set up.
 pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<GuestFile>> {
-    let mut files = match processor {
-        Processor::X86 => own_programs(paths)?,
-        Processor::Riscv => foreign_programs(paths, processor)?,
-    };
+    let mut files = Vec::new();
     let mut steps = Steps::new(2);
     let jar = match processor {
         // The jar has this machine's library.
@@ -47,46 +42,6 @@ pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<
         here: paths.fixture_jar(),
         there: paths.fixture_jar().display().to_string(),
     });
-    Ok(files)
-}
-
-/// The programs of this machine's tests, which are already built.
-fn own_programs(paths: &Paths) -> Result<Vec<GuestFile>> {
-    let (mut command, _) = cross::command(paths, Processor::X86, "build")?;
-    command
-        .args([
-            "--package",
-            "smtt-daemon",
-            "--package",
-            "smtt-ctl",
-            "--bins",
-        ])
-        .current_dir(&paths.root);
-    let log = paths.target.join("log/build-smtt-daemon-amd64.log");
-    Steps::new(1).always("the daemon for amd64", log, |step| {
-        step.run(&mut command, cross::BUILD_LIMIT)
-    })?;
-    let programs = PROGRAMS.map(|program| paths.target.join("debug").join(program));
-    programs
-        .iter()
-        .map(|built| {
-            Ok(GuestFile {
-                here: small(paths, Processor::X86, built)?,
-                there: built.display().to_string(),
-            })
-        })
-        .collect()
-}
-
-fn foreign_programs(paths: &Paths, processor: Processor) -> Result<Vec<GuestFile>> {
-    let mut files = Vec::new();
-    for program in PROGRAMS {
-        let built = cross::build(paths, processor, program, program)?;
-        files.push(GuestFile {
-            there: built.display().to_string(),
-            here: built,
-        });
-    }
     Ok(files)
 }
 

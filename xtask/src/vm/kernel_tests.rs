@@ -10,7 +10,7 @@ use serde_json::Value;
 use smtt_common::event::marker::LIBRARY_NAME;
 
 use super::guest::{Guest, Processor};
-use super::jvm;
+use super::jvm::{self, PROGRAMS};
 use super::machine::{GuestFile, swap_on};
 use crate::cross::{self, BUILD_LIMIT};
 use crate::features::MUST_HAVE;
@@ -66,21 +66,16 @@ pub struct KernelTests {
 /// When a part does not build.
 pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let architecture = guest.processor.debian();
-    let (mut command, _) = cross::command(paths, guest.processor, "test")?;
-    command.args([
-        "--no-run",
-        "--message-format=json",
-        "--package",
-        "smtt-tests",
-    ]);
+    // One build for all programs: the features of shared dependencies depend on the chosen packages, and another choice
+    // would build them again.
+    let mut command = cross::build(paths, guest.processor)?;
+    command.args(["--message-format=json", "--package", "smtt-tests"]);
+    command.args(["--package", "smtt-daemon", "--package", "smtt-ctl"]);
     let mut files = Vec::new();
     let library = cross::marker_library(paths, guest.processor)?;
     let chosen = match guest.processor {
         Processor::X86 => X86,
-        Processor::Riscv => {
-            command.arg("--release");
-            FOREIGN
-        }
+        Processor::Riscv => FOREIGN,
     };
     let mut last = vec![SWAPPED];
     if guest.jvm {
@@ -97,7 +92,13 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     for test in programs(chosen, &last) {
         command.args(["--test", test]);
     }
-    command.current_dir(&paths.root);
+    let mut binaries = vec![WORKLOAD];
+    if guest.jvm {
+        binaries.extend(PROGRAMS);
+    }
+    for binary in &binaries {
+        command.args(["--bin", binary]);
+    }
     let title = format!("tests against the kernel for {architecture}");
     let log = paths
         .target
@@ -134,7 +135,9 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     script += &swap_on();
     script += &format!("export {MUST_HAVE}={must},swap\n");
     script += &lines(&last);
-    if let Some(built) = executable(&messages, WORKLOAD) {
+    for binary in binaries {
+        let built = executable(&messages, binary);
+        let built = built.with_context(|| format!("cargo built no {binary}"))?;
         files.push(GuestFile {
             here: small(paths, guest.processor, &built)?,
             there: built.display().to_string(),
