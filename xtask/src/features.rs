@@ -14,7 +14,7 @@ pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";
 pub const SKIPPED_LINE: &str = "skipped: ";
 
 /// Name and meaning of every feature that a test may need.
-pub const ALL: [(&str, &str); 19] = [
+pub const ALL: [(&str, &str); 20] = [
     ("root", "CAP_BPF, CAP_PERFMON and what else root may do"),
     ("base_pages_4k", "base pages of 4 KiB"),
     (
@@ -40,6 +40,10 @@ pub const ALL: [(&str, &str); 19] = [
         "madvise_huge_pages",
         "transparent huge pages for memory that asks for them",
     ),
+    (
+        "last_pid",
+        "a kernel in which the next process id can be set (CONFIG_CHECKPOINT_RESTORE)",
+    ),
     ("loop_ext4", "ext4 on a loop device"),
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
@@ -59,6 +63,9 @@ pub fn of_this_machine() -> Vec<&'static str> {
     }
     if jdks.iter().any(|jdk| jdk.release >= 25) {
         must.push("jdk_25");
+    }
+    if Path::new("/proc/sys/kernel/ns_last_pid").exists() {
+        must.push("last_pid");
     }
     if Path::new("/dev/loop-control").exists() {
         must.push("loop_ext4");

@@ -1,0 +1,115 @@
+//! Process ids that the kernel gives again: a process with the id of an executor that is gone is not that executor.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use smtt_config::FaultHook;
+use smtt_tests::memory::{Mapping, PAGE};
+use smtt_tests::skip::skip;
+
+use crate::lab::{Workload, lab, seen, with_hook};
+
+/// Where the last process id can be set: the kernel allocates the next free one after it.
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+/// Processes that get the id of the executor that is gone, one after the other.
+const BIRTHS: usize = 10_000;
+/// Pages that each of them touches.
+const PAGES: usize = 4;
+/// Pages that an executor reads.
+const READS: u64 = 300;
+/// Times that a new executor is started until it has the id; other processes of the machine may take it.
+const ATTEMPTS: usize = 50;
+
+/// Forks a child that touches pages and ends; returns its process id.
+fn birth(memory: &Mapping) -> Result<i32> {
+    // SAFETY: the child calls nothing that allocates or locks: it writes to a mapping and ends.
+    let child = unsafe { libc::fork() };
+    ensure!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        (0..PAGES).for_each(|page| memory.write(page * PAGE));
+        // SAFETY: ends the child without its parent's clean-up.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is valid, and the child is this process's own.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    ensure!(waited == child && status == 0, "the child: status {status}");
+    Ok(child)
+}
+
+fn executor() -> Result<Workload> {
+    let reads = format!("reads={READS}");
+    Workload::start("faults", &["rounds=1", &reads, "writes=1"])
+}
+
+#[test]
+fn ten_thousand_processes_with_the_id_of_a_dead_executor_are_strangers() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
+    let mut first = executor()?;
+    let pid = first.pid();
+    let dead = lab.executor(pid)?;
+    first.run()?;
+    first.end()?;
+    lab.read()?;
+    let before = lab.totals(dead)?;
+    ensure!(seen(&before) >= READS, "{before:?}");
+
+    let last = (pid - 1).to_string();
+    if fs::write(LAST_PID, &last).is_err() {
+        return skip(
+            "last_pid",
+            "this kernel has no CONFIG_CHECKPOINT_RESTORE, which sets the next process id",
+        );
+    }
+    let memory = Mapping::anonymous(PAGES)?;
+    let (mut same, mut births) = (0, 0);
+    while same < BIRTHS && births < 2 * BIRTHS {
+        fs::write(LAST_PID, &last)?;
+        births += 1;
+        same += usize::from(birth(&memory)? == pid as i32);
+    }
+    ensure!(
+        same == BIRTHS,
+        "only {same} of {births} processes got the id {pid}"
+    );
+    lab.read()?;
+    ensure!(
+        lab.totals(dead)? == before,
+        "faults of strangers count for the dead executor: {:?}",
+        lab.totals(dead)?
+    );
+    let rows = lab.probes.rows(dead)?;
+    ensure!(rows.processes == 0 && rows.threads == 0, "{rows:?}");
+
+    let mut second = None;
+    for _ in 0..ATTEMPTS {
+        fs::write(LAST_PID, &last)?;
+        let started = executor()?;
+        if started.pid() == pid {
+            second = Some(started);
+            break;
+        }
+        started.end()?;
+    }
+    let Some(mut second) = second else {
+        anyhow::bail!("no executor got the id {pid} in {ATTEMPTS} attempts");
+    };
+    let living = lab.executor(pid)?;
+    ensure!(living != dead, "both executors have the key {living:#x}");
+    second.run()?;
+    lab.read()?;
+    let of_rdd = |executor| lab.faults(executor, |key| key.rdd_plus_one == 8).read;
+    ensure!(
+        (of_rdd(dead), of_rdd(living)) == (READS, READS),
+        "pages read by the dead and by the living executor: {} and {}, not {READS}",
+        of_rdd(dead),
+        of_rdd(living)
+    );
+    ensure!(
+        lab.totals(dead)? == before,
+        "the dead executor's totals grow"
+    );
+    second.end()
+}
