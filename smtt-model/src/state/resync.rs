@@ -19,6 +19,7 @@ struct Asked {
 struct Telling {
     request: u64,
     tid: u32,
+    begun_ns: u64,
     /// Facts of the sending thread that arrived.
     came: u64,
     /// Whether the reported number of facts equals the number that arrived.
@@ -78,6 +79,7 @@ impl Resync {
                     self.telling = Some(Telling {
                         request,
                         tid: event.tid,
+                        begun_ns: event.time_ns,
                         came: 0,
                         complete: false,
                     });
@@ -95,10 +97,14 @@ impl Resync {
         }
     }
 
-    /// The marker reports the end of its snapshot.
+    /// The marker reports the end of its snapshot. The snapshot of another daemon's request is as good if it began
+    /// after ours: the slot file has one request, which the other daemon may have overwritten.
     pub(super) fn ended(&mut self, request: u64) -> End {
         let telling = self.telling.take_if(|telling| telling.request == request);
-        let Some(asked) = self.asked.take_if(|asked| asked.request == request) else {
+        let serves = |asked: &mut Asked| {
+            asked.request == request || telling.is_some_and(|it| it.begun_ns >= asked.since_ns)
+        };
+        let Some(asked) = self.asked.take_if(serves) else {
             return End::NotAsked;
         };
         match telling {

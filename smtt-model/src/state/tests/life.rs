@@ -223,6 +223,25 @@ fn a_resync_that_another_one_overtakes_says_nothing() {
 }
 
 #[test]
+fn the_snapshot_of_another_daemons_request_serves_ours_if_it_began_after_it() {
+    for (begun, outcome, blocks) in [
+        (3 * S, Outcome::Applied, 2),
+        (S, Outcome::Ignored("resync_not_requested"), 3),
+    ] {
+        let mut state = job();
+        tell(&mut state, 1, S + 5, stored(block(7, 5, 77, &[])));
+        state.resync_requested(key(1), 1, 2 * S);
+        // The other daemon has overwritten request 1 in the slot file.
+        tell(&mut state, 1, begun, told(40, 0));
+        tell_all_again(&mut state, begun + 1);
+        tell(&mut state, 1, begun + 2, told(40, TOLD));
+        let done = tell(&mut state, 1, begun + 2, Fact::ResyncDone { request: 40 });
+        assert_eq!(done, outcome, "begun at {begun}");
+        assert_eq!(the_rdd(&state, 1, 7).partitions_cached, blocks);
+    }
+}
+
+#[test]
 fn a_task_first_heard_of_in_a_resync_is_older_than_it_looks() {
     let mut state = state();
     tell(&mut state, 1, S, described("app-1", "0"));
