@@ -52,6 +52,17 @@ pub struct KernelLab {
     _turn: Option<MutexGuard<'static, ()>>,
 }
 
+/// The turn of a test that starts whole daemons; `None` (and a line that says why) without root.
+pub fn alone() -> Result<Option<MutexGuard<'static, ()>>> {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: geteuid has no precondition.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("root", "the daemon needs CAP_BPF and CAP_PERFMON")?;
+        return Ok(None);
+    }
+    Ok(Some(turn))
+}
+
 /// Loads the probes; `None` (and a line that says why) where this machine cannot run the test.
 pub fn lab(settings: &ProbeSettings) -> Result<Option<KernelLab>> {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

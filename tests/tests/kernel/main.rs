@@ -21,3 +21,4 @@ mod pages;
 mod refusals;
 mod resync;
 mod reuse;
+mod starts;
