@@ -1,7 +1,10 @@
 //! Reads records from finished segments, for `smtt-ctl trace` and the tests.
 
+use std::cell::Cell;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
+use std::sync::Once;
 
 use parquet::errors::Result;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -28,7 +31,7 @@ impl Reader {
     /// # Errors
     /// When it cannot be read or is no Parquet file.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = SerializedFileReader::new(File::open(path)?)?;
+        let file = guarded(|| SerializedFileReader::new(File::open(path)?))?;
         let said = |key: &str| {
             let pairs = file.metadata().file_metadata().key_value_metadata();
             pairs
@@ -43,20 +46,52 @@ impl Reader {
         })
     }
 
-    /// Records in the order in which they were written: every present column by name, application and host first.
+    /// Records in the order in which they were written: every present column by name, application and host first. They
+    /// end with the first error.
     ///
     /// # Errors
     /// When the file's schema cannot be read.
     pub fn records(&self) -> Result<impl Iterator<Item = Result<Map<String, Value>>> + '_> {
-        let rows = self.file.get_row_iter(None)?;
-        Ok(rows.map(|row| {
-            let mut record = Map::new();
-            record.insert("application_id".into(), json!(self.application_id));
-            record.insert("host".into(), json!(self.host));
-            add(&mut record, &row?);
-            Ok(record)
+        let mut rows = guarded(|| self.file.get_row_iter(None))?;
+        let mut damaged = false;
+        Ok(std::iter::from_fn(move || {
+            if damaged {
+                return None;
+            }
+            let row = guarded(|| rows.next().transpose());
+            damaged = row.is_err();
+            let row = row.transpose()?;
+            Some(row.map(|row| {
+                let mut record = Map::new();
+                record.insert("application_id".into(), json!(self.application_id));
+                record.insert("host".into(), json!(self.host));
+                add(&mut record, &row);
+                record
+            }))
         }))
     }
+}
+
+thread_local! {
+    /// Whether this thread reads a file, and a panic is the file's fault.
+    static READS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a part of the Parquet library, which panics on some damaged files. The panic becomes an error.
+fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
+    static SILENCE: Once = Once::new();
+    SILENCE.call_once(|| {
+        let others = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !READS.get() {
+                others(panic);
+            }
+        }));
+    });
+    READS.set(true);
+    let result = catch_unwind(AssertUnwindSafe(read));
+    READS.set(false);
+    result.unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".to_owned())))
 }
 
 fn add(record: &mut Map<String, Value>, row: &Row) {
