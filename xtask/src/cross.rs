@@ -19,7 +19,7 @@ use crate::vm::{Processor, packages, unpacked};
 /// Rust's name of the foreign target.
 const TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// Time limit of a build.
-pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 
 /// Builds the marker's native library, which uses only `core` of the standard library, and returns its path.
 ///
