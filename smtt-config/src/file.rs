@@ -43,6 +43,9 @@ section!(Web, "web", {
     listen_address: String = "127.0.0.1:10871".into();
     /// Path of the metrics.
     telemetry_path: String = "/metrics".into();
+    /// Whether the metrics page shows application ids and the names of applications and RDDs: "hidden" or "shown".
+    /// Every local user can read the page. The control socket always shows them to its group.
+    names: String = "hidden".into();
 });
 
 section!(Control, "control", {
@@ -149,8 +152,11 @@ section!(Trace, "trace", {
     /// A segment is finished, and becomes readable, after this many bytes or seconds; a crash loses unfinished ones.
     segment_bytes: String = "64MiB".into();
     segment_seconds: u64 = 60;
-    /// Most bytes of all segments together; the oldest are removed first. At least four times segment_bytes.
+    /// Most disk space of all segments and their folders together; the oldest are removed first. At least four times
+    /// segment_bytes.
     max_bytes: String = "4GiB".into();
+    /// Most segments; the oldest are removed first.
+    max_files: u64 = 65_536;
 });
 
 section!(Log, "log", {

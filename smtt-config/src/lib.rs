@@ -49,8 +49,10 @@ pub struct TraceSettings {
     pub segment_bytes: u64,
     /// Time after which a segment is finished.
     pub segment_time: Duration,
-    /// Bytes of all segments together.
+    /// Disk space of all segments and their folders together, in bytes.
     pub max_bytes: u64,
+    /// Most segments.
+    pub max_files: u64,
     /// Group that may read the files.
     pub gid: Option<u32>,
 }
@@ -91,6 +93,8 @@ pub struct Web {
     pub listen_address: SocketAddr,
     /// Path of the metrics.
     pub telemetry_path: String,
+    /// Whether the metrics show names of applications and RDDs to every local user.
+    pub names_shown: bool,
 }
 
 /// See [`Config::control`].
@@ -258,6 +262,7 @@ fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
             segment_bytes.saturating_mul(4),
             1 << 60,
         )?,
+        max_files: within("trace.max_files", file.max_files, 64, 1 << 32)?,
         gid: None,
     };
     Ok((file.enabled, settings))
@@ -287,6 +292,14 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             ),
         ));
     }
+    let names_shown = match file.web.names.as_str() {
+        "hidden" => false,
+        "shown" => true,
+        other => {
+            let message = format!("{other:?} is none of \"hidden\", \"shown\"");
+            return Err(("web.names", message));
+        }
+    };
     let hook = match file.probe.fault.hook.as_str() {
         "auto" => FaultHook::Auto,
         "raw_tracepoint" => FaultHook::RawTracepoint,
@@ -366,6 +379,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         web: Web {
             listen_address,
             telemetry_path: file.web.telemetry_path.clone(),
+            names_shown,
         },
         control: Control {
             socket: absolute("control.socket", &file.control.socket)?,

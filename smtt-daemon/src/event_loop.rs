@@ -32,12 +32,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::executors::Executors;
+use crate::metrics::Names;
 use crate::probes::{KernelLog, Probes, TOOLCHAIN};
+use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
-use crate::server::{ControlSocket, group_id, serve_control, serve_web};
+use crate::server::{ControlSocket, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement};
+use crate::{discover, hotness, placement, progress, server};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -94,20 +96,14 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         }
     };
     let mut services = JoinSet::new();
-    let served = Arc::clone(&shared);
-    let until = until_stopped();
-    services.spawn(async move {
-        serve_control(served, socket, until)
-            .await
-            .context("the control socket failed")
-    });
-    let served = Arc::clone(&shared);
-    let until = until_stopped();
-    services.spawn(async move {
-        serve_web(served, web, until)
-            .await
-            .context("the metrics port failed")
-    });
+    let names = if config.web.names_shown {
+        Names::Shown
+    } else {
+        Names::Hidden
+    };
+    let served = server::spawn(Arc::clone(&shared), socket, web, names, until_stopped)?;
+    services.spawn(async move { served.await.context("the listeners' thread crashed")? });
+    progress::watch(shared.progress());
     if let Some(log) = probes.take_log() {
         services.spawn(carry_log(log, until_stopped()));
     }
@@ -310,6 +306,7 @@ impl EventLoop {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         tokio::pin!(shutdown);
         loop {
+            self.shared.progress().enter(Step::Wait);
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
                 Some(batch) = incoming.recv() => self.take_in(&batch),
@@ -328,6 +325,7 @@ impl EventLoop {
 
     /// Decodes a batch of records and applies it to the state. The state is locked only while events are applied.
     fn take_in(&mut self, batch: &[Record]) {
+        self.shared.progress().enter(Step::Decode);
         let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
             let event = decode(header, payload);
@@ -346,6 +344,7 @@ impl EventLoop {
         }
         // Read after the records arrived and before any is applied, so that no collection up to then is missed.
         let collections: Vec<_> = self.executors.collections().collect();
+        self.shared.progress().enter(Step::Apply);
         let mut state = self.shared.state();
         for (executor, tracking, begun) in collections {
             state.set_collections(executor, tracking, begun);
@@ -368,9 +367,11 @@ impl EventLoop {
     /// requests a snapshot.
     fn adopt(&mut self, found: discover::Found) {
         if let Some(library) = &found.library {
+            self.shared.progress().enter(Step::AttachLibrary);
             attach(&mut self.probes, library);
             self.shared.set_verdicts(self.probes.verdicts());
         }
+        self.shared.progress().enter(Step::AdoptExecutor);
         let now = now_boot_ns();
         match self.executors.adopt(&mut self.probes, found, now) {
             Ok((executor, request)) => {
@@ -390,9 +391,11 @@ impl EventLoop {
             malformed: self.counters.malformed.load(Ordering::Relaxed),
         };
         let now = now_boot_ns();
+        self.shared.progress().enter(Step::ReadCounters);
         match self.probes.readings() {
             Ok(readings) => {
                 // Files are read before the state is locked.
+                self.shared.progress().enter(Step::ReadSlotFiles);
                 let slots = self.executors.slot_counters();
                 let collections: Vec<_> = self.executors.collections().collect();
                 let wanted = self.shared.state().resyncs_wanted();
@@ -405,7 +408,9 @@ impl EventLoop {
                     requests,
                     dead,
                 };
+                self.shared.progress().enter(Step::ApplyReadings);
                 let forgotten = self.shared.state().take_in(&tick, now);
+                self.shared.progress().enter(Step::ForgetExecutors);
                 for executor in forgotten {
                     self.executors.forget(executor);
                     if let Err(error) = self.probes.forget_executor(executor) {
@@ -415,6 +420,7 @@ impl EventLoop {
             }
             Err(error) => tracing::error!("the counters cannot be read: {error:#}"),
         }
+        self.shared.progress().enter(Step::Account);
         // A page-walk event may fail or recover at any time.
         self.shared.set_verdicts(self.probes.verdicts());
         self.shared.tick(source, &self.decoded);

@@ -7,6 +7,7 @@ pub mod hotness;
 pub mod metrics;
 pub mod placement;
 pub mod probes;
+pub mod progress;
 pub mod recorder;
 pub mod ring;
 pub mod server;

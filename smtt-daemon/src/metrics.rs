@@ -3,6 +3,7 @@
 //! What was not measured has no series. RDDs beyond the cap share one row, `rdd_id="other"`.
 
 mod collect;
+mod labels;
 mod other;
 mod page_walks;
 mod placement;
@@ -12,15 +13,48 @@ mod text;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use labels::Labels;
 use other::Others;
 use table::{Kind, METRICS, Metric};
 
 use crate::shared::Shared;
 
+pub use labels::Names;
+
 /// Content type of OpenMetrics.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Content type of the older text format.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The format of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics.
+    OpenMetrics,
+    /// The older text.
+    Text,
+}
+
+impl Format {
+    /// The format that an `Accept` header prefers.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        if wants_openmetrics(accept) {
+            Self::OpenMetrics
+        } else {
+            Self::Text
+        }
+    }
+
+    /// Its content type.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => OPENMETRICS,
+            Self::Text => TEXT,
+        }
+    }
+}
 
 /// A value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +82,7 @@ pub struct Family {
 pub struct Exporter {
     series_max: usize,
     others: Mutex<Others>,
+    labels: Labels,
 }
 
 impl Exporter {
@@ -57,28 +92,30 @@ impl Exporter {
         Self {
             series_max,
             others: Mutex::default(),
+            labels: Labels::default(),
         }
     }
 
-    /// The answer to one scrape: content type and text.
+    /// The text of one scrape.
     ///
     /// # Errors
     /// When the text cannot be written.
     pub fn scrape(
         &self,
         shared: &Shared,
-        accept: &str,
-    ) -> Result<(&'static str, String), fmt::Error> {
+        format: Format,
+        names: Names,
+    ) -> Result<String, fmt::Error> {
         let families = {
             // Held during the snapshot, so that two simultaneous scrapes see the counters in order.
             let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-            collect::families(shared, &mut others, self.series_max)
+            let families = collect::Families::new(&self.labels, names);
+            collect::families(shared, families, &mut others, self.series_max)
         };
-        Ok(if wants_openmetrics(accept) {
-            (OPENMETRICS, open_metrics(families)?)
-        } else {
-            (TEXT, text::render(&families))
-        })
+        match format {
+            Format::OpenMetrics => open_metrics(families),
+            Format::Text => Ok(text::render(&families)),
+        }
     }
 }
 

@@ -1,19 +1,24 @@
 //! The HTTP side: routes of the Unix socket and of the metrics port, and the socket itself.
 
 mod advice;
+mod connections;
+mod heavy;
 mod lines;
 mod report;
 mod routes;
 mod rows;
+mod scrape;
 mod socket;
 
 use std::future::Future;
 use std::sync::Arc;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::IncomingStream;
-use tokio::net::{TcpListener, UnixListener};
+use anyhow::Context as _;
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
+use crate::metrics::Names;
 use crate::shared::Shared;
 
 pub use advice::advice;
@@ -21,37 +26,19 @@ pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
 
-/// The peer of a connection to the Unix socket, as the kernel reports it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
-    /// User id.
-    pub uid: Option<u32>,
-    /// Group id.
-    pub gid: Option<u32>,
-    /// Process id, where the kernel reports it.
-    pub pid: Option<i32>,
-}
+/// Threads that make answers.
+const THREADS: usize = 8;
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let peer = match stream.io().peer_cred() {
-            Ok(credentials) => Self {
-                uid: Some(credentials.uid()),
-                gid: Some(credentials.gid()),
-                pid: credentials.pid(),
-            },
-            Err(error) => {
-                tracing::info!(%error, "control connection without credentials");
-                Self::default()
-            }
-        };
-        tracing::debug!(
-            uid = peer.uid,
-            gid = peer.gid,
-            pid = peer.pid,
+/// Logs the peer of a connection to the Unix socket, as the kernel reports it.
+fn greet(stream: &UnixStream) {
+    match stream.peer_cred() {
+        Ok(peer) => tracing::debug!(
+            uid = peer.uid(),
+            gid = peer.gid(),
+            pid = peer.pid(),
             "control connection"
-        );
-        peer
+        ),
+        Err(error) => tracing::info!(%error, "control connection without credentials"),
     }
 }
 
@@ -62,13 +49,12 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 pub async fn serve_control(
     shared: Arc<Shared>,
     socket: ControlSocket,
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let (listener, _remove_when_done) = socket.into_listener()?;
-    let service = control_router(shared).into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, service)
-        .with_graceful_shutdown(shutdown)
-        .await
+    let router = control_router(shared);
+    connections::serve(listener, router, connections::CONTROL, greet, shutdown).await;
+    Ok(())
 }
 
 /// Serves the metrics port until `shutdown` is done.
@@ -78,11 +64,65 @@ pub async fn serve_control(
 pub async fn serve_web(
     shared: Arc<Shared>,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    names: Names,
+    shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    axum::serve(listener, web_router(shared))
-        .with_graceful_shutdown(shutdown)
-        .await
+    let router = web_router(shared, names);
+    connections::serve(listener, router, connections::WEB, |_| {}, shutdown).await;
+    Ok(())
+}
+
+/// Serves both on a thread of its own, which answers whatever the event loop does. `shutdown` makes a future that is
+/// done when the daemon ends. The receiver gets the result.
+///
+/// # Errors
+/// When there is no thread or no runtime for it.
+pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
+    shared: Arc<Shared>,
+    socket: ControlSocket,
+    web: TcpListener,
+    names: Names,
+    shutdown: impl Fn() -> Until,
+) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(THREADS)
+        .thread_name("smtt-answer")
+        .build()
+        .context("no runtime for the listeners")?;
+    // Registered with the other runtime until now.
+    let web = web.into_std().context("the metrics port cannot be used")?;
+    let (control_until, web_until) = (shutdown(), shutdown());
+    let (done, ended) = oneshot::channel();
+    let serve = move || {
+        let result = runtime.block_on(async {
+            let mut listeners = JoinSet::new();
+            let served = Arc::clone(&shared);
+            listeners.spawn(async move {
+                serve_control(served, socket, control_until)
+                    .await
+                    .context("the control socket failed")
+            });
+            listeners.spawn(async move {
+                let web = TcpListener::from_std(web)?;
+                serve_web(shared, web, names, web_until)
+                    .await
+                    .context("the metrics port failed")
+            });
+            while let Some(listener) = listeners.join_next().await {
+                listener.context("a listener crashed")??;
+            }
+            Ok(())
+        });
+        let _ = done.send(result);
+        // An answer that waits for a file of another process does not keep the daemon from ending.
+        runtime.shutdown_background();
+    };
+    std::thread::Builder::new()
+        .name("smtt-serve".into())
+        .spawn(serve)
+        .context("no thread for the listeners")?;
+    Ok(ended)
 }
 
 #[cfg(test)]

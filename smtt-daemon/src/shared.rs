@@ -10,13 +10,18 @@ use crate::metrics::Exporter;
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
+use smtt_model::rows::{PageWalksShown, Summary};
 
+use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
+
+/// How long `status` waits for the state.
+const STATE_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks of the machine that need no running daemon.
 pub type Doctor = fn() -> Vec<MachineCheck>;
@@ -53,6 +58,9 @@ pub struct Shared {
     /// Slot files of living executors, for the threads that inspect their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
+    progress: Arc<Progress>,
+    /// What `status` took from the state last, for the time in which the state is locked.
+    seen: Mutex<(Summary, Option<PageWalksShown>)>,
 }
 
 /// Locks the mutex even if a holder panicked: a wrong row is better than no daemon.
@@ -77,6 +85,8 @@ impl Shared {
             followers: Arc::default(),
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
+            progress: Arc::default(),
+            seen: Mutex::default(),
         }
     }
 
@@ -89,6 +99,25 @@ impl Shared {
     /// Locks the state. Hold it only briefly: the event loop and all handlers wait for it.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Locks the state as soon as it is free; `None` where it stays locked for [`STATE_WAIT`].
+    fn state_soon(&self) -> Option<MutexGuard<'_, State>> {
+        let start = Instant::now();
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() > STATE_WAIT => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// What the event loop does.
+    #[must_use]
+    pub const fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// The exporter of metrics.
@@ -231,13 +260,30 @@ impl Shared {
     #[must_use]
     pub fn status(&self) -> Status {
         let (probes, ledger, ready) = (self.probes(), self.ledger(), self.is_ready());
-        let (summary, page_walks) = {
-            let state = self.state();
+        let fresh = self.state_soon().map(|state| {
             let all = smtt_model::rows::Filter::default();
             (state.list_executors(&all).summary, state.page_walks_shown())
+        });
+        let locked = fresh.is_none();
+        let (summary, page_walks) = {
+            let mut seen = lock(&self.seen);
+            if let Some(fresh) = fresh {
+                *seen = fresh;
+            }
+            seen.clone()
         };
         let trace = self.trace();
         let mut degraded = protocol::degraded(ready, &probes, &ledger);
+        if let Some((step, time)) = self.progress.longer_than(LONG) {
+            let (step, time) = (step.name(), time.as_secs());
+            degraded.push(format!("the event loop has been {step} for {time} s"));
+        }
+        if locked {
+            let wait = STATE_WAIT.as_secs();
+            degraded.push(format!(
+                "the state has been locked for more than {wait} s: the summary is older"
+            ));
+        }
         degraded.extend(
             trace
                 .iter()

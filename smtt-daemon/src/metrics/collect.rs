@@ -9,6 +9,7 @@ use smtt_model::attribute::{Agreement, Names, RddKey};
 use smtt_model::state::{FaultFigures, Measured, MemoryHeld, State, total, unattributed};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
+use super::labels::{Labels, Names as Shown, cut};
 use super::other::Others;
 use super::placement::Pages;
 use super::table::{self, Metric};
@@ -17,8 +18,10 @@ use crate::shared::Shared;
 
 /// Bytes per page fault in the ranking of RDDs: a fault brings in at least one page.
 const PAGE_BYTES: u64 = 4096;
-/// Longest label of an RDD's name in characters; Spark SQL names RDDs after whole plans.
-const NAME_MAX: usize = 120;
+/// Approximate bytes of the series of RDDs in one answer.
+const RDD_BYTES: usize = 12 << 20;
+/// Bytes of a sample besides its name and labels, at most: the value, and a share of the metric's help.
+const VALUE_BYTES: usize = 32;
 
 /// One RDD of the snapshot.
 pub(super) struct Rdd {
@@ -67,9 +70,10 @@ fn snapshot(state: &State) -> Vec<Executor> {
             row.faults = rdd.faults;
             row.walks = rdd.walks.life;
             row.walks_last_minute = rdd.walks.last_minute(state.now_ns());
-            row.name = rdd.described.as_ref().map_or_else(String::new, |said| {
-                said.name.chars().take(NAME_MAX).collect()
-            });
+            row.name = rdd
+                .described
+                .as_ref()
+                .map_or_else(String::new, |said| cut(&said.name));
         }
         for (rdd, held) in executor.memory.holders() {
             let key = executor.row_of(rdd);
@@ -136,16 +140,47 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
 }
 
 /// Collects samples by metric.
-#[derive(Default)]
-pub(super) struct Families(BTreeMap<&'static str, Vec<Sample>>);
+pub(super) struct Families<'a> {
+    samples: BTreeMap<&'static str, Vec<Sample>>,
+    labels: &'a Labels,
+    names: Shown,
+    /// Bytes that further series of RDDs may take.
+    room: usize,
+    /// Series that found no room.
+    left_out: u64,
+}
 
-impl Families {
+impl<'a> Families<'a> {
+    pub(super) fn new(labels: &'a Labels, names: Shown) -> Self {
+        Self {
+            samples: BTreeMap::new(),
+            labels,
+            names,
+            room: RDD_BYTES,
+            left_out: 0,
+        }
+    }
+
     pub(super) fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
-        self.0.entry(metric.name).or_default().push((
-            labels.iter().map(|label| (*label).to_owned()).collect(),
-            value,
-        ));
+        let labelled = metric.labels.iter().zip(labels);
+        let values: Vec<String> = labelled
+            .map(|(label, value)| self.labels.value(label, value, self.names))
+            .collect();
+        if metric.labels.contains(&"rdd_id") {
+            let own = |(name, value): (&&str, &String)| name.len() + value.len() + 4;
+            let labels: usize = metric.labels.iter().zip(&values).map(own).sum();
+            let bytes = metric.name.len() + labels + VALUE_BYTES;
+            if bytes > self.room {
+                self.left_out += 1;
+                return;
+            }
+            self.room -= bytes;
+        }
+        self.samples
+            .entry(metric.name)
+            .or_default()
+            .push((values, value));
     }
 
     pub(super) fn count(&mut self, metric: &'static Metric, labels: &[&str], value: u64) {
@@ -166,7 +201,12 @@ impl Families {
 }
 
 /// All families of one scrape.
-pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) -> Vec<Family> {
+pub(super) fn families(
+    shared: &Shared,
+    mut families: Families<'_>,
+    others: &mut Others,
+    series_max: usize,
+) -> Vec<Family> {
     let started = Instant::now();
     let (executors, measured, (over_cap, _), pages, meaning) = {
         let state = shared.state();
@@ -178,7 +218,6 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
             state.page_walks().cloned(),
         )
     };
-    let mut families = Families::default();
     daemon(&mut families, shared);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
     others.keep(
@@ -204,6 +243,8 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
         page_walks::series(&mut families, meaning, &executors, &chosen);
     }
     families.count(table::SERIES_DROPPED, &[], others.dropped);
+    let left_out = families.left_out;
+    families.count(table::SERIES_LEFT_OUT, &[], left_out);
     families.real(
         table::SCRAPE_DURATION,
         Some(started.elapsed().as_secs_f64()),
@@ -212,12 +253,12 @@ pub(super) fn families(shared: &Shared, others: &mut Others, series_max: usize) 
         .iter()
         .map(|metric| Family {
             metric,
-            samples: families.0.remove(metric.name).unwrap_or_default(),
+            samples: families.samples.remove(metric.name).unwrap_or_default(),
         })
         .collect()
 }
 
-fn daemon(families: &mut Families, shared: &Shared) {
+fn daemon(families: &mut Families<'_>, shared: &Shared) {
     let info = shared.info();
     families.count(table::BUILD_INFO, &[&info.version, &info.kernel_side], 1);
     let mut probes: BTreeMap<String, bool> = BTreeMap::new();
@@ -260,7 +301,7 @@ fn daemon(families: &mut Families, shared: &Shared) {
     families.maybe(table::BPF_MEMORY, &[], own.bpf_memory_bytes);
 }
 
-fn executor_series(families: &mut Families, executor: &Executor, measured: Measured) {
+fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: Measured) {
     let (application, id) = (
         executor.names.application_id.as_str(),
         executor.names.executor_id.as_str(),
@@ -329,7 +370,7 @@ fn executor_series(families: &mut Families, executor: &Executor, measured: Measu
 }
 
 fn rdd_series(
-    families: &mut Families,
+    families: &mut Families<'_>,
     executor: &Executor,
     measured: Measured,
     named: &HashSet<RddKey>,
@@ -376,7 +417,7 @@ fn rdd_series(
 }
 
 fn rdd_samples(
-    families: &mut Families,
+    families: &mut Families<'_>,
     executor: &Executor,
     measured: Measured,
     (id, name): (&str, &str),

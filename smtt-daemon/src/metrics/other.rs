@@ -75,11 +75,9 @@ impl Others {
                 self.dropped += 1;
             }
         }
-        shown
-            .dropped
-            .retain(|rdd| rdds.iter().any(|(known, _)| known == rdd));
         shown.total = total;
         shown.rdds = rdds.iter().copied().collect();
+        shown.dropped.retain(|rdd| shown.rdds.contains_key(rdd));
         shown.other.read += rest.read;
         shown.other.write += rest.write;
         shown.other.unknown += rest.unknown;

@@ -30,7 +30,7 @@ const fn metrics(figure: FigureName) -> (&'static Metric, &'static Metric) {
 
 /// Adds everything about page walks.
 pub(super) fn series(
-    families: &mut Families,
+    families: &mut Families<'_>,
     meaning: &Meaning,
     executors: &[Executor],
     chosen: &BTreeMap<u64, HashSet<RddKey>>,
@@ -50,7 +50,7 @@ pub(super) fn series(
 }
 
 /// The sampled events themselves.
-fn events(families: &mut Families, meaning: &Meaning) {
+fn events(families: &mut Families<'_>, meaning: &Meaning) {
     for channel in &meaning.channels {
         let (role, turn) = (channel.role.to_string(), channel.pass.to_string());
         let labels = [role.as_str(), channel.event.as_str(), turn.as_str()];
@@ -71,7 +71,7 @@ fn events(families: &mut Families, meaning: &Meaning) {
 }
 
 /// Cycles of an executor.
-fn cycles(families: &mut Families, meaning: &Meaning, executor: &Executor) {
+fn cycles(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor) {
     let Some(cycles) = meaning.cycles() else {
         return;
     };
@@ -88,7 +88,7 @@ fn cycles(families: &mut Families, meaning: &Meaning, executor: &Executor) {
 }
 
 /// Figures and ratios of an RDD.
-fn of_rdd(families: &mut Families, meaning: &Meaning, executor: &Executor, rdd: &Rdd) {
+fn of_rdd(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor, rdd: &Rdd) {
     let id = rdd
         .key
         .id()

@@ -43,7 +43,7 @@ impl Pages {
     /// Adds the series. RDDs that have no series of their own share one.
     pub(super) fn series(
         &self,
-        families: &mut Families,
+        families: &mut Families<'_>,
         executors: &[Executor],
         chosen: &BTreeMap<u64, HashSet<RddKey>>,
     ) {
@@ -93,7 +93,7 @@ fn names(executor: &Executor, rdd: RddKey) -> (String, &str) {
 }
 
 fn node_reads(
-    families: &mut Families,
+    families: &mut Families<'_>,
     executor: &Executor,
     (id, name): (&str, &str),
     reads: &NodeReads,
@@ -112,7 +112,7 @@ fn node_reads(
 }
 
 fn samples(
-    families: &mut Families,
+    families: &mut Families<'_>,
     executor: &Executor,
     (id, name): (&str, &str),
     figures: &Figures,

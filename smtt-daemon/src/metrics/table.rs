@@ -192,6 +192,8 @@ metrics! {
         "Resident memory of the daemon in bytes", "the value could not be read";
     BPF_MEMORY "smtt_bpf_memory_bytes" Gauge &[],
         "Memory of the daemon's eBPF programs and maps in bytes", "the value could not be read";
+    SERIES_LEFT_OUT "smtt_scrape_series_left_out" Gauge &[],
+        "Series of RDDs that this answer leaves out because it would be too large", "";
     SCRAPE_DURATION "smtt_scrape_duration_seconds" Gauge &[],
         "Time to make this answer in seconds", "";
 }
@@ -206,6 +208,8 @@ pub fn document(metrics: &[&Metric]) -> String {
          * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" gives the condition.\n\
          * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
          * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one, those with most memory touched (page faults times 4096 bytes) and held. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
+         * The metrics port answers any local user, so it shows no names by default (`[web] names = \"hidden\"`): `application_id` is an opaque id that is the same while the daemon runs, `application_name` and `rdd_name` are empty, and an `executor_id` that is no number is opaque too. With `names = \"shown\"`, and always on the control socket, they are as the executors report them.\n\
+         * A label value has at most 128 bytes; a longer one ends in `…`. An answer is shared by all scrapers for a second.\n\
          * Counters of an executor end when it has been dead for `[retention] executors`.\n\
          * Reads and writes are the hardware's: reading an RDD can cause write faults (its objects are new memory).\n\n\
          | metric | kind | labels | what it is | no series when |\n|---|---|---|---|---|\n",

@@ -91,7 +91,13 @@ fn reads(read: u64) -> FaultCounters {
 }
 
 fn scrape(shared: &Shared, accept: &str) -> String {
-    shared.exporter().scrape(shared, accept).expect("written").1
+    scrape_for(shared, accept, Names::Shown)
+}
+
+fn scrape_for(shared: &Shared, accept: &str, names: Names) -> String {
+    let format = Format::accepted(accept);
+    let text = shared.exporter().scrape(shared, format, names);
+    text.expect("written")
 }
 
 /// The value of one series of the text format.
@@ -214,11 +220,9 @@ fn every_line_of_the_text_format_is_of_a_known_metric_and_no_series_comes_twice(
 #[test]
 fn openmetrics_is_given_where_it_is_asked_for() {
     let shared = small();
-    let (content_type, text) = shared
-        .exporter()
-        .scrape(&shared, "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
-        .expect("written");
-    assert_eq!(content_type, OPENMETRICS);
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+    assert_eq!(Format::accepted(accept).content_type(), OPENMETRICS);
+    let text = scrape(&shared, accept);
     assert!(text.ends_with("# EOF\n"));
     assert!(
         text.contains("# TYPE smtt_rdd_page_faults_read counter\n"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query, State as Held};
+use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
@@ -16,18 +16,46 @@ use smtt_model::rows::{Filter, Listing, PagesBy};
 use smtt_model::sort::{Sort, SortError, sort};
 
 use super::advice::advice;
+use super::connections::Endless;
+use super::heavy::Turns;
 use super::lines::Lines;
 use super::report::report;
 use super::rows::Rows;
+use super::scrape::Scrapes;
+use crate::metrics::{Format, Names};
+use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
+
+/// What the handlers of one listener share.
+#[derive(Clone)]
+pub struct Service {
+    shared: Arc<Shared>,
+    turns: Turns,
+    scrapes: Scrapes,
+    /// Whether its metrics show names.
+    names: Names,
+}
+
+impl Service {
+    fn new(shared: Arc<Shared>, names: Names) -> Self {
+        Self {
+            shared,
+            turns: Turns::default(),
+            scrapes: Scrapes::default(),
+            names,
+        }
+    }
+}
+
+type Held = State<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(
             "/v1/status",
-            get(|Held(shared): Held<Arc<Shared>>| {
-                off_loop(move || Json(shared.status()).into_response())
+            get(|State(service): Held| {
+                off_loop(move || Json(service.shared.status()).into_response())
             }),
         )
         .route("/v1/doctor", get(doctor))
@@ -111,19 +139,19 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
             "/v1/pages/executors",
             get(|held, query| pages(held, query, PagesBy::Executor)),
         )
-        .with_state(Arc::clone(&shared))
-        .merge(web_router(shared))
+        .with_state(Service::new(Arc::clone(&shared), Names::Shown))
+        .merge(web_router(shared, Names::Shown))
 }
 
-/// The routes of the metrics port.
-pub fn web_router(shared: Arc<Shared>) -> Router {
+/// The routes of the metrics port, whose metrics show names or hide them.
+pub fn web_router(shared: Arc<Shared>, names: Names) -> Router {
     let path = shared.info().telemetry_path.clone();
     Router::new()
         .route("/", get(landing))
         .route(&path, get(metrics))
-        .route("/-/healthy", get(|| async { "smtt-daemon is healthy\n" }))
+        .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
-        .with_state(shared)
+        .with_state(Service::new(shared, names))
 }
 
 fn refused(message: &str) -> Response {
@@ -136,7 +164,7 @@ fn failed(message: &str) -> Response {
 }
 
 /// Makes an answer on another thread than the event loop's: thousands of rows take a while.
-async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
+pub(super) async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(answer).await {
         Ok(answer) => answer,
         Err(error) => failed(&format!("the answer was not made: {error}")),
@@ -146,13 +174,16 @@ async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static) -> Respons
 /// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
 /// field first.
 async fn list<R: Serialize + Send + Unpin + 'static>(
-    Held(shared): Held<Arc<Shared>>,
+    State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R> + Send + 'static,
 ) -> Response {
     match query {
-        Ok(Query(query)) => off_loop(move || listed(&shared, &query, order, listing)).await,
+        Ok(Query(query)) => {
+            let make = move || listed(&service.shared, &query, order, listing);
+            service.turns.clone().answer(make).await
+        }
         Err(error) => refused(&error.body_text()),
     }
 }
@@ -183,7 +214,7 @@ fn listed<R: Serialize + Send + Unpin + 'static>(
 
 /// Placement of bytes, largest first.
 async fn pages(
-    held: Held<Arc<Shared>>,
+    held: Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     by: PagesBy,
 ) -> Response {
@@ -196,31 +227,33 @@ async fn pages(
     .await
 }
 
-async fn doctor(Held(shared): Held<Arc<Shared>>) -> Response {
-    let checks = shared.info().doctor;
+async fn doctor(State(service): Held) -> Response {
+    let checks = service.shared.info().doctor;
     // The checks read files and try system calls.
     off_loop(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
-    Held(shared): Held<Arc<Shared>>,
+    State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
-            off_loop(move || Json(report(&shared, &query.filter())).into_response()).await
+            let make = move || Json(report(&service.shared, &query.filter())).into_response();
+            service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),
     }
 }
 
 async fn advise_route(
-    Held(shared): Held<Arc<Shared>>,
+    State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
-            off_loop(move || Json(advice(&shared, &query.filter())).into_response()).await
+            let make = move || Json(advice(&service.shared, &query.filter())).into_response();
+            service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),
     }
@@ -228,19 +261,21 @@ async fn advise_route(
 
 /// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
-    Held(shared): Held<Arc<Shared>>,
+    State(service): Held,
+    Extension(endless): Extension<Endless>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     let wanted = match query {
         Ok(Query(wanted)) => wanted,
         Err(error) => return refused(&error.body_text()),
     };
-    match shared.followers().follow(wanted) {
-        Ok(answer) => (
-            [(header::CONTENT_TYPE, "application/x-ndjson")],
-            Body::new(Lines(answer)),
-        )
-            .into_response(),
+    match service.shared.followers().follow(wanted) {
+        Ok(answer) => {
+            // A client that does not read loses records of its own bounded queue.
+            endless.set();
+            let answer = Body::new(Lines(answer));
+            ([(header::CONTENT_TYPE, "application/x-ndjson")], answer).into_response()
+        }
         Err(error) => {
             let error = Json(json!({ "error": error.to_string() }));
             (StatusCode::SERVICE_UNAVAILABLE, error).into_response()
@@ -249,28 +284,28 @@ async fn follow_route(
 }
 
 async fn history(
-    Held(shared): Held<Arc<Shared>>,
+    State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
-            off_loop(move || {
-                let rows = shared.state().list_history(&query.filter()).rows;
+            let make = move || {
+                let rows = service.shared.state().list_history(&query.filter()).rows;
                 Json(Histories {
                     now_ns: now_boot_ns(),
                     now_unix_ms: now_unix_ns() / 1_000_000,
                     rows,
                 })
                 .into_response()
-            })
-            .await
+            };
+            service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),
     }
 }
 
-async fn landing(Held(shared): Held<Arc<Shared>>) -> Html<String> {
-    let info = shared.info();
+async fn landing(State(service): Held) -> Html<String> {
+    let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
          <body><h1>SMTT {version}</h1><p>Which Spark RDD, task and stage makes the memory hardware work.</p>\
@@ -281,27 +316,44 @@ async fn landing(Held(shared): Held<Arc<Shared>>) -> Html<String> {
     ))
 }
 
-async fn ready(Held(shared): Held<Arc<Shared>>) -> (StatusCode, &'static str) {
-    if shared.is_ready() {
+/// Waits for no lock and for no other thread.
+async fn healthy(State(service): Held) -> (StatusCode, String) {
+    match service.shared.progress().longer_than(UNHEALTHY) {
+        None => (StatusCode::OK, "smtt-daemon is healthy\n".to_owned()),
+        Some((step, time)) => {
+            let (step, time) = (step.name(), time.as_secs());
+            let text = format!("smtt-daemon has been {step} for {time} s\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+    }
+}
+
+async fn ready(State(service): Held) -> (StatusCode, &'static str) {
+    if service.shared.is_ready() {
         (StatusCode::OK, "smtt-daemon is ready\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "smtt-daemon is starting\n")
     }
 }
 
-async fn metrics(Held(shared): Held<Arc<Shared>>, headers: HeaderMap) -> Response {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("")
-        .to_owned();
-    off_loop(move || match shared.exporter().scrape(&shared, &accept) {
-        Ok((content_type, text)) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
+async fn metrics(State(service): Held, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT);
+    let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
+    let Service {
+        shared,
+        scrapes,
+        names,
+        ..
+    } = &service;
+    match scrapes.answer(shared, format, *names).await {
+        Ok(pieces) => {
+            let content_type = [(header::CONTENT_TYPE, format.content_type())];
+            (content_type, Body::new(pieces)).into_response()
+        }
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("cannot write the metrics: {error}\n"),
         )
             .into_response(),
-    })
-    .await
+    }
 }

@@ -1,0 +1,75 @@
+//! Heavy answers take turns: each may hold all rows of a listing until its client has read them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Bytes, Frame, SizeHint};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Heavy answers at a time, from the question to the last byte.
+pub const AT_A_TIME: usize = 2;
+/// How long a heavy answer waits for its turn.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The turns of heavy answers.
+#[derive(Clone, Debug)]
+pub struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_A_TIME)))
+    }
+}
+
+impl Turns {
+    /// Makes an answer on another thread when its turn has come. The turn ends with the last byte of the body.
+    pub async fn answer(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
+        let Ok(Ok(turn)) = timeout(WAIT, Arc::clone(&self.0).acquire_owned()).await else {
+            return busy();
+        };
+        let answer = super::routes::off_loop(make).await;
+        answer.map(|body| Body::new(Turn { body, _turn: turn }))
+    }
+}
+
+/// There was no turn in time.
+fn busy() -> Response {
+    let error = format!("{AT_A_TIME} other large answers are on their way: ask again in a moment");
+    let retry = [(header::RETRY_AFTER, WAIT.as_secs().to_string())];
+    let answer = (retry, Json(json!({ "error": error })));
+    (StatusCode::SERVICE_UNAVAILABLE, answer).into_response()
+}
+
+/// A body that keeps the turn until it is sent or given up.
+struct Turn {
+    body: Body,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl hyper::body::Body for Turn {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
