@@ -56,8 +56,12 @@ section!(Control, "control", {
 });
 
 section!(Marker, "marker", {
-    /// Marker libraries that get their probes when the daemon starts. Others are found in running executors.
+    /// Marker libraries that get their probes when the daemon starts. In running executors the daemon probes only
+    /// libraries with the same bytes as one of these files.
     libraries: Vec<String> = vec!["/usr/lib/smtt/libsmtt_marker.so".into()];
+    /// SHA-256 digests of further libraries that are probed in executors: those in jars of other versions. The daemon's
+    /// log has the digest of each library that it does not know.
+    digests: Vec<String> = Vec::new();
     /// Time between two scans for executors that started before the daemon.
     scan_interval: String = "1s".into();
 });

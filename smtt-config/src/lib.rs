@@ -111,6 +111,8 @@ pub struct Control {
 pub struct Marker {
     /// Libraries that get their probes at the start, before any executor loads them.
     pub libraries: Vec<PathBuf>,
+    /// SHA-256 digests of further libraries that may be probed.
+    pub digests: Vec<[u8; 32]>,
     /// Time between two scans for executors that started before the daemon.
     pub scan_interval: Duration,
 }
@@ -224,6 +226,23 @@ fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem> {
     } else {
         Err((key, format!("{path:?} is not an absolute path")))
     }
+}
+
+/// A digest in hexadecimal digits, as `sha256sum` prints it.
+fn sha256(text: &str) -> Result<[u8; 32], Problem> {
+    let mut digest = [0; 32];
+    let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = text
+            .get(2 * at..2 * at + 2)
+            .filter(|_| digits)
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+            .ok_or_else(|| {
+                let help = "write the 64 digits that sha256sum prints";
+                ("marker.digests", format!("{text:?} is no digest: {help}"))
+            })?;
+    }
+    Ok(digest)
 }
 
 /// A size in bytes within bounds.
@@ -391,6 +410,12 @@ fn check(file: &file::File) -> Result<Config, Problem> {
                 .libraries
                 .iter()
                 .map(|path| absolute("marker.libraries", path))
+                .collect::<Result<_, _>>()?,
+            digests: file
+                .marker
+                .digests
+                .iter()
+                .map(|digest| sha256(digest))
                 .collect::<Result<_, _>>()?,
             scan_interval: duration(
                 "marker.scan_interval",

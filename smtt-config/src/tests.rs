@@ -47,6 +47,10 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             "line 2: web.telemetry_path",
         ),
         (
+            "[marker]\ndigests = [\"ab\"]\n",
+            "line 2: marker.digests: \"ab\" is no digest",
+        ),
+        (
             "\n[probe.fault]\n\nhook = \"ptrace\"\n",
             "line 4: probe.fault.hook: \"ptrace\" is none of",
         ),

@@ -2,19 +2,29 @@
 //!
 //! New Java processes are inspected with growing pauses; an inspection reads `/proc/PID/maps` once, never `smaps`. The
 //! result is the executor's slot file (opened through `/proc/PID/map_files`, so that it stays the right file even when
-//! the process id is reused), its threads with slots, its children and its copy of the library.
+//! the process id is reused), its threads with slots, its children and the probes on its copy of the library.
+//!
+//! Everything that a process can make slow happens on a helper thread that can be given up; see
+//! `docs/design/discovery.md`.
 
+mod complaints;
+mod helpers;
 mod slots;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
-use smtt_machine::proc::{self, Handle, children_of, in_our_namespace};
+use smtt_machine::proc::{self, Handle, Image, MAPS, Next, children_of, in_our_namespace};
 
+use self::complaints::{Complaints, printable};
+use self::helpers::Helpers;
 pub use self::slots::{SlotFile, ThreadSlot};
+use crate::probes::library::{Libraries, Probing, Process};
 
 /// An executor that was found.
 #[derive(Debug)]
@@ -23,8 +33,8 @@ pub struct Found {
     pub pid: u32,
     /// The executor's slot file.
     pub slots: SlotFile,
-    /// The executor's copy of the marker's library, as a path that the daemon can open.
-    pub library: Option<PathBuf>,
+    /// Whether the executor's copy of the marker's library is probed; `None` where it maps none.
+    pub library: Option<Probing>,
     /// The executor's descendants, in the daemon's pid namespace.
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
@@ -45,82 +55,250 @@ impl Found {
 /// State of an inspected process.
 #[derive(Debug)]
 struct Seen {
-    start_ticks: u64,
+    image: Image,
     next_inspection: Instant,
     pause: Duration,
-    found: bool,
+    /// A helper inspects it now.
+    inspected: bool,
+    /// It was handed on as an executor.
+    handed_on: bool,
+    /// Nothing about it is open.
+    done: bool,
+    complained: Option<Instant>,
 }
 
 /// Pause before a process is inspected again; it doubles from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// How long one scan waits for its helpers.
+const SCAN_TIME: Duration = Duration::from_secs(1);
 /// Command names of the processes to inspect.
 const NAMES: [&str; 2] = ["java", "jsvc"];
 
+/// Result of one inspection.
+#[derive(Debug)]
+struct Inspected {
+    found: Option<Found>,
+    /// What is wrong with the process, for the log.
+    trouble: Vec<String>,
+}
+
 /// The inspected processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Discoverer {
+    libraries: Arc<Libraries>,
     seen: HashMap<u32, Seen>,
+    helpers: Helpers<(u32, Image), Inspected>,
+    hanging: Arc<AtomicUsize>,
+    complaints: Complaints,
 }
 
 impl Discoverer {
-    /// Inspects the Java processes that are due and returns the executors that are new.
+    /// Inspects nothing yet; libraries of executors get their probes from `libraries`.
+    #[must_use]
+    pub fn new(libraries: Arc<Libraries>) -> Self {
+        Self {
+            libraries,
+            seen: HashMap::new(),
+            helpers: Helpers::default(),
+            hanging: Arc::default(),
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Number of inspections that hang, kept up to date.
+    #[must_use]
+    pub fn hanging(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.hanging)
+    }
+
+    /// Inspects the Java processes that are due and returns the executors that are new. Takes at most about a second,
+    /// whatever the processes do; what is not ready by then comes with a later scan.
     pub fn scan(&mut self, now: Instant) -> Vec<Found> {
         let alive = proc::named(&NAMES);
-        self.seen
-            .retain(|pid, seen| alive.get(pid) == Some(&seen.start_ticks));
-        let mut found = Vec::new();
-        for (pid, start_ticks) in alive {
+        let libraries = &self.libraries;
+        self.seen.retain(|pid, seen| {
+            let stays = alive.get(pid) == Some(&seen.image);
+            if !stays {
+                libraries.left(*pid, seen.image);
+            }
+            stays
+        });
+        self.libraries.give_back();
+        let mut due = Vec::new();
+        for (pid, image) in alive {
             let seen = self.seen.entry(pid).or_insert(Seen {
-                start_ticks,
+                image,
                 next_inspection: now,
                 pause: FIRST_PAUSE,
-                found: false,
+                inspected: false,
+                handed_on: false,
+                done: false,
+                complained: None,
             });
-            if seen.found || now < seen.next_inspection {
-                continue;
-            }
-            seen.next_inspection = now + seen.pause;
-            seen.pause = (seen.pause * 2).min(LAST_PAUSE);
-            if let Some(executor) = inspect_process(pid) {
-                seen.found = true;
-                found.push(executor);
+            if !seen.done && !seen.inspected && now >= seen.next_inspection {
+                due.push((seen.pause, pid));
             }
         }
+        // New processes first: a process that is inspected in vain again and again goes to the end.
+        due.sort_unstable();
+        let begin = Instant::now();
+        let mut found = Vec::new();
+        loop {
+            due.retain(|(_, pid)| !self.start(*pid, now));
+            let wait = if self.helpers.any_in_time() {
+                SCAN_TIME.saturating_sub(begin.elapsed())
+            } else {
+                Duration::ZERO
+            };
+            // A helper that hangs from now on must not hold the scan.
+            match self.helpers.next(wait.min(Duration::from_millis(100))) {
+                Some((process, result)) => found.extend(self.take(process, result, now)),
+                None if wait.is_zero() => break,
+                None => {}
+            }
+        }
+        self.complain_about_hanging(now);
         found
+    }
+
+    /// Starts the inspection of a process; false where it has to wait for a place.
+    fn start(&mut self, pid: u32, now: Instant) -> bool {
+        let Some(seen) = self.seen.get_mut(&pid) else {
+            return true;
+        };
+        // The handle pins the process: every read below is of this process or fails.
+        let Ok(handle) = Handle::open(pid) else {
+            return true;
+        };
+        let Ok(user) = handle.user() else {
+            return true;
+        };
+        if handle.image() != Some(seen.image) {
+            return true;
+        }
+        if !self.helpers.has_place(user) {
+            return false;
+        }
+        let process = Process {
+            pid,
+            image: seen.image,
+            user,
+        };
+        let libraries = Arc::clone(&self.libraries);
+        let job = move || inspect(process, handle, &libraries);
+        if let Err(error) = self.helpers.start((pid, seen.image), user, job) {
+            tracing::warn!("no thread to inspect process {pid}: {error}");
+            return true;
+        }
+        seen.inspected = true;
+        seen.next_inspection = now + seen.pause;
+        seen.pause = (seen.pause * 2).min(LAST_PAUSE);
+        true
+    }
+
+    /// Takes the result of an inspection.
+    fn take(
+        &mut self,
+        (pid, image): (u32, Image),
+        result: Option<Inspected>,
+        now: Instant,
+    ) -> Option<Found> {
+        let Some(seen) = self.seen.get_mut(&pid).filter(|seen| seen.image == image) else {
+            // It ended, or runs another program, while it was inspected.
+            self.libraries.left(pid, image);
+            return None;
+        };
+        seen.inspected = false;
+        let Inspected { found, trouble } = result?;
+        if !trouble.is_empty() {
+            let text = format!("process {pid}: {}", trouble.join("; "));
+            self.complaints.warn(&mut seen.complained, now, &text);
+        }
+        let found = found?;
+        let probed = !matches!(
+            found.library,
+            Some(Probing::Unknown(_) | Probing::Failed(_))
+        );
+        let news = probed || !seen.handed_on;
+        seen.done = probed;
+        seen.handed_on = true;
+        news.then_some(found)
+    }
+
+    fn complain_about_hanging(&mut self, now: Instant) {
+        let hanging: Vec<(u32, Image)> = self.helpers.hanging().collect();
+        self.hanging.store(hanging.len(), Ordering::Relaxed);
+        for (pid, image) in hanging {
+            if let Some(seen) = self.seen.get_mut(&pid).filter(|seen| seen.image == image) {
+                let text = format!(
+                    "process {pid} lets its inspection hang; the other processes are inspected without it"
+                );
+                self.complaints.warn(&mut seen.complained, now, &text);
+            }
+        }
     }
 }
 
-/// Searches one process for a slot file.
-fn inspect_process(pid: u32) -> Option<Found> {
-    // The handle pins the process: every read below is of this process or fails.
-    let handle = Handle::open(pid).ok()?;
-    let maps = handle.read("maps").ok()?;
-    let mut slots = None;
-    let mut library = None;
-    for line in maps.lines() {
-        let Some((range, name)) = proc::mapping(line) else {
-            continue;
-        };
-        if slots.is_none() && name == format!("/memfd:{MAPPING_NAME} (deleted)") {
-            match SlotFile::open(&handle, range) {
-                Ok(file) => slots = Some(file),
-                Err(error) => tracing::warn!(pid, "a slot file is not used: {error:#}"),
-            }
-        } else if library.is_none()
-            && name.trim_end_matches(" (deleted)").rsplit('/').next() == Some(LIBRARY_NAME)
-        {
-            library = Some(PathBuf::from(format!("/proc/{pid}/map_files/{range}")));
-        }
+/// Searches one process for a slot file, and probes its library. Only the first mapping of either name counts.
+fn inspect(process: Process, handle: Handle, libraries: &Libraries) -> Inspected {
+    let mut trouble = Vec::new();
+    let slots_name = format!("/memfd:{MAPPING_NAME} (deleted)");
+    let (mut slots, mut library) = (None, None);
+    let read = handle
+        .open_file("maps", OFlag::O_RDONLY)
+        .and_then(|maps| {
+            proc::lines(maps, &MAPS, |line| {
+                let line = String::from_utf8_lossy(line);
+                if let Some((range, name)) = proc::mapping(&line) {
+                    if slots.is_none() && name == slots_name {
+                        slots = Some(range.to_owned());
+                    } else if library.is_none()
+                        && name.trim_end_matches(" (deleted)").rsplit('/').next()
+                            == Some(LIBRARY_NAME)
+                    {
+                        library = Some((range.to_owned(), printable(name)));
+                    }
+                }
+                if slots.is_some() && library.is_some() {
+                    Next::Stop
+                } else {
+                    Next::Line
+                }
+            })
+        });
+    if matches!(read, Ok(false)) {
+        trouble.push("it has more mappings than are read".to_owned());
     }
-    let slots = slots?;
-    let same_namespace = in_our_namespace(pid);
-    Some(Found {
-        pid,
-        children: children_of(pid),
-        same_namespace,
-        slots,
-        library,
-        handle,
-    })
+    let slots = slots.and_then(|range| match SlotFile::open(&handle, &range) {
+        Ok(file) => Some(file),
+        Err(error) => {
+            trouble.push(format!("its slot file is not used: {error:#}"));
+            None
+        }
+    });
+    let found = slots.map(|slots| {
+        let library = library.map(|(range, name)| {
+            let probing = libraries.probe(process, &handle, &range);
+            match &probing {
+                Probing::Probed => {}
+                Probing::Unknown(why) => trouble.push(format!(
+                    "its library {name} is not known and not probed: {why}; add its digest to [marker] digests, or install the daemon and the marker of the same version"
+                )),
+                Probing::Failed(why) => {
+                    trouble.push(format!("its library {name} is not probed yet: {why}"));
+                }
+            }
+            probing
+        });
+        Found {
+            pid: process.pid,
+            children: children_of(process.pid),
+            same_namespace: in_our_namespace(process.pid),
+            slots,
+            library,
+            handle,
+        }
+    });
+    Inspected { found, trouble }
 }

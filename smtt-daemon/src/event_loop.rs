@@ -2,13 +2,14 @@
 //!
 //! One task, the event loop, owns the probes and feeds the state. Its queue from the ring is bounded ([`BATCHES`]);
 //! while the queue is full the ring fills up and the kernel side counts what does not fit. Discovery reads `/proc` on
-//! a thread of its own. The event loop does nothing slow.
+//! threads of its own and attaches the probes of libraries there. The event loop does nothing slow.
 
 mod executors;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -24,7 +25,7 @@ use smtt_model::decode::{Fact, decode};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Calibration;
 use smtt_model::state::Tick;
-use smtt_model::verdict::VerdictState;
+use smtt_model::verdict::{Verdict, VerdictState};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -33,6 +34,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::executors::Executors;
 use crate::metrics::Names;
+use crate::probes::library::Libraries;
 use crate::probes::{KernelLog, Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
@@ -45,6 +47,9 @@ use crate::{discover, hotness, placement, progress, server};
 const BATCHES: usize = 16;
 /// Time between two reads of the kernel memory of tables and programs.
 const MEMORY_EVERY: Duration = Duration::from_secs(60);
+
+/// Time between two checks whether the configured libraries have changed.
+const LIBRARIES_EVERY: Duration = Duration::from_secs(1);
 
 /// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
@@ -73,9 +78,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let page_walks = config.probes.page_walks.clone();
     let calibration = tokio::task::spawn_blocking(move || calibration(&page_walks)).await?;
     let mut probes = Probes::load(&config.probes)?;
-    for library in &config.marker.libraries {
-        attach(&mut probes, library);
-    }
+    let libraries = probes.libraries();
+    libraries.trust(&config.marker.digests);
+    libraries.follow_configured(&config.marker.libraries);
     let info = DaemonInfo {
         version: env!("CARGO_PKG_VERSION").into(),
         kernel_side: TOOLCHAIN.into(),
@@ -118,7 +123,15 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         }
     });
     let (found, discovered) = mpsc::channel(4);
-    spawn_discovery(config.marker.scan_interval, found, stopped.clone());
+    let discoverer = discover::Discoverer::new(Arc::clone(&libraries));
+    let hanging = discoverer.hanging();
+    spawn_discovery(
+        discoverer,
+        config.marker.scan_interval,
+        found,
+        stopped.clone(),
+    );
+    follow_libraries(libraries, config.marker.libraries, stopped.clone());
 
     let until = stopped.clone();
     placement::spawn(config.placement, Arc::clone(&shared), move || {
@@ -145,6 +158,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         executors: Executors::default(),
         tap,
         memory_read: None,
+        hanging,
     };
     event_loop.tick();
     event_loop.shared.set_ready(true);
@@ -207,17 +221,6 @@ fn calibration(settings: &PageWalkSettings) -> Option<Calibration> {
     }
 }
 
-/// Attaches probes to a library and logs a failure.
-fn attach(probes: &mut Probes, library: &std::path::Path) {
-    match probes.attach_library(library) {
-        Ok(()) => tracing::info!(library = %library.display(), "marker library probed"),
-        Err(error) if !library.exists() => {
-            tracing::info!(library = %library.display(), "no marker library there yet: {error:#}")
-        }
-        Err(error) => tracing::warn!("{error:#}"),
-    }
-}
-
 fn log_verdicts(probes: &Probes) {
     for verdict in probes.verdicts() {
         let (probe, hook, reason) = (&verdict.name, &verdict.hook, &verdict.reason);
@@ -256,12 +259,12 @@ async fn carry_log(log: KernelLog, until: impl Future<Output = ()>) -> anyhow::R
 
 /// Scans for executors on a thread of its own, which ends with the daemon.
 fn spawn_discovery(
+    mut discoverer: discover::Discoverer,
     every: Duration,
     found: mpsc::Sender<discover::Found>,
     stopped: watch::Receiver<bool>,
 ) {
     let scan = move || {
-        let mut discoverer = discover::Discoverer::default();
         while !*stopped.borrow() {
             for executor in discoverer.scan(std::time::Instant::now()) {
                 if found.blocking_send(executor).is_err() {
@@ -281,6 +284,28 @@ fn spawn_discovery(
     }
 }
 
+/// Follows changes of the configured libraries, on a thread of its own: their file system may be slow.
+fn follow_libraries(
+    libraries: Arc<Libraries>,
+    paths: Vec<PathBuf>,
+    stopped: watch::Receiver<bool>,
+) {
+    let follow = move || {
+        while !*stopped.borrow() {
+            std::thread::sleep(LIBRARIES_EVERY);
+            libraries.follow_configured(&paths);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name("smtt-libraries".into())
+        .spawn(follow)
+    {
+        tracing::error!(
+            "new versions of the configured libraries are not probed: no thread for it: {error}"
+        );
+    }
+}
+
 /// What the event loop owns.
 struct EventLoop {
     probes: Probes,
@@ -290,6 +315,8 @@ struct EventLoop {
     executors: Executors,
     tap: Option<Tap>,
     memory_read: Option<Instant>,
+    /// Inspections of processes that hang.
+    hanging: Arc<AtomicUsize>,
 }
 
 impl EventLoop {
@@ -363,14 +390,9 @@ impl EventLoop {
         }
     }
 
-    /// Adopts a discovered executor: attaches probes to its library, adds its rows to the kernel side's tables, and
+    /// Adopts a discovered executor, whose library has its probes: adds its rows to the kernel side's tables, and
     /// requests a snapshot.
     fn adopt(&mut self, found: discover::Found) {
-        if let Some(library) = &found.library {
-            self.shared.progress().enter(Step::AttachLibrary);
-            attach(&mut self.probes, library);
-            self.shared.set_verdicts(self.probes.verdicts());
-        }
         self.shared.progress().enter(Step::AdoptExecutor);
         let now = now_boot_ns();
         match self.executors.adopt(&mut self.probes, found, now) {
@@ -382,6 +404,24 @@ impl EventLoop {
             }
             Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
         }
+    }
+
+    /// The verdicts of the probes and of discovery.
+    fn verdicts(&self) -> Vec<Verdict> {
+        let mut all = self.probes.verdicts();
+        let hanging = self.hanging.load(Ordering::Relaxed);
+        if hanging > 0 {
+            // Any user can cause this, so it does not make the daemon degraded.
+            all.push(Verdict {
+                name: "marker".into(),
+                hook: "discovery".into(),
+                verdict: VerdictState::NotApplicable,
+                reason: format!(
+                    "the inspection of {hanging} processes hangs; the log names them, and other processes are inspected without them"
+                ),
+            });
+        }
+        all
     }
 
     /// Reads the kernel side's counters, then the markers'. In this order the ledger raises no false alarm.
@@ -422,7 +462,7 @@ impl EventLoop {
         }
         self.shared.progress().enter(Step::Account);
         // A page-walk event may fail or recover at any time.
-        self.shared.set_verdicts(self.probes.verdicts());
+        self.shared.set_verdicts(self.verdicts());
         self.shared.tick(source, &self.decoded);
         if self
             .memory_read

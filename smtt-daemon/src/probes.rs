@@ -3,7 +3,7 @@
 mod attach;
 mod health;
 mod kernel_function;
-mod library;
+pub mod library;
 mod memory;
 pub mod page_walks;
 mod reading;
@@ -14,6 +14,7 @@ mod wire;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
@@ -64,7 +65,7 @@ impl AsRawFd for KernelLog {
 pub struct Probes {
     ebpf: Ebpf,
     verdicts: Vec<Verdict>,
-    libraries: Libraries,
+    libraries: Arc<Libraries>,
     reader: Reader,
     access_known: bool,
     major_known: bool,
@@ -124,7 +125,7 @@ impl Probes {
         tables::load(&mut ebpf)?;
         let mut probes = Self {
             verdicts: Vec::new(),
-            libraries: Libraries::load(&mut ebpf)?,
+            libraries: Arc::new(Libraries::load(&mut ebpf)?),
             reader: Reader::default(),
             access_known: false,
             major_known: false,
@@ -149,13 +150,19 @@ impl Probes {
         all
     }
 
-    /// Attaches probes to the entry points of a marker library, once per file.
+    /// Attaches probes to the entry points of a trusted marker library, and makes its bytes known.
     ///
     /// # Errors
     /// A sentence that says why this file has no probes: it is unreadable, an entry point or its pad is missing, or the
     /// kernel refuses.
     pub fn attach_library(&mut self, path: &Path) -> anyhow::Result<()> {
-        self.libraries.attach(&mut self.ebpf, path)
+        self.libraries.configure(path)
+    }
+
+    /// The files that are probed, for [`crate::discover`].
+    #[must_use]
+    pub fn libraries(&self) -> Arc<Libraries> {
+        Arc::clone(&self.libraries)
     }
 
     /// Takes the ring out, for [`crate::ring`]. It can be taken once.

@@ -24,8 +24,6 @@ pub enum Step {
     Decode,
     /// It applies a batch of events to the state.
     Apply,
-    /// It attaches probes to a library.
-    AttachLibrary,
     /// It adds a found executor to the kernel side's tables.
     AdoptExecutor,
     /// It reads the kernel side's counters.
@@ -40,11 +38,10 @@ pub enum Step {
     Account,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 9] = [
     Step::Wait,
     Step::Decode,
     Step::Apply,
-    Step::AttachLibrary,
     Step::AdoptExecutor,
     Step::ReadCounters,
     Step::ReadSlotFiles,
@@ -61,7 +58,6 @@ impl Step {
             Self::Wait => "waiting for work",
             Self::Decode => "decoding records",
             Self::Apply => "applying events",
-            Self::AttachLibrary => "attaching to a library",
             Self::AdoptExecutor => "adopting an executor",
             Self::ReadCounters => "reading counters",
             Self::ReadSlotFiles => "reading slot files",
@@ -159,12 +155,12 @@ mod tests {
         let progress = Progress::default();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(progress.longer_than(Duration::from_millis(5)), None);
-        progress.enter(Step::AttachLibrary);
+        progress.enter(Step::AdoptExecutor);
         assert_eq!(progress.longer_than(Duration::from_secs(5)), None);
         std::thread::sleep(Duration::from_millis(20));
         let long = progress.longer_than(Duration::from_millis(5));
         let (step, time) = long.expect("it takes long");
-        assert_eq!(step, Step::AttachLibrary);
+        assert_eq!(step, Step::AdoptExecutor);
         assert!(time >= Duration::from_millis(10), "{time:?}");
     }
 }

@@ -4,6 +4,7 @@
 
 mod samples;
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
@@ -138,6 +139,22 @@ impl Event {
         };
         let group = leader.map_or(-1, |leader| leader.0.as_raw_fd());
         Self::with(&attributes, pid, cpu, group)
+    }
+
+    /// Opens a probe on an instruction of a file, for all processes. `kind` is the type number of the PMU `uprobe`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn uprobe(kind: u32, path: &CStr, offset: u64) -> io::Result<Self> {
+        let attributes = Attributes {
+            kind,
+            size: size_of::<Attributes>() as u32,
+            config1: path.as_ptr() as u64,
+            config2: offset,
+            ..Attributes::default()
+        };
+        // All processes: the CPU that is named does not matter to a probe.
+        Self::with(&attributes, -1, 0, -1)
     }
 
     /// Opens what the attributes say.

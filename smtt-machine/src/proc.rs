@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -11,6 +11,82 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use procfs::FromRead as _;
 use procfs::process::Stat;
+
+/// Most bytes of a small file below a process's folder, such as `status`.
+const SMALL_FILE: u64 = 64 << 10;
+/// Most names in a folder of a process that are read: threads.
+const NAMES_MAX: usize = 1 << 16;
+
+/// Bounds of a text that another user's process makes as long as it wishes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of a line; a longer one is cut.
+    pub line: usize,
+    /// Lines.
+    pub lines: usize,
+    /// Bytes of the whole text.
+    pub bytes: usize,
+}
+
+/// Bounds of `/proc/PID/maps`: twice the mappings that a process may have by default.
+pub const MAPS: Bounds = Bounds {
+    line: 8 << 10,
+    lines: 1 << 16,
+    bytes: 16 << 20,
+};
+
+/// Whether [`lines`] reads on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// With the next line.
+    Line,
+    /// No further.
+    Stop,
+}
+
+/// Reads a text line by line, with one line in memory. Returns false where the bounds cut the text off.
+///
+/// # Errors
+/// When the text cannot be read.
+pub fn lines(
+    text: impl Read,
+    bounds: &Bounds,
+    mut each: impl FnMut(&[u8]) -> Next,
+) -> io::Result<bool> {
+    let mut text = BufReader::new(text.take(bounds.bytes as u64));
+    let mut line = Vec::new();
+    let (mut bytes, mut count) = (0, 0);
+    loop {
+        line.clear();
+        loop {
+            let chunk = text.fill_buf()?;
+            if chunk.is_empty() {
+                // The last line may lack its end; at the bound it is only a part of one.
+                let whole = bytes < bounds.bytes;
+                if whole && count < bounds.lines && !line.is_empty() {
+                    each(&line);
+                }
+                return Ok(whole);
+            }
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let (part, used) = end.map_or((chunk, chunk.len()), |end| (&chunk[..end], end + 1));
+            let room = bounds.line - line.len();
+            line.extend_from_slice(&part[..part.len().min(room)]);
+            bytes += used;
+            text.consume(used);
+            if end.is_some() {
+                break;
+            }
+        }
+        if count == bounds.lines {
+            return Ok(false);
+        }
+        count += 1;
+        if each(&line) == Next::Stop {
+            return Ok(true);
+        }
+    }
+}
 
 /// A pinned process: reads never reach another process with the same id.
 #[derive(Debug)]
@@ -34,15 +110,16 @@ impl Handle {
         Ok(File::from(openat(
             &self.folder,
             Path::new(name),
-            flags | OFlag::O_CLOEXEC,
+            flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?))
     }
 
-    /// Reads a file below the process's folder.
+    /// Reads a small file below the process's folder, at most its first 64 KiB.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = Vec::new();
         self.open_file(name, OFlag::O_RDONLY)?
+            .take(SMALL_FILE)
             .read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
@@ -59,9 +136,35 @@ impl Handle {
             .into_iter()
             .flatten()
             .flatten()
+            .take(NAMES_MAX)
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect()
     }
+
+    /// The program that the process runs; `None` once it has ended.
+    pub fn image(&self) -> Option<Image> {
+        Some(image_of(&stat(self.read("stat").ok()?.as_bytes())?))
+    }
+
+    /// Real user of the process. The owner of its folder is another one where the process hides its memory.
+    pub fn user(&self) -> io::Result<u32> {
+        user(&self.read("status")?).ok_or_else(|| io::Error::other("status has no Uid"))
+    }
+}
+
+/// Real user of a process, from its `status`.
+fn user(status: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().next()?.parse().ok()
+}
+
+/// The program that a process runs: it differs after an exec, although process id and start time are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Image {
+    /// Start time of the process in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Address of the stack's bottom, which the kernel chooses anew at each exec.
+    pub stack: u64,
 }
 
 /// Address range (the name of the file in `map_files`) and name of one line of `maps`.
@@ -80,10 +183,9 @@ fn numbers() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Parent and start time (in clock ticks since boot) of a process.
-fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+fn parent(pid: u32) -> Option<u32> {
     let stat = stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-    Some((u32::try_from(stat.ppid).ok()?, stat.starttime))
+    u32::try_from(stat.ppid).ok()
 }
 
 /// The fields of a `/proc/PID/stat`; `None` where the text is malformed.
@@ -98,22 +200,37 @@ pub fn start_ticks(text: &str) -> Option<u64> {
     Some(stat(text.as_bytes())?.starttime)
 }
 
-/// Processes with one of these command names, with their start times.
-pub fn named(names: &[&str]) -> HashMap<u32, u64> {
+/// Processes with one of these command names, with the programs that they run.
+pub fn named(names: &[&str]) -> HashMap<u32, Image> {
     numbers()
         .filter(|pid| {
             fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|comm| names.contains(&comm.trim_end()))
         })
-        .filter_map(|pid| Some((pid, parent_and_start(pid)?.1)))
+        .filter_map(|pid| Some((pid, image(pid)?)))
         .collect()
+}
+
+/// The program that a process runs.
+#[must_use]
+pub fn image(pid: u32) -> Option<Image> {
+    Some(image_of(&stat(
+        &fs::read(format!("/proc/{pid}/stat")).ok()?,
+    )?))
+}
+
+const fn image_of(stat: &Stat) -> Image {
+    Image {
+        start_ticks: stat.starttime,
+        stack: stat.startstack,
+    }
 }
 
 /// All descendants of a process.
 #[must_use]
 pub fn children_of(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = numbers()
-        .filter_map(|pid| Some((pid, parent_and_start(pid)?.0)))
+        .filter_map(|pid| Some((pid, parent(pid)?)))
         .collect();
     let mut family = vec![root];
     let mut at = 0;
@@ -186,6 +303,60 @@ mod tests {
             None
         );
         assert_eq!(mapping("7ffc1000-7ffc2000 rw-p 00000000 00:00 0 "), None);
+    }
+
+    /// The lines that are read within bounds, and whether the text was read to its end.
+    fn read(text: &str, bounds: Bounds) -> (Vec<String>, bool) {
+        let mut read = Vec::new();
+        let whole = lines(text.as_bytes(), &bounds, |line| {
+            read.push(String::from_utf8_lossy(line).into_owned());
+            Next::Line
+        });
+        (read, whole.expect("bytes"))
+    }
+
+    #[test]
+    fn lines_are_read_within_bounds() {
+        let bounds = Bounds {
+            line: 4,
+            lines: 3,
+            bytes: 100,
+        };
+        assert_eq!(
+            read("ab\n\nabcd\n", bounds),
+            (vec!["ab".into(), String::new(), "abcd".into()], true)
+        );
+        assert_eq!(read("ab\ncd", bounds), (vec!["ab".into(), "cd".into()], true));
+        assert_eq!(
+            read("abcde\nf\n", bounds),
+            (vec!["abcd".into(), "f".into()], true)
+        );
+        assert_eq!(
+            read("a\nb\nc\nd\n", bounds),
+            (vec!["a".into(), "b".into(), "c".into()], false)
+        );
+        let short = Bounds { bytes: 5, ..bounds };
+        assert_eq!(read("ab\ncdef\n", short), (vec!["ab".into()], false));
+    }
+
+    #[test]
+    fn a_giant_line_takes_no_memory() {
+        let mut giant = io::repeat(b'x').take(1 << 24);
+        let mut most = 0;
+        let whole = lines(&mut giant, &MAPS, |line| {
+            most = most.max(line.len());
+            Next::Line
+        });
+        assert!(!whole.expect("bytes") && most <= MAPS.line);
+        // Reading ends at the bound.
+        let mut endless = io::repeat(b'\n');
+        assert!(!lines(&mut endless, &MAPS, |_| Next::Line).expect("bytes"));
+    }
+
+    #[test]
+    fn the_user_is_the_real_one() {
+        assert_eq!(user("Name:\tx\nUid:\t1000\t0\t0\t0\n"), Some(1000));
+        assert_eq!(user("Name:\tx\n"), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::http;
 use crate::paths::Paths;
@@ -27,7 +29,7 @@ pub struct Options {
     pub toml: String,
     /// More lines of the `[marker]` section.
     pub marker_toml: String,
-    /// Do not configure the path of the native library: the daemon must find it in executors.
+    /// Do not configure the path of the native library, only its digest: the daemon must find it in executors.
     pub without_library: bool,
 }
 
@@ -62,20 +64,15 @@ impl Daemon {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let socket = folder.join("smtt.sock");
         let port = free_port()?;
-        let libraries = if options.without_library {
-            String::new()
+        let library = paths.marker().join(LIBRARY_NAME);
+        // The daemon probes known bytes only: it knows them from the file, or by their digest.
+        let known = if options.without_library {
+            format!("libraries = []\ndigests = [{:?}]", sha256(&library)?)
         } else {
-            format!(
-                "{:?}",
-                paths
-                    .marker()
-                    .join("libsmtt_marker.so")
-                    .display()
-                    .to_string()
-            )
+            format!("libraries = [{:?}]", library.display().to_string())
         };
         let text = format!(
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{libraries}]\n{}\n{}",
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
             socket.display().to_string(),
             options.marker_toml,
             options.toml
@@ -220,6 +217,16 @@ impl Daemon {
         self.running = launch(&self.program, &self.config)?;
         self.wait_ready()
     }
+}
+
+/// Digest of a file, as `sha256sum` prints it.
+fn sha256(path: &Path) -> Result<String> {
+    let bytes = fs::read(path)
+        .with_context(|| format!("{} cannot be read: run `cargo xtask setup`", path.display()))?;
+    Ok(Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 fn launch(program: &Path, config: &Path) -> Result<Running> {

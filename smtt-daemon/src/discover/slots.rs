@@ -1,6 +1,7 @@
 //! The slot file of an executor, as the daemon reads it. The executor writes it, so it is untrusted: sizes are checked,
 //! and everything is read by value.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
@@ -8,12 +9,11 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, ensure};
 use nix::fcntl::OFlag;
 use smtt_common::context::{
-    HEADER_SIZE, Header, HeapAddresses, MAGIC, SLOT_IN_USE, SLOT_SIZE, Slot, VERSION,
+    HEADER_SIZE, Header, HeapAddresses, MAGIC, SLOT_COUNT, SLOT_IN_USE, SLOT_SIZE, Slot, VERSION,
 };
+use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, innermost_id};
 
-/// Most slots that are read from one file.
-const SLOTS_MAX: u32 = 65_536;
 /// A thread and where its slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSlot {
@@ -40,9 +40,13 @@ impl SlotFile {
             u64::from_str_radix(start, 16)?,
             u64::from_str_radix(end, 16)?,
         );
-        let file = handle
-            .open_file(&format!("map_files/{range}"), OFlag::O_RDWR)
+        let mapped = Mapped::open(handle, range)
             .context("/proc/PID/map_files cannot be opened: the daemon needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE")?;
+        // A file system of the user could let every read wait; the kernel's own memory does not.
+        ensure!(mapped.is_memfd()?, "it is no memfd");
+        let file = mapped
+            .reopen(OFlag::O_RDWR)
+            .context("it cannot be opened")?;
         ensure!(
             read_u64(&file, offset_of!(Header, magic))? == MAGIC,
             "its first word is wrong"
@@ -59,8 +63,8 @@ impl SlotFile {
         let slot_count = read_u32(&file, offset_of!(Header, slot_count))?;
         let needed = HEADER_SIZE as u64 + u64::from(slot_count) * SLOT_SIZE as u64;
         ensure!(
-            slot_count <= SLOTS_MAX && needed <= end - start,
-            "it claims {slot_count} slots, more than it maps"
+            slot_count <= SLOT_COUNT && needed <= end - start,
+            "it claims {slot_count} slots, more than it maps or than a marker makes ({SLOT_COUNT})"
         );
         Ok(Self {
             file,
@@ -74,7 +78,7 @@ impl SlotFile {
         let Ok(slots) = self.slots() else {
             return Vec::new();
         };
-        let host: Vec<(u32, u32)> = handle
+        let host: HashMap<u32, u32> = handle
             .list("task")
             .iter()
             .filter_map(|name| {
@@ -93,9 +97,8 @@ impl SlotFile {
             .filter(|(_, slot)| word(slot, offset_of!(Slot, state)) == SLOT_IN_USE)
             .filter_map(|(index, slot)| {
                 let inner = word(slot, offset_of!(Slot, tid));
-                let tid = host.iter().find(|(of, _)| *of == inner)?.1;
                 Some(ThreadSlot {
-                    tid,
+                    tid: *host.get(&inner)?,
                     address: self.address + (HEADER_SIZE + index * SLOT_SIZE) as u64,
                 })
             })

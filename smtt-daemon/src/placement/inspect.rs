@@ -463,8 +463,10 @@ impl Process {
 }
 
 fn mappings(handle: &Handle) -> Result<Mappings, InspectError> {
-    let maps = handle.read("maps").map_err(|_| InspectError::Ended)?;
-    Ok(Mappings::new(&maps))
+    handle
+        .open_file("maps", OFlag::O_RDONLY)
+        .and_then(Mappings::read)
+        .map_err(|_| InspectError::Ended)
 }
 
 /// A range of addresses to which other ranges are clipped.

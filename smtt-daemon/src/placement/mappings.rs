@@ -1,33 +1,34 @@
 //! The mappings of a process, from `/proc/PID/maps`. They distinguish a page that was never touched from one that is in
 //! no mapping; the entries of `/proc/PID/pagemap` do not.
 
+use std::io::{self, Read};
+
+use smtt_machine::proc::{MAPS, Next, lines};
+
 /// Addresses that are mapped, in order; neighbours are joined.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mappings(Vec<(u64, u64)>);
 
 impl Mappings {
-    /// Reads the text of `/proc/PID/maps`.
-    #[must_use]
-    pub fn new(maps: &str) -> Self {
+    /// Reads the text of `/proc/PID/maps`, within the bounds that hold for other users' processes.
+    ///
+    /// # Errors
+    /// When the process has ended, or its text is longer than the bounds.
+    pub fn read(maps: impl Read) -> io::Result<Self> {
         let mut joined: Vec<(u64, u64)> = Vec::new();
-        for line in maps.lines() {
-            let Some((start, end)) = line
-                .split_once(' ')
-                .and_then(|(range, _)| range.split_once('-'))
-            else {
-                continue;
-            };
-            let (Ok(start), Ok(end)) =
-                (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
-            else {
-                continue;
-            };
-            match joined.last_mut() {
-                Some(last) if last.1 == start => last.1 = end,
-                _ => joined.push((start, end)),
+        let whole = lines(maps, &MAPS, |line| {
+            if let Some((start, end)) = range(line) {
+                match joined.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => joined.push((start, end)),
+                }
             }
+            Next::Line
+        })?;
+        if !whole {
+            return Err(io::Error::other("the process has too many mappings"));
         }
-        Self(joined)
+        Ok(Self(joined))
     }
 
     /// Whether an address is mapped.
@@ -47,6 +48,16 @@ impl Mappings {
     }
 }
 
+/// The address range at the beginning of a line.
+fn range(line: &[u8]) -> Option<(u64, u64)> {
+    let end = line.iter().position(|byte| *byte == b' ')?;
+    let (start, end) = std::str::from_utf8(&line[..end]).ok()?.split_once('-')?;
+    Some((
+        u64::from_str_radix(start, 16).ok()?,
+        u64::from_str_radix(end, 16).ok()?,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,7 +66,7 @@ mod tests {
     fn neighbouring_mappings_are_one() {
         let maps = "1000-3000 r-xp 0 08:01 5 /usr/bin/java\n3000-4000 rw-p 0 0:0 0\n6000-7000 rw-p 0 0:0 0 [heap]\nnonsense\n";
         assert_eq!(
-            Mappings::new(maps),
+            Mappings::read(maps.as_bytes()).expect("bytes"),
             Mappings(vec![(0x1000, 0x4000), (0x6000, 0x7000)])
         );
     }

@@ -1,103 +1,446 @@
-//! Probes on the marker's native library: every file once, and only where each entry point starts with its pad.
+//! Probes on the marker's native library: every file once, and only files with the bytes of a library that the
+//! configuration names.
+//!
+//! A file of an executor belongs to its user, who may exchange it, change it, or let its file system wait. Therefore:
+//!
+//! * Bytes decide. A file is probed where its size and SHA-256 are those of a known library; offsets of entry points come
+//!   from the known library. A foreign file is never parsed.
+//! * One descriptor. It is checked, read and probed; a name is resolved once, at its opening.
+//! * All probes of a file or none; an error is not remembered.
+//! * A file whose executors have ended is given back, on a thread of its own: the kernel takes its time for that.
+//!
+//! The owner of a file can still change its bytes afterwards. Then the breakpoints are at these offsets of his own file,
+//! in processes that map a file that he can write: nothing that he could not write there himself.
 
-use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+mod known;
+mod link;
 
-use anyhow::{Context as _, bail};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
 use aya::Ebpf;
 use aya::programs::UProbe;
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use smtt_common::event::MARKER_FACTS;
-use smtt_common::event::marker::{LATER_KINDS, SYMBOL_PREFIX};
+use nix::fcntl::OFlag;
+use smtt_machine::foreign::Mapped;
+use smtt_machine::proc::{Handle, Image};
 
+use self::known::{Digest, Known, digest, hex};
+use self::link::{Attacher, Links};
 use super::{Verdict, VerdictState};
 
-/// Most files with probes. Each container brings its own file; a flood of files must not fill the kernel.
-const LIBRARIES_MAX: usize = 128;
+/// Most files of executors with probes: 19 descriptors each.
+const FILES_MAX: usize = 256;
+/// Most of them that executors of one user have.
+const FILES_PER_USER: usize = FILES_MAX / 2;
 /// Most bytes of a library; the marker's has a few kilobytes.
-const FILE_MAX: u64 = 16 << 20;
+const SIZE_MAX: u64 = 1 << 20;
+/// Most versions of libraries that are known; an upgrade of a configured file adds one.
+const KNOWN_MAX: usize = 64;
+/// Pause before an unchanged configured library is tried again after an error.
+const RETRY: Duration = Duration::from_secs(60);
+/// How long a file keeps its probes without an executor: the next one may have the same file.
+const IDLE: Duration = Duration::from_secs(5);
+/// Name in verdicts of libraries that no path of the configuration names.
+const OTHERS: &str = "uprobe:libsmtt_marker.so in executors";
 
-/// First instruction of every entry point: the kernel turns a probe on it into a plain call.
-#[cfg(target_arch = "x86_64")]
-const PAD: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
-#[cfg(target_arch = "aarch64")]
-const PAD: &[u8] = &[0x1f, 0x20, 0x03, 0xd5];
-#[cfg(target_arch = "riscv64")]
-const PAD: &[u8] = &[0x13, 0x00, 0x00, 0x00];
+/// A process with a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// Process id in the daemon's namespace.
+    pub pid: u32,
+    /// The program that it runs.
+    pub image: Image,
+    /// Its real user.
+    pub user: u32,
+}
 
-/// The files that are probed, by device and inode.
+/// Result of an attempt to probe the library of an executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// The file has all its probes.
+    Probed,
+    /// The file's bytes are those of no known library. The text names its digest where it was computed.
+    Unknown(String),
+    /// The file could not be judged or probed now; a later attempt may succeed.
+    Failed(String),
+}
+
+/// Device and inode of an open file. While it has probes the kernel keeps the inode, so it is of no other file.
+type FileId = (u64, u64);
+
+/// What changes when a file is replaced or rewritten.
+type Stamp = (FileId, u64, i64, i64);
+
+/// A file with probes.
+#[derive(Debug)]
+struct Probed {
+    links: Links,
+    /// Bytes that it had when it was probed.
+    digest: Digest,
+    /// Whether the configuration names the file.
+    configured: bool,
+    /// User of the executor that brought it.
+    user: u32,
+    executors: BTreeSet<Process>,
+    /// When its last executor ended.
+    idle_since: Instant,
+}
+
+/// A path of the configuration.
+#[derive(Debug)]
+struct Configured {
+    stamp: Stamp,
+    tried: Instant,
+    /// The probed file, or why there is none.
+    file: Result<FileId, String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Vec<Known>,
+    /// Digests of libraries whose bytes have not been seen yet.
+    digests: Vec<Digest>,
+    configured: BTreeMap<PathBuf, Configured>,
+    files: HashMap<FileId, Probed>,
+    /// Files that a thread is attaching to.
+    attaching: HashSet<FileId>,
+    /// Living processes whose library is not known.
+    unknown: BTreeSet<Process>,
+}
+
+/// The files that are probed. Any thread may use it; the lock is never held while a file or the kernel is waited for.
+#[derive(Debug)]
 pub struct Libraries {
-    files: HashMap<(u64, u64), Verdict>,
-    refused: u64,
+    attacher: Attacher,
+    state: Mutex<State>,
+    closing: Sender<Links>,
 }
 
 impl Libraries {
     /// Loads the program that goes on every entry point.
-    pub fn load(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
-        program(ebpf)?
+    pub(super) fn load(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
+        let program: &mut UProbe = ebpf
+            .program_mut("marker")
+            .context("the object lacks the program for the marker")?
+            .try_into()?;
+        program
             .load()
             .context("the kernel refuses the program for the marker's entry points")?;
+        let (closing, closed) = channel::<Links>();
+        std::thread::Builder::new()
+            .name("smtt-detach".into())
+            .spawn(move || closed.into_iter().for_each(drop))
+            .context("no thread that detaches probes")?;
         Ok(Self {
-            files: HashMap::new(),
-            refused: 0,
+            attacher: Attacher::new(program.fd()?.try_clone()?)?,
+            state: Mutex::default(),
+            closing,
         })
     }
 
-    /// One verdict per file, or one that says that no library has appeared yet.
-    pub fn verdicts(&self) -> Vec<Verdict> {
-        let mut all: Vec<Verdict> = self.files.values().cloned().collect();
-        all.sort_by(|a, b| a.hook.cmp(&b.hook));
-        if all.is_empty() {
-            all.push(found("uprobe:libsmtt_marker.so", VerdictState::Ok, "waits for the first executor with the marker; none of the configured libraries exists yet"));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes probes on the thread for that.
+    fn close(&self, links: Links) {
+        // The thread ends only with this value. If it is gone all the same, the links are closed here.
+        let _ = self.closing.send(links);
+    }
+
+    /// Adds digests of libraries that may be probed in executors.
+    pub fn trust(&self, digests: &[Digest]) {
+        self.state().digests.extend_from_slice(digests);
+    }
+
+    /// Probes a library that the configuration names, and makes its bytes known. The file is trusted.
+    ///
+    /// # Errors
+    /// A sentence that says why this file has no probes: it is unreadable, an entry point or its pad is missing, or the
+    /// kernel refuses.
+    pub fn configure(&self, path: &Path) -> anyhow::Result<()> {
+        let context = || format!("{} is not probed", path.display());
+        let file = File::open(path).with_context(context)?;
+        let metadata = file.metadata().with_context(context)?;
+        let id = id(&metadata);
+        let done = self.probe_configured(&file, &metadata).with_context(context);
+        let mut state = self.state();
+        let configured = Configured {
+            stamp: stamp(&metadata),
+            tried: Instant::now(),
+            file: done.as_ref().map(|()| id).map_err(|error| format!("{error:#}")),
+        };
+        let before = state.configured.insert(path.to_owned(), configured);
+        // A replaced file keeps its probes while executors have it.
+        if let Some(Configured { file: Ok(old), .. }) = before
+            && !state.configured.values().any(|other| other.file == Ok(old))
+            && let Some(probed) = state.files.get_mut(&old)
+        {
+            probed.configured = false;
+            probed.idle_since = Instant::now();
         }
-        if self.refused > 0 {
+        done
+    }
+
+    fn probe_configured(&self, file: &File, metadata: &Metadata) -> anyhow::Result<()> {
+        ensure!(metadata.is_file(), "this is no regular file");
+        ensure!(
+            metadata.len() <= SIZE_MAX,
+            "it is too large to be the marker's library"
+        );
+        let known = Known::parse(&bytes(file, metadata.len())?)?;
+        let id = id(metadata);
+        {
+            let mut state = self.state();
+            if !state.known.iter().any(|other| other.digest == known.digest) {
+                ensure!(
+                    state.known.len() < KNOWN_MAX,
+                    "{KNOWN_MAX} versions of it are known already: restart the daemon"
+                );
+                state.known.push(known.clone());
+            }
+            match state.files.get_mut(&id) {
+                Some(probed) if probed.digest == known.digest => {
+                    probed.configured = true;
+                    return Ok(());
+                }
+                // Other bytes were written into the same file.
+                Some(probed) => {
+                    self.close(std::mem::take(&mut probed.links));
+                    state.files.remove(&id);
+                }
+                None => {}
+            }
+            ensure!(
+                state.attaching.insert(id),
+                "another thread is attaching probes to it"
+            );
+        }
+        self.attach(file, id, &known, true, None)
+    }
+
+    /// Tries configured libraries again that have changed, or that had an error some time ago.
+    pub fn follow_configured(&self, paths: &[PathBuf]) {
+        for path in paths {
+            let now = fs::metadata(path).ok().map(|metadata| stamp(&metadata));
+            let due = match (self.state().configured.get(path), now) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(known), Some(now)) => {
+                    known.stamp != now
+                        || (known.file.is_err() && known.tried.elapsed() >= RETRY)
+                }
+            };
+            if due {
+                match self.configure(path) {
+                    Ok(()) => tracing::info!(library = %path.display(), "marker library probed"),
+                    Err(error) => tracing::warn!("{error:#}"),
+                }
+            }
+        }
+    }
+
+    /// Probes the library of an executor, at an address range of `/proc/PID/map_files`. May wait for the file's storage
+    /// and for the process's memory lock: only on a thread that can be given up.
+    pub fn probe(&self, process: Process, handle: &Handle, range: &str) -> Probing {
+        match self.try_probe(process, handle, range) {
+            Ok(Probing::Probed) => {
+                self.state().unknown.remove(&process);
+                Probing::Probed
+            }
+            Ok(other) => {
+                self.state().unknown.insert(process);
+                other
+            }
+            Err(error) => Probing::Failed(format!("{error:#}")),
+        }
+    }
+
+    fn try_probe(&self, process: Process, handle: &Handle, range: &str) -> anyhow::Result<Probing> {
+        let mapped = Mapped::open(handle, range).context("it is mapped no more")?;
+        if let Some(why) = mapped.refused_file_system(handle)? {
+            return Ok(Probing::Unknown(format!("{why}, so it is not read")));
+        }
+        ensure!(mapped.known()?.regular, "it is no regular file");
+        let file = mapped
+            .reopen(OFlag::O_RDONLY)
+            .context("it cannot be opened")?;
+        let metadata = file.metadata()?;
+        let (id, size) = (id(&metadata), metadata.len());
+        let any_size = {
+            let mut state = self.state();
+            if let Some(probed) = state.files.get_mut(&id) {
+                probed.executors.insert(process);
+                return Ok(Probing::Probed);
+            }
+            let any_size = !state.digests.is_empty() && size <= SIZE_MAX;
+            if !any_size && !state.known.iter().any(|known| known.size == size) {
+                return Ok(Probing::Unknown(format!(
+                    "no known library has its {size} bytes"
+                )));
+            }
+            any_size
+        };
+        let bytes = bytes(&file, size)?;
+        let found = digest(&bytes);
+        let known = {
+            let mut state = self.state();
+            let mut known = state.known.iter().find(|known| known.digest == found).cloned();
+            if known.is_none() && any_size && state.digests.contains(&found) {
+                let parsed = Known::parse(&bytes).context("its digest is configured")?;
+                if state.known.len() < KNOWN_MAX {
+                    state.known.push(parsed.clone());
+                }
+                known = Some(parsed);
+            }
+            let Some(known) = known else {
+                return Ok(Probing::Unknown(format!("its SHA-256 is {}", hex(&found))));
+            };
+            self.make_room(&mut state, process.user)?;
+            ensure!(
+                state.attaching.insert(id),
+                "another thread is attaching probes to it"
+            );
+            known
+        };
+        self.attach(&file, id, &known, false, Some(process))?;
+        Ok(Probing::Probed)
+    }
+
+    /// Attaches all probes of a file that is in `attaching`, and takes it out of there.
+    fn attach(
+        &self,
+        file: &File,
+        id: FileId,
+        known: &Known,
+        configured: bool,
+        process: Option<Process>,
+    ) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let links = self.attacher.attach(file, &known.entries);
+        let mut state = self.state();
+        state.attaching.remove(&id);
+        let probed = Probed {
+            links: links.context("the kernel refuses a probe")?,
+            digest: known.digest,
+            configured,
+            user: process.map_or(0, |process| process.user),
+            executors: process.into_iter().collect(),
+            idle_since: Instant::now(),
+        };
+        state.files.insert(id, probed);
+        tracing::debug!(
+            milliseconds = begin.elapsed().as_millis() as u64,
+            "probes attached"
+        );
+        Ok(())
+    }
+
+    /// Makes room for one more file of a user; files without executors go first.
+    fn make_room(&self, state: &mut State, user: u32) -> anyhow::Result<()> {
+        loop {
+            let of_executors = || state.files.values().filter(|file| !file.configured);
+            let own = of_executors().filter(|file| file.user == user).count();
+            let all = of_executors().count();
+            if own < FILES_PER_USER && all < FILES_MAX {
+                return Ok(());
+            }
+            let oldest = state
+                .files
+                .iter()
+                .filter(|(_, file)| !file.configured && file.executors.is_empty())
+                .filter(|(_, file)| own < FILES_PER_USER || file.user == user)
+                .min_by_key(|(_, file)| file.idle_since)
+                .map(|(id, _)| *id);
+            let Some(probed) = oldest.and_then(|id| state.files.remove(&id)) else {
+                bail!("user {user} has {own} of {all} probed library files: there is no room for another");
+            };
+            self.close(probed.links);
+        }
+    }
+
+    /// Forgets a process that has ended, or replaced its program.
+    pub fn left(&self, pid: u32, image: Image) {
+        let mut state = self.state();
+        let is = |process: &Process| process.pid == pid && process.image == image;
+        state.unknown.retain(|process| !is(process));
+        for probed in state.files.values_mut() {
+            let before = probed.executors.len();
+            probed.executors.retain(|process| !is(process));
+            if probed.executors.len() < before {
+                probed.idle_since = Instant::now();
+            }
+        }
+    }
+
+    /// Detaches from files whose executors have ended some time ago.
+    pub fn give_back(&self) {
+        let mut given = Vec::new();
+        self.state().files.retain(|_, probed| {
+            let keep = probed.configured
+                || !probed.executors.is_empty()
+                || probed.idle_since.elapsed() < IDLE;
+            if !keep {
+                given.push(std::mem::take(&mut probed.links));
+            }
+            keep
+        });
+        for links in given {
+            self.close(links);
+        }
+    }
+
+    /// Number of files with probes.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.state().files.len()
+    }
+
+    /// One verdict per configured file, one for all others, or one that says that no library has appeared yet.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        use VerdictState::{Broken, NotApplicable, Ok};
+        let state = self.state();
+        let mut all: Vec<Verdict> = state
+            .configured
+            .iter()
+            .map(|(path, configured)| {
+                let hook = format!("uprobe:{}", path.display());
+                match &configured.file {
+                    Result::Ok(_) => found(&hook, Ok, ""),
+                    Err(reason) => found(&hook, Broken, reason),
+                }
+            })
+            .collect();
+        let others = state.files.values().filter(|file| !file.configured).count();
+        if others > 0 {
+            all.push(found(OTHERS, Ok, &format!("{others} files")));
+        }
+        if !state.unknown.is_empty() {
+            // Any user can cause this, so it does not make the daemon degraded.
             all.push(found(
-                "uprobe:libsmtt_marker.so",
-                VerdictState::Broken,
+                OTHERS,
+                NotApplicable,
                 &format!(
-                    "{} more library files are not probed: the limit is {LIBRARIES_MAX}",
-                    self.refused
+                    "{} processes have a library that is not known; the log names each: add its digest to [marker] digests, or install the same version",
+                    state.unknown.len()
                 ),
             ));
         }
+        if all.is_empty() {
+            all.push(found(
+                "uprobe:libsmtt_marker.so",
+                Ok,
+                "waits for the first executor with the marker; none of the configured libraries exists yet",
+            ));
+        }
         all
-    }
-
-    /// Probes a file that has no probes yet.
-    pub fn attach(&mut self, ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
-        let metadata = std::fs::metadata(path)
-            .with_context(|| format!("{} cannot be read", path.display()))?;
-        let file = (metadata.dev(), metadata.ino());
-        if let Some(known) = self.files.get(&file) {
-            if known.verdict == VerdictState::Ok {
-                return Ok(());
-            }
-            bail!("{}", known.reason);
-        }
-        if self.files.len() >= LIBRARIES_MAX {
-            self.refused += 1;
-            bail!(
-                "{} is not probed: there are {LIBRARIES_MAX} marker libraries already",
-                path.display()
-            );
-        }
-        let hook = format!("uprobe:{}", path.display());
-        let attached = if metadata.len() > FILE_MAX {
-            Err(anyhow::anyhow!(
-                "{} is too large to be the marker's library",
-                path.display()
-            ))
-        } else {
-            attach_entries(ebpf, path)
-        };
-        let verdict = match &attached {
-            Ok(()) => found(&hook, VerdictState::Ok, ""),
-            Err(error) => found(&hook, VerdictState::Broken, &format!("{error:#}")),
-        };
-        self.files.insert(file, verdict);
-        attached
     }
 }
 
@@ -110,70 +453,31 @@ fn found(hook: &str, verdict: VerdictState, reason: &str) -> Verdict {
     }
 }
 
-fn program(ebpf: &mut Ebpf) -> anyhow::Result<&mut UProbe> {
-    Ok(ebpf
-        .program_mut("marker")
-        .context("the object lacks the program for the marker")?
-        .try_into()?)
+fn id(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
 }
 
-/// Checks every entry point first, then attaches: a library gets either all probes of its version or none.
-fn attach_entries(ebpf: &mut Ebpf, path: &Path) -> anyhow::Result<()> {
-    let bytes =
-        std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    let elf = object::File::parse(&*bytes)
-        .with_context(|| format!("{} is no ELF file", path.display()))?;
-    let mut entries = Vec::with_capacity(MARKER_FACTS.len());
-    for fact in MARKER_FACTS {
-        let name = format!("{SYMBOL_PREFIX}{}", fact.entry);
-        if LATER_KINDS.contains(&fact.kind) && symbol(&elf, &name).is_none() {
-            continue;
+fn stamp(metadata: &Metadata) -> Stamp {
+    (
+        id(metadata),
+        metadata.len(),
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+    )
+}
+
+/// All bytes of an open file, which must have exactly this size.
+fn bytes(file: &File, size: u64) -> anyhow::Result<Vec<u8>> {
+    // One more byte shows a file that has grown.
+    let mut bytes = vec![0; size as usize + 1];
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], read as u64)? {
+            0 => break,
+            more => read += more,
         }
-        let offset =
-            pad_offset(&elf, &name).with_context(|| format!("{} is not probed", path.display()))?;
-        entries.push((fact.kind, offset));
     }
-    let program = program(ebpf)?;
-    for (kind, offset) in entries {
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(offset),
-            cookie: Some(u64::from(kind.0)),
-        };
-        program
-            .attach(point, path, UProbeScope::AllProcesses)
-            .with_context(|| format!("the kernel refuses a probe on {}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn symbol<'data, 'file>(
-    elf: &'file object::File<'data>,
-    name: &str,
-) -> Option<object::Symbol<'data, 'file>> {
-    elf.dynamic_symbols()
-        .find(|symbol| symbol.name() == Ok(name))
-}
-
-/// File offset of an entry point whose first instruction is the pad.
-fn pad_offset(elf: &object::File<'_>, name: &str) -> anyhow::Result<u64> {
-    let symbol = symbol(elf, name).with_context(|| {
-        format!("entry point {name} is missing: the library is of another version")
-    })?;
-    let section = elf.section_by_index(
-        symbol
-            .section_index()
-            .with_context(|| format!("{name} is not defined"))?,
-    )?;
-    let (file_offset, _) = section
-        .file_range()
-        .with_context(|| format!("{name} has no code"))?;
-    let inside = symbol
-        .address()
-        .checked_sub(section.address())
-        .with_context(|| format!("{name} lies outside its section"))?;
-    let code = section.data()?.get(inside as usize..).unwrap_or_default();
-    if !code.starts_with(PAD) {
-        bail!("{name} does not start with the probe pad, so a probe on it would be slow");
-    }
-    Ok(file_offset + inside)
+    ensure!(read as u64 == size, "its size changes");
+    bytes.truncate(read);
+    Ok(bytes)
 }

@@ -7,6 +7,7 @@ use smtt_common::event::Kind;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;
+use smtt_daemon::probes::library::Probing;
 
 use crate::lab::{Workload, all, lab, library, with_hook};
 
@@ -24,18 +25,16 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         lab.executor(workload.pid()).is_err(),
         "it was described before the probes were there"
     );
-    let found = Discoverer::default()
+    let found = Discoverer::new(lab.probes.libraries())
         .scan(Instant::now())
         .into_iter()
         .find(|found| found.pid == workload.pid())
         .context("it is not found")?;
-    let path = found.library.as_ref().context("its library is not found")?;
     ensure!(
-        path.starts_with(format!("/proc/{}/map_files", found.pid)),
-        "{}",
-        path.display()
+        found.library == Some(Probing::Probed),
+        "{:?}",
+        found.library
     );
-    lab.probes.attach_library(path)?;
     let marker = lab
         .probes
         .verdicts()

@@ -11,6 +11,7 @@ use serde_json::Value;
 use smtt_common::counter::{ContextKey, Counter};
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::discover::Discoverer;
+use smtt_daemon::probes::library::Probing;
 use smtt_model::cpu::{Overrides, Role};
 use smtt_model::readings::Channel;
 use smtt_tests::page_walk::{FEW_PAGES, FEW_RDD, READ_RDD, WRITTEN_RDD};
@@ -335,13 +336,16 @@ fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
     let Some(mut lab) = lab(&clock_and_faults())? else {
         return Ok(());
     };
-    let found = Discoverer::default()
+    let found = Discoverer::new(lab.probes.libraries())
         .scan(Instant::now())
         .into_iter()
         .find(|found| found.pid == workload.pid())
         .context("it is not found")?;
-    let path = found.library.as_ref().context("its library is not found")?;
-    lab.probes.attach_library(path)?;
+    ensure!(
+        found.library == Some(Probing::Probed),
+        "{:?}",
+        found.library
+    );
     let executor = lab.probes.adopt_executor(found.pid)?;
     for thread in found.threads() {
         lab.probes

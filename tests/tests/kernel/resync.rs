@@ -85,7 +85,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
     ensure!(both.lost(executor)? == 0, "something was lost already");
     ensure!(both.blocks(executor)? == (BLOCKS, false));
 
-    let found = Discoverer::default()
+    let found = Discoverer::new(both.lab.probes.libraries())
         .scan(Instant::now())
         .into_iter()
         .find(|found| found.pid == workload.pid())

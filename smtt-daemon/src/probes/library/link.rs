@@ -1,0 +1,92 @@
+//! Probes of the kernel on one open file. aya attaches by path and through an exclusive reference to all programs; here
+//! any thread attaches to the descriptor that it has checked, and owns what it has attached.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use anyhow::Context as _;
+use aya::programs::ProgramFd;
+use smtt_machine::perf::Event;
+
+/// Command of the system call `bpf`.
+const BPF_LINK_CREATE: libc::c_long = 28;
+/// `BPF_PERF_EVENT` of the kernel's `enum bpf_attach_type`.
+const BPF_PERF_EVENT: u32 = 41;
+
+/// Argument of `BPF_LINK_CREATE` for a perf event.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    cookie: u64,
+}
+
+/// Probes of one file. Closing them takes the kernel up to a few milliseconds each.
+pub type Links = Vec<OwnedFd>;
+
+/// Attaches the marker's program to files.
+#[derive(Debug)]
+pub struct Attacher {
+    program: ProgramFd,
+    /// Type number of the kernel's PMU `uprobe`.
+    kind: u32,
+}
+
+impl Attacher {
+    /// # Errors
+    /// When the kernel has no uprobes.
+    pub fn new(program: ProgramFd) -> anyhow::Result<Self> {
+        let path = "/sys/bus/event_source/devices/uprobe/type";
+        let kind = fs::read_to_string(path)
+            .with_context(|| format!("{path} cannot be read: the kernel has no uprobes"))?;
+        Ok(Self {
+            program,
+            kind: kind.trim().parse().with_context(|| format!("{path}: {kind:?}"))?,
+        })
+    }
+
+    /// Attaches to all entry points (cookie and file offset) of an open file. After an error none is attached.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn attach(&self, file: &File, entries: &[(u64, u64)]) -> io::Result<Links> {
+        // The path leads to the open file itself, whatever its name leads to by now.
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        entries
+            .iter()
+            .map(|(cookie, offset)| {
+                let event = Event::uprobe(self.kind, &path, *offset)?;
+                self.link(&event, *cookie)
+            })
+            .collect()
+    }
+
+    /// Runs the program at each hit of a probe. The link keeps the event.
+    fn link(&self, event: &Event, cookie: u64) -> io::Result<OwnedFd> {
+        let create = LinkCreate {
+            program: self.program.as_fd().as_raw_fd() as u32,
+            target: event.as_fd().as_raw_fd() as u32,
+            attach_type: BPF_PERF_EVENT,
+            flags: 0,
+            cookie,
+        };
+        // SAFETY: the argument outlives the call, and its size is given.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_LINK_CREATE,
+                &raw const create,
+                size_of::<LinkCreate>(),
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}
