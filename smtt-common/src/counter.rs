@@ -75,7 +75,7 @@ pub struct ExecutorCounters {
     pub unattributed: [FaultCounters; UNATTRIBUTED_CLASSES],
     /// Facts of the marker that reached the kernel side.
     pub facts_seen: u64,
-    /// Facts refused because the executor exceeded its rate.
+    /// Facts refused because the executor or its user exceeded its rate.
     pub facts_rate_limited: u64,
     /// Facts refused for an absurd length.
     pub facts_too_long: u64,
@@ -94,7 +94,7 @@ pub struct ExecutorCounters {
 }
 
 /// Number of [`Counter`] values.
-pub const COUNTERS: usize = 8;
+pub const COUNTERS: usize = 9;
 
 coded! {
     /// Index of the kernel side's own counters, one copy per CPU; they belong to no executor.
@@ -115,6 +115,8 @@ coded! {
         RECORDS_SUBMITTED = 6 "records_submitted",
         /// Samples of page walks and cycles in executors that found no row.
         WALK_SAMPLES_REFUSED = 7 "walk_samples_refused",
+        /// Records of the kernel side itself (fork, exit) refused because the executor or its user exceeded its rate.
+        RECORDS_RATE_LIMITED = 8 "records_rate_limited",
     }
 }
 

@@ -8,7 +8,7 @@ pub struct Settings {
     pub fault_sample_every: u32,
     /// Most fault samples per second and CPU.
     pub fault_samples_per_second: u32,
-    /// Facts per second that one executor may send.
+    /// Facts per second that one executor may send; a user may send [`USER_RATE`] times that.
     pub facts_per_second: u32,
     /// Threads that one executor may register.
     pub threads_per_executor: u32,
@@ -28,8 +28,21 @@ pub struct Settings {
     /// Offset of `pagefault_disabled` in the kernel's `task_struct`; 0 when not found (faults that the kernel does not
     /// serve are then counted too).
     pub task_pagefault_disabled_offset: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bytes of the ring per second that one executor may use while the ring is busy; a user may use [`USER_RATE`]
+    /// times that.
+    pub bytes_per_second: u32,
+    /// Bytes of the ring that one executor, or one user, may use at once while the ring is busy.
+    pub burst_bytes: u32,
+    /// Share of a table that one user may hold where no other user holds rows, in thousandths.
+    pub user_share_permille: u32,
+    /// Rows of the table of contexts, and of the table of page-walk samples.
+    pub context_rows: u32,
+    /// Rows of the table of threads.
+    pub thread_rows: u32,
+    /// Rows of the table of processes.
+    pub process_rows: u32,
+    /// Rows of the table of executors.
+    pub executor_rows: u32,
 }
 
 /// Value of the process table (key: process id in the initial pid namespace).
@@ -67,35 +80,68 @@ pub struct Thread {
 pub struct Owner {
     /// Id of the process's cgroup in the unified hierarchy; zero where unknown.
     pub cgroup: u64,
-    /// Effective user, in the initial user namespace.
+    /// Real user, in the initial user namespace.
     pub uid: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// Value of the budget table (key: executor key): one executor's use of the shared tables.
+/// How many times the rate of one executor all executors of one user may use.
+pub const USER_RATE: u64 = 2;
+
+/// Rows in the shared tables.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableRows {
+    /// Contexts.
+    pub contexts: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Child processes.
+    pub processes: u64,
+    /// Rows of page-walk samples.
+    pub walks: u64,
+    /// Executors, living and dead.
+    pub executors: u64,
+}
+
+/// The two token buckets of an executor, or of a user. A bucket is one time: the moment at which it is full again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buckets {
+    /// When the bucket of facts is full, in nanoseconds since boot.
+    pub facts_full_ns: u64,
+    /// When the bucket of bytes is full, in nanoseconds since boot.
+    pub bytes_full_ns: u64,
+}
+
+/// Value of the budget table (key: executor key): one executor's use of the shared tables and of the ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// Contexts in the table.
-    pub contexts: u64,
-    /// Threads in the table.
-    pub threads: u64,
-    /// Child processes in the table.
-    pub processes: u64,
-    /// Rows of page-walk samples in their table.
-    pub walks: u64,
-    /// Second (since boot) that `facts` counts.
-    pub second: u64,
-    /// Facts in that second.
-    pub facts: u64,
+    /// Rows of the executor.
+    pub rows: TableRows,
+    /// Buckets of the executor.
+    pub buckets: Buckets,
+    /// Who runs the executor.
+    pub owner: Owner,
+}
+
+/// Value of the table of users (key: user id): the use of the shared tables and of the ring by all executors of a user.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Rows of the user.
+    pub rows: TableRows,
+    /// Buckets of the user.
+    pub buckets: Buckets,
 }
 
 coded! {
     /// Operations of the kernel side's `tables` program, the only way in which the daemon changes those tables while
     /// they are in use. The program's arguments are the operation and then the words named here.
     TableOperation: u64 {
-        /// pid: make it an executor, as if it had described itself.
+        /// pid, user id, cgroup id: make it an executor of that owner, as if it had described itself.
         ADOPT_EXECUTOR = 1 "adopt_executor",
         /// pid, executor key: make it a child of that executor.
         ADOPT_CHILD = 2 "adopt_child",
@@ -111,6 +157,8 @@ coded! {
         RELEASE_CONTEXTS = 7 "release_contexts",
         /// executor key, count: this number of its rows was removed from the table of page-walk samples.
         RELEASE_WALKS = 8 "release_walks",
+        /// executor key: remove the executor and give back what it still holds, after its other rows were removed.
+        FORGET_EXECUTOR = 9 "forget_executor",
     }
 }
 
@@ -128,9 +176,11 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 48);
+    assert!(size_of::<Settings>() == 72);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 16);
-    assert!(size_of::<Budget>() == 48);
+    assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
+    assert!(size_of::<TableRows>() == 40);
+    assert!(size_of::<User>() == 56);
 };

@@ -79,6 +79,9 @@ section!(Fault, "probe.fault", {
 section!(MarkerProbe, "probe.marker", {
     /// Facts per second that one executor may send; more are dropped and counted.
     facts_per_second: u64 = 20_000;
+    /// Bytes of the ring per second that one executor may use while the ring is busy; more facts are dropped and
+    /// counted. The executors of one user may use twice that, and twice facts_per_second, together.
+    bytes_per_second: String = "8MiB".into();
 });
 
 section!(PageWalks, "page_walks", {
@@ -140,7 +143,10 @@ section!(Limits, "limits", {
     /// Most series of one metric with an RDD label; the smallest RDDs beyond it share one series.
     series: u64 = 1000;
     /// Size of the ring buffer between kernel and daemon, a power of two.
-    ring: String = "1MiB".into();
+    ring: String = "4MiB".into();
+    /// Share of a shared table that one user may hold while no other user holds rows, from 0.1 to 0.9. With more users
+    /// each gets less, and some rows are always free for the next.
+    user_share: f64 = 0.5;
 });
 
 section!(Retention, "retention", {

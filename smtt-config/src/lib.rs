@@ -390,6 +390,19 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         file.probe.marker.facts_per_second,
         10_000_000,
     )?;
+    settings.bytes_per_second = bytes(
+        "probe.marker.bytes_per_second",
+        &file.probe.marker.bytes_per_second,
+        64 << 10,
+        1 << 30,
+    )? as u32;
+    if !(0.1..=0.9).contains(&limits.user_share) {
+        return Err((
+            "limits.user_share",
+            format!("{} is not from 0.1 to 0.9", limits.user_share),
+        ));
+    }
+    settings.user_share_permille = (limits.user_share * 1000.0) as u32;
     // One executor may use a quarter of a table, so that it cannot displace the others.
     settings.threads_per_executor = (threads / 4).max(1);
     settings.contexts_per_executor = (contexts / 4).max(1);

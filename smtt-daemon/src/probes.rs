@@ -5,6 +5,7 @@ mod health;
 mod kernel_function;
 pub mod library;
 mod memory;
+mod owner;
 pub mod page_walks;
 mod reading;
 mod table;
@@ -21,7 +22,7 @@ use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
 use smtt_common::counter::ExecutorCounters;
-use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread};
+use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread, User};
 use smtt_config::ProbeSettings;
 use smtt_machine::btf;
 use smtt_machine::page_walks::{NotMeasured, Wanted};
@@ -77,6 +78,13 @@ pub struct Probes {
     software: Vec<(&'static str, SoftwareEvent)>,
 }
 
+/// Rows of the kernel side's tables of executors per executor of the configuration: one user may hold about half of
+/// them, so that a machine with one user can have all executors of the configuration.
+const EXECUTOR_ROWS: u32 = 2;
+
+/// One executor, or one user, may fill this part of a busy ring at once.
+const BURST_SHARE: u32 = 8;
+
 /// The object that `build.rs` made.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
 
@@ -109,6 +117,12 @@ impl Probes {
         if let Ok(disabled) = btf::kernel_field_offsets("task_struct", &["pagefault_disabled"]) {
             settings.task_pagefault_disabled_offset = disabled[0];
         }
+        let executors = wanted.executors.saturating_mul(EXECUTOR_ROWS);
+        settings.executor_rows = executors;
+        settings.process_rows = wanted.processes;
+        settings.thread_rows = wanted.threads;
+        settings.context_rows = wanted.contexts;
+        settings.burst_bytes = wanted.ring_bytes / BURST_SHARE;
         let settings = Wire(settings);
         let walks = Wanted::here(&wanted.page_walks, Path::new("/"));
         let mut ebpf = EbpfLoader::new()
@@ -116,8 +130,9 @@ impl Probes {
             .map_max_entries("RING", wanted.ring_bytes)
             .map_max_entries("CONTEXTS", wanted.contexts)
             .map_max_entries("WALKS", walks.as_ref().map_or(1, |_| wanted.contexts))
-            .map_max_entries("EXECUTORS", wanted.executors)
-            .map_max_entries("BUDGETS", wanted.executors)
+            .map_max_entries("EXECUTORS", executors)
+            .map_max_entries("BUDGETS", executors)
+            .map_max_entries("USERS", executors)
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
             .load(OBJECT)
@@ -223,10 +238,17 @@ impl Probes {
     /// The key of a process, whose row is added if it has none. For executors that started before the daemon.
     ///
     /// # Errors
-    /// When the table of executors is full.
+    /// When the process has ended, the table of executors is full, or the process's user has used up its share.
     pub fn adopt_executor(&mut self, pid: u32) -> anyhow::Result<u64> {
-        if !self.change(TableOperation::ADOPT_EXECUTOR, &[u64::from(pid)])? {
-            bail!("the table of executors is full: raise [limits] executors");
+        let owner = owner::of(pid)?;
+        if !self.change(
+            TableOperation::ADOPT_EXECUTOR,
+            &[u64::from(pid), u64::from(owner.uid), owner.cgroup],
+        )? {
+            bail!(
+                "no room for another executor of user {}: raise [limits] executors",
+                owner.uid
+            );
         }
         let Wire(process) = self
             .map::<u32, Process>("PROCESSES")?
@@ -328,35 +350,29 @@ impl Probes {
     /// # Errors
     /// When a table is missing from the object.
     pub fn forget_executor(&mut self, executor: u64) -> anyhow::Result<()> {
-        let mut processes = self.map_mut::<u32, Process>("PROCESSES")?;
-        let own: Vec<u32> = processes
+        let own: Vec<u32> = self
+            .map::<u32, Process>("PROCESSES")?
             .iter()
             .flatten()
             .filter(|(_, Wire(process))| process.executor == executor)
             .map(|(pid, _)| pid)
             .collect();
         for pid in own {
-            let _ = processes.remove(&pid);
+            self.change(TableOperation::FORGET_PROCESS, &[u64::from(pid)])?;
         }
-        let mut threads = self.map_mut::<u32, Thread>("THREADS")?;
-        let own: Vec<u32> = threads
+        let own: Vec<u32> = self
+            .map::<u32, Thread>("THREADS")?
             .iter()
             .flatten()
             .filter(|(_, Wire(thread))| thread.executor == executor)
             .map(|(tid, _)| tid)
             .collect();
         for tid in own {
-            let _ = threads.remove(&tid);
+            self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])?;
         }
         self.reader.forget(&mut self.ebpf, executor)?;
-        let _ = self.map_mut::<u64, Budget>("BUDGETS")?.remove(&executor);
-        let mut executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
-            self.ebpf
-                .map_mut("EXECUTORS")
-                .context("no table EXECUTORS")?,
-        )?;
-        let _ = executors.remove(&executor);
-        Ok(())
+        self.change(TableOperation::FORGET_EXECUTOR, &[executor])
+            .map(drop)
     }
 
     /// An executor's use of the shared tables, or `None` when it has no row.
@@ -369,6 +385,18 @@ impl Probes {
             .get(&executor, 0)
             .ok()
             .map(|Wire(budget)| budget))
+    }
+
+    /// The use of the shared tables by all executors of a user, or `None` when the user has no executor.
+    ///
+    /// # Errors
+    /// When the table is missing from the object.
+    pub fn user(&self, uid: u32) -> anyhow::Result<Option<User>> {
+        Ok(self
+            .map::<u32, User>("USERS")?
+            .get(&uid, 0)
+            .ok()
+            .map(|Wire(user)| user))
     }
 
     /// Current rows of an executor in the tables.
@@ -408,20 +436,6 @@ impl Probes {
         Ok(HashMap::try_from(
             self.ebpf
                 .map(name)
-                .with_context(|| format!("no table {name}"))?,
-        )?)
-    }
-
-    fn map_mut<K: aya::Pod, V>(
-        &mut self,
-        name: &str,
-    ) -> anyhow::Result<HashMap<&mut MapData, K, Wire<V>>>
-    where
-        Wire<V>: aya::Pod,
-    {
-        Ok(HashMap::try_from(
-            self.ebpf
-                .map_mut(name)
                 .with_context(|| format!("no table {name}"))?,
         )?)
     }

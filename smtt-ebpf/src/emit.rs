@@ -6,7 +6,7 @@ use core::ptr;
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
     helpers::{
-        bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_boot_ns,
+        bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns,
         generated::{bpf_get_numa_node_id, bpf_probe_read_user},
     },
 };
@@ -15,7 +15,10 @@ use smtt_common::{
     event::{Kind, PAYLOAD_CLASSES, RecordHeader},
 };
 
-use crate::maps::{RING, count};
+use crate::{
+    maps::{RING, count},
+    shares::{spend, uid},
+};
 
 /// Outcome of sending a fact.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +40,7 @@ struct Record<P> {
 
 /// The header of a record about the running thread.
 #[inline(always)]
-fn header(kind: Kind, executor: u64, payload_bytes: u32) -> RecordHeader {
+fn header(kind: Kind, executor: u64, uid: u32, payload_bytes: u32) -> RecordHeader {
     let id = bpf_get_current_pid_tgid();
     RecordHeader {
         kind: kind.0,
@@ -49,7 +52,7 @@ fn header(kind: Kind, executor: u64, payload_bytes: u32) -> RecordHeader {
         executor,
         pid: (id >> 32) as u32,
         tid: id as u32,
-        uid: bpf_get_current_uid_gid() as u32,
+        uid,
         reserved: 0,
     }
 }
@@ -65,9 +68,31 @@ fn wakeup() -> u64 {
     }
 }
 
+/// Whether so much of the ring is used that a sender above its rate may leave others without room.
+#[inline(always)]
+pub fn ring_is_busy() -> bool {
+    RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 4
+}
+
+/// Bytes of the ring that a fact with a payload of this length takes.
+#[inline(always)]
+pub fn ring_bytes(payload: u64) -> u64 {
+    let class = if payload <= PAYLOAD_CLASSES[0] as u64 {
+        PAYLOAD_CLASSES[0]
+    } else if payload <= PAYLOAD_CLASSES[1] as u64 {
+        PAYLOAD_CLASSES[1]
+    } else {
+        PAYLOAD_CLASSES[2]
+    };
+    (RING_HEADER + size_of::<RecordHeader>() + class) as u64
+}
+
+/// Bytes that the kernel's ring puts before each record.
+const RING_HEADER: usize = 8;
+
 /// Puts a record with a payload of the kernel side's own on the ring; false when the ring is full.
 #[inline(always)]
-pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) -> bool {
+pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &P) -> bool {
     let Some(mut entry) = RING.reserve::<Record<P>>(0) else {
         return false;
     };
@@ -76,7 +101,7 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) -> bool
     unsafe {
         ptr::write(
             &raw mut (*record).header,
-            header(kind, executor, size_of::<P>() as u32),
+            header(kind, executor, uid, size_of::<P>() as u32),
         );
         ptr::write(&raw mut (*record).payload, *payload);
     }
@@ -85,11 +110,16 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) -> bool
     true
 }
 
-/// As [`record`], for facts of the kernel side itself (fork, exit), with its own counters.
+/// As [`record`], for facts of the kernel side itself (fork, exit), with its own counters. They count against the
+/// executor's rate, unless `always`.
 #[inline(always)]
-pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) {
+pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P, always: bool) {
     count(Counter::RECORDS_SEEN);
-    if !record(kind, executor, payload) {
+    if !always && !spend(executor, (RING_HEADER + size_of::<Record<P>>()) as u64) {
+        count(Counter::RECORDS_RATE_LIMITED);
+        return;
+    }
+    if !record(kind, executor, uid(executor), payload) {
         count(Counter::RECORDS_RING_FULL);
     }
 }
@@ -99,18 +129,24 @@ pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P) {
 /// The copy goes straight into the ring: a uprobe program can be preempted, so a buffer per CPU could be
 /// overwritten by another thread's fact between its two halves.
 #[inline(always)]
-pub fn user_payload(kind: Kind, executor: u64, address: u64, bytes: u64) -> Outcome {
+pub fn user_payload(kind: Kind, executor: u64, uid: u32, address: u64, bytes: u64) -> Outcome {
     if bytes <= PAYLOAD_CLASSES[0] as u64 {
-        in_class::<{ PAYLOAD_CLASSES[0] }>(kind, executor, address, bytes)
+        in_class::<{ PAYLOAD_CLASSES[0] }>(kind, executor, uid, address, bytes)
     } else if bytes <= PAYLOAD_CLASSES[1] as u64 {
-        in_class::<{ PAYLOAD_CLASSES[1] }>(kind, executor, address, bytes)
+        in_class::<{ PAYLOAD_CLASSES[1] }>(kind, executor, uid, address, bytes)
     } else {
-        in_class::<{ PAYLOAD_CLASSES[2] }>(kind, executor, address, bytes)
+        in_class::<{ PAYLOAD_CLASSES[2] }>(kind, executor, uid, address, bytes)
     }
 }
 
 #[inline(always)]
-fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: u64) -> Outcome {
+fn in_class<const BYTES: usize>(
+    kind: Kind,
+    executor: u64,
+    uid: u32,
+    address: u64,
+    bytes: u64,
+) -> Outcome {
     let Some(mut entry) = RING.reserve::<Record<[u8; BYTES]>>(0) else {
         return Outcome::RingFull;
     };
@@ -120,7 +156,7 @@ fn in_class<const BYTES: usize>(kind: Kind, executor: u64, address: u64, bytes: 
     let read = unsafe {
         ptr::write(
             &raw mut (*record).header,
-            header(kind, executor, bytes as u32),
+            header(kind, executor, uid, bytes as u32),
         );
         // The verifier must see the bound on the very value that is used as the size. The compiler knows the bound
         // from the choice of the class and would leave this check out; verifiers of Linux 6.1 do not know it of a

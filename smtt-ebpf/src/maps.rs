@@ -6,18 +6,18 @@ use core::arch::asm;
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
     page_walk::WalkCounters,
-    settings::{Budget, Process, Settings, Thread},
+    settings::{Buckets, Budget, Process, Settings, TableRows, Thread, User},
 };
 
-/// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 1 MiB holds the burst of
-/// several thousand while the daemon is not scheduled.
+/// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 4 MiB holds the burst of
+/// twenty thousand while the daemon is not scheduled.
 #[map]
-pub static RING: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+pub static RING: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
 /// Process id -> executor and role. The first look-up of every hook: small, so that it stays in the cache.
 #[map]
@@ -54,9 +54,52 @@ pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with
 #[map]
 pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
 
+/// User -> use of the tables above by all of the user's executors. A row lives as long as an executor of the user.
+#[map]
+pub static USERS: HashMap<u32, User> = HashMap::with_max_entries(64, 0);
+
+/// Rows in use of the tables above, one row.
+#[map]
+pub static TOTALS: Array<TableRows> = Array::with_max_entries(1, 0);
+
 /// The kernel side's own counters, which belong to no executor.
 #[map]
 static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT as u32, 0);
+
+/// Rows of [`FILTER`].
+const FILTER_ROWS: usize = 4096;
+
+/// Number of rows of [`PROCESSES`] by the low bits of the process id. The first look of every hook of page faults: a
+/// process whose number is zero belongs to no executor. Process ids are dense, so the low bits are a good hash. A
+/// variable and not a table, because its address is a constant of the program: a look is one load.
+#[unsafe(no_mangle)]
+static mut FILTER: [u64; FILTER_ROWS] = [0; FILTER_ROWS];
+
+#[inline(always)]
+fn filter(pid: u32) -> *mut u64 {
+    let row = pid as usize & (FILTER_ROWS - 1);
+    // SAFETY: the row is in bounds.
+    unsafe { (&raw mut FILTER).cast::<u64>().add(row) }
+}
+
+/// Whether a process may have a row in [`PROCESSES`].
+#[inline(always)]
+pub fn may_be_traced(pid: u32) -> bool {
+    // SAFETY: the pointer is valid for the program's life; other programs write whole words.
+    unsafe { core::ptr::read_volatile(filter(pid)) != 0 }
+}
+
+/// Announces a row of [`PROCESSES`], before it is added.
+#[inline(always)]
+pub fn announce(pid: u32) {
+    add(filter(pid), 1);
+}
+
+/// Takes back an announcement, after the row was removed.
+#[inline(always)]
+pub fn withdraw(pid: u32) {
+    take(filter(pid), 1);
+}
 
 /// State of the sampling of faults.
 #[repr(C)]
@@ -87,7 +130,13 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     task_signal_offset: 0,
     signal_live_offset: 0,
     task_pagefault_disabled_offset: 0,
-    reserved: 0,
+    bytes_per_second: 0,
+    burst_bytes: 0,
+    user_share_permille: 0,
+    context_rows: 0,
+    thread_rows: 0,
+    process_rows: 0,
+    executor_rows: 0,
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.
@@ -103,13 +152,18 @@ pub static NO_WALKS: WalkCounters = WalkCounters {
     samples: [0; smtt_common::page_walk::WALK_CHANNELS],
 };
 /// See [`NO_CONTEXT_COUNTERS`].
-pub static NO_BUDGET: Budget = Budget {
-    contexts: 0,
-    threads: 0,
-    processes: 0,
-    walks: 0,
-    second: 0,
-    facts: 0,
+pub static NO_USER: User = User {
+    rows: TableRows {
+        contexts: 0,
+        threads: 0,
+        processes: 0,
+        walks: 0,
+        executors: 0,
+    },
+    buckets: Buckets {
+        facts_full_ns: 0,
+        bytes_full_ns: 0,
+    },
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_EXECUTOR_COUNTERS: ExecutorCounters = ExecutorCounters {
@@ -164,10 +218,25 @@ pub fn take(counter: *mut u64, count: u64) {
     add(counter, count.wrapping_neg());
 }
 
+/// Subtracts from such a counter, which does not fall below zero.
+#[inline(always)]
+pub fn take_at_most(counter: *mut u64, count: u64) {
+    let before = fetch_add(counter, count.wrapping_neg());
+    if before < count {
+        add(counter, count - before);
+    }
+}
+
 /// Adds one to such a counter and returns the old value.
 #[inline(always)]
 pub fn next(counter: *mut u64) -> u64 {
-    let mut value = 1_u64;
+    fetch_add(counter, 1)
+}
+
+/// Adds to such a counter and returns the old value.
+#[inline(always)]
+pub fn fetch_add(counter: *mut u64, count: u64) -> u64 {
+    let mut value = count;
     // SAFETY: as for `add`.
     unsafe {
         asm!(

@@ -3,21 +3,28 @@
 
 use aya_ebpf::{
     bindings::{BPF_ANY, BPF_NOEXIST},
-    helpers::bpf_ktime_get_boot_ns,
+    helpers::{
+        bpf_get_current_uid_gid, bpf_ktime_get_boot_ns, generated::bpf_get_current_cgroup_id,
+    },
 };
 use smtt_common::{
     context::SlotHead,
     counter::Counter,
-    settings::{Process, ROLE_CHILD, ROLE_EXECUTOR, Thread, executor_key},
+    settings::{
+        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, Thread, executor_key,
+    },
 };
 
-use crate::maps::{
-    BUDGETS, EXECUTORS, NO_BUDGET, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, add_below, count,
-    setting, take,
+use crate::{
+    maps::{
+        BUDGETS, EXECUTORS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS, add, announce, count,
+        withdraw,
+    },
+    shares::{Table, claim, claim_for_user, release, release_of_user},
 };
 
 /// Nanoseconds in a second.
-const SECOND_NS: u64 = 1_000_000_000;
+pub const SECOND_NS: u64 = 1_000_000_000;
 
 /// Seconds since boot.
 #[inline(always)]
@@ -33,15 +40,30 @@ pub fn process(pid: u32) -> Option<Process> {
     unsafe { PROCESSES.get(pid).copied() }
 }
 
-/// Makes a process an executor and returns its key. An existing executor keeps its key.
+/// The real user and the cgroup of the running process.
 #[inline(always)]
-pub fn adopt_executor(pid: u32) -> Option<u64> {
+pub fn running_owner() -> Owner {
+    Owner {
+        // SAFETY: the helper has no precondition.
+        cgroup: unsafe { bpf_get_current_cgroup_id() },
+        uid: bpf_get_current_uid_gid() as u32,
+        reserved: 0,
+    }
+}
+
+/// Makes a process an executor and returns its key. An existing executor keeps its key and its owner.
+#[inline(always)]
+pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
     let mut parent = 0;
     if let Some(known) = process(pid) {
         if known.role == ROLE_EXECUTOR {
             return Some(known.executor);
         }
         parent = known.executor;
+    }
+    if !claim_for_user(owner.uid, Table::Executors) {
+        count(Counter::EXECUTORS_REFUSED);
+        return None;
     }
     let second = boot_second();
     let mut key = executor_key(pid, second);
@@ -52,9 +74,24 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
         made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
     }
     if made.is_err() {
+        release_of_user(owner.uid, Table::Executors, 1);
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
+    let budget = Budget {
+        rows: TableRows {
+            contexts: 0,
+            threads: 0,
+            processes: 0,
+            walks: 0,
+            executors: 1,
+        },
+        buckets: Buckets {
+            facts_full_ns: 0,
+            bytes_full_ns: 0,
+        },
+        owner: *owner,
+    };
     let row = Process {
         executor: key,
         role: ROLE_EXECUTOR,
@@ -63,13 +100,14 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
     };
     // The daemon and the process's own first fact may do this at the same time: only one of them makes the row.
     let flags = if parent == 0 { BPF_NOEXIST } else { BPF_ANY };
-    let mut made = BUDGETS.insert(key, &NO_BUDGET, u64::from(BPF_ANY));
+    let mut made = BUDGETS.insert(key, &budget, u64::from(BPF_ANY));
     if made.is_ok() {
-        made = PROCESSES.insert(pid, &row, u64::from(flags));
+        made = insert_process(pid, &row, flags);
     }
     if let Err(error) = made {
         let _ = BUDGETS.remove(key);
         let _ = EXECUTORS.remove(key);
+        release_of_user(owner.uid, Table::Executors, 1);
         if error == EEXIST
             && let Some(known) = process(pid)
             && known.role == ROLE_EXECUTOR
@@ -80,21 +118,49 @@ pub fn adopt_executor(pid: u32) -> Option<u64> {
         return None;
     }
     if parent != 0 {
-        // An executor that another executor started, as in a local cluster, stops being its child here.
-        release_process(parent);
+        // An executor that another executor started, as in a local cluster, stops being its child here. Its row was
+        // replaced, so one of the two announcements goes.
+        withdraw(pid);
+        release(parent, Table::Processes, 1);
     }
     Some(key)
+}
+
+/// Adds the row of a process.
+#[inline(always)]
+fn insert_process(pid: u32, row: &Process, flags: u32) -> Result<(), i32> {
+    announce(pid);
+    let made = PROCESSES.insert(pid, row, u64::from(flags));
+    if made.is_err() {
+        withdraw(pid);
+    }
+    made
+}
+
+/// Removes a dead executor, whose other rows were removed before, and gives back what it still holds.
+#[inline(always)]
+pub fn forget_executor(executor: u64) {
+    // SAFETY: copied at once.
+    if let Some(Budget { rows, owner, .. }) = unsafe { BUDGETS.get(executor).copied() }
+        && BUDGETS.remove(executor).is_ok()
+    {
+        release_of_user(owner.uid, Table::Contexts, rows.contexts);
+        release_of_user(owner.uid, Table::Threads, rows.threads);
+        release_of_user(owner.uid, Table::Processes, rows.processes);
+        release_of_user(owner.uid, Table::Walks, rows.walks);
+        release_of_user(owner.uid, Table::Executors, rows.executors);
+        // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
+        if unsafe { USERS.get(owner.uid) }.is_some_and(|user| user.rows.executors == 0) {
+            let _ = USERS.remove(owner.uid);
+        }
+    }
+    let _ = EXECUTORS.remove(executor);
 }
 
 /// Makes a process a child of an executor; false when there is no room.
 #[inline(always)]
 pub fn adopt_child(pid: u32, executor: u64) -> bool {
-    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
-        return false;
-    };
-    // SAFETY: the row was just looked up.
-    let processes = unsafe { &raw mut (*budget).processes };
-    if !add_below(processes, u64::from(setting!(processes_per_executor))) {
+    if !claim(executor, Table::Processes) {
         count(Counter::PROCESSES_REFUSED);
         return false;
     }
@@ -104,10 +170,10 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
         reserved: 0,
         context: NO_HEAD,
     };
-    match PROCESSES.insert(pid, &row, u64::from(BPF_NOEXIST)) {
+    match insert_process(pid, &row, BPF_NOEXIST) {
         Ok(()) => true,
         Err(error) => {
-            take(processes, 1);
+            release(executor, Table::Processes, 1);
             if error != EEXIST {
                 count(Counter::PROCESSES_REFUSED);
             }
@@ -119,11 +185,6 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
 /// Sets the slot of a thread; false when there is no room for another thread of that executor.
 #[inline(always)]
 pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
-    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
-        return false;
-    };
-    // SAFETY: the row was just looked up.
-    let threads = unsafe { &raw mut (*budget).threads };
     let row = Thread {
         slot_address,
         executor,
@@ -133,18 +194,18 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
     // SAFETY: copied at once.
     let before = unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor);
     let new = before != executor;
-    if new && !add_below(threads, u64::from(setting!(threads_per_executor))) {
+    if new && !claim(executor, Table::Threads) {
         return refuse_thread(executor);
     }
     if THREADS.insert(tid, row, u64::from(BPF_ANY)).is_err() {
         if new {
-            take(threads, 1);
+            release(executor, Table::Threads, 1);
         }
         return refuse_thread(executor);
     }
     if new && before != 0 {
         // The row outlived its thread, and the thread id is reused.
-        release_thread(before);
+        release(before, Table::Threads, 1);
     }
     true
 }
@@ -173,7 +234,7 @@ pub fn forget_thread(tid: u32) {
         return;
     };
     if THREADS.remove(tid).is_ok() {
-        release_thread(row.executor);
+        release(row.executor, Table::Threads, 1);
     }
 }
 
@@ -182,8 +243,9 @@ pub fn forget_thread(tid: u32) {
 pub fn forget_process(pid: u32) -> Option<Process> {
     let row = process(pid)?;
     PROCESSES.remove(pid).ok()?;
+    withdraw(pid);
     if row.role != ROLE_EXECUTOR {
-        release_process(row.executor);
+        release(row.executor, Table::Processes, 1);
     }
     Some(row)
 }
@@ -207,40 +269,6 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
         core::ptr::write_volatile(&raw mut (*context).stage_id, head.stage_id);
         core::ptr::write_volatile(&raw mut (*context).stage_attempt, head.stage_attempt);
         core::ptr::write_volatile(&raw mut (*context).hot, head.hot);
-    }
-}
-
-/// Subtracts removed contexts from the executor's use of the table.
-#[inline(always)]
-pub fn release_contexts(executor: u64, contexts: u64) {
-    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
-        // SAFETY: the row was just looked up.
-        take(unsafe { &raw mut (*budget).contexts }, contexts);
-    }
-}
-
-/// Subtracts removed rows from the executor's use of the table of page-walk samples.
-#[inline(always)]
-pub fn release_walks(executor: u64, rows: u64) {
-    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
-        // SAFETY: the row was just looked up.
-        take(unsafe { &raw mut (*budget).walks }, rows);
-    }
-}
-
-#[inline(always)]
-fn release_thread(executor: u64) {
-    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
-        // SAFETY: the row was just looked up.
-        take(unsafe { &raw mut (*budget).threads }, 1);
-    }
-}
-
-#[inline(always)]
-fn release_process(executor: u64) {
-    if let Some(budget) = BUDGETS.get_ptr_mut(executor) {
-        // SAFETY: the row was just looked up.
-        take(unsafe { &raw mut (*budget).processes }, 1);
     }
 }
 

@@ -239,6 +239,10 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
                 ("samples_rate_limited", executors.samples_rate_limited),
                 ("samples_ring_full", executors.samples_ring_full),
                 ("records_ring_full", counter(Counter::RECORDS_RING_FULL)),
+                (
+                    "records_rate_limited",
+                    counter(Counter::RECORDS_RATE_LIMITED),
+                ),
             ]),
         ),
         Hop::new("ring", submitted, source.taken, &[]),

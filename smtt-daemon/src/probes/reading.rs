@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::Context as _;
 use aya::Ebpf;
-use aya::maps::{PerCpuArray, PerCpuHashMap};
+use aya::maps::{HashMap, PerCpuArray, PerCpuHashMap};
 use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
-use smtt_common::settings::TableOperation;
+use smtt_common::settings::{Budget, TableOperation};
 
 use super::wire::{Plain, Wire};
 use super::{Readings, memory, tables};
@@ -88,6 +88,14 @@ impl Reader {
                 values.iter().fold(start, |sum, Wire(one)| plus(sum, one)),
             ));
         }
+        let budgets = HashMap::<_, u64, Wire<Budget>>::try_from(
+            ebpf.map("BUDGETS").context("no table BUDGETS")?,
+        )?;
+        readings.owners = budgets
+            .iter()
+            .flatten()
+            .map(|(key, Wire(budget))| (key, budget.owner))
+            .collect();
         let counters =
             PerCpuArray::<_, u64>::try_from(ebpf.map("COUNTERS").context("no table COUNTERS")?)?;
         for index in 0..COUNTERS {

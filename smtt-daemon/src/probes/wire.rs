@@ -2,7 +2,7 @@
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::page_walk::WalkCounters;
-use smtt_common::settings::{Budget, Process, Settings, Thread};
+use smtt_common::settings::{Budget, Process, Settings, Thread, User};
 
 /// A type of the boundary as aya wants it: plain bytes.
 #[repr(transparent)]
@@ -18,6 +18,7 @@ impl Plain for WalkCounters {}
 impl Plain for Process {}
 impl Plain for Thread {}
 impl Plain for Budget {}
+impl Plain for User {}
 impl Plain for Settings {}
 
 // SAFETY: `Plain` is only on `repr(C)` structs of integers without padding.

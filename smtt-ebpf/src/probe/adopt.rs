@@ -6,9 +6,15 @@
 use core::ffi::c_void;
 
 use aya_ebpf::programs::RawTracePointContext;
-use smtt_common::{context::SlotHead, settings::TableOperation};
+use smtt_common::{
+    context::SlotHead,
+    settings::{Owner, TableOperation},
+};
 
-use crate::tables as rows;
+use crate::{
+    shares::{Table, release},
+    tables as rows,
+};
 
 /// Runs one [`TableOperation`]; 1 when it was done, 0 when it was refused.
 ///
@@ -21,7 +27,14 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
     let subject: u64 = ctx.arg(1);
     let executor: u64 = ctx.arg(2);
     let done = match operation {
-        TableOperation::ADOPT_EXECUTOR => rows::adopt_executor(subject as u32).is_some(),
+        TableOperation::ADOPT_EXECUTOR => {
+            let owner = Owner {
+                cgroup: ctx.arg(3),
+                uid: executor as u32,
+                reserved: 0,
+            };
+            rows::adopt_executor(subject as u32, &owner).is_some()
+        }
         TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
         TableOperation::ADOPT_THREAD => rows::adopt_thread(subject as u32, executor, ctx.arg(3)),
         TableOperation::SET_WORKER => {
@@ -43,11 +56,15 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
         }
         TableOperation::FORGET_PROCESS => rows::forget_process(subject as u32).is_some(),
         TableOperation::RELEASE_CONTEXTS => {
-            rows::release_contexts(subject, executor);
+            release(subject, Table::Contexts, executor);
             true
         }
         TableOperation::RELEASE_WALKS => {
-            rows::release_walks(subject, executor);
+            release(subject, Table::Walks, executor);
+            true
+        }
+        TableOperation::FORGET_EXECUTOR => {
+            rows::forget_executor(subject);
             true
         }
         _ => false,

@@ -44,6 +44,7 @@ pub fn fork(ctx: RawTracePointContext) -> i32 {
                 child_pid,
                 reserved: 0,
             },
+            false,
         );
     }
     0
@@ -69,6 +70,7 @@ pub fn exec(ctx: RawTracePointContext) -> i32 {
                 reason: REASON_EXEC,
                 is_executor: 1,
             },
+            true,
         );
     }
     0
@@ -95,6 +97,7 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
                 reason: REASON_EXIT,
                 is_executor,
             },
+            is_executor != 0,
         );
     }
     0

@@ -9,7 +9,7 @@ use core::ptr;
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
-    helpers::{bpf_probe_read_kernel, generated::bpf_get_current_task},
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, generated::bpf_get_current_task},
     macros::{fexit, kprobe, perf_event, raw_tracepoint},
     programs::{FExitContext, PerfEventContext, ProbeContext, RawTracePointContext},
 };
@@ -25,9 +25,10 @@ use crate::{
     context::{Running, running},
     emit::record,
     maps::{
-        BUDGETS, CONTEXTS, EXECUTORS, NO_CONTEXT_COUNTERS, SAMPLING, add, add_below, count, next,
-        setting, take,
+        CONTEXTS, EXECUTORS, NO_CONTEXT_COUNTERS, SAMPLING, add, count, may_be_traced, next,
+        setting,
     },
+    shares::{Table, claim, release, uid},
     tables::{self, EEXIST},
 };
 
@@ -50,7 +51,7 @@ pub fn fault_user(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint]
 pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
     let address: u64 = ctx.arg(0);
-    if address >= USER_END || faults_off() {
+    if address >= USER_END || !may_be_traced(running_pid()) || faults_off() {
         return 0;
     }
     fault(address, access(ctx.arg(2)));
@@ -149,8 +150,17 @@ fn faults_off() -> bool {
     off.is_ok_and(|off| off != 0)
 }
 
+/// Id of the running process.
+#[inline(always)]
+fn running_pid() -> u32 {
+    (bpf_get_current_pid_tgid() >> 32) as u32
+}
+
 #[inline(always)]
 fn fault(address: u64, access: u32) {
+    if !may_be_traced(running_pid()) {
+        return;
+    }
     let Some(running) = running() else {
         return;
     };
@@ -205,14 +215,11 @@ fn row(key: &ContextKey) -> Option<*mut FaultCounters> {
     if let Some(row) = CONTEXTS.get_ptr_mut(key) {
         return Some(row);
     }
-    let budget = BUDGETS.get_ptr_mut(key.executor)?;
-    // SAFETY: the row was just looked up.
-    let contexts = unsafe { &raw mut (*budget).contexts };
-    if !add_below(contexts, u64::from(setting!(contexts_per_executor))) {
+    if !claim(key.executor, Table::Contexts) {
         return None;
     }
     if let Err(error) = CONTEXTS.insert(key, &NO_CONTEXT_COUNTERS, u64::from(BPF_NOEXIST)) {
-        take(contexts, 1);
+        release(key.executor, Table::Contexts, 1);
         if error != EEXIST {
             if error != E2BIG {
                 count(Counter::MAP_BUSY);
@@ -267,7 +274,12 @@ fn sample(running: &Running, address: u64, access: u32) {
         reserved: 0,
         context: running.key,
     };
-    if !record(Kind::FAULT_SAMPLE, running.executor, &payload) {
+    if !record(
+        Kind::FAULT_SAMPLE,
+        running.executor,
+        uid(running.executor),
+        &payload,
+    ) {
         add(unsafe { &raw mut (*executor).samples_ring_full }, 1);
     }
 }

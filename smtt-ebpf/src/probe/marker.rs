@@ -1,7 +1,5 @@
 //! The marker's facts: one program for all JNI entry points. The attachment's cookie identifies the entry point.
 
-use core::ptr;
-
 use aya_ebpf::{
     EbpfContext,
     helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::bpf_get_attach_cookie},
@@ -17,8 +15,9 @@ use smtt_common::{
 };
 
 use crate::{
-    emit::{Outcome, user_payload},
-    maps::{BUDGETS, EXECUTORS, add, count, counted, next, setting},
+    emit::{Outcome, ring_bytes, user_payload},
+    maps::{EXECUTORS, add, count, counted},
+    shares::{spend, uid},
     tables,
 };
 
@@ -40,7 +39,7 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
     let executor = if kind == Kind::EXECUTOR_DESCRIBED {
-        let Some(executor) = tables::adopt_executor(pid) else {
+        let Some(executor) = tables::adopt_executor(pid, &tables::running_owner()) else {
             if counted(Counter::EXECUTORS_REFUSED) == 1 {
                 warn!(ctx, "no room for executor {}: raise limits.executors", pid);
             }
@@ -73,11 +72,11 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
         Kind::PYTHON_WORKER => worker(executor, address, bytes),
         _ => {}
     }
-    if !within_rate(executor) {
+    if !spend(executor, ring_bytes(bytes)) {
         add(unsafe { &raw mut (*row).facts_rate_limited }, 1);
         return;
     }
-    match user_payload(kind, executor, address, bytes) {
+    match user_payload(kind, executor, uid(executor), address, bytes) {
         Outcome::Sent => {}
         Outcome::RingFull => add(unsafe { &raw mut (*row).facts_ring_full }, 1),
         Outcome::Unreadable => add(unsafe { &raw mut (*row).facts_unreadable }, 1),
@@ -128,23 +127,4 @@ fn worker(executor: u64, address: u64, bytes: u64) {
             stage_attempt: stage_attempt as u32,
         },
     );
-}
-
-/// Whether the executor may send one more fact in this second. Two CPUs that enter a new second at once may let a
-/// few more through: it is a brake, not a measurement.
-#[inline(always)]
-fn within_rate(executor: u64) -> bool {
-    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
-        return false;
-    };
-    let second = tables::boot_second();
-    // SAFETY: the row was just looked up; other CPUs write these words too, each of them whole.
-    let facts = unsafe {
-        if ptr::read_volatile(&raw const (*budget).second) != second {
-            ptr::write_volatile(&raw mut (*budget).second, second);
-            ptr::write_volatile(&raw mut (*budget).facts, 0);
-        }
-        &raw mut (*budget).facts
-    };
-    next(facts) < u64::from(setting!(facts_per_second))
 }

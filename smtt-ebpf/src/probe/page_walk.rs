@@ -29,10 +29,8 @@ use smtt_common::{
 use crate::{
     context::{Running, running},
     emit::record,
-    maps::{
-        BUDGETS, EXECUTORS, NO_WALKS, WALK_LAST, WALK_TOTALS, WALKS, add, add_below, count,
-        setting, take,
-    },
+    maps::{EXECUTORS, NO_WALKS, WALK_LAST, WALK_TOTALS, WALKS, add, count},
+    shares::{Table, claim, release, uid},
     tables::EEXIST,
 };
 
@@ -130,14 +128,11 @@ fn row(running: &Running) -> Option<*mut WalkCounters> {
     if let Some(row) = WALKS.get_ptr_mut(&key) {
         return Some(row);
     }
-    let budget = BUDGETS.get_ptr_mut(running.executor)?;
-    // SAFETY: the row was just looked up.
-    let walks = unsafe { &raw mut (*budget).walks };
-    if !add_below(walks, u64::from(setting!(contexts_per_executor))) {
+    if !claim(running.executor, Table::Walks) {
         return None;
     }
     if let Err(error) = WALKS.insert(&key, &NO_WALKS, u64::from(BPF_NOEXIST)) {
-        take(walks, 1);
+        release(running.executor, Table::Walks, 1);
         if error != EEXIST {
             return None;
         }
@@ -163,7 +158,12 @@ fn send(running: &Running, address: u64, cookie: u64) {
         reserved: 0,
         context: running.key,
     };
-    if !record(Kind::WALK_SAMPLE, running.executor, &payload) {
+    if !record(
+        Kind::WALK_SAMPLE,
+        running.executor,
+        uid(running.executor),
+        &payload,
+    ) {
         add(unsafe { &raw mut (*executor).samples_ring_full }, 1);
     }
 }

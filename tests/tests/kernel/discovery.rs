@@ -91,7 +91,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         lab.probes.budget(executor)?.context("it has a budget")?,
     );
     ensure!(
-        (rows.threads, budget.threads) == (0, 0),
+        (rows.threads, budget.rows.threads) == (0, 0),
         "the adopted thread ended: {rows:?} {budget:?}"
     );
     workload.end()

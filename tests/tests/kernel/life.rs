@@ -40,7 +40,7 @@ fn threads_that_end_without_a_word_leave_no_row() -> Result<()> {
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.threads == 0, "{rows:?}");
     ensure!(
-        lab.probes.budget(executor)?.map(|budget| budget.threads) == Some(0),
+        lab.probes.budget(executor)?.map(|budget| budget.rows.threads) == Some(0),
         "the budget keeps threads that are gone"
     );
     let faults = all(&lab.faults(executor, |key| key.rdd_plus_one == 10));
@@ -119,7 +119,7 @@ fn children_belong_to_their_executor_and_workers_to_their_task() -> Result<()> {
         .budget(executor)?
         .context("the executor has a budget")?;
     ensure!(
-        (lab.probes.rows(executor)?.processes, budget.processes) == (1, 0),
+        (lab.probes.rows(executor)?.processes, budget.rows.processes) == (1, 0),
         "{:?} {budget:?}",
         lab.probes.rows(executor)?
     );
