@@ -20,7 +20,7 @@ use smtt_machine::doctor;
 use smtt_machine::page_walks::PageWalkSettings;
 use smtt_machine::proc::in_first_namespace;
 use smtt_model::cpu::{self, describe};
-use smtt_model::decode::{Fact, decode};
+use smtt_model::decode::Fact;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Calibration;
 use smtt_model::state::Tick;
@@ -330,8 +330,7 @@ impl EventLoop {
     fn take_in(&mut self, batch: &[Record]) {
         let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
-            let event = decode(header, payload);
-            self.decoded.count(&event);
+            let event = self.decoded.decode(header, payload);
             match event {
                 Ok(event) => {
                     apply_outside(&mut self.executors, &mut self.probes, header, &event.fact);
