@@ -21,7 +21,7 @@ use smtt_machine::doctor;
 use smtt_machine::page_walks::PageWalkSettings;
 use smtt_machine::proc::in_first_namespace;
 use smtt_model::cpu::{self, describe};
-use smtt_model::decode::{Fact, decode};
+use smtt_model::decode::Fact;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Calibration;
 use smtt_model::state::Tick;
@@ -355,8 +355,7 @@ impl EventLoop {
         self.shared.progress().enter(Step::Decode);
         let mut events = Vec::with_capacity(batch.len());
         for Record { header, payload } in batch {
-            let event = decode(header, payload);
-            self.decoded.count(&event);
+            let event = self.decoded.decode(header, payload);
             match event {
                 Ok(event) => {
                     apply_outside(&mut self.executors, &mut self.probes, header, &event.fact);

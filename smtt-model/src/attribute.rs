@@ -4,12 +4,14 @@
 //! between two collections, for memory on the Java heap. Counts are attributed by context; sampled addresses are the
 //! check (see [`Agreement`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rangemap::RangeMap;
 use serde::{Deserialize, Serialize};
 use smtt_common::context::{Access, Activity, HOT_FIELD_MASK, Region};
 use smtt_common::counter::ContextKey;
+
+use crate::state::{tree_bytes, tree_entry_bytes};
 
 /// Key of an RDD in every table: an id, no RDD, or the overflow row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,6 +126,25 @@ impl From<&ContextKey> for Attribution {
     }
 }
 
+impl Attribution {
+    /// The activity to count under: the context's own where it has an entry or `admit` grants one, else the one that
+    /// stands for all others.
+    pub(crate) fn doing_within(&self, known: bool, admit: impl FnOnce() -> bool) -> Doing {
+        if known || admit() {
+            self.doing
+        } else {
+            Doing {
+                activity: Activity(UNKNOWN),
+                access: Access(UNKNOWN),
+                region: Region(UNKNOWN),
+            }
+        }
+    }
+}
+
+/// Bytes of a piece of the address map.
+const PIECE_BYTES: usize = size_of::<(u64, u64, Owner)>();
+
 /// Owner of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -140,12 +161,59 @@ pub struct Owner {
 /// Maps the addresses of one executor to cached blocks and Spark pages.
 ///
 /// Ranges may overlap while not all moves of a collection are reported: the range reported last wins.
+///
+/// A removal visits few pieces of other owners, so that a range over many pieces is as cheap as any: pieces that it did
+/// not reach stay until enough of their owners are gone to pay for a pass over the map.
 #[derive(Debug, Default)]
 pub struct AddressMap {
     ranges: RangeMap<u64, Owner>,
+    /// Owners with a removal that did not reach every piece.
+    unreached: HashSet<u64>,
+    /// Owners in `unreached` that are gone.
+    ghosts: HashSet<u64>,
+    /// Pieces visited by removals since the start.
+    #[cfg(test)]
+    visited: u64,
 }
 
+/// Pieces of other owners that one removal visits.
+const FOREIGN_VISITS: usize = 64;
+/// Owners that are gone before a pass removes the pieces that they left.
+const GHOSTS: usize = 256;
+
 impl AddressMap {
+    /// Bytes that one more range adds: it may split a piece in two.
+    pub const RANGE_BYTES: usize = 2 * tree_entry_bytes(PIECE_BYTES);
+
+    /// Bytes of the map.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let sets = self.unreached.capacity() + self.ghosts.capacity();
+        tree_bytes(self.ranges.len(), PIECE_BYTES) + sets * 2 * size_of::<u64>()
+    }
+
+    /// An owner and all its ranges are gone.
+    pub fn gone(&mut self, serial: u64) {
+        if !self.unreached.remove(&serial) {
+            return;
+        }
+        self.ghosts.insert(serial);
+        if self.ghosts.len() < GHOSTS {
+            return;
+        }
+        #[cfg(test)]
+        {
+            self.visited += self.ranges.len() as u64;
+        }
+        let ghosts = std::mem::take(&mut self.ghosts);
+        let left = self.ranges.iter();
+        let left = left.filter(|(_, owner)| ghosts.contains(&owner.serial));
+        let left: Vec<_> = left.map(|(range, _)| range.clone()).collect();
+        for range in left {
+            self.ranges.remove(range);
+        }
+    }
+
     /// Assigns a range to `owner`. Refuses empty ranges and ranges beyond the address space.
     pub fn insert(&mut self, address: u64, length: u64, owner: Owner) -> bool {
         match address.checked_add(length) {
@@ -163,12 +231,21 @@ impl AddressMap {
             return;
         };
         let wanted = address..end;
-        let mine: Vec<_> = self
-            .ranges
-            .overlapping(&wanted)
-            .filter(|(_, owner)| owner.serial == serial)
-            .map(|(range, _)| range.start.max(address)..range.end.min(end))
-            .collect();
+        let (mut mine, mut foreign) = (Vec::new(), 0);
+        for (range, owner) in self.ranges.overlapping(&wanted) {
+            #[cfg(test)]
+            {
+                self.visited += 1;
+            }
+            if owner.serial == serial {
+                mine.push(range.start.max(address)..range.end.min(end));
+            } else if foreign < FOREIGN_VISITS {
+                foreign += 1;
+            } else {
+                self.unreached.insert(serial);
+                break;
+            }
+        }
         for range in mine {
             self.ranges.remove(range);
         }
@@ -177,7 +254,8 @@ impl AddressMap {
     /// The owner of an address.
     #[must_use]
     pub fn owner(&self, address: u64) -> Option<Owner> {
-        self.ranges.get(&address).copied()
+        let owner = self.ranges.get(&address).copied()?;
+        (!self.ghosts.contains(&owner.serial)).then_some(owner)
     }
 
     /// Number of pieces in the map.
@@ -243,6 +321,8 @@ impl Agreement {
 pub struct Claim {
     /// Key of the executor, assigned by the kernel side: not a claim.
     pub key: u64,
+    /// User of the process, as the kernel says: not a claim.
+    pub uid: Option<u32>,
     /// Process id in the initial pid namespace.
     pub pid: u32,
     /// When it was first seen, nanoseconds since boot.
@@ -256,6 +336,8 @@ pub struct Claim {
 /// Names of an executor where names must be unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
+    /// User of the process, as the kernel says.
+    pub uid: Option<u32>,
     /// Application id; empty where it is not known.
     pub application_id: String,
     /// Executor id, with the process id added where the claim alone would not be unique.
@@ -264,12 +346,13 @@ pub struct Names {
     pub claimed_twice: bool,
 }
 
-/// Unique names. Among executors with the same claim the first one keeps the plain name, so a process that forges an id
-/// never takes over the series of a known executor.
+/// Names that are unique for each user. The same application id claimed by two users is two applications, so no process
+/// of one user takes a name from another's. Among executors of one user with the same claim the first one keeps the
+/// plain name.
 #[must_use]
 pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
     claims.sort_by_key(|claim| (claim.first_seen_ns, claim.key));
-    let mut taken: HashMap<(String, String), u64> = HashMap::new();
+    let mut taken: HashMap<(Option<u32>, String, String), u64> = HashMap::new();
     let mut names = BTreeMap::new();
     for claim in claims {
         let plain = if claim.executor_id.is_empty() {
@@ -278,14 +361,14 @@ pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
             claim.executor_id
         };
         let first = *taken
-            .entry((claim.application_id.clone(), plain.clone()))
+            .entry((claim.uid, claim.application_id.clone(), plain.clone()))
             .or_insert(claim.key)
             == claim.key;
         let mut executor_id = plain;
         // A forged id may equal the longer name, so the key is added until the name is unique.
         while !first
             && *taken
-                .entry((claim.application_id.clone(), executor_id.clone()))
+                .entry((claim.uid, claim.application_id.clone(), executor_id.clone()))
                 .or_insert(claim.key)
                 != claim.key
         {
@@ -294,6 +377,7 @@ pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
         names.insert(
             claim.key,
             Names {
+                uid: claim.uid,
                 application_id: claim.application_id,
                 executor_id,
                 claimed_twice: !first,
@@ -384,6 +468,7 @@ mod tests {
     fn a_forged_claim_never_takes_the_name_of_an_earlier_one() {
         let claim = |key, pid, executor_id: &str| Claim {
             key,
+            uid: Some(1000),
             pid,
             first_seen_ns: key,
             application_id: "app-1".to_owned(),

@@ -479,6 +479,15 @@ impl DecodeError {
 /// # Errors
 /// When the kind is unknown, the payload is shorter than its schema, or an id is impossible.
 pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeError> {
+    decode_cut(header, payload).map(|(event, _)| event)
+}
+
+/// As [`decode`]; also returns the number of strings that were cut to the limits of the schema. The marker cuts its
+/// strings there, so a longer one does not come from a marker.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_cut(header: &RecordHeader, payload: &[u8]) -> Result<(Event, u32), DecodeError> {
     let kind = Kind(header.kind);
     let stated = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
     if payload.len() < stated {
@@ -488,22 +497,23 @@ pub fn decode(header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeErro
         });
     }
     let payload = &payload[..stated];
-    let mut fact = match smtt_common::event::marker::schema(kind) {
+    let (mut fact, cut) = match smtt_common::event::marker::schema(kind) {
         Some(schema) => marker::decode(schema, payload)?,
-        None => kernel::decode(kind, payload)?,
+        None => (kernel::decode(kind, payload)?, 0),
     };
     if let Fact::BlockRead(read) = &mut fact {
         // The node comes from the kernel side, not from the marker.
         read.node = header.node_plus_one.checked_sub(1).map(u32::from);
     }
-    Ok(Event {
+    let event = Event {
         time_ns: header.time_ns,
         executor: header.executor,
         pid: header.pid,
         tid: header.tid,
         uid: header.uid,
         fact,
-    })
+    };
+    Ok((event, cut))
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::{COUNTERS, Counter, ExecutorCounters};
+use smtt_common::event::RecordHeader;
 
 use self::trace::{FollowCounts, TraceCounts};
-use crate::decode::{DecodeError, Event};
+use crate::decode::{DecodeError, Event, decode_cut};
 use crate::state::Outcome;
 
 /// Counts of the ring reader since the start.
@@ -30,9 +31,24 @@ pub struct DecodeCounts {
     pub decoded: u64,
     /// Records that could not be decoded, by cause.
     pub lost: BTreeMap<&'static str, u64>,
+    /// Strings that were cut because they were longer than a marker sends.
+    pub strings_cut: u64,
 }
 
 impl DecodeCounts {
+    /// Decodes one record and counts the result.
+    ///
+    /// # Errors
+    /// As [`decode_cut`].
+    pub fn decode(&mut self, header: &RecordHeader, payload: &[u8]) -> Result<Event, DecodeError> {
+        let result = decode_cut(header, payload).map(|(event, cut)| {
+            self.strings_cut = self.strings_cut.saturating_add(u64::from(cut));
+            event
+        });
+        self.count(&result);
+        result
+    }
+
     /// Counts one result of the decoder.
     pub fn count(&mut self, result: &Result<Event, DecodeError>) {
         self.attempted += 1;
@@ -98,10 +114,13 @@ pub struct LedgerInputs {
     pub follow: Option<FollowCounts>,
 }
 
+/// Name of the hop of facts from processes that are no executors.
+pub const UNREGISTERED: &str = "unregistered";
+
 /// One hop of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
-    /// Name: `marker`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
+    /// Name: `marker`, `unregistered`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
     pub name: String,
     /// Records that entered the hop.
     pub attempted: u64,
@@ -119,7 +138,7 @@ impl Hop {
     /// Sum of the hop's losses.
     #[must_use]
     pub fn lost_total(&self) -> u64 {
-        self.lost.values().sum()
+        self.lost.values().fold(0, |sum, more| sum.saturating_add(*more))
     }
 
     fn new(hop: &str, attempted: u64, delivered: u64, lost: &[(String, u64)]) -> Self {
@@ -218,22 +237,31 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             marker.seen,
             &lost(&[("not_seen", marker.emitted.saturating_sub(marker.seen))]),
         ),
+        // Facts of processes that are no executors. Any process may send them, so they are no loss of a traced one.
+        Hop::new(
+            UNREGISTERED,
+            counter(Counter::FACTS_UNKNOWN_PROCESS),
+            0,
+            &lost(&[(
+                "unknown_process",
+                counter(Counter::FACTS_UNKNOWN_PROCESS),
+            )]),
+        ),
         Hop::new(
             "kernel",
-            executors.facts_seen
-                + counter(Counter::FACTS_UNKNOWN_PROCESS)
-                + counter(Counter::EXECUTORS_REFUSED)
-                + executors.samples_seen
-                + counter(Counter::RECORDS_SEEN),
+            [
+                executors.facts_seen,
+                counter(Counter::EXECUTORS_REFUSED),
+                executors.samples_seen,
+                counter(Counter::RECORDS_SEEN),
+            ]
+            .into_iter()
+            .fold(0, u64::saturating_add),
             submitted,
             &lost(&[
                 ("facts_rate_limited", executors.facts_rate_limited),
                 ("facts_too_long", executors.facts_too_long),
                 ("facts_unreadable", executors.facts_unreadable),
-                (
-                    "facts_unknown_process",
-                    counter(Counter::FACTS_UNKNOWN_PROCESS),
-                ),
                 ("executors_refused", counter(Counter::EXECUTORS_REFUSED)),
                 ("facts_ring_full", executors.facts_ring_full),
                 ("samples_rate_limited", executors.samples_rate_limited),
@@ -321,6 +349,7 @@ mod tests {
                 attempted: 90,
                 decoded: 89,
                 lost: BTreeMap::from([("truncated", 1)]),
+                strings_cut: 0,
             },
             aggregate: AggregateCounts {
                 attempted: 89,
@@ -353,6 +382,7 @@ mod tests {
             names,
             [
                 "marker",
+                "unregistered",
                 "kernel",
                 "ring",
                 "source",
@@ -366,9 +396,9 @@ mod tests {
             assert_eq!(hop.missing(), 0, "{hop:?}");
             assert!(hop.consistent, "{hop:?}");
         }
-        assert_eq!((hops[2].in_flight, hops[3].in_flight), (5, 9));
+        assert_eq!((hops[3].in_flight, hops[4].in_flight), (5, 9));
         assert_eq!(
-            hops[5].lost,
+            hops[6].lost,
             BTreeMap::from([
                 ("over_cap_rdds".to_owned(), 4),
                 ("block_not_known".to_owned(), 5)
@@ -381,13 +411,13 @@ mod tests {
         let mut now = inputs();
         now.executors.facts_seen += 1;
         assert!(
-            ledger(&now, &LedgerInputs::default())[1].consistent,
+            ledger(&now, &LedgerInputs::default())[2].consistent,
             "counters were moving"
         );
-        assert!(!ledger(&now, &now)[1].consistent, "they stood still");
+        assert!(!ledger(&now, &now)[2].consistent, "they stood still");
         now.aggregate.applied -= 1;
         assert!(
-            !ledger(&now, &LedgerInputs::default())[5].consistent,
+            !ledger(&now, &LedgerInputs::default())[6].consistent,
             "no race excuses this one"
         );
     }
@@ -395,12 +425,12 @@ mod tests {
     #[test]
     fn records_that_never_arrive_are_flagged() {
         let hops = ledger(&inputs(), &inputs());
-        assert_eq!(hops[2].in_flight, 5);
-        assert!(!hops[2].consistent);
+        assert_eq!(hops[3].in_flight, 5);
+        assert!(!hops[3].consistent);
         let mut more = inputs();
         more.source.taken = 200;
         assert!(
-            !ledger(&more, &inputs())[2].consistent,
+            !ledger(&more, &inputs())[3].consistent,
             "more came out than went in"
         );
     }
@@ -411,7 +441,7 @@ mod tests {
         if let Some(trace) = &mut now.trace {
             trace.held -= 1;
         }
-        assert!(!ledger(&now, &LedgerInputs::default())[6].consistent);
+        assert!(!ledger(&now, &LedgerInputs::default())[7].consistent);
         now.trace = None;
         now.follow = None;
         let hops = ledger(&now, &LedgerInputs::default());
@@ -427,6 +457,6 @@ mod tests {
             marker: None,
             ..inputs()
         };
-        assert_eq!(ledger(&now, &LedgerInputs::default())[0].name, "kernel");
+        assert_eq!(ledger(&now, &LedgerInputs::default())[0].name, UNREGISTERED);
     }
 }

@@ -6,6 +6,8 @@
 
 mod accessed;
 mod block_history;
+mod block_ranges;
+mod bytes;
 mod executor;
 mod fact_counts;
 mod facts;
@@ -21,6 +23,7 @@ mod placement;
 mod rdd;
 mod reads;
 mod resync;
+mod shares;
 mod task;
 mod tick;
 mod unlisted_blocks;
@@ -36,8 +39,14 @@ use crate::decode::{Event, Fact};
 use crate::ledger::AggregateCounts;
 use crate::readings::{Calibration, PageWalkReadings, Readings};
 
+use bytes::Caps;
+use shares::Shares;
+
 pub use accessed::{Accessed, LastAccessed};
 pub use block_history::BlockHistory;
+pub use block_ranges::BlockRanges;
+pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
+pub use bytes::{FlatTable, HeapBytes, RowMut, Table};
 pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
@@ -62,7 +71,7 @@ const FREE_SHARE: usize = 4;
 const EXPIRED_MAX: usize = 1024;
 
 /// Limits of the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Executors, alive and dead.
     pub executors: usize,
@@ -78,6 +87,14 @@ pub struct Limits {
     pub spark_pages_per_executor: usize,
     /// Address ranges of one executor.
     pub ranges_per_executor: usize,
+    /// Bytes of all executors' tables.
+    pub state_bytes: usize,
+    /// Bytes of one executor's tables.
+    pub state_per_executor_bytes: usize,
+    /// Share of the bytes and of the executors, 0 to 1, beyond which a user takes nothing from others.
+    pub user_share: f64,
+    /// Facts per second that the kernel side passes on for one executor.
+    pub facts_per_second: u64,
     /// Time for which a dead executor's rows are kept, in nanoseconds.
     pub retention_ns: u64,
 }
@@ -92,6 +109,10 @@ impl Default for Limits {
             blocks_per_executor: 8192,
             spark_pages_per_executor: 16_384,
             ranges_per_executor: 32_768,
+            state_bytes: 96 << 20,
+            state_per_executor_bytes: 24 << 20,
+            user_share: 0.5,
+            facts_per_second: 20_000,
             retention_ns: 15 * 60 * 1_000_000_000,
         }
     }
@@ -122,6 +143,10 @@ pub struct State {
     calibration: Option<Calibration>,
     /// Sums of expired executors.
     forgotten: ExecutorCounters,
+    /// Facts emitted and seen of expired executors; `None` before the first one with a slot file.
+    forgotten_marker: Option<(u64, u64)>,
+    /// Rows and bytes by user.
+    shares: Shares,
     /// Last totals of executors without a row.
     strangers: BTreeMap<u64, ExecutorCounters>,
     /// Faults in contexts of executors without a row.
@@ -153,6 +178,8 @@ impl State {
             other_walks: WalkCounters::default(),
             calibration: None,
             forgotten: ExecutorCounters::default(),
+            forgotten_marker: None,
+            shares: Shares::default(),
             strangers: BTreeMap::new(),
             stranger_faults: FaultCounters::default(),
             executors_refused: 0,
@@ -187,54 +214,70 @@ impl State {
         {
             return Outcome::Ignored("executor_not_known");
         }
-        let limits = self.limits;
-        match self.executor(event.executor, event.time_ns) {
-            Some(executor) => executor.apply(event, &limits),
-            None => Outcome::OverCap("executors"),
-        }
+        let (key, user, now_ns) = (event.executor, Some(event.uid), event.time_ns);
+        self.change(key, user, now_ns, |executor, caps| {
+            executor.apply(event, caps)
+        })
+        .unwrap_or(Outcome::OverCap("executors"))
     }
 
-    /// The row of an executor, created where there is room. A full table evicts the executor that died first.
-    fn executor(&mut self, key: u64, now_ns: u64) -> Option<&mut Executor> {
+    /// Changes the row of an executor within its limits and counts its bytes; `None` where it has no row.
+    fn change<R>(
+        &mut self,
+        key: u64,
+        user: Option<u32>,
+        now_ns: u64,
+        change: impl FnOnce(&mut Executor, &Caps) -> R,
+    ) -> Option<R> {
+        self.executor(key, user, now_ns)?;
+        self.change_known(key, change)
+    }
+
+    /// As [`State::change`], for an executor that may have no row.
+    fn change_known<R>(
+        &mut self,
+        key: u64,
+        change: impl FnOnce(&mut Executor, &Caps) -> R,
+    ) -> Option<R> {
+        let user = self.executors.get(&key)?.uid;
+        self.reclaim_for(user);
+        let caps = self.caps(key);
+        let executor = self.executors.get_mut(&key)?;
+        let result = change(executor, &caps);
+        executor.bytes_refused = executor.bytes_refused.saturating_add(caps.refused());
+        self.settle(key);
+        Some(result)
+    }
+
+    /// The row of an executor, created where there is room. A full table evicts a row of the user with the most.
+    fn executor(&mut self, key: u64, user: Option<u32>, now_ns: u64) -> Option<&mut Executor> {
         if !self.executors.contains_key(&key) {
-            if self.executors.len() >= self.limits.executors {
-                let dead = self
-                    .executors
-                    .iter()
-                    .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
-                    .min();
-                match dead {
-                    Some((_, dead)) => {
-                        self.forget(dead);
-                        self.evicted.push(dead);
-                    }
-                    None => {
-                        if !self.strangers.contains_key(&key) {
-                            self.executors_refused += 1;
-                            self.remember_stranger(key, ExecutorCounters::default());
-                        }
-                        return None;
-                    }
+            if self.executors.len() >= self.limits.executors && !self.free_row(user) {
+                if !self.strangers.contains_key(&key) {
+                    self.executors_refused += 1;
+                    self.remember_stranger(key, ExecutorCounters::default());
                 }
+                return None;
             }
             self.supersede(executor_pid(key), now_ns);
-            // Counts from before it had a row are in its totals, which are read again.
-            self.strangers.remove(&key);
-            self.executors
-                .insert(key, Executor::new(executor_pid(key), now_ns));
+            let mut row = Executor::new(executor_pid(key), user, now_ns);
+            // Counts from before it had a row are in its totals, which are read again; sums must not fall until then.
+            row.counters = self.strangers.remove(&key).unwrap_or_default();
+            self.executors.insert(key, row);
+            self.settle(key);
         }
-        self.executors.get_mut(&key)
+        let executor = self.executors.get_mut(&key)?;
+        executor.uid = executor.uid.or(user);
+        Some(executor)
     }
 
     /// A reused process id means that the executor with the same id before is dead.
     fn supersede(&mut self, pid: u32, now_ns: u64) {
-        let limits = self.limits;
-        for executor in self
-            .executors
-            .values_mut()
-            .filter(|executor| executor.pid == pid)
-        {
-            executor.die(now_ns, &limits);
+        let same = self.executors.iter();
+        let same = same.filter(|(_, executor)| executor.pid == pid && executor.died_ns.is_none());
+        let same: Vec<u64> = same.map(|(key, _)| *key).collect();
+        for key in same {
+            self.change_known(key, |executor, caps| executor.die(now_ns, caps));
         }
     }
 
@@ -252,7 +295,9 @@ impl State {
         let Some(executor) = self.executors.remove(&key) else {
             return;
         };
+        self.unsettle(&executor);
         faults::add_executor(&mut self.forgotten, &executor.counters);
+        self.forgotten_marker = sum_of(self.forgotten_marker, executor.marker_counts());
         self.other_walks.add(&executor.all_walks.life);
         self.expired.push_back(key);
         self.expired_set.insert(key);
@@ -269,26 +314,34 @@ impl State {
         self.measured.access = readings.access_known;
         self.measured.major = readings.major_known;
         self.kernel = readings.counters;
-        let limits = self.limits;
+        let owners: BTreeMap<u64, u32> = readings
+            .owners
+            .iter()
+            .map(|(key, owner)| (*key, owner.uid))
+            .collect();
         for (key, totals) in &readings.executors {
             if self.expired_set.contains(key) {
                 continue;
             }
-            match self.executor(*key, now_ns) {
-                Some(executor) => {
-                    executor.counters = *totals;
-                    executor.see_first_minute(now_ns);
-                }
-                None => self.remember_stranger(*key, *totals),
+            let user = owners.get(key).copied();
+            let known = self.change(*key, user, now_ns, |executor, _| {
+                executor.counters = *totals;
+                executor.see_first_minute(now_ns);
+            });
+            if known.is_none() {
+                self.remember_stranger(*key, *totals);
             }
         }
         for (context, growth) in &readings.contexts {
             if growth == &FaultCounters::default() || self.expired_set.contains(&context.executor) {
                 continue;
             }
-            match self.executor(context.executor, now_ns) {
-                Some(executor) => executor.add(context, growth, now_ns, &limits),
-                None => faults::add(&mut self.stranger_faults, growth),
+            let user = owners.get(&context.executor).copied();
+            let known = self.change(context.executor, user, now_ns, |executor, caps| {
+                executor.add(context, growth, now_ns, caps);
+            });
+            if known.is_none() {
+                faults::add(&mut self.stranger_faults, growth);
             }
         }
         self.add_walks(readings.page_walks.as_ref(), now_ns);
@@ -300,7 +353,6 @@ impl State {
             self.page_walks = None;
             return;
         };
-        let limits = self.limits;
         let mut meaning = self.page_walks.take().unwrap_or_default();
         meaning.update(readings);
         meaning.calibration.clone_from(&self.calibration);
@@ -309,13 +361,17 @@ impl State {
                 self.other_walks.add(growth);
                 continue;
             }
-            match self.executor(context.executor, now_ns) {
-                Some(executor) => executor.add_walks(context, growth, now_ns, &limits),
-                None => self.other_walks.add(growth),
+            let known = self.change(context.executor, None, now_ns, |executor, caps| {
+                executor.add_walks(context, growth, now_ns, caps);
+            });
+            if known.is_none() {
+                self.other_walks.add(growth);
             }
         }
-        for executor in self.executors.values_mut() {
-            executor.finish_tasks(&meaning, now_ns);
+        for key in self.keys() {
+            self.change_known(key, |executor, caps| {
+                executor.finish_tasks(&meaning, now_ns, caps);
+            });
         }
         self.page_walks = Some(meaning);
     }
@@ -356,8 +412,9 @@ impl State {
     /// Sets the marker's counters from an executor's slot file. Read them after the kernel side's counters, so that
     /// they are never behind those.
     pub fn set_slots(&mut self, executor: u64, said: SlotFileCounters) {
+        let (limit, now_ns) = (self.limits.facts_per_second, self.now_ns);
         if let Some(executor) = self.executors.get_mut(&executor) {
-            executor.slots = Some(said);
+            executor.set_slots(said, limit, now_ns);
         }
     }
 
@@ -382,10 +439,7 @@ impl State {
 
     /// The executor's process is gone, detected without a record of its exit.
     pub fn executor_gone(&mut self, executor: u64, now_ns: u64) {
-        let limits = self.limits;
-        if let Some(executor) = self.executors.get_mut(&executor) {
-            executor.die(now_ns, &limits);
-        }
+        self.change_known(executor, |executor, caps| executor.die(now_ns, caps));
     }
 
     /// Removes executors that died before the retention time, the longest dead ones where rows are scarce, and Spark
@@ -393,8 +447,8 @@ impl State {
     /// kernel side can be removed too.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
-        for executor in self.executors.values_mut() {
-            executor.drop_stale_pages(now_ns);
+        for key in self.keys() {
+            self.change_known(key, |executor, _| executor.drop_stale_pages(now_ns));
         }
         let old: Vec<u64> = self
             .executors
@@ -418,17 +472,11 @@ impl State {
     /// the state: an executor that finds no row there is not traced and cannot evict a dead one here.
     fn make_room(&mut self) {
         let most = self.limits.executors - self.limits.executors / FREE_SHARE;
-        let mut dead: Vec<(u64, u64)> = self
-            .executors
-            .iter()
-            .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
-            .collect();
-        dead.sort_unstable();
-        let surplus = self.executors.len().saturating_sub(most);
-        for (_, key) in dead.into_iter().take(surplus) {
-            self.forget(key);
-            self.evicted.push(key);
-        }
+        while self.executors.len() > most && self.evict_dead() {}
+    }
+
+    fn keys(&self) -> Vec<u64> {
+        self.executors.keys().copied().collect()
     }
 
     /// All executors by key.
@@ -445,6 +493,7 @@ impl State {
                 .iter()
                 .map(|(key, executor)| Claim {
                     key: *key,
+                    uid: executor.uid,
                     pid: executor.pid,
                     first_seen_ns: executor.first_seen_ns,
                     application_id: executor
@@ -487,25 +536,12 @@ impl State {
         sum
     }
 
-    /// Facts emitted by markers and facts seen by the kernel side, for executors whose slot file was read; `None`
-    /// without such executors.
+    /// Facts emitted by markers and facts seen by the kernel side, for executors whose slot file was read, expired ones
+    /// included; `None` without such executors.
     #[must_use]
     pub fn marker_counts(&self) -> Option<(u64, u64)> {
-        self.executors
-            .values()
-            .filter_map(|executor| {
-                let (emitted, seen) = (executor.slots?.facts_emitted, executor.counters.facts_seen);
-                // The kernel side counts the last facts of a dying executor after the last reading of its slot file.
-                Some((
-                    if executor.died_ns.is_some() {
-                        emitted.max(seen)
-                    } else {
-                        emitted
-                    },
-                    seen,
-                ))
-            })
-            .reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1))
+        let all = self.executors.values().map(Executor::marker_counts);
+        all.fold(self.forgotten_marker, sum_of)
     }
 
     /// The kernel side's global counters at the last reading.
@@ -524,6 +560,14 @@ impl State {
     #[must_use]
     pub const fn executors_over_cap(&self) -> (u64, FaultCounters) {
         (self.executors_refused, self.stranger_faults)
+    }
+}
+
+/// Sum of two pairs of counts.
+fn sum_of(sum: Option<(u64, u64)>, more: Option<(u64, u64)>) -> Option<(u64, u64)> {
+    match (sum, more) {
+        (Some(a), Some(b)) => Some((a.0.saturating_add(b.0), a.1.saturating_add(b.1))),
+        (sum, more) => sum.or(more),
     }
 }
 

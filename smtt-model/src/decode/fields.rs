@@ -1,5 +1,7 @@
 //! Splits a marker's payload into words, ranges and strings, in the order of the schema.
 
+use std::cell::Cell;
+
 use smtt_common::event::Schema;
 
 use super::DecodeError;
@@ -54,6 +56,8 @@ pub(super) struct Fields<'a> {
     words: [u64; WORDS_MAX],
     pub(super) ranges: Vec<(u64, u64)>,
     strings: Vec<&'a [u8]>,
+    /// Strings longer than the marker sends.
+    cut: Cell<u32>,
 }
 
 impl<'a> Fields<'a> {
@@ -97,6 +101,7 @@ impl<'a> Fields<'a> {
             words,
             ranges,
             strings,
+            cut: Cell::new(0),
         })
     }
 
@@ -143,7 +148,12 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A string, cleaned for output.
+    /// Strings read so far that were longer than the schema allows.
+    pub(super) fn cut(&self) -> u32 {
+        self.cut.get()
+    }
+
+    /// A string, cut to the schema's limit and cleaned for output.
     pub(super) fn text(&self, name: &'static str) -> String {
         let index = self
             .schema
@@ -155,27 +165,44 @@ impl<'a> Fields<'a> {
             "{} has no string {name}",
             self.schema.entry
         );
-        index
-            .and_then(|index| self.strings.get(index))
-            .map(|bytes| clean(bytes))
-            .unwrap_or_default()
+        let Some((bytes, limit)) = index.and_then(|index| {
+            let limit = self.schema.string_limits.get(index)?;
+            Some((*self.strings.get(index)?, *limit))
+        }) else {
+            return String::new();
+        };
+        if bytes.len() > limit {
+            self.cut.set(self.cut.get().saturating_add(1));
+        }
+        clean(bytes, limit)
     }
 }
 
-/// Makes text safe for a terminal: an executor must not be able to send control sequences to the user's terminal. White
-/// space of any kind becomes a blank (Spark SQL names RDDs by whole plans); other control characters, and characters
-/// that change the direction of text, become the replacement character.
-pub(super) fn clean(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes)
-        .trim()
-        .chars()
-        .map(|character| match character {
+/// Makes text safe for a terminal, in at most `limit` bytes: an executor must not be able to send control sequences to
+/// the user's terminal. White space of any kind becomes a blank (Spark SQL names RDDs by whole plans); other control
+/// characters, and characters that are invisible or change the direction or lines of text, become the replacement
+/// character.
+pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
+    let bytes = &bytes[..bytes.len().min(limit)];
+    let text = String::from_utf8_lossy(bytes);
+    let mut cleaned = String::with_capacity(bytes.len());
+    for character in text.trim().chars() {
+        let safe = match character {
             '\n' | '\r' | '\t' => ' ',
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
-                char::REPLACEMENT_CHARACTER
-            }
+            '\u{061c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+            | '\u{feff}' => char::REPLACEMENT_CHARACTER,
             character if character.is_control() => char::REPLACEMENT_CHARACTER,
             character => character,
-        })
-        .collect()
+        };
+        // A replacement may be longer than what it replaces.
+        if cleaned.len() + safe.len_utf8() > limit {
+            break;
+        }
+        cleaned.push(safe);
+    }
+    cleaned.shrink_to_fit();
+    cleaned
 }

@@ -14,17 +14,25 @@ use super::{
     TaskStarted, ThreadFact,
 };
 
-/// Decodes the payload of a marker's fact.
-pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, DecodeError> {
-    let fields = Fields::split(schema, payload)?;
+/// Decodes the payload of a marker's fact. Also returns the number of strings that were longer than the marker sends.
+pub(super) fn decode(
+    schema: &'static Schema,
+    payload: &[u8],
+) -> Result<(Fact, u32), DecodeError> {
+    let mut fields = Fields::split(schema, payload)?;
+    let fact = fact(schema, &mut fields)?;
+    Ok((fact, fields.cut()))
+}
+
+fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, DecodeError> {
     Ok(match schema.kind {
-        Kind::EXECUTOR_DESCRIBED => Fact::ExecutorDescribed(Box::new(executor(&fields))),
+        Kind::EXECUTOR_DESCRIBED => Fact::ExecutorDescribed(Box::new(executor(fields))),
         Kind::THREAD_REGISTERED => Fact::ThreadRegistered(ThreadFact {
             name: fields.text("thread_name"),
-            ..thread(&fields)?
+            ..thread(fields)?
         }),
-        Kind::THREAD_GONE => Fact::ThreadGone(thread(&fields)?),
-        Kind::RDD_DESCRIBED => Fact::RddDescribed(Box::new(rdd(&fields)?)),
+        Kind::THREAD_GONE => Fact::ThreadGone(thread(fields)?),
+        Kind::RDD_DESCRIBED => Fact::RddDescribed(Box::new(rdd(fields)?)),
         Kind::STAGE_DESCRIBED => Fact::StageDescribed(StageDescribed {
             stage_id: fields.id("stage_id")?,
             stage_attempt: fields.id("stage_attempt")?,
@@ -41,7 +49,7 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             attempt_number: fields.id("attempt_number")?,
             job_id: fields.optional_id("job_id")?,
         }),
-        Kind::TASK_ENDED => Fact::TaskEnded(task_ended(&fields)?),
+        Kind::TASK_ENDED => Fact::TaskEnded(task_ended(fields)?),
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {
@@ -67,7 +75,7 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             rdd_id: fields.optional_id("rdd_id")?,
             stage_id: fields.optional_id("stage_id")?,
             consumer: fields.text("consumer"),
-            activity: page_activity(&fields),
+            activity: page_activity(fields),
         }),
         Kind::PAGE_FREED => Fact::PageFreed(PageFreed {
             task_attempt_id: fields.optional("task_attempt_id"),
@@ -76,7 +84,7 @@ pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<Fact, De
             size_bytes: fields.word("size_bytes"),
             on_heap: fields.word("flags") & PAGE_ON_HEAP != 0,
             consumer: fields.text("consumer"),
-            activity: page_activity(&fields),
+            activity: page_activity(fields),
         }),
         Kind::CONSUMER_USED => Fact::ConsumerUsed(ConsumerUsed {
             task_attempt_id: fields.optional("task_attempt_id"),
@@ -191,7 +199,7 @@ fn task_ended(fields: &Fields<'_>) -> Result<TaskEnded, DecodeError> {
     })
 }
 
-fn block(mut fields: Fields<'_>) -> Result<BlockFact, DecodeError> {
+fn block(fields: &mut Fields<'_>) -> Result<BlockFact, DecodeError> {
     let flags = fields.word("flags");
     Ok(BlockFact {
         block_id: fields.text("block_id"),

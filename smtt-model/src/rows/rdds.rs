@@ -289,8 +289,8 @@ impl State {
                             .iter()
                             .filter(|(_, length)| *length > 0)
                             .map(|(address, length)| Range {
-                                address: *address,
-                                length: *length,
+                                address,
+                                length,
                             })
                             .collect(),
                         range_total: block.range_total,

@@ -3,8 +3,7 @@
 //! As with the resolver, figures stand for the addresses that were examined; a block that has moved has no figures
 //! until it is examined again.
 
-use std::collections::HashMap;
-
+use super::bytes::FlatTable;
 use super::{Executor, RangesId, State, Targets};
 
 /// Time for which a result is shown, in nanoseconds: blocks that do not fit one window take turns.
@@ -39,7 +38,7 @@ impl Accessed {
 /// Results for an executor's blocks, by serial of the block.
 #[derive(Debug, Default)]
 pub struct LastAccessed {
-    found: HashMap<u64, Found>,
+    found: FlatTable<u64, Found>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +49,11 @@ struct Found {
 }
 
 impl LastAccessed {
+    /// Bytes of the results.
+    pub(super) fn bytes(&self) -> usize {
+        self.found.bytes()
+    }
+
     /// Whether there is no result yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -90,23 +94,23 @@ impl State {
 
     /// Applies the results of a window that ended at `time_ns` for an executor's blocks.
     pub fn touched(&mut self, executor: u64, time_ns: u64, blocks: Vec<(RangesId, Accessed)>) {
-        let Some(executor) = self
-            .executors
-            .get_mut(&executor)
-            .filter(|executor| executor.died_ns.is_none())
-        else {
-            return;
-        };
-        let known = &mut executor.memory.touched.found;
-        known.retain(|_, found| time_ns.saturating_sub(found.time_ns) < KEPT_NS);
-        known.extend(blocks.into_iter().map(|(mark, touched)| {
-            let found = Found {
-                addresses: mark.addresses,
-                time_ns,
-                touched,
-            };
-            (mark.serial, found)
-        }));
+        self.change_known(executor, |executor, caps| {
+            if executor.died_ns.is_some() {
+                return;
+            }
+            let known = &mut executor.memory.touched.found;
+            known.retain(|_, found| time_ns.saturating_sub(found.time_ns) < KEPT_NS);
+            for (mark, touched) in blocks {
+                let found = Found {
+                    addresses: mark.addresses,
+                    time_ns,
+                    touched,
+                };
+                if caps.admit(known.row_bytes(&mark.serial)) {
+                    known.insert(mark.serial, found);
+                }
+            }
+        });
     }
 }
 
@@ -123,7 +127,7 @@ mod tests {
             accessed: 1024.0,
         };
         let last = LastAccessed {
-            found: HashMap::from([(
+            found: FlatTable::from_iter([(
                 1,
                 Found {
                     addresses: 7,

@@ -1,7 +1,6 @@
 //! History of the blocks of cached RDDs: stored, read, removed, stored again.
 
-use std::collections::HashSet;
-
+use super::bytes::{Caps, FlatTable};
 use crate::decode::BlockFact;
 
 /// Maximum number of partitions of one executor that are kept as having left its memory.
@@ -45,12 +44,16 @@ impl BlockHistory {
 
     /// Adds the history of an RDD that is folded into this row.
     pub(super) fn fold(&mut self, other: &Self) {
-        self.stored += other.stored;
-        self.stored_again += other.stored_again;
-        self.found += other.found;
-        self.removed += other.removed;
-        self.evicted += other.evicted;
-        self.reads += other.reads;
+        for (sum, more) in [
+            (&mut self.stored, other.stored),
+            (&mut self.stored_again, other.stored_again),
+            (&mut self.found, other.found),
+            (&mut self.removed, other.removed),
+            (&mut self.evicted, other.evicted),
+            (&mut self.reads, other.reads),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
         self.last_stored_ns = self.last_stored_ns.max(other.last_stored_ns);
     }
 }
@@ -58,15 +61,16 @@ impl BlockHistory {
 /// Partitions of cached RDDs that left memory. When full, new entries are dropped; counts derived from it are lower
 /// bounds.
 #[derive(Debug, Default)]
-pub(super) struct LeftPartitions(HashSet<(u32, u32)>);
+pub(super) struct LeftPartitions(FlatTable<(u32, u32), ()>);
 
 impl LeftPartitions {
     /// A partition left memory.
-    pub(super) fn add(&mut self, rdd: Option<u32>, partition: Option<u32>) {
+    pub(super) fn add(&mut self, rdd: Option<u32>, partition: Option<u32>, caps: &Caps) {
         if let Some(key) = rdd.zip(partition)
             && self.0.len() < LEFT_MAX
+            && caps.admit(self.0.row_bytes(&key))
         {
-            self.0.insert(key);
+            self.0.insert(key, ());
         }
     }
 
@@ -77,7 +81,12 @@ impl LeftPartitions {
             && fact
                 .rdd_id
                 .zip(fact.partition)
-                .is_some_and(|key| self.0.remove(&key))
+                .is_some_and(|key| self.0.remove(&key).is_some())
+    }
+
+    /// Bytes of the table.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 
@@ -96,14 +105,15 @@ mod tests {
 
     #[test]
     fn a_partition_that_comes_back_is_told_from_a_new_one() {
+        let caps = Caps::new(crate::state::Limits::default(), 1 << 20);
         let (mut uses, mut left) = (BlockHistory::default(), LeftPartitions::default());
         for (partition, known) in [(0, false), (0, true), (1, false)] {
             let had_left = left.take(&block(partition), known);
             uses.stored(&block(partition), known, had_left, 5);
         }
         assert_eq!((uses.stored, uses.stored_again), (2, 0));
-        left.add(Some(7), Some(1));
-        left.add(None, Some(1));
+        left.add(Some(7), Some(1), &caps);
+        left.add(None, Some(1), &caps);
         let had_left = left.take(&block(1), false);
         uses.stored(&block(1), false, had_left, 9);
         assert_eq!(
@@ -133,8 +143,9 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut left = LeftPartitions::default();
+        let caps = Caps::new(crate::state::Limits::default(), 1 << 20);
         for partition in 0..LEFT_MAX as u32 + 10 {
-            left.add(Some(1), Some(partition));
+            left.add(Some(1), Some(partition), &caps);
         }
         assert_eq!(left.0.len(), LEFT_MAX);
     }

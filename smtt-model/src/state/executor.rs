@@ -1,22 +1,24 @@
 //! One executor: facts and counts under its key.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
 use smtt_common::page_walk::WalkCounters;
 
 use super::block_history::LeftPartitions;
+use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes};
 use super::fact_counts::FactCounts;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
 use super::page_walks::{LATE_NS, Meaning, Walks};
-use super::placement::{RangesId, Seen};
+use super::accessed::LastAccessed;
+use super::placement::{LastExamined, RangesId, Seen};
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
 use super::task::{OverCap, TaskState, Tasks};
-use super::{Limits, faults};
-use crate::attribute::{Agreement, Attribution, Owner, RddKey};
+use super::faults;
+use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey};
 use crate::decode::ExecutorDescribed;
 
 /// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
@@ -44,11 +46,30 @@ pub struct SlotFileCounters {
     pub slots_refused: u64,
 }
 
+impl HeapBytes for ExecutorDescribed {
+    fn heap_bytes(&self) -> usize {
+        [
+            &self.application_id,
+            &self.application_name,
+            &self.executor_id,
+            &self.host,
+            &self.spark_version,
+            &self.java_version,
+            &self.missing_hook_names,
+        ]
+        .into_iter()
+        .map(String::capacity)
+        .sum()
+    }
+}
+
 /// One executor.
 #[derive(Debug, Default)]
 pub struct Executor {
     /// Process id in the initial pid namespace.
     pub pid: u32,
+    /// User of the process, as the kernel says; `None` before the first record or reading with it.
+    pub uid: Option<u32>,
     /// The executor's description of itself.
     pub described: Option<ExecutorDescribed>,
     /// Time of the executor's first record, in nanoseconds since boot.
@@ -68,7 +89,7 @@ pub struct Executor {
     /// Sampled page walks and cycles without a context, by reason.
     pub walks_without: [WalkCounters; UNATTRIBUTED_CLASSES],
     /// RDDs.
-    pub rdds: HashMap<RddKey, Rdd>,
+    pub rdds: Table<RddKey, Rdd>,
     /// RDDs folded into the overflow row or refused.
     pub rdds_over_cap: u64,
     /// Tasks and stages.
@@ -102,38 +123,88 @@ pub struct Executor {
     /// Ended tasks whose last samples may still arrive, the oldest first.
     pub(super) finishing: VecDeque<(u64, u64)>,
     pub(super) resync: Resync,
+    /// Inserts that were refused because the bytes did not fit.
+    pub bytes_refused: u64,
+    pub(super) rdds_search: Search,
+    /// User and bytes as they are in the sums of the state.
+    pub(super) settled: Option<(Option<u32>, usize)>,
+    /// Time of the last reading of the slot file, in nanoseconds since boot.
+    slots_read_ns: u64,
+    /// Bytes of the history.
+    pub(super) history_bytes: usize,
+}
+
+impl HeapBytes for RddKey {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Executor {
     /// A new row.
-    pub(super) fn new(pid: u32, now_ns: u64) -> Self {
+    pub(super) fn new(pid: u32, uid: Option<u32>, now_ns: u64) -> Self {
         Self {
             pid,
+            uid,
             first_seen_ns: now_ns,
             ..Self::default()
         }
     }
 
+    /// Bytes of the executor's tables, counted as they change.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let said = self.described.as_ref();
+        let fixed = size_of::<Self>() + said.map_or(0, HeapBytes::heap_bytes);
+        fixed
+            + self.came.heap_bytes()
+            + self.walks.heap_bytes()
+            + self.all_walks.heap_bytes()
+            + self.rdds.bytes()
+            + self.tasks.bytes()
+            + self.memory.bytes()
+            + tree_bytes(self.threads.len(), size_of::<u32>())
+            + tree_bytes(self.python_workers.len(), size_of::<(u32, u64)>())
+            + tree_bytes(self.children.len(), size_of::<u32>())
+            + tree_bytes(self.spans.len(), size_of::<(u8, Spans)>())
+            + self.history_bytes
+            + self.left.bytes()
+            + self.finishing.capacity() * size_of::<(u64, u64)>()
+    }
+
     /// The row of an RDD; the overflow row where the table is full. RDDs without blocks, Spark pages and running tasks
     /// are folded first.
-    pub(super) fn rdd(&mut self, key: RddKey, now_ns: u64, limits: &Limits) -> (&mut Rdd, bool) {
+    pub(super) fn rdd(
+        &mut self,
+        key: RddKey,
+        now_ns: u64,
+        caps: &Caps,
+    ) -> (RowMut<'_, Rdd>, bool) {
         let mut key = key;
-        if key.id().is_some()
-            && !self.rdds.contains_key(&key)
-            && self.rdds.len() >= limits.rdds_per_executor
-        {
-            self.fold_rdds();
-            if self.rdds.len() >= limits.rdds_per_executor {
+        if key.id().is_some() && !self.rdds.contains_key(&key) {
+            let fits = |rdds: &Table<RddKey, Rdd>| {
+                rdds.len() < caps.rdds_per_executor && caps.fits(rdds.row_bytes(0))
+            };
+            let mut room = fits(&self.rdds);
+            if !room && self.rdds_search.may() {
+                let (rows, bytes) = (self.rdds.len(), self.rdds.bytes());
+                let freed = self.fold_rdds((rows / 8).max(1));
+                self.rdds_search.done(rows, freed);
+                caps.give_back(bytes.saturating_sub(self.rdds.bytes()));
+                room = fits(&self.rdds);
+            }
+            if !room {
                 self.rdds_over_cap += 1;
                 key = RddKey::Overflow;
             }
         }
-        let row = self.rdds.entry(key).or_default();
+        let mut row = self.rdds.row(key);
         row.last_active_ns = row.last_active_ns.max(now_ns);
         (row, key == RddKey::Overflow)
     }
 
-    fn fold_rdds(&mut self) {
+    /// Folds up to `most` of the RDDs that hold no memory, the oldest first; returns their number.
+    pub(super) fn fold_rdds(&mut self, most: usize) -> usize {
         let held: BTreeSet<RddKey> = self.memory.holders().map(|(rdd, _)| rdd).collect();
         let mut old: Vec<(u64, RddKey)> = self
             .rdds
@@ -142,13 +213,14 @@ impl Executor {
             .map(|(key, rdd)| (rdd.last_active_ns, *key))
             .collect();
         old.sort_unstable();
-        old.truncate((self.rdds.len() / 8).max(1));
+        old.truncate(most);
+        let freed = old.len();
         for (_, key) in old {
             let Some(rdd) = self.rdds.remove(&key) else {
                 continue;
             };
             self.rdds_over_cap += 1;
-            let over = self.rdds.entry(RddKey::Overflow).or_default();
+            let mut over = self.rdds.row(RddKey::Overflow);
             faults::add(&mut over.faults, &rdd.faults);
             over.samples_by_address += rdd.samples_by_address;
             over.uses.fold(&rdd.uses);
@@ -162,6 +234,7 @@ impl Executor {
                 faults::add(over.doing.entry(*doing).or_default(), more);
             }
         }
+        freed
     }
 
     /// Counts the growth of one context.
@@ -170,28 +243,30 @@ impl Executor {
         context: &ContextKey,
         growth: &FaultCounters,
         now_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) {
         let who = Attribution::from(context);
         faults::add(&mut self.context_faults, growth);
-        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        let (mut rdd, _) = self.rdd(who.rdd, now_ns, caps);
         faults::add(&mut rdd.faults, growth);
-        faults::add(rdd.doing.entry(who.doing).or_default(), growth);
+        let doing = who.doing_within(rdd.doing.contains_key(&who.doing), || {
+            caps.admit(tree_entry_bytes(size_of::<(Doing, FaultCounters)>()))
+        });
+        faults::add(rdd.doing.entry(doing).or_default(), growth);
+        drop(rdd);
         if let Some(id) = who.task {
-            match self.tasks.task(id, limits.tasks_per_executor) {
-                Some(task) => {
-                    task.add(growth, who.rdd, now_ns);
-                    if task.stage.is_none() {
-                        task.stage = who.stage;
-                    }
-                }
-                None => faults::add(&mut self.tasks.tasks_over_cap.faults, growth),
+            if let Some(mut task) = self.tasks.task(id, caps) {
+                task.add(growth, who.rdd, now_ns, caps);
+                task.stage = task.stage.or(who.stage);
+            } else {
+                faults::add(&mut self.tasks.tasks_over_cap.faults, growth);
             }
         }
         if let Some(key) = who.stage {
-            match self.tasks.stage(key, limits.stages_per_executor) {
-                Some(stage) => stage.add(growth, who.rdd, now_ns),
-                None => faults::add(&mut self.tasks.stages_over_cap.faults, growth),
+            if let Some(mut stage) = self.tasks.stage(key, caps) {
+                stage.add(growth, who.rdd, now_ns, caps);
+            } else {
+                faults::add(&mut self.tasks.stages_over_cap.faults, growth);
             }
         }
     }
@@ -202,7 +277,7 @@ impl Executor {
         context: &ContextKey,
         growth: &WalkCounters,
         now_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) {
         if let Some(class) = context.class() {
             let class = usize::from(class.0).min(UNATTRIBUTED_CLASSES - 1);
@@ -213,26 +288,73 @@ impl Executor {
         let who = Attribution::from(context);
         self.walks.add(growth, now_ns);
         self.all_walks.add(growth, now_ns);
-        let (rdd, _) = self.rdd(who.rdd, now_ns, limits);
+        let (mut rdd, _) = self.rdd(who.rdd, now_ns, caps);
         rdd.walks.add(growth, now_ns);
-        rdd.doing_walks.entry(who.doing).or_default().add(growth);
+        let doing = who.doing_within(rdd.doing_walks.contains_key(&who.doing), || {
+            caps.admit(tree_entry_bytes(size_of::<(Doing, WalkCounters)>()))
+        });
+        rdd.doing_walks.entry(doing).or_default().add(growth);
+        drop(rdd);
         if let Some(id) = who.task {
-            match self.tasks.task(id, limits.tasks_per_executor) {
-                Some(task) => {
-                    task.add_walks(growth, who.rdd, now_ns);
-                    if task.stage.is_none() {
-                        task.stage = who.stage;
-                    }
-                }
-                None => self.tasks.tasks_over_cap.walks.add(growth),
+            if let Some(mut task) = self.tasks.task(id, caps) {
+                task.add_walks(growth, who.rdd, now_ns, caps);
+                task.stage = task.stage.or(who.stage);
+            } else {
+                self.tasks.tasks_over_cap.walks.add(growth);
             }
         }
         if let Some(key) = who.stage {
-            match self.tasks.stage(key, limits.stages_per_executor) {
-                Some(stage) => stage.add_walks(growth, who.rdd, now_ns),
-                None => self.tasks.stages_over_cap.walks.add(growth),
+            if let Some(mut stage) = self.tasks.stage(key, caps) {
+                stage.add_walks(growth, who.rdd, now_ns, caps);
+            } else {
+                self.tasks.stages_over_cap.walks.add(growth);
             }
         }
+    }
+
+    /// Applies the counters of the slot file, which the executor writes. What it claims to have emitted beyond what the
+    /// kernel side has seen grows by at most `facts_per_second`.
+    pub(super) fn set_slots(&mut self, said: SlotFileCounters, facts_per_second: u64, now_ns: u64) {
+        let seen = self.counters.facts_seen;
+        let since = match self.slots {
+            Some(_) => self.slots_read_ns,
+            None => self.first_seen_ns,
+        };
+        // At least a second, so that a burst between two readings is not refused.
+        let elapsed_ns = now_ns.saturating_sub(since).max(1_000_000_000);
+        let growth = u128::from(facts_per_second) * u128::from(elapsed_ns) / 1_000_000_000;
+        let growth = u64::try_from(growth).unwrap_or(u64::MAX);
+        let before = self.slots.map_or(0, |slots| slots.facts_emitted).max(seen);
+        let facts_emitted = said.facts_emitted.min(before.saturating_add(growth)).max(seen);
+        self.slots = Some(SlotFileCounters {
+            facts_emitted,
+            ..said
+        });
+        self.slots_read_ns = now_ns;
+    }
+
+    /// Facts that the marker has emitted and facts that the kernel side has seen; `None` without a slot file.
+    pub(super) fn marker_counts(&self) -> Option<(u64, u64)> {
+        let (emitted, seen) = (self.slots?.facts_emitted, self.counters.facts_seen);
+        // The kernel side counts the last facts of a dying executor after the last reading of its slot file.
+        let emitted = match self.died_ns {
+            Some(_) => emitted.max(seen),
+            None => emitted,
+        };
+        Some((emitted, seen))
+    }
+
+    /// Drops what is only history: ended tasks, idle stages and RDDs, and the results of scans.
+    pub(super) fn shed(&mut self) {
+        self.tasks.fold_tasks(usize::MAX);
+        self.tasks.fold_stages(usize::MAX);
+        self.fold_rdds(usize::MAX);
+        self.history = History::default();
+        self.history_bytes = 0;
+        self.left = LeftPartitions::default();
+        self.finishing = VecDeque::new();
+        self.memory.looked = LastExamined::default();
+        self.memory.touched = LastAccessed::default();
     }
 
     /// Keeps the page faults of the first minute once it is over.
@@ -246,24 +368,36 @@ impl Executor {
         }
     }
 
+    /// Remembers an ended task until its last samples have arrived. Without room the oldest one gives way.
+    pub(super) fn finish_later(&mut self, task: u64, now_ns: u64, caps: &Caps) {
+        let (len, capacity) = (self.finishing.len(), self.finishing.capacity());
+        let more = capacity.max(4) * 2 * size_of::<(u64, u64)>();
+        if len >= caps.tasks_per_executor || (len == capacity && !caps.fits(more)) {
+            self.finishing.pop_front();
+        }
+        self.finishing.push_back((task, now_ns));
+    }
+
     /// Adds tasks whose last samples have arrived to the distributions.
-    pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64) {
+    pub(super) fn finish_tasks(&mut self, meaning: &Meaning, now_ns: u64, caps: &Caps) {
         while let Some((id, end_ns)) = self.finishing.front().copied() {
             if now_ns.saturating_sub(end_ns) < LATE_NS {
                 return;
             }
             self.finishing.pop_front();
-            let Some(task) = self.tasks.tasks.get_mut(&id) else {
+            let Some(mut task) = self.tasks.tasks.get_mut(&id) else {
                 continue;
             };
             let (stage, all) = (task.stage, task.walks);
-            for (rdd, walks) in std::mem::take(&mut task.walks_by_rdd) {
-                if let Some(row) = self.rdds.get_mut(&rdd) {
-                    row.distribution.add(meaning, &walks);
+            let by_rdd = std::mem::take(&mut task.walks_by_rdd);
+            drop(task);
+            for (rdd, walks) in by_rdd {
+                if let Some(mut row) = self.rdds.get_mut(&rdd) {
+                    row.distribution.add(meaning, &walks, caps);
                 }
             }
-            if let Some(stage) = stage.and_then(|stage| self.tasks.stages.get_mut(&stage)) {
-                stage.distribution.add(meaning, &all);
+            if let Some(mut stage) = stage.and_then(|stage| self.tasks.stages.get_mut(&stage)) {
+                stage.distribution.add(meaning, &all, caps);
             }
         }
     }
@@ -286,17 +420,17 @@ impl Executor {
     }
 
     /// The JVM is gone: its memory is free and its running tasks are lost.
-    pub(super) fn die(&mut self, now_ns: u64, limits: &Limits) {
+    pub(super) fn die(&mut self, now_ns: u64, caps: &Caps) {
         if self.died_ns.is_some() {
             return;
         }
         self.died_ns = Some(now_ns);
-        self.let_go(now_ns, limits);
+        self.let_go(now_ns, caps);
     }
 
-    pub(super) fn let_go(&mut self, now_ns: u64, limits: &Limits) {
+    pub(super) fn let_go(&mut self, now_ns: u64, caps: &Caps) {
         self.tasks
-            .lose(now_ns, limits.stages_per_executor, |_| true);
+            .lose(now_ns, caps, |_| true);
         self.memory.clear();
         self.threads.clear();
         self.python_workers.clear();
@@ -347,6 +481,7 @@ impl Executor {
             ("blocks", self.memory.blocks_over_cap),
             ("pages", self.memory.pages_over_cap),
             ("ranges", self.memory.ranges_refused),
+            ("bytes", self.bytes_refused),
         ]
         .into_iter()
         .filter(|(_, count)| *count > 0)

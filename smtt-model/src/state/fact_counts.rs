@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bytes::tree_bytes;
 use crate::decode::Fact;
 
 /// Facts received, by the name of the marker's entry point.
@@ -14,6 +15,11 @@ impl FactCounts {
         if let Some(entry) = entry(fact) {
             *self.0.entry(entry).or_default() += 1;
         }
+    }
+
+    /// Bytes of the counts.
+    pub(super) fn heap_bytes(&self) -> usize {
+        tree_bytes(self.0.len(), size_of::<(&str, u64)>())
     }
 
     /// Facts by kind; kinds without facts are left out.

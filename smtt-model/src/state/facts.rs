@@ -4,7 +4,8 @@ use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 
 use super::resync::End;
-use super::{Executor, Limits, Outcome};
+use super::bytes::{Caps, HeapBytes as _, tree_entry_bytes};
+use super::{Executor, Outcome};
 use crate::attribute::{Attribution, RddKey, StageKey};
 use crate::decode::{Event, Fact};
 
@@ -13,21 +14,20 @@ const IDS_MAX: usize = 8192;
 
 impl Executor {
     /// Applies one fact.
-    pub(super) fn apply(&mut self, event: Event, limits: &Limits) -> Outcome {
+    pub(super) fn apply(&mut self, event: Event, caps: &Caps) -> Outcome {
         let now_ns = event.time_ns;
         self.came.count(&event.fact);
         self.resync.see(&event);
-        let outcome = self.apply_living(event, limits);
+        let outcome = self.apply_living(event, caps);
         if self.died_ns.is_some() {
             // Sent before the executor's end and received after it: the executor holds and runs nothing any more.
-            self.let_go(now_ns, limits);
+            self.let_go(now_ns, caps);
         }
         outcome
     }
 
-    fn apply_living(&mut self, event: Event, limits: &Limits) -> Outcome {
+    fn apply_living(&mut self, event: Event, caps: &Caps) -> Outcome {
         let now_ns = event.time_ns;
-        let caps = (limits.tasks_per_executor, limits.stages_per_executor);
         let room = |ok| {
             if ok {
                 Outcome::Applied
@@ -38,11 +38,19 @@ impl Executor {
         match event.fact {
             Fact::ExecutorDescribed(described) => {
                 self.heap.described(described.flags);
+                if !caps.admit(described.heap_bytes()) {
+                    return Outcome::OverCap("bytes");
+                }
                 self.described = Some(*described);
             }
             Fact::ThreadRegistered(thread) => {
-                if self.threads.len() >= IDS_MAX && !self.threads.contains(&thread.tid) {
-                    return Outcome::OverCap("threads");
+                if !self.threads.contains(&thread.tid) {
+                    if self.threads.len() >= IDS_MAX {
+                        return Outcome::OverCap("threads");
+                    }
+                    if !caps.admit(tree_entry_bytes(size_of::<u32>())) {
+                        return Outcome::OverCap("bytes");
+                    }
                 }
                 self.threads.insert(thread.tid);
             }
@@ -50,18 +58,24 @@ impl Executor {
                 self.threads.remove(&thread.tid);
             }
             Fact::RddDescribed(described) => {
-                let (rdd, over) = self.rdd(RddKey::Id(described.rdd_id), now_ns, limits);
+                let (mut rdd, over) = self.rdd(RddKey::Id(described.rdd_id), now_ns, caps);
                 if over {
                     return Outcome::OverCap("rdds");
+                }
+                if !caps.admit(described.heap_bytes()) {
+                    return Outcome::OverCap("bytes");
                 }
                 rdd.described = Some(*described);
             }
             Fact::StageDescribed(described) => {
                 let key = StageKey::new(described.stage_id, described.stage_attempt);
-                let Some(stage) = self.tasks.stage(key, caps.1) else {
+                let Some(mut stage) = self.tasks.stage(key, caps) else {
                     return Outcome::OverCap("stages");
                 };
                 stage.last_active_ns = now_ns;
+                if !caps.admit(described.name.capacity()) {
+                    return Outcome::OverCap("bytes");
+                }
                 stage.described = Some(described);
             }
             Fact::TaskStarted(fact) => {
@@ -71,33 +85,31 @@ impl Executor {
                 );
             }
             Fact::TaskEnded(fact) => {
-                if self.finishing.len() >= limits.tasks_per_executor {
-                    self.finishing.pop_front();
-                }
-                self.finishing.push_back((fact.task_attempt_id, now_ns));
+                self.finish_later(fact.task_attempt_id, now_ns, caps);
                 return room(self.tasks.ended(&fact, now_ns, caps));
             }
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left.take(&fact, known);
-                let (rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
                 rdd.uses.stored(&fact, known, left, now_ns);
+                drop(rdd);
                 let stage = fact
                     .task_attempt_id
                     .and_then(|id| self.tasks.tasks.get(&id))
                     .and_then(|task| task.stage);
-                let outcome = self.memory.block_stored(&fact, stage, now_ns, limits);
+                let outcome = self.memory.block_stored(&fact, stage, now_ns, caps);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
             }
             Fact::BlockMoved(fact) => {
                 self.heap.moved();
-                return self.memory.block_moved(&fact, now_ns, limits);
+                return self.memory.block_moved(&fact, now_ns, caps);
             }
             Fact::BlockRead(fact) => {
                 // Counts also where the block is not in memory or has no row: the read shows that the RDD is used.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
-                let counted = rdd.map(|rdd| rdd.uses.reads += 1).is_some();
+                let counted = rdd.map(|mut rdd| rdd.uses.reads += 1).is_some();
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return match self.memory.block_read(&fact, heap_known, now_ns) {
                     // Read from disk, as Spark does with evicted blocks: the event is not lost.
@@ -108,8 +120,8 @@ impl Executor {
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);
                 if outcome == Outcome::Applied {
-                    self.left.add(fact.rdd_id, fact.partition);
-                    if let Some(rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
+                    self.left.add(fact.rdd_id, fact.partition, caps);
+                    if let Some(mut rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
                         rdd.uses.removed += 1;
                         rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
                     }
@@ -120,9 +132,9 @@ impl Executor {
                 if fact.told_again {
                     self.heap.moved();
                 }
-                self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, limits);
+                drop(self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps));
                 let resync = self.resync.id();
-                let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, limits);
+                let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, caps);
                 self.tasks.memory_changed(fact.task_attempt_id, change);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
@@ -136,10 +148,12 @@ impl Executor {
                 let Some(task) = used.task_attempt_id else {
                     return Outcome::Ignored("consumer_without_task");
                 };
-                let Some(task) = self.tasks.task(task, caps.0) else {
+                let Some(mut task) = self.tasks.task(task, caps) else {
                     return Outcome::OverCap("tasks");
                 };
-                task.used(used);
+                if !task.used(used, caps) {
+                    return Outcome::OverCap("bytes");
+                }
             }
             Fact::Span(span) => {
                 let code = if Activity(span.activity).name().is_some() {
@@ -148,12 +162,15 @@ impl Executor {
                     u8::MAX
                 };
                 let spans = self.spans.entry(code).or_default();
-                spans.count += 1;
+                spans.count = spans.count.saturating_add(1);
                 spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
             }
             Fact::PythonWorker(worker) => match worker.task_attempt_id {
                 Some(_) if self.python_workers.len() >= IDS_MAX => {
                     return Outcome::OverCap("python_workers");
+                }
+                Some(_) if !caps.admit(tree_entry_bytes(size_of::<(u32, u64)>())) => {
+                    return Outcome::OverCap("bytes");
                 }
                 Some(task) => {
                     self.python_workers.insert(worker.pid, task);
@@ -168,10 +185,13 @@ impl Executor {
             } => self.heap.addresses_told(collection, moved_facts, now_ns),
             // Counted above.
             Fact::ResyncTold { .. } => {}
-            Fact::ResyncDone { request } => return self.resync_done(request, now_ns, limits),
+            Fact::ResyncDone { request } => return self.resync_done(request, now_ns, caps),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
                     return Outcome::OverCap("child_processes");
+                }
+                if !caps.admit(tree_entry_bytes(size_of::<u32>())) {
+                    return Outcome::OverCap("bytes");
                 }
                 self.children.insert(child_pid);
             }
@@ -186,31 +206,31 @@ impl Executor {
             }
             Fact::ProcessGone {
                 is_executor: true, ..
-            } => self.die(now_ns, limits),
+            } => self.die(now_ns, caps),
             Fact::FaultSample {
                 address, context, ..
-            } => self.sample(address, context.as_ref(), now_ns, limits),
+            } => self.sample(address, context.as_ref(), now_ns, caps),
             Fact::WalkSample {
                 address, context, ..
-            } => self.walk_sample(address, context.as_ref(), now_ns, limits),
+            } => self.walk_sample(address, context.as_ref(), now_ns, caps),
         }
         Outcome::Applied
     }
 
     /// Updates the peak of an RDD that may have grown.
     fn see_peak(&mut self, rdd: RddKey) {
-        if let Some(row) = self.rdds.get_mut(&rdd) {
+        if let Some(mut row) = self.rdds.get_mut(&rdd) {
             row.peak.see(&self.memory.held(rdd));
         }
         self.peak.see(&self.memory.total());
     }
 
-    fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, limits: &Limits) {
+    fn sample(&mut self, address: u64, context: Option<&ContextKey>, now_ns: u64, caps: &Caps) {
         let owner = self.owner(address);
         self.agreement
             .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
-            self.rdd(owner.rdd, now_ns, limits).0.samples_by_address += 1;
+            self.rdd(owner.rdd, now_ns, caps).0.samples_by_address += 1;
         }
     }
 
@@ -219,19 +239,19 @@ impl Executor {
         address: u64,
         context: Option<&ContextKey>,
         now_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) {
         let owner = self.owner(address);
         self.walk_agreement
             .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
-            self.rdd(owner.rdd, now_ns, limits)
+            self.rdd(owner.rdd, now_ns, caps)
                 .0
                 .walk_samples_by_address += 1;
         }
     }
 
-    fn resync_done(&mut self, request: u64, now_ns: u64, limits: &Limits) -> Outcome {
+    fn resync_done(&mut self, request: u64, now_ns: u64, caps: &Caps) -> Outcome {
         let end = self.resync.ended(request);
         if end == End::NotAsked {
             return Outcome::Ignored("resync_not_requested");
@@ -242,7 +262,7 @@ impl Executor {
         };
         self.memory.sweep(since_ns);
         self.tasks
-            .sweep(since_ns, now_ns, limits.stages_per_executor);
+            .sweep(since_ns, now_ns, caps);
         Outcome::Applied
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::bytes::Caps;
 use super::figures::{NodeRow, PageSizeRow, Placed, by_rdd};
 use super::{Executor, SizesBy, State, TaskState};
 use crate::attribute::{RddKey, StageKey};
@@ -142,8 +143,8 @@ impl Point {
             })
             .sum();
         size_of::<Self>()
-            + self.rdds.len() * size_of::<RddPoint>()
-            + self.stages.len() * size_of::<StagePoint>()
+            + self.rdds.capacity() * size_of::<RddPoint>()
+            + self.stages.capacity() * size_of::<StagePoint>()
             + pages
     }
 }
@@ -182,7 +183,8 @@ impl History {
     /// Approximate memory of the history, in bytes.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
-        self.points.iter().map(Point::own_bytes).sum()
+        let spare = self.points.capacity() - self.points.len();
+        self.points.iter().map(Point::own_bytes).sum::<usize>() + spare * size_of::<Point>()
     }
 }
 
@@ -299,32 +301,55 @@ fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
     }
 }
 
+impl Executor {
+    /// Adds a point to the history. Without room the history is thinned; without room even then the point is left out.
+    fn record_point(&mut self, faults_counted: bool, now_ns: u64, caps: &Caps) {
+        let point = point(self, faults_counted, now_ns);
+        // The list of points may double.
+        let bytes = point.own_bytes() + self.history.points.capacity() * 2 * size_of::<Point>();
+        if !caps.fits(bytes) {
+            let before = self.history_bytes;
+            self.history.thin();
+            caps.give_back(before.saturating_sub(self.history.own_bytes()));
+            if !caps.admit(bytes) {
+                self.history_bytes = self.history.own_bytes();
+                return;
+            }
+        }
+        self.history.add(point);
+        self.history_bytes = self.history.own_bytes();
+    }
+}
+
 impl State {
     /// Adds a point to the history of every living executor whose next point is due.
     pub fn record_history(&mut self, now_ns: u64) {
         let counted = self.measured().page_faults;
         let mut added = false;
-        for executor in self.executors.values_mut() {
-            if executor.died_ns.is_none()
-                && executor.described.is_some()
-                && executor.history.is_due(now_ns)
-            {
-                let point = point(executor, counted, now_ns);
-                executor.history.add(point);
-                added = true;
-            }
+        for key in self.keys() {
+            let due = self.change_known(key, |executor, caps| {
+                let due = executor.died_ns.is_none()
+                    && executor.described.is_some()
+                    && executor.history.is_due(now_ns);
+                if due {
+                    executor.record_point(counted, now_ns, caps);
+                }
+                due
+            });
+            added |= due == Some(true);
         }
         while added && self.history_bytes() > BYTES_MAX {
             let longest = self
                 .executors
-                .values_mut()
-                .map(|executor| &mut executor.history)
-                .filter(|history| history.points.len() > 1)
-                .max_by_key(|history| history.own_bytes());
-            match longest {
-                Some(history) => history.thin(),
-                None => return,
-            }
+                .iter()
+                .filter(|(_, executor)| executor.history.points.len() > 1)
+                .max_by_key(|(_, executor)| executor.history_bytes)
+                .map(|(key, _)| *key);
+            let Some(longest) = longest else { return };
+            self.change_known(longest, |executor, _| {
+                executor.history.thin();
+                executor.history_bytes = executor.history.own_bytes();
+            });
         }
     }
 
@@ -332,6 +357,6 @@ impl State {
     #[must_use]
     pub fn history_bytes(&self) -> usize {
         let all = self.executors().values();
-        all.map(|executor| executor.history.own_bytes()).sum()
+        all.map(|executor| executor.history_bytes).sum()
     }
 }

@@ -4,14 +4,14 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are
 //! available without a scan of the tables; a test compares the two.
 
-use std::collections::HashMap;
-
 use super::accessed::LastAccessed;
+use super::block_ranges::BlockRanges;
+use super::bytes::{Caps, FlatTable, HeapBytes, Table};
 use super::memory_held::MemoryHeld;
 use super::placement::{LastExamined, OwnerRanges, RangesId};
 use super::reads::{NodeReads, ReadRate, ReadsByRdd, Waiting};
 use super::unlisted_blocks::UnlistedBlocks;
-use super::{Limits, Outcome};
+use super::Outcome;
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
 
@@ -45,7 +45,7 @@ pub struct Block {
     /// Ranges of the block, including ranges that were not reported or not kept.
     pub range_total: u64,
     /// Address and length of each range; (0, 0) where not reported yet.
-    pub ranges: Vec<(u64, u64)>,
+    pub ranges: BlockRanges,
     placed: OwnerRanges,
     /// Reads of the block.
     pub reads: u64,
@@ -85,9 +85,32 @@ pub struct SparkPage {
     pub on_heap: bool,
     /// Class of the consumer that allocated the memory.
     pub consumer: String,
+    /// Whether the address is in the address map.
+    placed: bool,
     told_ns: u64,
     /// Resync in which the grant was last reported, so that several grants of one consumer add up once.
     told_in: Option<u64>,
+}
+
+impl HeapBytes for Block {
+    fn heap_bytes(&self) -> usize {
+        self.ranges.heap_bytes() + self.waiting.heap_bytes()
+    }
+}
+
+impl HeapBytes for SparkPageKey {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::SparkPage(..) => 0,
+            Self::Grant(_, consumer) => consumer.capacity(),
+        }
+    }
+}
+
+impl HeapBytes for SparkPage {
+    fn heap_bytes(&self) -> usize {
+        self.consumer.capacity()
+    }
 }
 
 /// `after - before`, as far as it fits.
@@ -192,11 +215,11 @@ impl SparkPage {
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Blocks by Spark's name.
-    pub blocks: HashMap<String, Block>,
+    pub blocks: Table<String, Block>,
     /// Sizes of blocks beyond the limit of `blocks`.
     pub crowd: UnlistedBlocks,
     /// Spark pages by task and page number, and grants by task and consumer.
-    pub pages: HashMap<SparkPageKey, SparkPage>,
+    pub pages: Table<SparkPageKey, SparkPage>,
     /// Addresses of blocks and Spark pages.
     pub addresses: AddressMap,
     /// Blocks stored beyond the limit of the table, since the start.
@@ -211,7 +234,7 @@ pub struct Memory {
     pub touched: LastAccessed,
     /// Bytes read of blocks, by RDD and node.
     pub reads: ReadsByRdd,
-    held: HashMap<RddKey, MemoryHeld>,
+    held: FlatTable<RddKey, MemoryHeld>,
     all: MemoryHeld,
     next_serial: u64,
 }
@@ -235,7 +258,10 @@ impl Memory {
     }
 
     fn hold(&mut self, rdd: RddKey, more: &MemoryHeld) {
-        self.held.entry(rdd).or_default().add(more);
+        match self.held.get_mut(&rdd) {
+            Some(held) => held.add(more),
+            None => drop(self.held.insert(rdd, *more)),
+        }
         self.all.add(more);
     }
 
@@ -249,6 +275,18 @@ impl Memory {
         }
     }
 
+    /// Bytes of all tables.
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.bytes()
+            + self.crowd.bytes()
+            + self.pages.bytes()
+            + self.addresses.bytes()
+            + self.looked.bytes()
+            + self.touched.bytes()
+            + self.reads.bytes()
+            + self.held.bytes()
+    }
+
     fn serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial
@@ -260,13 +298,20 @@ impl Memory {
         fact: &BlockFact,
         stage: Option<StageKey>,
         time_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) -> Outcome {
         let rdd = RddKey::of_fact(fact.rdd_id);
         let known = self.blocks.get(&fact.block_id);
-        if known.is_none() && self.blocks.len() >= limits.blocks_per_executor {
-            let rows = limits.blocks_per_executor;
-            let crowd = self.crowd.stored(fact, time_ns, rows);
+        let full = self.blocks.len() >= caps.blocks_per_executor;
+        let bytes = self.blocks.row_bytes(fact.block_id.capacity()) + self.held.row_bytes(&rdd);
+        if known.is_none() && (full || !caps.admit(bytes)) {
+            let rows = caps.blocks_per_executor;
+            let more = self.crowd.row_bytes(fact) + self.held.row_bytes(&rdd);
+            let crowd = if caps.admit(more) {
+                self.crowd.stored(fact, time_ns, rows)
+            } else {
+                None
+            };
             let told_before = crowd
                 .as_ref()
                 .is_some_and(|(_, before, _)| before.blocks > 0);
@@ -278,7 +323,7 @@ impl Memory {
                 self.hold(rdd, &now);
                 self.release(rdd, &before);
             }
-            return Outcome::OverCap("blocks");
+            return Outcome::OverCap(if full { "blocks" } else { "bytes" });
         }
         let same = known.is_some_and(|block| {
             block.size_bytes == fact.size_bytes
@@ -309,7 +354,7 @@ impl Memory {
                 task: fact.task_attempt_id,
                 stage,
                 range_total: fact.range_total,
-                ranges: Vec::new(),
+                ranges: BlockRanges::default(),
                 placed: OwnerRanges::default(),
                 reads,
                 heat,
@@ -321,7 +366,7 @@ impl Memory {
             self.hold(rdd, &block.held());
             self.blocks.insert(fact.block_id.clone(), block);
         }
-        self.place_ranges(fact, time_ns, limits);
+        self.place_ranges(fact, time_ns, caps);
         Outcome::Applied
     }
 
@@ -331,14 +376,14 @@ impl Memory {
         &mut self,
         fact: &BlockFact,
         time_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) -> Outcome {
         let Some(block) = self.blocks.get(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
         let stage = block.stage;
         if block.range_total == fact.range_total {
-            self.place_ranges(fact, time_ns, limits);
+            self.place_ranges(fact, time_ns, caps);
             return Outcome::Applied;
         }
         // The same bytes in other pieces: everything known about the ranges is stale.
@@ -346,11 +391,11 @@ impl Memory {
             told_again: true,
             ..fact.clone()
         };
-        self.block_stored(&fact, stage, time_ns, limits)
+        self.block_stored(&fact, stage, time_ns, caps)
     }
 
-    fn place_ranges(&mut self, fact: &BlockFact, time_ns: u64, limits: &Limits) {
-        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+    fn place_ranges(&mut self, fact: &BlockFact, time_ns: u64, caps: &Caps) {
+        let Some(mut block) = self.blocks.get_mut(&fact.block_id) else {
             return;
         };
         block.told_ns = time_ns;
@@ -369,24 +414,25 @@ impl Memory {
                 self.ranges_refused += 1;
                 continue;
             };
-            if block.ranges.len() <= index {
-                block.ranges.resize(index + 1, (0, 0));
-            }
-            let old = block.ranges[index];
-            if old == *range {
+            let at = index as u32;
+            let old = block.ranges.get(at);
+            if old == *range && old.0 != 0 {
                 continue;
             }
-            self.addresses.remove(old.0, old.1, owner.serial);
-            block.placed.remove(index, old);
-            block.ranges[index] = (0, 0);
+            if old.0 != 0 {
+                self.addresses.remove(old.0, old.1, owner.serial);
+                block.placed.remove(index, old);
+                block.ranges.set(at, (0, 0));
+            }
             if range.0 == 0 {
                 // The marker could not determine the address.
                 continue;
             }
-            if self.addresses.len() < limits.ranges_per_executor
+            if self.addresses.len() < caps.ranges_per_executor
+                && caps.admit(AddressMap::RANGE_BYTES + BlockRanges::ONE)
                 && self.addresses.insert(range.0, range.1, owner)
             {
-                block.ranges[index] = *range;
+                block.ranges.set(at, *range);
                 block.placed.add(index, *range);
             } else {
                 self.ranges_refused += 1;
@@ -400,9 +446,10 @@ impl Memory {
         };
         let unseen = block.waiting.place(None, block.addressed_bytes());
         self.reads.add(block.rdd, &unseen);
-        for (address, length) in &block.ranges {
-            self.addresses.remove(*address, *length, block.serial);
+        for (address, length) in block.ranges.iter() {
+            self.addresses.remove(address, length, block.serial);
         }
+        self.addresses.gone(block.serial);
         self.release(block.rdd, &block.held());
         true
     }
@@ -431,17 +478,19 @@ impl Memory {
         fact: &PageAllocated,
         resync: Option<u64>,
         time_ns: u64,
-        limits: &Limits,
+        caps: &Caps,
     ) -> (Outcome, i64) {
         let key = match fact.page_number {
             Some(number) => SparkPageKey::SparkPage(fact.task_attempt_id, number),
             None => SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
         };
         let told_in = resync.filter(|_| fact.told_again);
-        if let Some(page) = self.pages.get_mut(&key) {
+        let is_grant = matches!(key, SparkPageKey::Grant(..));
+        // Size before and now, where the entry stays.
+        let known = self.pages.get_mut(&key).map(|mut page| {
             page.told_ns = time_ns;
-            if matches!(key, SparkPageKey::Grant(..)) {
-                let (rdd, on_heap, before) = (page.rdd, page.on_heap, page.size_bytes);
+            let before = page.size_bytes;
+            if is_grant {
                 let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
@@ -449,27 +498,39 @@ impl Memory {
                     fact.size_bytes
                 };
                 page.told_in = told_in.or(page.told_in);
-                let after = page.size_bytes;
+            }
+            let stays = is_grant || (page.address, before) == (fact.address, fact.size_bytes);
+            stays.then_some((page.rdd, page.on_heap, before, page.size_bytes))
+        });
+        if let Some(Some((rdd, on_heap, before, after))) = known {
+            if is_grant {
                 self.resized(rdd, on_heap, before, after);
-                return (Outcome::Applied, difference(after, before));
             }
-            if page.address == fact.address && page.size_bytes == fact.size_bytes {
-                return (Outcome::Applied, 0);
-            }
+            return (Outcome::Applied, difference(after, before));
         }
         let before = self.page_forgotten(&key).unwrap_or(0);
-        if self.pages.len() >= limits.spark_pages_per_executor {
+        if self.pages.len() >= caps.spark_pages_per_executor {
             self.pages_over_cap += 1;
             return (Outcome::OverCap("pages"), 0);
         }
-        let page = SparkPage {
+        let rdd = RddKey::of_fact(fact.rdd_id);
+        let bytes = self
+            .pages
+            .row_bytes(key.heap_bytes() + fact.consumer.capacity())
+            + self.held.row_bytes(&rdd);
+        if !caps.admit(bytes) {
+            self.pages_over_cap += 1;
+            return (Outcome::OverCap("bytes"), 0);
+        }
+        let mut page = SparkPage {
             serial: self.serial(),
-            rdd: RddKey::of_fact(fact.rdd_id),
+            rdd,
             task: fact.task_attempt_id,
             address: fact.address,
             size_bytes: fact.size_bytes,
             on_heap: fact.on_heap,
             consumer: fact.consumer.clone(),
+            placed: false,
             told_ns: time_ns,
             told_in,
         };
@@ -480,11 +541,10 @@ impl Memory {
                 on_heap: page.on_heap,
                 rdd: page.rdd,
             };
-            if self.addresses.len() >= limits.ranges_per_executor
-                || !self.addresses.insert(page.address, page.size_bytes, owner)
-            {
-                self.ranges_refused += 1;
-            }
+            page.placed = self.addresses.len() < caps.ranges_per_executor
+                && caps.admit(AddressMap::RANGE_BYTES)
+                && self.addresses.insert(page.address, page.size_bytes, owner);
+            self.ranges_refused += u64::from(!page.placed);
         }
         let grown = difference(page.size_bytes, before);
         self.hold(page.rdd, &page.held());
@@ -496,12 +556,13 @@ impl Memory {
     pub(super) fn page_freed(&mut self, fact: &PageFreed) -> (Outcome, i64) {
         let Some(number) = fact.page_number else {
             let key = SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone());
-            let Some(grant) = self.pages.get_mut(&key) else {
+            let Some(mut grant) = self.pages.get_mut(&key) else {
                 return (Outcome::Ignored("page_not_known"), 0);
             };
             let (rdd, on_heap, before) = (grant.rdd, grant.on_heap, grant.size_bytes);
             grant.size_bytes = before.saturating_sub(fact.size_bytes);
             let after = grant.size_bytes;
+            drop(grant);
             self.resized(rdd, on_heap, before, after);
             if after == 0 {
                 self.page_forgotten(&key);
@@ -523,8 +584,12 @@ impl Memory {
     /// Removes a Spark page and its addresses; returns its size in bytes.
     fn page_forgotten(&mut self, key: &SparkPageKey) -> Option<u64> {
         let page = self.pages.remove(key)?;
-        self.addresses
-            .remove(page.address, page.size_bytes, page.serial);
+        // A range that was refused has no piece, and a search for one visits every piece below it.
+        if page.placed {
+            self.addresses
+                .remove(page.address, page.size_bytes, page.serial);
+            self.addresses.gone(page.serial);
+        }
         self.release(page.rdd, &page.held());
         Some(page.size_bytes)
     }
@@ -545,14 +610,15 @@ impl Memory {
 
     /// Clears all memory: the process is gone.
     pub(super) fn clear(&mut self) {
-        for block in self.blocks.values_mut() {
+        let reads = &mut self.reads;
+        self.blocks.for_each(|block| {
             let unseen = block.waiting.place(None, block.addressed_bytes());
-            self.reads.add(block.rdd, &unseen);
-        }
-        self.blocks.clear();
+            reads.add(block.rdd, &unseen);
+        });
+        self.blocks = Table::default();
         self.crowd = UnlistedBlocks::default();
-        self.pages.clear();
-        self.held.clear();
+        self.pages = Table::default();
+        self.held = FlatTable::default();
         self.all = MemoryHeld::default();
         self.addresses = AddressMap::default();
         self.looked = LastExamined::default();

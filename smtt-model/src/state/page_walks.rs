@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hdrhistogram::Histogram;
 use smtt_common::page_walk::WalkCounters;
 
+use super::bytes::{Caps, tree_bytes};
 use crate::cpu::{FigureName, Ratio};
 use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
 
@@ -18,6 +19,10 @@ pub const TASK_SAMPLES_MIN: u64 = 30;
 pub(super) const LATE_NS: u64 = 2_000_000_000;
 /// Ratios are stored in parts per million.
 const PARTS: f64 = 1e6;
+/// Largest ratio that a distribution distinguishes: it bounds the size of a histogram.
+const PARTS_MAX: u64 = 1 << 30;
+/// Bytes of the largest histogram.
+const HISTOGRAM_BYTES: usize = 16 << 10;
 
 /// Meaning of this machine's page-walk samples at the last reading.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +121,11 @@ impl Walks {
         }
     }
 
+    /// Bytes of the last minute.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.recent.capacity() * size_of::<(u64, WalkCounters)>()
+    }
+
     /// Adds a row that is folded into this one.
     pub(super) fn fold(&mut self, other: &Self) {
         self.life.add(&other.life);
@@ -152,7 +162,7 @@ pub struct Points {
 
 impl Distribution {
     /// Adds one task, if it has enough samples.
-    pub(super) fn add(&mut self, meaning: &Meaning, task: &WalkCounters) {
+    pub(super) fn add(&mut self, meaning: &Meaning, task: &WalkCounters, caps: &Caps) {
         for figure in &meaning.figures {
             let Some(cycles) = figure.cycles else {
                 continue;
@@ -165,13 +175,24 @@ impl Distribution {
                 continue;
             };
             // Two significant digits; resizes itself.
+            let key = figure.name.key();
+            if !self.0.contains_key(key) && !caps.admit(HISTOGRAM_BYTES) {
+                continue;
+            }
             let Ok(fresh) = Histogram::new(2) else {
                 continue;
             };
-            let histogram = self.0.entry(figure.name.key()).or_insert(fresh);
+            let histogram = self.0.entry(key).or_insert(fresh);
             // Fails only for values beyond all memory.
-            let _ = histogram.record((ratio * PARTS) as u64);
+            let _ = histogram.record(((ratio * PARTS) as u64).min(PARTS_MAX));
         }
+    }
+
+    /// Bytes of the histograms.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let counts = self.0.values().map(Histogram::distinct_values);
+        tree_bytes(self.0.len(), size_of::<(&str, Histogram<u32>)>())
+            + counts.sum::<usize>() * size_of::<u32>()
     }
 
     /// Adds the distribution of a row that is folded into this one.

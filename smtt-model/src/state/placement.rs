@@ -5,9 +5,9 @@
 //! add up to the owner's size. Figures stand for the addresses that were examined and are hidden once the owner has
 //! others.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use super::bytes::{FlatTable, vec_bytes};
 use super::{Block, Executor, State};
 
 /// Identity of a block or Spark page at certain addresses.
@@ -105,6 +105,10 @@ fn add_to<Key: Ord + Copy>(list: &mut Vec<(Key, u64)>, key: Key, bytes: u64) {
 }
 
 impl Seen {
+    fn heap_bytes(&self) -> usize {
+        vec_bytes(&self.by_page_size) + vec_bytes(&self.by_node) + vec_bytes(&self.frames)
+    }
+
     /// Adds bytes in memory on pages of this size.
     pub fn add_page_size(&mut self, page_bytes: u64, bytes: u64) {
         add_to(&mut self.by_page_size, page_bytes, bytes);
@@ -162,12 +166,16 @@ pub struct LastExamined {
     pub page_bytes: u64,
     /// Source of the page sizes.
     pub sizes_by: SizesBy,
-    seen: HashMap<u64, (u64, Seen)>,
+    seen: FlatTable<u64, (u64, Seen)>,
+    /// What the results hold outside of the table.
+    held: usize,
 }
 
 impl From<Resolved> for LastExamined {
     fn from(resolved: Resolved) -> Self {
+        let held = resolved.owners.iter().map(|(_, seen)| seen.heap_bytes());
         Self {
+            held: held.sum(),
             time_ns: resolved.time_ns,
             page_bytes: resolved.page_bytes,
             sizes_by: resolved.sizes_by,
@@ -181,6 +189,11 @@ impl From<Resolved> for LastExamined {
 }
 
 impl LastExamined {
+    /// Bytes of the results.
+    pub(super) fn bytes(&self) -> usize {
+        self.seen.bytes() + self.held
+    }
+
     /// The result for an owner, if its addresses have not changed since.
     #[must_use]
     pub fn of(&self, mark: RangesId) -> Option<&Seen> {
@@ -276,11 +289,6 @@ const fn is_usable((address, length): (u64, u64)) -> bool {
     address != 0 && length > 0 && address.checked_add(length).is_some()
 }
 
-/// Ranges that can be examined.
-fn usable(ranges: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
-    ranges.iter().copied().filter(|range| is_usable(*range))
-}
-
 impl Executor {
     /// Blocks of bytes with addresses; with `all` also sampled objects and Spark pages.
     pub(super) fn targets(&self, all: bool) -> Targets {
@@ -289,33 +297,28 @@ impl Executor {
             ..Targets::default()
         };
         let heap = self.heap.trust().can_be_looked_at();
-        let mut add = |mark: Option<RangesId>, on_heap: bool, ranges: &[(u64, u64)]| {
-            if on_heap && !heap {
-                return;
-            }
-            if let Some(mark) = mark {
-                let owner = targets.owners.len();
-                targets.owners.push(mark);
-                targets.on_heap.push(on_heap);
-                targets
-                    .ranges
-                    .extend(usable(ranges).map(|(address, length)| Target {
-                        owner,
-                        address,
-                        length,
-                    }));
-            }
+        let mut add = |mark: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+            let owner = targets.owners.len();
+            targets.owners.push(mark);
+            targets.on_heap.push(on_heap);
+            let usable = ranges.filter(|range| is_usable(*range));
+            targets.ranges.extend(usable.map(|(address, length)| Target {
+                owner,
+                address,
+                length,
+            }));
         };
         let blocks = self.memory.blocks.values();
         for block in blocks.filter(|block| all || block.sampled_objects().is_none()) {
-            add(block.mark(), block.on_heap, &block.ranges);
+            if let Some(mark) = block.mark().filter(|_| heap || !block.on_heap) {
+                add(mark, block.on_heap, &mut block.ranges.iter());
+            }
         }
         for page in self.memory.pages.values().filter(|_| all) {
-            add(
-                page.mark(),
-                page.on_heap,
-                &[(page.address, page.size_bytes)],
-            );
+            if let Some(mark) = page.mark().filter(|_| heap || !page.on_heap) {
+                let range = (page.address, page.size_bytes);
+                add(mark, page.on_heap, &mut std::iter::once(range));
+            }
         }
         targets
     }
@@ -358,14 +361,16 @@ impl State {
 
     /// Applies the results for an executor. They replace all earlier ones.
     pub fn resolved(&mut self, executor: u64, resolved: Resolved) {
-        let Some(executor) = self
-            .executors
-            .get_mut(&executor)
-            .filter(|executor| executor.died_ns.is_none())
-        else {
-            return;
-        };
-        executor.memory.looked(resolved);
+        self.change_known(executor, |executor, caps| {
+            let held = resolved.owners.iter().map(|(_, seen)| seen.heap_bytes());
+            let rows = resolved.owners.len() * 2 * size_of::<(u64, (u64, Seen))>();
+            caps.give_back(executor.memory.looked.bytes());
+            // Results that do not fit leave none: old ones would stand for other addresses.
+            let fits = caps.admit(held.sum::<usize>() + rows);
+            if executor.died_ns.is_none() {
+                executor.memory.looked(if fits { resolved } else { Resolved::default() });
+            }
+        });
     }
 
     /// Counts of the resolver since the start; `None` while it is switched off.

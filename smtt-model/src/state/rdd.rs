@@ -6,6 +6,7 @@ use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
 use super::block_history::BlockHistory;
+use super::bytes::{HeapBytes, tree_bytes, vec_bytes};
 use super::memory_held::MemoryHeld;
 use super::page_walks::{Distribution, Walks};
 use crate::attribute::Doing;
@@ -36,6 +37,25 @@ pub struct Rdd {
     pub uses: BlockHistory,
     /// Time of the RDD's last event, in nanoseconds since boot.
     pub(super) last_active_ns: u64,
+}
+
+impl HeapBytes for RddDescribed {
+    fn heap_bytes(&self) -> usize {
+        self.name.capacity()
+            + self.call_site.capacity()
+            + self.storage_level_text.capacity()
+            + vec_bytes(&self.parents)
+    }
+}
+
+impl HeapBytes for Rdd {
+    fn heap_bytes(&self) -> usize {
+        self.described.as_ref().map_or(0, HeapBytes::heap_bytes)
+            + tree_bytes(self.doing.len(), size_of::<(Doing, FaultCounters)>())
+            + tree_bytes(self.doing_walks.len(), size_of::<(Doing, WalkCounters)>())
+            + self.walks.heap_bytes()
+            + self.distribution.heap_bytes()
+    }
 }
 
 /// Peaks of memory.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::Outcome;
+use super::bytes::{tree_bytes, vec_bytes};
 use super::memory::Memory;
 use super::placement::{LastExamined, Resolved, Seen};
 use crate::attribute::RddKey;
@@ -98,6 +99,11 @@ impl ReadsByRdd {
         self.0.entry(key).or_default().add(reads);
     }
 
+    /// Bytes of the sums.
+    pub(super) fn bytes(&self) -> usize {
+        tree_bytes(self.0.len(), size_of::<(RddKey, NodeReads)>())
+    }
+
     /// Bytes read by RDD.
     pub fn iter(&self) -> impl Iterator<Item = (RddKey, &NodeReads)> {
         self.0.iter().map(|(rdd, reads)| (*rdd, reads))
@@ -127,6 +133,11 @@ impl Waiting {
             });
         }
         sum
+    }
+
+    /// Bytes of the list.
+    pub(super) const fn heap_bytes(&self) -> usize {
+        vec_bytes(&self.0)
     }
 
     /// Whether no reads wait.
@@ -165,7 +176,7 @@ impl Memory {
         heap_known: bool,
         time_ns: u64,
     ) -> Outcome {
-        let Some(block) = self.blocks.get_mut(&fact.block_id) else {
+        let Some(mut block) = self.blocks.get_mut(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
         block.reads += 1;
@@ -194,17 +205,18 @@ impl Memory {
     /// Applies the resolver's results.
     pub(super) fn looked(&mut self, resolved: Resolved) {
         self.looked = LastExamined::from(resolved);
-        for block in self.blocks.values_mut() {
+        let (looked, sums) = (&self.looked, &mut self.reads);
+        self.blocks.for_each(|block| {
             if block.waiting.is_empty() {
-                continue;
+                return;
             }
-            let seen = block.mark().and_then(|mark| self.looked.of(mark));
+            let seen = block.mark().and_then(|mark| looked.of(mark));
             if let Some(seen) = seen {
                 let reads = block.waiting.place(Some(seen), block.addressed_bytes());
                 block.by_node.add(&reads);
-                self.reads.add(block.rdd, &reads);
+                sums.add(block.rdd, &reads);
             }
-        }
+        });
     }
 }
 

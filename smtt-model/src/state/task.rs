@@ -1,11 +1,12 @@
 //! Tasks and stages of one executor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
+use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes};
 use super::faults;
 use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
@@ -87,12 +88,23 @@ pub struct Task {
     last_active_ns: u64,
 }
 
+impl HeapBytes for Task {
+    fn heap_bytes(&self) -> usize {
+        let names = self.consumers.iter().map(|used| used.consumer.capacity());
+        self.reason.capacity()
+            + vec_bytes(&self.consumers)
+            + names.sum::<usize>()
+            + vec_bytes(&self.rdds)
+            + vec_bytes(&self.walks_by_rdd)
+    }
+}
+
 impl Task {
     /// Counts page faults for the task.
-    pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
+    pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         faults::add(&mut self.faults, more);
         self.last_active_ns = now_ns;
-        if !self.rdds.contains(&rdd) {
+        if !self.rdds.contains(&rdd) && caps.admit(2 * size_of::<RddKey>()) {
             self.rdds.push(if self.rdds.len() < RDDS_PER_TASK {
                 rdd
             } else {
@@ -103,7 +115,13 @@ impl Task {
     }
 
     /// Counts sampled page walks for the task.
-    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
+    pub(super) fn add_walks(
+        &mut self,
+        more: &WalkCounters,
+        rdd: RddKey,
+        now_ns: u64,
+        caps: &Caps,
+    ) {
         self.walks.add(more);
         self.last_active_ns = now_ns;
         let known = self
@@ -112,7 +130,9 @@ impl Task {
             .find(|(known, _)| *known == rdd);
         if let Some((_, sum)) = known {
             sum.add(more);
-        } else if self.walks_by_rdd.len() < RDDS_PER_TASK {
+        } else if self.walks_by_rdd.len() < RDDS_PER_TASK
+            && caps.admit(2 * size_of::<(RddKey, WalkCounters)>())
+        {
             // Beyond the limit samples stay in the task's own sum only.
             self.walks_by_rdd.push((rdd, *more));
         }
@@ -131,8 +151,8 @@ impl Task {
         self.peak_bytes.unwrap_or(0).max(self.seen_peak_bytes)
     }
 
-    /// Records the execution memory of a class of consumers.
-    pub(super) fn used(&mut self, used: ConsumerUsed) {
+    /// Records the execution memory of a class of consumers; `false` where the bytes do not fit.
+    pub(super) fn used(&mut self, used: ConsumerUsed, caps: &Caps) -> bool {
         let known = self
             .consumers
             .iter_mut()
@@ -140,8 +160,12 @@ impl Task {
         if let Some(known) = known {
             *known = used;
         } else if self.consumers.len() < CONSUMERS_PER_TASK {
+            if !caps.admit(2 * size_of::<ConsumerUsed>() + used.consumer.capacity()) {
+                return false;
+            }
             self.consumers.push(used);
         }
+        true
     }
 
     /// Spark's own `peakExecutionMemory` of an ended task, in bytes: not the peak of a sum, but the sum over the
@@ -185,12 +209,29 @@ pub struct Stage {
     pub last_active_ns: u64,
 }
 
+/// Bytes of an RDD's entry in a stage's faults.
+const FAULTS_ENTRY: usize = size_of::<(RddKey, FaultCounters)>();
+/// Bytes of an RDD's entry in a stage's walks.
+const WALKS_ENTRY: usize = size_of::<(RddKey, WalkCounters)>();
+
+impl HeapBytes for Stage {
+    fn heap_bytes(&self) -> usize {
+        self.described.as_ref().map_or(0, |said| said.name.capacity())
+            + tree_bytes(self.tasks.len(), size_of::<(TaskState, u64)>())
+            + tree_bytes(self.rdds.len(), FAULTS_ENTRY)
+            + tree_bytes(self.rdd_walks.len(), WALKS_ENTRY)
+            + self.walks.heap_bytes()
+            + self.distribution.heap_bytes()
+    }
+}
+
 impl Stage {
     /// Counts page faults for the stage.
-    pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64) {
+    pub(super) fn add(&mut self, more: &FaultCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         faults::add(&mut self.faults, more);
         self.last_active_ns = now_ns;
-        let known = self.rdds.contains_key(&rdd) || self.rdds.len() < RDDS_PER_STAGE;
+        let known = self.rdds.contains_key(&rdd)
+            || (self.rdds.len() < RDDS_PER_STAGE && caps.admit(tree_entry_bytes(FAULTS_ENTRY)));
         faults::add(
             self.rdds
                 .entry(if known { rdd } else { RddKey::Overflow })
@@ -200,10 +241,18 @@ impl Stage {
     }
 
     /// Counts sampled page walks for the stage.
-    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64) {
+    pub(super) fn add_walks(
+        &mut self,
+        more: &WalkCounters,
+        rdd: RddKey,
+        now_ns: u64,
+        caps: &Caps,
+    ) {
         self.walks.add(more, now_ns);
         self.last_active_ns = now_ns;
-        let known = self.rdd_walks.contains_key(&rdd) || self.rdd_walks.len() < RDDS_PER_STAGE;
+        let known = self.rdd_walks.contains_key(&rdd)
+            || (self.rdd_walks.len() < RDDS_PER_STAGE
+                && caps.admit(tree_entry_bytes(WALKS_ENTRY)));
         self.rdd_walks
             .entry(if known { rdd } else { RddKey::Overflow })
             .or_default()
@@ -221,13 +270,23 @@ impl Stage {
 #[derive(Debug, Default)]
 pub struct Tasks {
     /// Tasks by task attempt id.
-    pub tasks: HashMap<u64, Task>,
+    pub tasks: Table<u64, Task>,
     /// Stages by id and attempt.
-    pub stages: HashMap<StageKey, Stage>,
+    pub stages: Table<StageKey, Stage>,
     /// Overflow row of tasks.
     pub tasks_over_cap: OverCap,
     /// Overflow row of stages.
     pub stages_over_cap: OverCap,
+    /// Searches for tasks to fold.
+    pub(super) tasks_search: Search,
+    /// Searches for stages to fold.
+    pub(super) stages_search: Search,
+}
+
+impl HeapBytes for StageKey {
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// The overflow row of a table.
@@ -241,22 +300,25 @@ pub struct OverCap {
     pub walks: WalkCounters,
 }
 
-/// Removes the oldest eighth of the rows of `table` that `may_go` selects and folds their faults into `over`. An eighth
-/// at a time, so that a flood of new rows does not scan the table for each row.
-fn fold<K: Copy + Eq + std::hash::Hash, V>(
-    table: &mut HashMap<K, V>,
+/// Removes up to `most` rows of `table` that `may_go` selects, the oldest first, and folds their faults into `over`.
+/// Returns the number of removed rows. Callers take an eighth of the table at a time, so that a flood of new rows does
+/// not scan the table for each row.
+fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
+    table: &mut Table<K, V>,
     over: &mut OverCap,
+    most: usize,
     may_go: impl Fn(&V) -> bool,
     last_active_ns: impl Fn(&V) -> u64,
     counted: impl Fn(&V) -> (FaultCounters, WalkCounters),
-) {
+) -> usize {
     let mut old: Vec<(u64, K)> = table
         .iter()
         .filter(|(_, row)| may_go(row))
         .map(|(key, row)| (last_active_ns(row), *key))
         .collect();
     old.sort_unstable_by_key(|(touched, _)| *touched);
-    old.truncate((table.len() / 8).max(1));
+    old.truncate(most);
+    let freed = old.len();
     for (_, key) in old {
         if let Some(row) = table.remove(&key) {
             over.rows += 1;
@@ -265,56 +327,93 @@ fn fold<K: Copy + Eq + std::hash::Hash, V>(
             over.walks.add(&walks);
         }
     }
+    freed
 }
 
 impl Tasks {
-    /// The row of a task, created where there is room; `None` beyond the limit.
-    pub(super) fn task(&mut self, id: u64, cap: usize) -> Option<&mut Task> {
-        if !self.tasks.contains_key(&id) && self.tasks.len() >= cap {
-            fold(
-                &mut self.tasks,
-                &mut self.tasks_over_cap,
-                |task| task.state != TaskState::Running,
-                |task| task.last_active_ns,
-                |task| (task.faults, task.walks),
-            );
-            if self.tasks.len() >= cap {
+    /// Bytes of all rows.
+    pub(super) fn bytes(&self) -> usize {
+        self.tasks.bytes() + self.stages.bytes()
+    }
+
+    /// Folds up to `most` ended tasks.
+    pub(super) fn fold_tasks(&mut self, most: usize) -> usize {
+        fold(
+            &mut self.tasks,
+            &mut self.tasks_over_cap,
+            most,
+            |task| task.state != TaskState::Running,
+            |task| task.last_active_ns,
+            |task| (task.faults, task.walks),
+        )
+    }
+
+    /// Folds up to `most` stages without running tasks.
+    pub(super) fn fold_stages(&mut self, most: usize) -> usize {
+        fold(
+            &mut self.stages,
+            &mut self.stages_over_cap,
+            most,
+            |stage| stage.count(TaskState::Running) == 0,
+            |stage| stage.last_active_ns,
+            |stage| (stage.faults, stage.walks.life),
+        )
+    }
+
+    /// The row of a task, created where there is room; `None` beyond the limits.
+    pub(super) fn task(&mut self, id: u64, caps: &Caps) -> Option<RowMut<'_, Task>> {
+        if !self.tasks.contains_key(&id) {
+            let fits = |tasks: &Table<u64, Task>| {
+                tasks.len() < caps.tasks_per_executor && caps.fits(tasks.row_bytes(0))
+            };
+            let mut room = fits(&self.tasks);
+            if !room && self.tasks_search.may() {
+                let (rows, bytes) = (self.tasks.len(), self.tasks.bytes());
+                let freed = self.fold_tasks((rows / 8).max(1));
+                self.tasks_search.done(rows, freed);
+                caps.give_back(bytes.saturating_sub(self.tasks.bytes()));
+                room = fits(&self.tasks);
+            }
+            if !room {
                 self.tasks_over_cap.rows += 1;
                 return None;
             }
         }
-        Some(self.tasks.entry(id).or_default())
+        Some(self.tasks.row(id))
     }
 
-    /// The row of a stage, created where there is room; `None` beyond the limit.
-    pub(super) fn stage(&mut self, key: StageKey, cap: usize) -> Option<&mut Stage> {
-        if !self.stages.contains_key(&key) && self.stages.len() >= cap {
-            let idle = |stage: &Stage| stage.count(TaskState::Running) == 0;
-            fold(
-                &mut self.stages,
-                &mut self.stages_over_cap,
-                idle,
-                |stage| stage.last_active_ns,
-                |stage| (stage.faults, stage.walks.life),
-            );
-            if self.stages.len() >= cap {
+    /// The row of a stage, created where there is room; `None` beyond the limits.
+    pub(super) fn stage(&mut self, key: StageKey, caps: &Caps) -> Option<RowMut<'_, Stage>> {
+        if !self.stages.contains_key(&key) {
+            let fits = |stages: &Table<StageKey, Stage>| {
+                stages.len() < caps.stages_per_executor && caps.fits(stages.row_bytes(0))
+            };
+            let mut room = fits(&self.stages);
+            if !room && self.stages_search.may() {
+                let (rows, bytes) = (self.stages.len(), self.stages.bytes());
+                let freed = self.fold_stages((rows / 8).max(1));
+                self.stages_search.done(rows, freed);
+                caps.give_back(bytes.saturating_sub(self.stages.bytes()));
+                room = fits(&self.stages);
+            }
+            if !room {
                 self.stages_over_cap.rows += 1;
                 return None;
             }
         }
-        Some(self.stages.entry(key).or_default())
+        Some(self.stages.row(key))
     }
 
     /// Updates the stage's counts after a change of a task's state.
     fn moved(
         &mut self,
         stage: StageKey,
-        cap: usize,
+        caps: &Caps,
         from: Option<TaskState>,
         to: TaskState,
         now_ns: u64,
     ) {
-        if let Some(row) = self.stage(stage, cap) {
+        if let Some(mut row) = self.stage(stage, caps) {
             row.last_active_ns = now_ns;
             if let Some(count) = from.and_then(|from| row.tasks.get_mut(&from)) {
                 *count = count.saturating_sub(1);
@@ -329,10 +428,10 @@ impl Tasks {
         fact: &TaskStarted,
         late: bool,
         now_ns: u64,
-        caps: (usize, usize),
+        caps: &Caps,
     ) -> bool {
         let stage = StageKey::new(fact.stage_id, fact.stage_attempt);
-        let Some(task) = self.task(fact.task_attempt_id, caps.0) else {
+        let Some(mut task) = self.task(fact.task_attempt_id, caps) else {
             return false;
         };
         task.last_active_ns = now_ns;
@@ -348,13 +447,14 @@ impl Tasks {
         task.start_ns = Some(now_ns);
         task.start_is_late = late;
         task.stage = Some(stage);
-        self.moved(stage, caps.1, None, TaskState::Running, now_ns);
+        drop(task);
+        self.moved(stage, caps, None, TaskState::Running, now_ns);
         true
     }
 
     /// A task ended.
-    pub(super) fn ended(&mut self, fact: &TaskEnded, now_ns: u64, caps: (usize, usize)) -> bool {
-        let Some(task) = self.task(fact.task_attempt_id, caps.0) else {
+    pub(super) fn ended(&mut self, fact: &TaskEnded, now_ns: u64, caps: &Caps) -> bool {
+        let Some(mut task) = self.task(fact.task_attempt_id, caps) else {
             return false;
         };
         let before = task.state;
@@ -370,7 +470,10 @@ impl Tasks {
         let state = task.state;
         task.end_ns = Some(now_ns);
         task.peak_bytes = Some(fact.execution_memory_peak_bytes);
-        task.reason.clone_from(&fact.reason);
+        // Without room the task ends without a reason.
+        if caps.admit(fact.reason.len()) {
+            task.reason.clone_from(&fact.reason);
+        }
         let stage = *task
             .stage
             .get_or_insert(StageKey::new(fact.stage_id, fact.stage_attempt));
@@ -378,14 +481,15 @@ impl Tasks {
             task.duration_ns(now_ns).unwrap_or(0),
             task.execution_peak_bytes(),
         );
+        drop(task);
         self.moved(
             stage,
-            caps.1,
+            caps,
             (before != TaskState::Unknown).then_some(before),
             state,
             now_ns,
         );
-        if let Some(stage) = self.stages.get_mut(&stage) {
+        if let Some(mut stage) = self.stages.get_mut(&stage) {
             stage.task_time_ns = stage.task_time_ns.saturating_add(duration);
             stage.peak_bytes = stage.peak_bytes.max(peak);
         }
@@ -393,7 +497,7 @@ impl Tasks {
     }
 
     /// Marks the running tasks that `gone` selects as lost: their end will not be reported.
-    pub(super) fn lose(&mut self, now_ns: u64, stages_cap: usize, gone: impl Fn(&Task) -> bool) {
+    pub(super) fn lose(&mut self, now_ns: u64, caps: &Caps, gone: impl Fn(&Task) -> bool) {
         let lost: Vec<u64> = self
             .tasks
             .iter()
@@ -401,16 +505,18 @@ impl Tasks {
             .map(|(id, _)| *id)
             .collect();
         for id in lost {
-            let Some(task) = self.tasks.get_mut(&id) else {
+            let Some(mut task) = self.tasks.get_mut(&id) else {
                 continue;
             };
             task.state = TaskState::Lost;
             task.end_ns = Some(now_ns);
             task.live_bytes = 0;
-            if let Some(stage) = task.stage {
+            let stage = task.stage;
+            drop(task);
+            if let Some(stage) = stage {
                 self.moved(
                     stage,
-                    stages_cap,
+                    caps,
                     Some(TaskState::Running),
                     TaskState::Lost,
                     now_ns,
@@ -420,13 +526,13 @@ impl Tasks {
     }
 
     /// After a complete snapshot: marks running tasks last reported before `since_ns` as lost.
-    pub(super) fn sweep(&mut self, since_ns: u64, now_ns: u64, stages_cap: usize) {
-        self.lose(now_ns, stages_cap, |task| task.last_active_ns < since_ns);
+    pub(super) fn sweep(&mut self, since_ns: u64, now_ns: u64, caps: &Caps) {
+        self.lose(now_ns, caps, |task| task.last_active_ns < since_ns);
     }
 
     /// Applies a change of a task's execution memory.
     pub(super) fn memory_changed(&mut self, id: Option<u64>, change_bytes: i64) {
-        if let Some(task) = id.and_then(|id| self.tasks.get_mut(&id)) {
+        if let Some(mut task) = id.and_then(|id| self.tasks.get_mut(&id)) {
             task.live_bytes = task.live_bytes.saturating_add_signed(change_bytes);
             task.seen_peak_bytes = task.seen_peak_bytes.max(task.live_bytes);
         }

@@ -1,8 +1,7 @@
 //! Sizes of blocks beyond the limit of the table of blocks, so that the sums of an RDD with very many partitions still
 //! equal Spark's.
 
-use std::collections::HashMap;
-
+use super::bytes::FlatTable;
 use super::memory_held::MemoryHeld;
 use crate::attribute::RddKey;
 use crate::decode::BlockFact;
@@ -32,7 +31,7 @@ impl Small {
 /// The blocks, by RDD and partition.
 #[derive(Debug, Default)]
 pub struct UnlistedBlocks {
-    blocks: HashMap<(u32, u32), Small>,
+    blocks: FlatTable<(u32, u32), Small>,
 }
 
 impl UnlistedBlocks {
@@ -66,7 +65,6 @@ impl UnlistedBlocks {
     ) -> Option<(RddKey, MemoryHeld)> {
         let key = (rdd?, partition?);
         let small = self.blocks.remove(&key)?;
-        self.shrink();
         Some((RddKey::Id(key.0), small.held()))
     }
 
@@ -78,7 +76,6 @@ impl UnlistedBlocks {
             .map(|((rdd, _), small)| (RddKey::Id(*rdd), small.held()))
             .collect();
         self.blocks.retain(|_, small| !old(small));
-        self.shrink();
         gone
     }
 
@@ -94,10 +91,15 @@ impl UnlistedBlocks {
         self.blocks.is_empty()
     }
 
-    /// Releases memory once most of the table is empty: RDDs with very many partitions are rare.
-    fn shrink(&mut self) {
-        if self.blocks.capacity() > 1024 && self.blocks.len() < self.blocks.capacity() / 8 {
-            self.blocks.shrink_to(self.blocks.len() * 2);
-        }
+    /// Bytes of the table.
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.bytes()
+    }
+
+    /// Bytes that the block adds to the table.
+    pub(super) fn row_bytes(&self, fact: &BlockFact) -> usize {
+        fact.rdd_id
+            .zip(fact.partition)
+            .map_or(0, |key| self.blocks.row_bytes(&key))
     }
 }

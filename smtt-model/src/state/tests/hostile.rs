@@ -15,6 +15,7 @@ fn small() -> Limits {
         spark_pages_per_executor: 4,
         ranges_per_executor: 6,
         retention_ns: S,
+        ..Limits::default()
     }
 }
 
