@@ -2,8 +2,8 @@
 //!
 //! The class `io.smtt.marker.Native` declares every function here. It does no work of its own that Java could
 //! do: each entry point of [`smtt_common::event::MARKER_FACTS`] is only a pad for a probe, and what remains are
-//! the things that Java cannot say: a memfd, an address of an array, of a buffer, a thread id, and when the collector
-//! runs.
+//! the things that Java cannot say: a memfd, an address of an array, of a buffer, a thread id, memory without a warning,
+//! and when the collector runs.
 //!
 //! The library is loaded into foreign JVMs, so the profile `marker` builds it without the standard library (a
 //! few KB, needs libc only). Any other profile unwinds and therefore builds it with the standard library; that
@@ -11,6 +11,7 @@
 #![cfg_attr(panic = "abort", no_std)]
 
 mod collector;
+mod memory;
 mod object;
 mod pad;
 mod slots;

@@ -7,21 +7,7 @@ package sun.misc;
 public final class Unsafe {
     private Unsafe() {}
 
-    public static final int ARRAY_LONG_BASE_OFFSET = arrayLongBaseOffset();
-
-    private static int arrayLongBaseOffset() {
-        throw new UnsupportedOperationException();
-    }
-
     public native int arrayBaseOffset(Class<?> type);
-
-    public native int arrayIndexScale(Class<?> type);
-
-    public native long allocateMemory(long bytes);
-
-    public native void freeMemory(long address);
-
-    public native void setMemory(long address, long bytes, byte value);
 
     public native byte getByte(long address);
 

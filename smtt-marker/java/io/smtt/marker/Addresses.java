@@ -100,7 +100,7 @@ final class Addresses {
 
     /** Reads the word behind a handle. Java code is stopped during a collection, so no unfinished move is visible. */
     static long read(long handle, int elements) {
-        long object = Memory.UNSAFE.getLong(handle & ~KIND_BITS);
+        long object = Memory.getLong(handle & ~KIND_BITS);
         return object == 0 ? 0 : object + elements;
     }
 

@@ -55,7 +55,7 @@ final class BlockRecord {
         addresses = new long[count];
         lengths = new long[count];
         if (array) {
-            lengths[0] = (long) Array.getLength(value) * Memory.UNSAFE.arrayIndexScale(value.getClass());
+            lengths[0] = (long) Array.getLength(value) * ArrayLayout.elementBytes(value.getClass());
             handles[0] = HeapHandle.ofArray(value);
         } else if (sampled > 0) {
             System.arraycopy(Samples.sizes(sample), 0, lengths, 0, count);

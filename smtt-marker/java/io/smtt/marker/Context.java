@@ -1,7 +1,5 @@
 package io.smtt.marker;
 
-import sun.misc.Unsafe;
-
 /**
  * The hot path: what a thread is doing now, as one ordered store on entering and one on leaving.
  *
@@ -10,8 +8,6 @@ import sun.misc.Unsafe;
  * ten times more.
  */
 public final class Context {
-    private static final Unsafe U = Memory.UNSAFE;
-
     private Context() {}
 
     /** The current thread's state: looked up once for entering and leaving, because that is most of the cost. */
@@ -27,16 +23,16 @@ public final class Context {
      */
     public static long enter(ThreadState state, long tag) {
         long slot = state.slot;
-        long before = U.getLong(slot);
+        long before = Memory.getLong(slot);
         Pipeline pipeline = state.pipeline;
         long rdd = pipeline != null ? pipeline.rdd : before & Words.RDD_BITS;
-        U.putOrderedLong(null, slot, tag | rdd);
-        U.loadFence();
+        Memory.putLongOrdered(slot, tag | rdd);
+        Memory.loadFence();
         return before;
     }
 
     /** Leaves the function: restores the previous word. */
     public static void exit(ThreadState state, long before) {
-        U.putOrderedLong(null, state.slot, before);
+        Memory.putLongOrdered(state.slot, before);
     }
 }

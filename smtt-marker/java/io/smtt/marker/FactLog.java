@@ -3,11 +3,9 @@ package io.smtt.marker;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
-import sun.misc.Unsafe;
 
 /** A diagnosis aid (agent option {@code log=PATH}): one line per fact, decoded again from the payload's bytes. */
 final class FactLog {
-    private static final Unsafe U = Memory.UNSAFE;
     private static volatile OutputStream out;
 
     private FactLog() {}
@@ -41,23 +39,23 @@ final class FactLog {
             int at = 0;
             long last = 0;
             for (String word : form.words) {
-                last = U.getLong(payload + at);
+                last = Memory.getLong(payload + at);
                 at += 8;
                 line.append(' ').append(word).append('=').append(word.equals("hot") ? Long.toHexString(last) : Long.toString(last));
             }
             if (form.ranges) {
                 line.append(" ranges=");
                 for (long i = 0; i < last; i++, at += 16) {
-                    line.append(i == 0 ? "" : ",").append(Long.toHexString(U.getLong(payload + at)));
-                    line.append('+').append(U.getLong(payload + at + 8));
+                    line.append(i == 0 ? "" : ",").append(Long.toHexString(Memory.getLong(payload + at)));
+                    line.append('+').append(Memory.getLong(payload + at + 8));
                 }
             }
             for (String string : form.strings) {
-                int bytes = (U.getByte(payload + at) & 0xff) | (U.getByte(payload + at + 1) & 0xff) << 8;
+                int bytes = (Memory.getByte(payload + at) & 0xff) | (Memory.getByte(payload + at + 1) & 0xff) << 8;
                 at += 2;
                 byte[] text = new byte[bytes];
                 for (int i = 0; i < bytes; i++) {
-                    text[i] = U.getByte(payload + at + i);
+                    text[i] = Memory.getByte(payload + at + i);
                 }
                 at += bytes;
                 line.append(' ').append(string).append("=\"").append(new String(text, StandardCharsets.UTF_8).replace('\n', ' ').replace('"', '\'')).append('"');

@@ -1,15 +1,12 @@
 package io.smtt.marker;
 
 import java.nio.charset.StandardCharsets;
-import sun.misc.Unsafe;
 
 /**
  * Writes one fact at a time into its thread's off-heap buffer and calls the entry point, which may have a probe. Words
  * and strings are named by constants of {@link Contract}: one that belongs to another fact, or is missing, is refused.
  */
 final class FactWriter {
-    private static final Unsafe U = Memory.UNSAFE;
-
     private final ThreadState owner;
     private final long buffer;
     private FactForm form;
@@ -36,7 +33,7 @@ final class FactWriter {
 
     FactWriter word(int word, long value) {
         int place = form.placeOfWord(word);
-        U.putLong(buffer + Long.BYTES * place, value);
+        Memory.putLong(buffer + Long.BYTES * place, value);
         words |= 1 << place;
         return this;
     }
@@ -45,8 +42,8 @@ final class FactWriter {
         if (!form.ranges || strings != 0 || ranges == Contract.RANGES_PER_FACT) {
             throw new IllegalStateException(form.entry + " has no room for a range here");
         }
-        U.putLong(buffer + at, address);
-        U.putLong(buffer + at + Long.BYTES, length);
+        Memory.putLong(buffer + at, address);
+        Memory.putLong(buffer + at + Long.BYTES, length);
         at += 2 * Long.BYTES;
         ranges++;
         return this;
@@ -64,11 +61,11 @@ final class FactWriter {
         while (length > 0 && length < bytes.length && (bytes[length] & 0xc0) == 0x80) {
             length--;
         }
-        U.putByte(buffer + at, (byte) length);
-        U.putByte(buffer + at + 1, (byte) (length >>> 8));
+        Memory.putByte(buffer + at, (byte) length);
+        Memory.putByte(buffer + at + 1, (byte) (length >>> 8));
         at += 2;
         for (int i = 0; i < length; i++) {
-            U.putByte(buffer + at + i, bytes[i]);
+            Memory.putByte(buffer + at + i, bytes[i]);
         }
         at += length;
         return this;
@@ -93,6 +90,6 @@ final class FactWriter {
     private boolean complete() {
         int count = form.words.length;
         return words == (1 << count) - 1 && strings == form.strings.length
-                && (!form.ranges || U.getLong(buffer + Long.BYTES * (count - 1)) == ranges);
+                && (!form.ranges || Memory.getLong(buffer + Long.BYTES * (count - 1)) == ranges);
     }
 }

@@ -16,7 +16,7 @@ final class HeapHandle {
 
     /** A primitive array: its address is that of its first element. */
     static HeapHandle ofArray(Object array) {
-        return new HeapHandle(array, Memory.UNSAFE.arrayBaseOffset(array.getClass()));
+        return new HeapHandle(array, ArrayLayout.elementsOffset(array.getClass()));
     }
 
     /** Any object: its address is that of its header, which is known only where handles can be read. */

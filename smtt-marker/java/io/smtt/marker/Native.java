@@ -13,6 +13,7 @@ public final class Native {
         }
         try {
             System.load(LibraryFile.find().toString());
+            Memory.check();
             loaded = true;
         } catch (Throwable e) {
             Warnings.once("native library not loaded, nothing is traced in this JVM", e);
@@ -88,6 +89,12 @@ public final class Native {
 
     /** Address of a direct buffer's first byte, or 0. */
     static native long bufferAddress(Object directBuffer);
+
+    /** Address of new memory, all zero, or 0 where there is none. */
+    static native long allocate(int bytes);
+
+    /** Frees memory of {@link #allocate}. */
+    static native void free(long address);
 
     /** The calling thread's id in this JVM's pid namespace. */
     static native int threadId();

@@ -11,6 +11,7 @@ import java.util.Properties;
  * <li>{@code exact=true}: tags cached reads per record; for jobs that read two cached RDDs side by side.
  * <li>{@code addresses}: {@code slow} asks the JVM for each address on the heap instead of reading handles, {@code polled}
  * works without the JVM's tool interface, {@code off} reports no address on the heap.
+ * <li>{@code memory}: {@code unsafe} or {@code foreign} replaces the choice of {@link Memory}, for comparisons.
  * <li>{@code log}: a file that gets one line per fact, for diagnosis; {@code %p} becomes the process id.
  * </ul>
  */

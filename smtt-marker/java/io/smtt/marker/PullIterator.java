@@ -2,7 +2,6 @@ package io.smtt.marker;
 
 import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
-import sun.misc.Unsafe;
 
 /**
  * The iterator that a loop of the framework pulls: while it produces a record the thread has the pipeline's word,
@@ -11,8 +10,6 @@ import sun.misc.Unsafe;
  * <p>Compiled against Scala 2.12 it runs on 2.13 too: only erased signatures that both have are used.
  */
 final class PullIterator extends AbstractIterator<Object> {
-    private static final Unsafe U = Memory.UNSAFE;
-
     private final Iterator<?> source;
     private final Pipeline pipeline;
     /** The thread that pulls. It can change: Python's writer thread drains what the task's thread made. */
@@ -67,24 +64,24 @@ final class PullIterator extends AbstractIterator<Object> {
 
     private long enter(ThreadState here, Pipeline outer) {
         long slot = here.slot;
-        long before = U.getLong(slot);
+        long before = Memory.getLong(slot);
         if (outer != pipeline) {
             // Only where it changes: storing a reference costs the collector's barrier, twice per record.
             here.pipeline = pipeline;
         }
         here.outside = false;
-        U.putOrderedLong(null, slot, pipeline.word);
-        U.loadFence();
+        Memory.putLongOrdered(slot, pipeline.word);
+        Memory.loadFence();
         return before;
     }
 
     private void leave(ThreadState here, Pipeline outer, boolean outside, long before) {
         long slot = here.slot;
-        pipeline.word = U.getLong(slot);
+        pipeline.word = Memory.getLong(slot);
         if (outer != pipeline) {
             here.pipeline = outer;
         }
         here.outside = outside;
-        U.putOrderedLong(null, slot, before);
+        Memory.putLongOrdered(slot, before);
     }
 }

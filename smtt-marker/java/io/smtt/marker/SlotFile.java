@@ -1,11 +1,7 @@
 package io.smtt.marker;
 
-import sun.misc.Unsafe;
-
 /** The slot file of this JVM: header words, and which slots are free. */
 final class SlotFile {
-    private static final Unsafe U = Memory.UNSAFE;
-
     private static volatile long header;
     private static final int[] FREE = new int[Contract.SLOT_COUNT];
     private static int freeCount;
@@ -49,31 +45,31 @@ final class SlotFile {
             return 0;
         }
         long slot = header + Contract.HEADER_SIZE + (long) FREE[--freeCount] * Contract.SLOT_SIZE;
-        U.putOrderedLong(null, slot + Contract.SLOT_HOT, 0);
+        Memory.putLongOrdered(slot + Contract.SLOT_HOT, 0);
         setTask(slot, null);
-        U.putInt(slot + Contract.SLOT_TID, tid);
-        U.putInt(slot + Contract.SLOT_GENERATION, U.getInt(slot + Contract.SLOT_GENERATION) + 1);
-        U.putInt(slot + Contract.SLOT_STATE, Contract.SLOT_IN_USE);
-        U.storeFence();
+        Memory.putInt(slot + Contract.SLOT_TID, tid);
+        Memory.putInt(slot + Contract.SLOT_GENERATION, Memory.getInt(slot + Contract.SLOT_GENERATION) + 1);
+        Memory.putInt(slot + Contract.SLOT_STATE, Contract.SLOT_IN_USE);
+        Memory.storeFence();
         return slot;
     }
 
     /** Frees a dead thread's slot. */
     static synchronized void give(long slot) {
-        U.putOrderedLong(null, slot + Contract.SLOT_HOT, 0);
-        U.putInt(slot + Contract.SLOT_STATE, Contract.SLOT_FREE);
+        Memory.putLongOrdered(slot + Contract.SLOT_HOT, 0);
+        Memory.putInt(slot + Contract.SLOT_STATE, Contract.SLOT_FREE);
         FREE[freeCount++] = (int) ((slot - header - Contract.HEADER_SIZE) / Contract.SLOT_SIZE);
     }
 
     /** Stores the cold words; the hot word must be 0 meanwhile. */
     static void setTask(long slot, Task task) {
-        U.putLong(slot + Contract.SLOT_TASK_ATTEMPT_ID, task == null ? -1L : task.attemptId);
-        U.putInt(slot + Contract.SLOT_STAGE_ID, task == null ? -1 : task.stageId);
-        U.putInt(slot + Contract.SLOT_STAGE_ATTEMPT, task == null ? 0 : task.stageAttempt);
-        U.putInt(slot + Contract.SLOT_PARTITION, task == null ? 0 : task.partition);
-        U.putInt(slot + Contract.SLOT_ATTEMPT_NUMBER, task == null ? 0 : task.attemptNumber);
-        U.putInt(slot + Contract.SLOT_JOB_ID, task == null ? -1 : task.jobId);
-        U.storeFence();
+        Memory.putLong(slot + Contract.SLOT_TASK_ATTEMPT_ID, task == null ? -1L : task.attemptId);
+        Memory.putInt(slot + Contract.SLOT_STAGE_ID, task == null ? -1 : task.stageId);
+        Memory.putInt(slot + Contract.SLOT_STAGE_ATTEMPT, task == null ? 0 : task.stageAttempt);
+        Memory.putInt(slot + Contract.SLOT_PARTITION, task == null ? 0 : task.partition);
+        Memory.putInt(slot + Contract.SLOT_ATTEMPT_NUMBER, task == null ? 0 : task.attemptNumber);
+        Memory.putInt(slot + Contract.SLOT_JOB_ID, task == null ? -1 : task.jobId);
+        Memory.storeFence();
     }
 
     /** Counts a fact of a thread without a slot. */
@@ -83,29 +79,29 @@ final class SlotFile {
 
     /** The daemon's request for a snapshot, or 0 where it was served. */
     static long resyncRequest() {
-        long request = U.getLongVolatile(null, header + Contract.HEADER_RESYNC_REQUEST);
-        return request == U.getLong(header + Contract.HEADER_RESYNC_DONE) ? 0 : request;
+        long request = Memory.getLongVolatile(header + Contract.HEADER_RESYNC_REQUEST);
+        return request == Memory.getLong(header + Contract.HEADER_RESYNC_DONE) ? 0 : request;
     }
 
     static void resyncDone(long request) {
-        U.putOrderedLong(null, header + Contract.HEADER_RESYNC_DONE, request);
+        Memory.putLongOrdered(header + Contract.HEADER_RESYNC_DONE, request);
     }
 
     static void heapAddresses(long way) {
-        U.putOrderedLong(null, header + Contract.HEADER_HEAP_ADDRESSES, way);
+        Memory.putLongOrdered(header + Contract.HEADER_HEAP_ADDRESSES, way);
     }
 
     static long collectionsBegun() {
-        return U.getLongVolatile(null, header + Contract.HEADER_COLLECTIONS_BEGUN);
+        return Memory.getLongVolatile(header + Contract.HEADER_COLLECTIONS_BEGUN);
     }
 
     static long collectionsEnded() {
-        return U.getLongVolatile(null, header + Contract.HEADER_COLLECTIONS_ENDED);
+        return Memory.getLongVolatile(header + Contract.HEADER_COLLECTIONS_ENDED);
     }
 
     /** Stores the epoch of the addresses: every address was reported after that collection. */
     static void addressesTold(long collection) {
-        U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_TOLD_NS, System.nanoTime());
-        U.putOrderedLong(null, header + Contract.HEADER_ADDRESSES_EPOCH, collection);
+        Memory.putLongOrdered(header + Contract.HEADER_ADDRESSES_TOLD_NS, System.nanoTime());
+        Memory.putLongOrdered(header + Contract.HEADER_ADDRESSES_EPOCH, collection);
     }
 }

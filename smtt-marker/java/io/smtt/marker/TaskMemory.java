@@ -19,6 +19,8 @@ final class TaskMemory extends WeakReference<Object> {
     private static final ReferenceQueue<Object> GONE = new ReferenceQueue<>();
     /** Keeps these references reachable until their manager is gone. */
     private static final Set<TaskMemory> ALL = Collections.newSetFromMap(new ConcurrentHashMap<>());
+    /** Offset of an array's first element, as Spark adds it to the offsets of its pages. */
+    static final long LONG_ARRAY_OFFSET = MemoryBlock.fromLongArray(new long[0]).getBaseOffset();
 
     /** One page. Its array is not kept alive: Spark pools arrays and lets the collector take them. */
     private static final class Page {
@@ -37,7 +39,7 @@ final class TaskMemory extends WeakReference<Object> {
             this.rdd = rdd;
             Object base = block.getBaseObject();
             array = base == null ? null : HeapHandle.ofArray(base);
-            offset = base == null ? 0 : block.getBaseOffset() - Memory.LONG_ARRAY_OFFSET;
+            offset = base == null ? 0 : block.getBaseOffset() - LONG_ARRAY_OFFSET;
             address = base == null ? block.getBaseOffset() : at();
         }
 

@@ -4,13 +4,11 @@ import java.util.Iterator;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.spark.TaskContext;
-import sun.misc.Unsafe;
 
 /** The marker's state of one thread. Used by that thread only, except by {@link #sweep}. */
 public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
-    private static final Unsafe U = Memory.UNSAFE;
 
     final Thread thread = Thread.currentThread();
     final FactWriter facts;
@@ -33,8 +31,7 @@ public final class ThreadState {
     private long told;
 
     private ThreadState() {
-        memory = U.allocateMemory(Contract.PAYLOAD_MAX + Contract.SLOT_SIZE);
-        U.setMemory(memory, Contract.PAYLOAD_MAX + Contract.SLOT_SIZE, (byte) 0);
+        memory = Memory.allocate(Contract.PAYLOAD_MAX + Contract.SLOT_SIZE);
         facts = new FactWriter(this, memory);
         slot = memory + Contract.PAYLOAD_MAX;
         ALL.add(this);
@@ -61,13 +58,13 @@ public final class ThreadState {
     }
 
     long hot() {
-        return U.getLong(slot);
+        return Memory.getLong(slot);
     }
 
     /** The ordered store that changes what this thread is doing. */
     void hot(long word) {
-        U.putOrderedLong(null, slot, word);
-        U.loadFence();
+        Memory.putLongOrdered(slot, word);
+        Memory.loadFence();
     }
 
     /** Allocates a slot for the thread, once the executor is known and while a slot is free. */
@@ -86,7 +83,7 @@ public final class ThreadState {
         facts.begin(FactForm.THREAD_REGISTERED)
                 .word(Contract.THREAD_REGISTERED_SLOT_ADDRESS, slot)
                 .word(Contract.THREAD_REGISTERED_TID, tid)
-                .word(Contract.THREAD_REGISTERED_GENERATION, U.getInt(slot + Contract.SLOT_GENERATION))
+                .word(Contract.THREAD_REGISTERED_GENERATION, Memory.getInt(slot + Contract.SLOT_GENERATION))
                 .text(Contract.THREAD_REGISTERED_THREAD_NAME, thread.getName()).tell();
     }
 
@@ -107,7 +104,7 @@ public final class ThreadState {
     void countFact() {
         told++;
         if (registered) {
-            U.putOrderedLong(null, slot + Contract.SLOT_FACTS_EMITTED, U.getLong(slot + Contract.SLOT_FACTS_EMITTED) + 1);
+            Memory.putLongOrdered(slot + Contract.SLOT_FACTS_EMITTED, Memory.getLong(slot + Contract.SLOT_FACTS_EMITTED) + 1);
         } else {
             SlotFile.countFactWithoutSlot();
         }
@@ -130,11 +127,11 @@ public final class ThreadState {
             if (state.registered) {
                 teller.facts.begin(FactForm.THREAD_GONE)
                         .word(Contract.THREAD_GONE_SLOT_ADDRESS, state.slot)
-                        .word(Contract.THREAD_GONE_TID, U.getInt(state.slot + Contract.SLOT_TID))
-                        .word(Contract.THREAD_GONE_GENERATION, U.getInt(state.slot + Contract.SLOT_GENERATION)).tell();
+                        .word(Contract.THREAD_GONE_TID, Memory.getInt(state.slot + Contract.SLOT_TID))
+                        .word(Contract.THREAD_GONE_GENERATION, Memory.getInt(state.slot + Contract.SLOT_GENERATION)).tell();
                 SlotFile.give(state.slot);
             }
-            U.freeMemory(state.memory);
+            Memory.free(state.memory);
         }
     }
 }

@@ -72,6 +72,8 @@
  *   Native             entry points and helpers of the native library
  *   LibraryFile        finds the native library
  *   Memory             raw memory
+ *   ForeignMemory      raw memory from JDK 24 on, where Unsafe warns
+ *   ArrayLayout        offsets and sizes of the elements of primitive arrays
  * </pre>
  */
 package io.smtt.marker;

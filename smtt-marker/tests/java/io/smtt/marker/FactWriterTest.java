@@ -6,8 +6,9 @@ import java.util.List;
 final class FactWriterTest {
     private static final int GUARD = 64;
 
-    private final long buffer = Memory.UNSAFE.allocateMemory(Contract.PAYLOAD_MAX + GUARD);
-    private final FactWriter writer = new FactWriter(Facts.teller(), buffer);
+    private final ThreadState teller = Facts.teller();
+    private final long buffer = Memory.allocate(Contract.PAYLOAD_MAX + GUARD);
+    private final FactWriter writer = new FactWriter(teller, buffer);
 
     private FactWriter read() {
         return writer.begin(FactForm.BLOCK_READ)
@@ -19,7 +20,7 @@ final class FactWriterTest {
     private byte[] bytes(int from, int count) {
         byte[] bytes = new byte[count];
         for (int i = 0; i < count; i++) {
-            bytes[i] = Memory.UNSAFE.getByte(buffer + from + i);
+            bytes[i] = Memory.getByte(buffer + from + i);
         }
         return bytes;
     }
@@ -32,9 +33,9 @@ final class FactWriterTest {
     @Test
     void wordsThenStrings() {
         read().text(Contract.BLOCK_READ_BLOCK_ID, "rdd_7_3").tell();
-        Check.same("rdd_id", 7, Memory.UNSAFE.getLong(buffer));
-        Check.same("partition", 3, Memory.UNSAFE.getLong(buffer + 8));
-        Check.same("task_attempt_id", -1, Memory.UNSAFE.getLong(buffer + 16));
+        Check.same("rdd_id", 7, Memory.getLong(buffer));
+        Check.same("partition", 3, Memory.getLong(buffer + 8));
+        Check.same("task_attempt_id", -1, Memory.getLong(buffer + 16));
         Check.same("length of the string", 7, length(24));
         Check.same("the string", "rdd_7_3", new String(bytes(26, 7), StandardCharsets.UTF_8));
     }
@@ -46,9 +47,9 @@ final class FactWriterTest {
                 .word(Contract.BLOCK_READ_RDD_ID, 7)
                 .word(Contract.BLOCK_READ_PARTITION, 3)
                 .text(Contract.BLOCK_READ_BLOCK_ID, "x").tell();
-        Check.same("rdd_id", 7, Memory.UNSAFE.getLong(buffer));
-        Check.same("partition", 3, Memory.UNSAFE.getLong(buffer + 8));
-        Check.same("task_attempt_id", 11, Memory.UNSAFE.getLong(buffer + 16));
+        Check.same("rdd_id", 7, Memory.getLong(buffer));
+        Check.same("partition", 3, Memory.getLong(buffer + 8));
+        Check.same("task_attempt_id", 11, Memory.getLong(buffer + 16));
     }
 
     @Test
@@ -59,10 +60,10 @@ final class FactWriterTest {
         }
         fact.word(Contract.BLOCK_STORED_RANGE_COUNT, 2).range(0x1000, 16).range(0x2000, 32)
                 .text(Contract.BLOCK_STORED_BLOCK_ID, "b").tell();
-        Check.same("first address", 0x1000, Memory.UNSAFE.getLong(buffer + 64));
-        Check.same("first length", 16, Memory.UNSAFE.getLong(buffer + 72));
-        Check.same("second address", 0x2000, Memory.UNSAFE.getLong(buffer + 80));
-        Check.same("second length", 32, Memory.UNSAFE.getLong(buffer + 88));
+        Check.same("first address", 0x1000, Memory.getLong(buffer + 64));
+        Check.same("first length", 16, Memory.getLong(buffer + 72));
+        Check.same("second address", 0x2000, Memory.getLong(buffer + 80));
+        Check.same("second length", 32, Memory.getLong(buffer + 88));
         Check.same("length of the string", 1, length(96));
     }
 
@@ -133,7 +134,9 @@ final class FactWriterTest {
             text.append('x');
         }
         for (FactForm form : FactForm.values()) {
-            Memory.UNSAFE.setMemory(buffer + Contract.PAYLOAD_MAX, GUARD, (byte) 0x5a);
+            for (int i = 0; i < GUARD; i++) {
+                Memory.putByte(buffer + Contract.PAYLOAD_MAX + i, (byte) 0x5a);
+            }
             fill(form, text.toString());
             Facts.Fact told = Facts.one(writer::tell);
             Check.same("entry", form.entry, told.entry);

@@ -6,11 +6,11 @@ import java.util.concurrent.atomic.AtomicReference;
 
 final class SlotFileTest {
     private static int word(long slot, int offset) {
-        return Memory.UNSAFE.getInt(slot + offset);
+        return Memory.getInt(slot + offset);
     }
 
     private static long header(int offset) {
-        return Memory.UNSAFE.getLong(SlotFile.address() + offset);
+        return Memory.getLong(SlotFile.address() + offset);
     }
 
     public SlotFileTest() {
@@ -32,7 +32,7 @@ final class SlotFileTest {
         int generation = word(slot, Contract.SLOT_GENERATION);
         Check.same("tid", 77, word(slot, Contract.SLOT_TID));
         Check.same("state", Contract.SLOT_IN_USE, word(slot, Contract.SLOT_STATE));
-        Check.same("no task", -1, Memory.UNSAFE.getLong(slot + Contract.SLOT_TASK_ATTEMPT_ID));
+        Check.same("no task", -1, Memory.getLong(slot + Contract.SLOT_TASK_ATTEMPT_ID));
         Check.same("no stage", -1, word(slot, Contract.SLOT_STAGE_ID));
         SlotFile.give(slot);
         Check.same("state after", Contract.SLOT_FREE, word(slot, Contract.SLOT_STATE));
@@ -45,7 +45,7 @@ final class SlotFileTest {
     void coldWordsAreTheTasks() {
         long slot = SlotFile.take(77);
         SlotFile.setTask(slot, new Task(1L << 40, 2, 3, 4, 5, 6, Thread.currentThread()));
-        Check.same("task", 1L << 40, Memory.UNSAFE.getLong(slot + 8));
+        Check.same("task", 1L << 40, Memory.getLong(slot + 8));
         int[] expected = {2, 3, 4, 5};
         for (int i = 0; i < expected.length; i++) {
             Check.same("word at " + (16 + 4 * i), expected[i], word(slot, 16 + 4 * i));
@@ -87,11 +87,11 @@ final class SlotFileTest {
                 Check.same("address", slot[0], told.word("slot_address"));
                 Check.same("tid", Native.threadId(), told.word("tid"));
                 Check.same("name", "a thread of a test", told.text("thread_name"));
-                long counted = Memory.UNSAFE.getLong(slot[0] + Contract.SLOT_FACTS_EMITTED);
+                long counted = Memory.getLong(slot[0] + Contract.SLOT_FACTS_EMITTED);
                 state.facts.begin(FactForm.RESYNC_DONE).word(Contract.RESYNC_DONE_REQUEST, 1).tell();
-                Check.same("counted in the slot", counted + 1, Memory.UNSAFE.getLong(slot[0] + Contract.SLOT_FACTS_EMITTED));
+                Check.same("counted in the slot", counted + 1, Memory.getLong(slot[0] + Contract.SLOT_FACTS_EMITTED));
                 state.hot(Words.COMPUTE_TAG);
-                Check.same("hot word in the slot", Words.COMPUTE_TAG, Memory.UNSAFE.getLong(slot[0]));
+                Check.same("hot word in the slot", Words.COMPUTE_TAG, Memory.getLong(slot[0]));
             } catch (Throwable e) {
                 failure.set(e);
             }
@@ -105,6 +105,6 @@ final class SlotFileTest {
         Check.same("entry", "threadGone", gone.entry);
         Check.same("address", slot[0], gone.word("slot_address"));
         Check.same("state", Contract.SLOT_FREE, word(slot[0], Contract.SLOT_STATE));
-        Check.same("hot word", 0, Memory.UNSAFE.getLong(slot[0]));
+        Check.same("hot word", 0, Memory.getLong(slot[0]));
     }
 }

@@ -148,17 +148,17 @@ final class TaskMemoryTest {
     void aPageOnTheHeapIsFollowed() {
         long[] array = new long[64];
         array[2] = 0x1234_5678_9abc_def0L;
-        MemoryBlock block = new MemoryBlock(array, Memory.LONG_ARRAY_OFFSET + 16, 496);
+        MemoryBlock block = new MemoryBlock(array, TaskMemory.LONG_ARRAY_OFFSET + 16, 496);
         block.pageNumber = 1;
         Facts.Fact told = Facts.one(() -> memory.add(block, sorter, state));
         Check.same("on heap", Contract.PAGE_ON_HEAP, told.word("flags") & Contract.PAGE_ON_HEAP);
-        Check.same("word at the address", array[2], Memory.UNSAFE.getLong(told.word("address")));
+        Check.same("word at the address", array[2], Memory.getLong(told.word("address")));
         // A full collection takes it out of the young generation.
         System.gc();
         Facts.Fact moved = Facts.one(() -> memory.tellMoved(state));
         Check.that("it moved", moved.word("address") != told.word("address"));
         Check.same("flags", Contract.PAGE_ON_HEAP | Contract.TOLD_AGAIN, moved.word("flags"));
-        Check.same("word at the new address", array[2], Memory.UNSAFE.getLong(moved.word("address")));
+        Check.same("word at the new address", array[2], Memory.getLong(moved.word("address")));
         Check.same("facts without a move", 0, Facts.during(() -> memory.tellMoved(state)).size());
         memory.free(block, state);
         Check.same("facts of a page that is gone", 0, Facts.during(() -> memory.tellMoved(state)).size());
