@@ -75,7 +75,7 @@ impl Daemon {
             )
         };
         let text = format!(
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{libraries}]\n{}\n{}",
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{libraries}]\n{}\n{}",
             socket.display().to_string(),
             options.marker_toml,
             options.toml
