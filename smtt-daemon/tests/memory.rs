@@ -5,21 +5,23 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smtt_daemon::metrics::Names;
 use smtt_daemon::server::{self, ControlSocket};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::decode::{
-    ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, TaskEnded, TaskStarted,
+    BlockFact, ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
+    StageDescribed, TaskEnded, TaskStarted,
 };
-use smtt_model::state::Limits;
+use smtt_model::state::{Limits, Outcome as Applied};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// `MemoryMax=` of config/smtt.service.
 const MEMORY_MAX: u64 = 256 << 20;
+/// Resident memory of the process at which the state counts as full.
+const STATE_MAX: u64 = 112 << 20;
 
 fn shared(limits: Limits) -> Arc<Shared> {
     let info = DaemonInfo {
@@ -32,14 +34,14 @@ fn shared(limits: Limits) -> Arc<Shared> {
     Arc::new(Shared::new(info, limits))
 }
 
-fn apply(shared: &Shared, executor: u64, fact: Fact) {
+fn apply(shared: &Shared, executor: u64, fact: Fact) -> Applied {
     shared.state().apply(Event {
         time_ns: 1_000_000,
         executor: executor << 32 | 1,
         pid: executor as u32,
         tid: 1,
         fact,
-    });
+    })
 }
 
 fn described(shared: &Shared, executor: u64) {
@@ -196,6 +198,7 @@ const LISTINGS: [&str; 12] = [
 
 #[test]
 fn all_tasks_of_six_executors_fit_the_memory_of_the_unit() {
+    let _one = begin();
     let shared = shared(Limits::default());
     let tasks = Limits::default().tasks_per_executor as u64;
     for executor in 1..=6 {
@@ -226,9 +229,137 @@ fn all_tasks_of_six_executors_fit_the_memory_of_the_unit() {
                 .any(|(path, status, _)| path == "/v1/tasks" && *status == 200)
         );
     });
-    std::thread::sleep(Duration::from_millis(50));
+    within_memory();
+}
+
+/// The tests of this file measure the process: one at a time, from here on.
+fn begin() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Sets the peak back to what is resident now.
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak is set back");
+    one
+}
+
+fn within_memory() {
     let peak = peak();
     println!("peak {} MiB", peak >> 20);
     assert!(peak < MEMORY_MAX, "the peak is {} MiB", peak >> 20);
-    let _ = LISTINGS;
+}
+
+/// A name of the length that an executor may give at most, different for each number.
+fn name(number: u64) -> String {
+    format!("{number:020}{}", "n".repeat(236))
+}
+
+/// One more row of each kind. Returns whether the state took any of them.
+fn one_more(shared: &Shared, executor: u64, number: u64) -> bool {
+    let id = number as u32;
+    let consumer = |class: u64| ConsumerUsed {
+        task_attempt_id: Some(number),
+        instances: 1,
+        peak_bytes: 1,
+        counted_bytes: None,
+        estimated: false,
+        consumer: name(class),
+    };
+    let facts = [
+        Fact::TaskStarted(TaskStarted {
+            task_attempt_id: number,
+            stage_id: id / 8,
+            ..TaskStarted::default()
+        }),
+        Fact::ConsumerUsed(consumer(number % 4)),
+        Fact::ConsumerUsed(consumer(number % 4 + 4)),
+        Fact::StageDescribed(StageDescribed {
+            stage_id: id / 8,
+            name: name(number),
+            ..StageDescribed::default()
+        }),
+        Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id: id / 8,
+            name: name(number),
+            ..RddDescribed::default()
+        })),
+        Fact::BlockStored(Box::new(BlockFact {
+            block_id: name(number),
+            rdd_id: Some(id / 8),
+            partition: Some(id),
+            size_bytes: 1 << 20,
+            serialized: true,
+            range_total: 2,
+            ranges: vec![(number << 21, 4096), ((number << 21) + 8192, 4096)],
+            ..BlockFact::default()
+        })),
+        Fact::PageAllocated(PageAllocated {
+            task_attempt_id: Some(number),
+            page_number: Some(number),
+            address: 1 << 46 | number << 21,
+            size_bytes: 1 << 20,
+            consumer: name(number % 8),
+            ..PageAllocated::default()
+        }),
+    ];
+    let mut taken = false;
+    for fact in facts {
+        taken |= apply(shared, executor, fact) == Applied::Applied;
+    }
+    taken
+}
+
+#[test]
+fn everything_at_once_fits_the_memory_of_the_unit() {
+    let _one = begin();
+    let limits = Limits::default();
+    let shared = shared(limits);
+    let executors = limits.executors as u64;
+    for executor in 1..=executors {
+        described(&shared, executor);
+    }
+    // Until no executor gets a row any more, or the state has what it may take.
+    let mut number = 0;
+    while figure("VmRSS:") < STATE_MAX {
+        number += 1;
+        let mut taken = false;
+        for executor in 1..=executors {
+            taken |= one_more(&shared, executor, number);
+        }
+        if !taken {
+            break;
+        }
+    }
+    println!(
+        "{number} rows of each kind in {executors} executors: {} MiB",
+        figure("VmRSS:") >> 20
+    );
+    served(&shared, |socket, port| {
+        // Clients that never read their answers.
+        let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");
+        let scrapers: Vec<TcpStream> = (0..40)
+            .map(|_| {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                // The server may close it before.
+                let _ = stream.write_all(question("/metrics").as_bytes());
+                stream
+            })
+            .collect();
+        let answers = ask_all(socket, port, &LISTINGS, 2);
+        for (path, status, bytes) in &answers {
+            println!("{path}: {status}, {bytes} bytes");
+            assert!(matches!(status, 200 | 503), "{path}: {status}");
+        }
+        for path in ["/metrics", "/v1/status"] {
+            let answered = |(of, status, _): &(String, u16, u64)| of == path && *status == 200;
+            assert!(answers.iter().any(answered), "{path} needs no turn");
+        }
+        // One after the other each is answered.
+        for path in LISTINGS {
+            let stream = UnixStream::connect(socket).expect("connected");
+            let (status, bytes) = read(stream, path);
+            println!("{path}: {status}, {bytes} bytes, peak {} MiB", peak() >> 20);
+            assert_eq!(status, 200, "{path}");
+        }
+        drop(scrapers);
+    });
+    within_memory();
 }

@@ -103,17 +103,23 @@ impl Runs {
                 piece.extend_from_slice(field);
             }
             if piece.len() >= PIECE {
-                run.pieces
-                    .push_back((self.compressor.compress(&piece)?, piece.len()));
+                run.pieces.push_back(self.compressed(&piece)?);
                 piece.clear();
             }
         }
         if !piece.is_empty() {
-            run.pieces
-                .push_back((self.compressor.compress(&piece)?, piece.len()));
+            run.pieces.push_back(self.compressed(&piece)?);
         }
         self.runs.push(run);
         Ok(())
+    }
+
+    /// A piece and its length before compression.
+    fn compressed(&mut self, piece: &[u8]) -> io::Result<(Vec<u8>, usize)> {
+        let mut compressed = self.compressor.compress(piece)?;
+        // The compressor reserves room for a piece that does not get smaller.
+        compressed.shrink_to_fit();
+        Ok((compressed, piece.len()))
     }
 
     /// All rows in the order of their keys.
