@@ -2,7 +2,7 @@
 //! columns.
 //!
 //! The event loop turns events into records ([`Tap`]) and sends them to a thread that writes them ([`writer`]). At most
-//! [`QUEUE`] records wait between the two; further ones are a named loss. Live clients ([`follow`]) need no files.
+//! [`QUEUE`] records wait between the two, and each executor has a share of them; further ones are a named loss. Live clients ([`follow`]) need no files.
 
 pub mod counts;
 pub mod follow;
@@ -42,14 +42,16 @@ impl Queue {
         let mut status = self.ledger.lock();
         let counts = &mut status.counts;
         counts.attempted += batch.len() as u64;
-        let room = QUEUE.saturating_sub(counts.queued).min(batch.len() as u64);
-        counts.lose("queue_full", batch.len() as u64 - room);
-        batch.truncate(room as usize);
+        let attempted = batch.len() as u64;
+        self.ledger.admit(counts.queued, &mut batch);
+        let room = batch.len() as u64;
+        counts.lose("queue_full", attempted - room);
         if batch.is_empty() {
             return;
         }
         counts.queued += room;
-        if self.records.send(batch).is_err() {
+        if let Err(mpsc::SendError(batch)) = self.records.send(batch) {
+            self.ledger.taken(&batch);
             counts.queued -= room;
             counts.lose("writer_gone", room);
         }

@@ -7,6 +7,7 @@ mod lines;
 mod report;
 mod routes;
 mod rows;
+mod runs;
 mod scrape;
 mod socket;
 

@@ -114,6 +114,12 @@ impl Shared {
         }
     }
 
+    /// Keys of all executors, for answers that lock the state for one executor at a time.
+    #[must_use]
+    pub fn executor_keys(&self) -> Vec<u64> {
+        self.state().executors().keys().copied().collect()
+    }
+
     /// What the event loop does.
     #[must_use]
     pub const fn progress(&self) -> &Arc<Progress> {

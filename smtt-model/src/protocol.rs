@@ -167,6 +167,7 @@ impl ListQuery {
             task: self.task,
             block: self.block.clone(),
             spanning: self.spanning,
+            key: None,
         }
     }
 }

@@ -55,6 +55,9 @@ pub struct Filter {
     /// For listings of page placement: only rows with blocks or Spark pages on more than one NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spanning: Option<bool>,
+    /// Key of one executor, for a listing that is made executor by executor.
+    #[serde(skip)]
+    pub key: Option<u64>,
 }
 
 impl Filter {
@@ -64,6 +67,9 @@ impl Filter {
         executor: &Executor,
         names: &std::collections::BTreeMap<u64, Names>,
     ) -> bool {
+        if self.key.is_some_and(|wanted| wanted != key) {
+            return false;
+        }
         let said = executor.described.as_ref();
         let app = self.app.as_ref().is_none_or(|wanted| {
             // An empty name selects executors that have not described themselves.

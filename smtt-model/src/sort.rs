@@ -167,6 +167,115 @@ pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError
     Ok(keyed.into_iter().map(|(_, row)| row).collect())
 }
 
+/// Sort keys of rows that are not in memory together: byte strings whose order is that of [`sort`].
+#[derive(Debug)]
+pub struct Keys {
+    by: Vec<Sort>,
+    /// Direction of each field; `None` until a row has a value for a field without a direction.
+    descending: Vec<Option<bool>>,
+    found: Vec<bool>,
+    /// Fields of the rows, until every field to sort by is found.
+    known: Vec<String>,
+    rows: bool,
+}
+
+impl Keys {
+    /// Keys for these fields, the most important first.
+    #[must_use]
+    pub fn new(by: Vec<Sort>) -> Self {
+        Self {
+            descending: by.iter().map(|sort| sort.descending).collect(),
+            found: vec![false; by.len()],
+            by,
+            known: Vec::new(),
+            rows: false,
+        }
+    }
+
+    /// The key of a row.
+    pub fn of(&mut self, row: &impl Serialize) -> Vec<u8> {
+        self.rows = true;
+        let fields = fields(row);
+        let mut key = Vec::new();
+        for (at, sort) in self.by.iter().enumerate() {
+            let value = fields.get(&sort.column);
+            self.found[at] |= value.is_some();
+            let value = value.unwrap_or(&Value::Null);
+            if value.is_null() {
+                // After every value, in both directions.
+                key.push(u8::MAX);
+                continue;
+            }
+            let descending =
+                *self.descending[at].get_or_insert_with(|| value.is_number() || value.is_array());
+            key.push(0);
+            let begin = key.len();
+            encode(value, &mut key);
+            if descending {
+                for byte in &mut key[begin..] {
+                    *byte = !*byte;
+                }
+            }
+        }
+        if self.found.contains(&false) {
+            for name in fields.keys() {
+                if !self.known.contains(name) {
+                    self.known.push(name.clone());
+                }
+            }
+        }
+        key
+    }
+
+    /// Checks that the rows had the fields.
+    ///
+    /// # Errors
+    /// When no row has such a field and there are rows.
+    pub fn check(&self) -> Result<(), SortError> {
+        match self.found.iter().position(|found| !found) {
+            Some(missing) if self.rows => Err(SortError::Column {
+                column: self.by[missing].column.clone(),
+                known: self.known.join(", "),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Appends bytes whose order is that of [`compare`]. No encoding is the beginning of another one.
+fn encode(value: &Value, into: &mut Vec<u8>) {
+    into.push(kind(value));
+    match value {
+        Value::Number(number) => {
+            let bits = number.as_f64().unwrap_or(f64::MAX).to_bits();
+            // The order of the bits of positive numbers is theirs, that of negative ones the opposite.
+            let ordered = bits ^ if bits >> 63 == 1 { u64::MAX } else { 1 << 63 };
+            into.extend(ordered.to_be_bytes());
+            into.push(u8::from(number.is_f64()));
+            into.extend(number.as_u64().unwrap_or(0).to_be_bytes());
+        }
+        Value::String(text) => match text.parse::<u64>() {
+            Ok(number) => {
+                into.push(0);
+                into.extend(number.to_be_bytes());
+            }
+            Err(_) => {
+                into.push(1);
+                for byte in text.bytes() {
+                    into.push(byte);
+                    if byte == 0 {
+                        into.push(u8::MAX);
+                    }
+                }
+                into.extend([0, 0]);
+            }
+        },
+        Value::Bool(value) => into.push(u8::from(*value)),
+        Value::Array(values) => into.extend((values.len() as u64).to_be_bytes()),
+        Value::Object(_) | Value::Null => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,5 +382,56 @@ mod tests {
         );
         assert!("n:up".parse::<Sort>().is_err());
         assert_eq!(sort(Vec::<Row>::new(), &[by]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn keys_sort_as_rows_do() {
+        let values = [
+            json!(null),
+            json!(0),
+            json!(7),
+            json!(-3),
+            json!(2.5),
+            json!(7.0),
+            json!(u64::MAX),
+            json!(u64::MAX - 1),
+            json!("10"),
+            json!("9"),
+            json!(""),
+            json!("a"),
+            json!("a\u{0}"),
+            json!("a\u{0}b"),
+            json!("ab"),
+            json!(true),
+            json!(false),
+            json!([1, 2]),
+            json!([3]),
+        ];
+        let mut rows = Vec::new();
+        for a in &values {
+            for b in &values {
+                let row = json!({"a": a, "b": b});
+                rows.extend(row.as_object().cloned());
+            }
+        }
+        for by in [["a:asc", "b:asc"], ["a:desc", "b:asc"], ["b:asc", "a:desc"]] {
+            let by: Vec<Sort> = by.iter().map(|by| by.parse().expect("a sort")).collect();
+            let expected = sort(rows.clone(), &by).expect("sorted");
+            let mut keys = Keys::new(by);
+            let mut keyed: Vec<(Vec<u8>, Row)> =
+                rows.iter().map(|row| (keys.of(row), row.clone())).collect();
+            keyed.sort_by(|left, right| left.0.cmp(&right.0));
+            let sorted: Vec<Row> = keyed.into_iter().map(|(_, row)| row).collect();
+            assert_eq!(sorted, expected);
+            keys.check().expect("both are found");
+        }
+        let mut keys = Keys::new(vec!["c".parse().expect("a sort")]);
+        keys.check().expect("no rows");
+        let _ = keys.of(&rows[0]);
+        let error = keys.check().expect_err("no row has it");
+        assert!(
+            error.to_string().ends_with("the columns are: a, b"),
+            "{error}"
+        );
     }
 }

@@ -3,10 +3,11 @@
 //! Its files are `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, the layout of
 //! partitioned data in Spark and other readers. Only files of that form are ever counted or removed.
 
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -25,6 +26,8 @@ const LOCK: &str = ".lock";
 const PROBE: &str = ".probe";
 /// Size of the test file: larger than the reserve of some file systems for small files on a full disk.
 const PROBE_BYTES: usize = 64 * 1024;
+/// Segments that are known by name, the oldest ones: the folder is read again after so many removals.
+const OLDEST: usize = 1024;
 
 /// The folder of one executor's segments, below the trace folder.
 #[must_use]
@@ -92,31 +95,69 @@ pub struct Found {
 /// When the folder cannot be read.
 pub fn look(folder: &Path) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
     let (mut finished, mut unfinished) = (Vec::new(), Vec::new());
+    visit(folder, |seen| match seen {
+        Seen::Finished(found, _) => finished.push(found),
+        Seen::Unfinished(path) => unfinished.push(path),
+        Seen::Folder(_) => {}
+    })?;
+    finished.sort();
+    Ok((finished, unfinished))
+}
+
+/// Disk space of a file or folder in bytes. A file system that reports blocks late reports at least the length.
+fn space(of: &Metadata) -> u64 {
+    let blocks = of.blocks().saturating_mul(512);
+    if of.is_dir() {
+        blocks
+    } else {
+        blocks.max(of.len())
+    }
+}
+
+/// What the trace folder contains.
+enum Seen {
+    /// A finished segment and its disk space.
+    Finished(Found, u64),
+    /// An unfinished segment.
+    Unfinished(PathBuf),
+    /// Disk space of the folder of an application or host.
+    Folder(u64),
+}
+
+/// Goes through the folders of applications and hosts.
+fn visit(folder: &Path, mut see: impl FnMut(Seen)) -> io::Result<()> {
     for application in below(folder, "application_id=")? {
+        see(Seen::Folder(folder_space(&application)));
         for host in below(&application, "host=")? {
+            see(Seen::Folder(folder_space(&host)));
             for entry in entries(&host)? {
                 let Ok(name) = entry.file_name().into_string() else {
                     continue;
                 };
                 let hidden = name.strip_prefix('.').unwrap_or_default();
                 if hidden.starts_with(PREFIX) && hidden.ends_with(IN_PROGRESS) {
-                    unfinished.push(entry.path());
+                    see(Seen::Unfinished(entry.path()));
                 } else if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
                     // Removed since the listing: it takes no space.
                     let Ok(metadata) = entry.metadata() else {
                         continue;
                     };
-                    finished.push(Found {
+                    let found = Found {
                         name,
                         path: entry.path(),
                         bytes: metadata.len(),
-                    });
+                    };
+                    see(Seen::Finished(found, space(&metadata)));
                 }
             }
         }
     }
-    finished.sort();
-    Ok((finished, unfinished))
+    Ok(())
+}
+
+/// Disk space of one folder without its entries; 0 where it is gone.
+fn folder_space(path: &Path) -> u64 {
+    fs::symlink_metadata(path).map_or(0, |of| space(&of))
 }
 
 fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
@@ -144,7 +185,19 @@ fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
 pub struct Folder {
     path: PathBuf,
     gid: Option<u32>,
+    usage: Usage,
+    /// The oldest finished segments with their disk space, the oldest first.
+    oldest: VecDeque<(Found, u64)>,
     _lock: Flock<File>,
+}
+
+/// What finished segments and their folders take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Disk space of segments and folders, in bytes.
+    pub bytes: u64,
+    /// Number of segments.
+    pub files: u64,
 }
 
 impl Folder {
@@ -186,11 +239,14 @@ impl Folder {
         for file in &unfinished {
             fs::remove_file(file)?;
         }
-        let folder = Self {
+        let mut folder = Self {
             path: path.to_owned(),
             gid,
+            usage: Usage::default(),
+            oldest: VecDeque::new(),
             _lock: lock,
         };
+        folder.survey()?;
         Ok((folder, unfinished.len() as u64))
     }
 
@@ -198,9 +254,14 @@ impl Folder {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn partition(&self, partition: &Path) -> io::Result<PathBuf> {
+    pub fn partition(&mut self, partition: &Path) -> io::Result<PathBuf> {
         let path = self.path.join(partition);
+        let new = path.ancestors().take(2).filter(|folder| !folder.is_dir());
+        let created: Vec<PathBuf> = new.map(Path::to_owned).collect();
         make(&path, self.gid)?;
+        for folder in created {
+            self.usage.bytes = self.usage.bytes.saturating_add(folder_space(&folder));
+        }
         Ok(path)
     }
 
@@ -210,41 +271,76 @@ impl Folder {
         self.gid
     }
 
-    /// Bytes of all finished segments.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
-    pub fn used(&self) -> io::Result<u64> {
-        Ok(look(&self.path)?.0.iter().map(|found| found.bytes).sum())
+    /// What finished segments and their folders take.
+    #[must_use]
+    pub const fn usage(&self) -> Usage {
+        self.usage
     }
 
-    /// Removes the oldest finished segments until at most `bytes` are left. Returns the number of removed segments and
-    /// the remaining bytes.
+    /// Counts a segment that was just finished.
+    pub fn finished(&mut self, segment: &Path) {
+        // Removed by another process: it takes no space.
+        if let Ok(metadata) = fs::symlink_metadata(segment) {
+            self.usage.bytes = self.usage.bytes.saturating_add(space(&metadata));
+            self.usage.files += 1;
+        }
+    }
+
+    /// Reads the whole folder: what it takes, and its oldest segments.
+    fn survey(&mut self) -> io::Result<()> {
+        let mut usage = Usage::default();
+        // The newest of the oldest is on top.
+        let mut oldest = BinaryHeap::with_capacity(OLDEST + 1);
+        visit(&self.path, |seen| match seen {
+            Seen::Finished(found, space) => {
+                usage.bytes = usage.bytes.saturating_add(space);
+                usage.files += 1;
+                oldest.push((found, space));
+                if oldest.len() > OLDEST {
+                    oldest.pop();
+                }
+            }
+            Seen::Folder(space) => usage.bytes = usage.bytes.saturating_add(space),
+            Seen::Unfinished(_) => {}
+        })?;
+        self.usage = usage;
+        self.oldest = oldest.into_sorted_vec().into();
+        Ok(())
+    }
+
+    /// Removes the oldest finished segments until they are within both limits. Returns the number of removed segments.
     ///
     /// # Errors
     /// When the folder cannot be read or a file cannot be removed.
-    pub fn shrink(&self, bytes: u64) -> io::Result<(u64, u64)> {
-        let (finished, _) = look(&self.path)?;
-        let mut left: u64 = finished.iter().map(|found| found.bytes).sum();
+    pub fn shrink(&mut self, bytes: u64, files: u64) -> io::Result<u64> {
         let mut removed = 0;
-        for found in finished {
-            if left <= bytes {
-                break;
+        while self.usage.bytes > bytes || self.usage.files > files {
+            if self.oldest.is_empty() {
+                self.survey()?;
+                if self.usage.bytes <= bytes && self.usage.files <= files {
+                    break;
+                }
             }
+            let Some((found, space)) = self.oldest.pop_front() else {
+                break;
+            };
             match fs::remove_file(&found.path) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            left -= found.bytes;
+            self.usage.bytes = self.usage.bytes.saturating_sub(space);
+            self.usage.files = self.usage.files.saturating_sub(1);
             // A folder is removed with its last file.
             for empty in found.path.ancestors().skip(1).take(2) {
+                let space = folder_space(empty);
                 if fs::remove_dir(empty).is_err() {
                     break;
                 }
+                self.usage.bytes = self.usage.bytes.saturating_sub(space);
             }
         }
-        Ok((removed, left))
+        Ok(removed)
     }
 }
 
@@ -313,19 +409,88 @@ mod tests {
     #[test]
     fn the_oldest_go_first_and_strangers_stay() -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
-        let (folder, removed) = Folder::take(scratch.path(), None)?;
+        let (mut folder, removed) = Folder::take(scratch.path(), None)?;
         assert_eq!(removed, 0);
         let a = folder.partition(&partition("a", "h"))?;
         let b = folder.partition(&partition("b", "h"))?;
-        fs::write(a.join(segment_name(1, 1, 1)), [0; 100])?;
-        fs::write(b.join(segment_name(2, 1, 2)), [0; 100])?;
-        fs::write(b.join(segment_name(3, 1, 3)), [0; 100])?;
+        for (within, number) in [(&a, 1), (&b, 2), (&b, 3)] {
+            let segment = within.join(segment_name(number, 1, number));
+            fs::write(&segment, [0; 100])?;
+            folder.finished(&segment);
+        }
         fs::write(b.join("mine.parquet"), [0; 5000])?;
-        assert_eq!(folder.used()?, 300);
-        assert_eq!(folder.shrink(250)?, (1, 200));
+        assert_eq!(folder.usage().files, 3);
+        assert_eq!(folder.shrink(u64::MAX, 2)?, 1);
         assert!(!a.exists(), "an empty partition goes too");
-        assert_eq!(folder.shrink(0)?, (2, 0));
+        assert_eq!(folder.usage().files, 2);
+        assert_eq!(folder.shrink(0, u64::MAX)?, 2);
         assert!(b.join("mine.parquet").exists());
+        assert_eq!(folder.usage().files, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn disk_space_of_folders_and_blocks_counts() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        for number in 0..300 {
+            let within = folder.partition(&partition(&format!("app-{number}"), "h"))?;
+            let segment = within.join(segment_name(number, 1, number));
+            fs::write(&segment, "x")?;
+            File::open(&segment)?.sync_all()?;
+            folder.finished(&segment);
+        }
+        let on_disk = |path: &Path| -> io::Result<u64> {
+            let mut bytes = 0;
+            let mut folders = vec![path.to_owned()];
+            while let Some(folder) = folders.pop() {
+                for entry in fs::read_dir(folder)?.filter_map(Result::ok) {
+                    if entry.file_name().to_string_lossy().starts_with('.') {
+                        continue;
+                    }
+                    let metadata = entry.metadata()?;
+                    bytes += metadata.blocks() * 512;
+                    if metadata.is_dir() {
+                        folders.push(entry.path());
+                    }
+                }
+            }
+            Ok(bytes)
+        };
+        let truth = on_disk(scratch.path())?;
+        let counted = folder.usage().bytes;
+        assert!(counted >= truth, "{counted} counted, {truth} on the disk");
+        // Another start comes to the same.
+        drop(folder);
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        assert!(folder.usage().bytes >= truth && folder.usage().files == 300);
+        let removed = folder.shrink(truth / 2, u64::MAX)?;
+        assert!(removed >= 100, "{removed} removed");
+        let left = on_disk(scratch.path())?;
+        assert!(left <= truth / 2, "{left} of {truth} left");
+        Ok(())
+    }
+
+    #[test]
+    fn more_segments_than_are_known_by_name_are_removed_in_their_order() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        let within = folder.partition(&partition("a", "h"))?;
+        let count = OLDEST as u64 + 50;
+        for number in 0..count {
+            fs::write(within.join(segment_name(number, 1, 1)), "x")?;
+        }
+        drop(folder);
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        assert_eq!(folder.usage().files, count);
+        assert_eq!(folder.shrink(u64::MAX, 3)?, count - 3);
+        let left: Vec<String> = look(scratch.path())?
+            .0
+            .into_iter()
+            .map(|f| f.name)
+            .collect();
+        let newest: Vec<String> = (count - 3..count).map(|n| segment_name(n, 1, 1)).collect();
+        assert_eq!(left, newest);
         Ok(())
     }
 
@@ -333,7 +498,7 @@ mod tests {
     fn a_folder_has_one_owner_and_leftovers_of_a_crash_go() -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
         let path = scratch.path().join("new/trace");
-        let (folder, _) = Folder::take(&path, None)?;
+        let (mut folder, _) = Folder::take(&path, None)?;
         let busy = Folder::take(&path, None).expect_err("it is taken");
         assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
         let inside = folder.partition(&partition("a", "h"))?;

@@ -12,6 +12,7 @@
 //! | [`node`] | CPUs and memory of one NUMA node, and where another process's pages are |
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
 //! | [`records`] | accesses from the marker's own log to the trace files |
+//! | [`service`] | what the systemd unit allows |
 //! | [`skip`] | tests that need a feature which not every machine has |
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
@@ -28,6 +29,7 @@ pub mod memory;
 pub mod node;
 pub mod page_walk;
 pub mod records;
+pub mod service;
 pub mod skip;
 pub mod slot;
 pub mod truth;

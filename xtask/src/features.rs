@@ -47,6 +47,7 @@ pub const ALL: [(&str, &str); 20] = [
     ("loop_ext4", "ext4 on a loop device"),
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
+    ("systemd", "systemd-analyze, which judges a unit file"),
 ];
 
 /// Features that tests on this machine must find: those of every machine that runs them, and those that a witness other

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use smtt_common::context::Activity;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
-use smtt_model::decode::{BlockFact, Contents, Event, Fact, PageAllocated, PageFreed, Span};
+use smtt_model::decode::{
+    BlockFact, Contents, Event, ExecutorDescribed, Fact, PageAllocated, PageFreed, Span,
+};
 use smtt_model::state::{Block, Executor, RangesId, SizesBy, SparkPage, SparkPageKey, State};
 use smtt_store::folder::partition;
 use smtt_store::record::{Kind, Origin, Physical, Record};
@@ -13,7 +15,7 @@ use smtt_store::record::{Kind, Origin, Physical, Record};
 use super::Queue;
 use super::follow::Followers;
 
-/// Most executors whose names are cached.
+/// Executors whose origin is kept; beyond that only those that the state knows.
 const SOURCES: usize = 1024;
 /// Most ranges of one record.
 const RANGES_PER_RECORD: usize = 96;
@@ -25,7 +27,8 @@ const BROADCAST: &str = "broadcast_";
 pub struct Tap {
     queue: Option<Queue>,
     followers: Arc<Followers>,
-    sources: HashMap<u64, Arc<Origin>>,
+    /// Origin of each executor, and whether it had described itself.
+    sources: HashMap<u64, (Arc<Origin>, bool)>,
     batch: Vec<Record>,
     /// Wall clock minus boot clock, in nanoseconds.
     boot_unix_ns: u64,
@@ -53,15 +56,9 @@ impl Tap {
     /// Adds a record to the batch if the event is an access. Call it before the event is applied to the state.
     pub fn record_access(&mut self, state: &State, event: &Event) {
         let executor = state.executors().get(&event.executor);
-        if matches!(
-            event.fact,
-            Fact::ExecutorDescribed(_)
-                | Fact::ProcessGone {
-                    is_executor: true,
-                    ..
-                }
-        ) {
-            self.sources.remove(&event.executor);
+        if let Fact::ExecutorDescribed(described) = &event.fact {
+            self.described(state, event.executor, described);
+            return;
         }
         if self.queue.is_none() && !self.followers.has_clients() {
             return;
@@ -78,7 +75,7 @@ impl Tap {
             Fact::Span(span) => Kind::Span(Activity(span.activity)),
             _ => return,
         };
-        let source = self.source(event.executor, executor);
+        let source = self.source(state, event.executor);
         let time_ns = self.boot_unix_ns.saturating_add(event.time_ns);
         let mut record = Record::new(source, time_ns, kind);
         match &event.fact {
@@ -126,28 +123,44 @@ impl Tap {
         }
     }
 
-    fn source(&mut self, key: u64, executor: Option<&Executor>) -> Arc<Origin> {
-        if let Some(source) = self.sources.get(&key) {
-            return Arc::clone(source);
+    /// An executor describes itself. The first description counts: an executor has one partition, whatever it says
+    /// later.
+    fn described(&mut self, state: &State, key: u64, said: &ExecutorDescribed) {
+        if !self.sources.get(&key).is_some_and(|(_, named)| *named) {
+            let known = state.executors().get(&key);
+            let first = known.and_then(|executor| executor.described.as_ref());
+            self.keep(state, key, Some(first.unwrap_or(said)));
         }
-        let described = executor.and_then(|executor| executor.described.as_ref());
-        let text = |of: fn(&smtt_model::decode::ExecutorDescribed) -> &String| {
-            described.map_or_else(String::new, |said| of(said).clone())
+    }
+
+    /// The origin of an executor's records.
+    fn source(&mut self, state: &State, key: u64) -> Arc<Origin> {
+        let said = || {
+            let executor = state.executors().get(&key)?;
+            executor.described.as_ref()
         };
+        match self.sources.get(&key) {
+            Some((source, true)) => Arc::clone(source),
+            Some((source, false)) if said().is_none() => Arc::clone(source),
+            _ => self.keep(state, key, said()),
+        }
+    }
+
+    fn keep(&mut self, state: &State, key: u64, said: Option<&ExecutorDescribed>) -> Arc<Origin> {
+        let text = |of: fn(&ExecutorDescribed) -> &String| said.map_or("", |said| of(said));
         let (application_id, host) = (text(|said| &said.application_id), text(|said| &said.host));
         let source = Arc::new(Origin {
-            partition: partition(&application_id, &host),
-            application_id,
-            host,
-            executor_id: text(|said| &said.executor_id),
+            partition: partition(application_id, host),
+            application_id: application_id.to_owned(),
+            host: host.to_owned(),
+            executor_id: text(|said| &said.executor_id).to_owned(),
         });
-        // Not cached: an executor without a description may describe itself with its next fact.
-        if described.is_some() {
-            if self.sources.len() >= SOURCES {
-                self.sources.clear();
-            }
-            self.sources.insert(key, Arc::clone(&source));
+        if self.sources.len() >= SOURCES {
+            let known = state.executors();
+            self.sources.retain(|key, _| known.contains_key(key));
         }
+        let kept = (Arc::clone(&source), said.is_some());
+        self.sources.insert(key, kept);
         source
     }
 }

@@ -153,6 +153,7 @@ impl Writer {
     /// Adds records to their segments.
     pub fn take_in(&mut self, batch: Vec<Record>) {
         let records = batch.len() as u64;
+        self.ledger.taken(&batch);
         {
             let mut status = self.ledger.lock();
             status.counts.queued = status.counts.queued.saturating_sub(records);
@@ -240,7 +241,7 @@ impl Writer {
         if waiting.is_empty() {
             return;
         }
-        let written = match &self.disk {
+        let written = match &mut self.disk {
             Disk::Taken(folder) => (|| {
                 let segment = match &mut open.segment {
                     Some(segment) => segment,
@@ -296,13 +297,18 @@ impl Writer {
                 return;
             }
         };
+        let mut disk_bytes = None;
+        if let (Disk::Taken(folder), Some(finished)) = (&mut self.disk, &finished) {
+            folder.finished(&finished.path);
+            disk_bytes = Some(folder.usage().bytes);
+        }
         {
             let mut status = self.ledger.lock();
             let counts = &mut status.counts;
             counts.held = counts.held.saturating_sub(records);
             counts.written += records;
             counts.segments += 1;
-            counts.disk_bytes += finished.map_or(0, |finished| finished.bytes);
+            counts.disk_bytes = disk_bytes.unwrap_or(counts.disk_bytes);
         }
         self.stay_within();
     }
@@ -314,7 +320,7 @@ impl Writer {
         status.counts.lose(cause, records);
     }
 
-    /// Keeps the folder within its bytes: the oldest finished segments go.
+    /// Keeps the folder within its bytes and files: the oldest finished segments go.
     fn stay_within(&mut self) {
         let open: u64 = self.open.values().map(Open::bytes).sum();
         let bound = self.settings.max_bytes;
@@ -325,18 +331,15 @@ impl Writer {
             self.finish(&largest);
             return;
         }
-        let used = self.ledger.lock().counts.disk_bytes;
-        if used.saturating_add(open) <= bound {
-            return;
-        }
-        let Disk::Taken(folder) = &self.disk else {
+        let Disk::Taken(folder) = &mut self.disk else {
             return;
         };
-        match folder.shrink(bound - open) {
-            Ok((removed, left)) => {
+        match folder.shrink(bound.saturating_sub(open), self.settings.max_files) {
+            Ok(removed) => {
+                let disk_bytes = folder.usage().bytes;
                 let mut status = self.ledger.lock();
                 status.counts.segments_removed += removed;
-                status.counts.disk_bytes = left;
+                status.counts.disk_bytes = disk_bytes;
             }
             Err(error) => {
                 self.failed(&error.into());
@@ -346,12 +349,10 @@ impl Writer {
 
     /// Opens and locks the folder if possible.
     fn try_folder(&mut self) {
-        let taken = Folder::take(&self.settings.folder, self.settings.gid)
-            .and_then(|(folder, removed)| Ok((folder.used()?, folder, removed)));
-        match taken {
-            Ok((used, folder, removed)) => {
+        match Folder::take(&self.settings.folder, self.settings.gid) {
+            Ok((folder, removed)) => {
                 let mut status = self.ledger.lock();
-                status.counts.disk_bytes = used;
+                status.counts.disk_bytes = folder.usage().bytes;
                 status.counts.leftovers_removed += removed;
                 let folder_path = self.settings.folder.display();
                 if removed > 0 {

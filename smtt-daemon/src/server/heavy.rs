@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Bytes, Frame, SizeHint};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// Heavy answers at a time, from the question to the last byte.
@@ -21,20 +21,28 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// The turns of heavy answers.
 #[derive(Clone, Debug)]
-pub struct Turns(Arc<Semaphore>);
+pub struct Turns {
+    answers: Arc<Semaphore>,
+    /// Held while rows are collected, which takes more memory than to send them.
+    making: Arc<Mutex<()>>,
+}
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_A_TIME)))
+        Self {
+            answers: Arc::new(Semaphore::new(AT_A_TIME)),
+            making: Arc::default(),
+        }
     }
 }
 
 impl Turns {
     /// Makes an answer on another thread when its turn has come. The turn ends with the last byte of the body.
     pub async fn answer(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
-        let Ok(Ok(turn)) = timeout(WAIT, Arc::clone(&self.0).acquire_owned()).await else {
+        let Ok(Ok(turn)) = timeout(WAIT, Arc::clone(&self.answers).acquire_owned()).await else {
             return busy();
         };
+        let _making = self.making.lock().await;
         let answer = super::routes::off_loop(make).await;
         answer.map(|body| Body::new(Turn { body, _turn: turn }))
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
 use smtt_model::rows::{Filter, RddRow};
+use smtt_model::state::State;
 
 use crate::shared::Shared;
 
@@ -11,7 +12,7 @@ use crate::shared::Shared;
 #[must_use]
 pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
-    // Each listing locks the state separately: a report of a large state would delay the event loop.
+    // Each listing of each executor locks the state separately: a report of a large state would delay the event loop.
     let executors = shared.state().list_executors(filter).rows;
     let ids: BTreeSet<Option<String>> = executors
         .iter()
@@ -29,36 +30,45 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 .filter(|row| row.who.application_id == id)
                 .cloned()
                 .collect();
-            let mut by_faults = shared.state().list_rdds(&filter).rows;
-            let mut by_memory = by_faults.clone();
-            by_faults.retain(|row| row.faults.page_faults > Some(0));
-            by_faults.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
-            by_faults.truncate(REPORT_ROWS);
             let most = |row: &RddRow| {
                 let storage = row.storage_memory_peak_bytes;
                 storage.saturating_add(row.execution_memory_peak_bytes)
             };
-            by_memory.retain(|row| most(row) > 0);
-            by_memory.sort_by_key(|row| std::cmp::Reverse(most(row)));
-            by_memory.truncate(REPORT_ROWS);
-            let mut stages = shared.state().list_stages(&filter);
-            stages
-                .rows
-                .sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
-            stages.rows.truncate(REPORT_ROWS);
-            let mut tasks = shared.state().list_tasks(&filter).rows;
-            tasks.sort_by_key(|row| std::cmp::Reverse(row.faults.page_faults));
-            tasks.truncate(REPORT_ROWS);
+            let by_faults = first(
+                shared,
+                &filter,
+                |state, filter| state.list_rdds(filter).rows,
+                |row| row.faults.page_faults.filter(|faults| *faults > 0),
+            );
+            let by_memory = first(
+                shared,
+                &filter,
+                |state, filter| state.list_rdds(filter).rows,
+                |row| Some(most(row)).filter(|bytes| *bytes > 0),
+            );
+            let stages = first(
+                shared,
+                &filter,
+                |state, filter| state.list_stages(filter).rows,
+                |row| Some(row.faults.page_faults),
+            );
+            let tasks = first(
+                shared,
+                &filter,
+                |state, filter| state.list_tasks(filter).rows,
+                |row| Some(row.faults.page_faults),
+            );
+            let summary = shared.state().list_executors(&filter).summary;
             ApplicationReport {
                 application_name: executors
                     .iter()
                     .find_map(|row| row.application_name.clone()),
                 application_id: id,
-                summary: stages.summary,
+                summary,
                 executors,
                 rdds_by_faults: by_faults,
                 rdds_by_memory: by_memory,
-                stages: stages.rows,
+                stages,
                 tasks,
             }
         })
@@ -68,4 +78,26 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
         ledger: status.ledger,
         degraded: status.degraded,
     }
+}
+
+/// The first rows of a listing by `rank`, the largest first; rows without a rank are left out. Rows of one executor at a
+/// time are in memory.
+fn first<R, Rank: Ord>(
+    shared: &Shared,
+    filter: &Filter,
+    list: impl Fn(&State, &Filter) -> Vec<R>,
+    rank: impl Fn(&R) -> Option<Rank>,
+) -> Vec<R> {
+    let mut rows: Vec<R> = Vec::new();
+    for key in shared.executor_keys() {
+        let filter = Filter {
+            key: Some(key),
+            ..filter.clone()
+        };
+        let more = list(&shared.state(), &filter);
+        rows.extend(more.into_iter().filter(|row| rank(row).is_some()));
+        rows.sort_by_key(|row| std::cmp::Reverse(rank(row)));
+        rows.truncate(REPORT_ROWS);
+    }
+    rows
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
 use smtt_model::rows::{Filter, Listing, PagesBy};
-use smtt_model::sort::{Sort, SortError, sort};
+use smtt_model::sort::{Keys, Sort, SortError};
 
 use super::advice::advice;
 use super::connections::Endless;
@@ -21,6 +21,7 @@ use super::heavy::Turns;
 use super::lines::Lines;
 use super::report::report;
 use super::rows::Rows;
+use super::runs::Runs;
 use super::scrape::Scrapes;
 use crate::metrics::{Format, Names};
 use crate::progress::UNHEALTHY;
@@ -173,7 +174,7 @@ pub(super) async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static)
 
 /// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
 /// field first.
-async fn list<R: Serialize + Send + Unpin + 'static>(
+async fn list<R: Serialize + Send + 'static>(
     State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
@@ -188,13 +189,13 @@ async fn list<R: Serialize + Send + Unpin + 'static>(
     }
 }
 
-fn listed<R: Serialize + Send + Unpin + 'static>(
+/// The state is locked for one executor at a time.
+fn listed<R: Serialize>(
     shared: &Shared,
     query: &ListQuery,
     order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
-    let Listing { rows, summary } = listing(shared, &query.filter());
     let by: Result<Vec<Sort>, SortError> = query
         .sort
         .as_deref()
@@ -202,13 +203,29 @@ fn listed<R: Serialize + Send + Unpin + 'static>(
         .chain(order.iter().copied())
         .map(str::parse)
         .collect();
-    match by.and_then(|by| sort(rows, &by)) {
-        Ok(mut rows) => {
-            rows.truncate(query.limit.unwrap_or(usize::MAX));
+    let by = match by {
+        Ok(by) => by,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let sorted = (|| {
+        let mut runs = Runs::new(Keys::new(by), query.limit.unwrap_or(usize::MAX))?;
+        for key in shared.executor_keys() {
+            let filter = Filter {
+                key: Some(key),
+                ..query.filter()
+            };
+            runs.add(listing(shared, &filter).rows)?;
+        }
+        runs.merge()
+    })();
+    match sorted {
+        Ok(Ok(rows)) => {
+            let summary = shared.state().list_executors(&query.filter()).summary;
             let body = Body::new(Rows::new(rows, summary));
             ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
-        Err(error) => refused(&error.to_string()),
+        Ok(Err(error)) => refused(&error.to_string()),
+        Err(error) => failed(&format!("the rows cannot be written: {error}")),
     }
 }
 

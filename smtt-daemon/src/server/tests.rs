@@ -1,6 +1,7 @@
 //! The interface over a real Unix socket, with the client of `smtt-ctl`.
 
 mod follow;
+mod limits;
 
 use super::*;
 use serde_json::Value;

@@ -257,6 +257,7 @@ fn of_executors(filter: &Filter) -> Filter {
     Filter {
         app: filter.app.clone(),
         executor: filter.executor.clone(),
+        key: filter.key,
         ..Filter::default()
     }
 }

@@ -74,6 +74,7 @@ fn measure(folder: &Path, records: u64) -> Result<()> {
         segment_bytes: 64 << 20,
         segment_time: Duration::from_secs(60),
         max_bytes: 1 << 32,
+        max_files: 1 << 20,
         gid: None,
     };
     let (trace, queue) = Trace::start(settings)?;
@@ -128,6 +129,7 @@ fn main() -> Result<()> {
         segment_bytes: 200_000,
         segment_time: Duration::from_millis(20),
         max_bytes: 1 << 32,
+        max_files: 1 << 20,
         gid: None,
     };
     let (trace, queue) = Trace::start(settings)?;

@@ -160,6 +160,7 @@ fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
         segment_bytes: 1 << 20,
         segment_time: SETTLE,
         max_bytes: 1 << 30,
+        max_files: 1 << 20,
         gid: None,
     };
     let (trace, queue) = Trace::start(settings)?;

@@ -317,3 +317,34 @@ fn a_span_of_a_task_that_is_not_known_is_still_told() {
         .expect("a record");
     assert_eq!((record.kind.name(), record.activity), ("span", None));
 }
+
+#[test]
+fn an_executor_that_takes_new_names_keeps_its_partition() {
+    let mut feed = Feed::new();
+    let mut partitions = std::collections::BTreeSet::new();
+    for number in 0..500_u64 {
+        let described = ExecutorDescribed {
+            application_id: format!("app-{number}"),
+            host: format!("host-{number}"),
+            ..ExecutorDescribed::default()
+        };
+        feed.apply(10 + number, Fact::ExecutorDescribed(Box::new(described)));
+        let block = BlockFact {
+            block_id: format!("rdd_1_{number}"),
+            size_bytes: 1,
+            ..BlockFact::default()
+        };
+        let record = feed.apply(10 + number, Fact::BlockStored(Box::new(block)));
+        partitions.insert(record.expect("a record").source.partition.clone());
+        if number == 250 {
+            feed.apply(
+                10 + number,
+                Fact::ProcessGone {
+                    exec: false,
+                    is_executor: true,
+                },
+            );
+        }
+    }
+    assert_eq!(partitions.len(), 1, "{partitions:?}");
+}

@@ -1,0 +1,349 @@
+//! Clients that want too much, send too slowly or do not read, on the metrics port and on the socket.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::super::connections::{self, WEB};
+use super::*;
+use crate::metrics::Names;
+use crate::progress::Step;
+
+/// Addresses of a served daemon.
+struct Served {
+    socket: PathBuf,
+    port: SocketAddr,
+}
+
+/// Runs `ask` on this thread while the server has a thread of its own, as in the daemon.
+fn both(shared: &Arc<Shared>, names: Names, ask: impl FnOnce(&Served)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("smtt.sock");
+    let runtime = runtime();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let (port, ended) = runtime.block_on(async {
+        let socket = ControlSocket::bind(&path, "").expect("bound");
+        let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = web.local_addr().expect("an address");
+        let until = || {
+            let mut stopped = stopped.clone();
+            async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }
+        };
+        let served = spawn(Arc::clone(shared), socket, web, names, until);
+        (port, served.expect("a thread"))
+    });
+    ask(&Served { socket: path, port });
+    stop.send(true).expect("still served");
+    runtime.block_on(ended).expect("no crash").expect("served");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Serves the routes of the metrics port with other limits while `ask` runs.
+fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnce(SocketAddr)) {
+    let (address, told) = std::sync::mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = std::thread::spawn(move || {
+        runtime().block_on(async move {
+            let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            address
+                .send(web.local_addr().expect("an address"))
+                .expect("awaited");
+            let router = web_router(shared, Names::Hidden);
+            let until = async {
+                let _ = stopped.await;
+            };
+            connections::serve(web, router, limits, |_| {}, until).await;
+        });
+    });
+    ask(told.recv().expect("served"));
+    stop.send(()).expect("still serving");
+    server.join().expect("no panic");
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connected");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("set");
+    stream
+}
+
+fn question(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n")
+}
+
+/// Head and body of an answer.
+fn get(mut stream: impl Read + Write, path: &str) -> (String, String) {
+    stream.write_all(question(path).as_bytes()).expect("asked");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let text = String::from_utf8_lossy(&answer);
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+/// Status of an answer, and how long it took.
+fn timed(address: SocketAddr, path: &str) -> (String, Duration) {
+    let start = Instant::now();
+    let (head, _) = get(connect(address), path);
+    let status = head.split(' ').nth(1).expect("a status");
+    (status.to_owned(), start.elapsed())
+}
+
+/// Many RDDs with long names, told by one executor.
+fn large(rdds: u32) -> Arc<Shared> {
+    let info = DaemonInfo {
+        version: "0.1.0".to_owned(),
+        kernel_side: "test".to_owned(),
+        telemetry_path: "/metrics".to_owned(),
+        series_max: 1000,
+        doctor: checks,
+    };
+    let shared = Shared::new(info, Limits::default());
+    let mut apply = |fact| {
+        shared.state().apply(Event {
+            time_ns: 1,
+            executor: 9,
+            pid: 9,
+            tid: 9,
+            fact,
+        })
+    };
+    apply(Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
+        application_id: "app-secret-0001".to_owned(),
+        application_name: "payroll \u{1f4b0}".repeat(60),
+        executor_id: "0".to_owned(),
+        ..ExecutorDescribed::default()
+    })));
+    for rdd_id in 0..rdds {
+        let name = format!(
+            "SELECT salary FROM people /* {rdd_id} */ {}",
+            "x".repeat(900)
+        );
+        apply(Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id,
+            name,
+            ..RddDescribed::default()
+        })));
+    }
+    Arc::new(shared)
+}
+
+#[test]
+fn half_sent_requests_are_closed_and_keep_no_other_client_out() {
+    let limits = connections::Limits {
+        head: Duration::from_millis(700),
+        ..WEB
+    };
+    with_limits(shared(), limits, |address| {
+        let silent: Vec<TcpStream> = (0..WEB.connections * 4)
+            .map(|number| {
+                let mut stream = connect(address);
+                if number % 2 == 0 {
+                    stream.write_all(b"GET /-/healthy HT").expect("sent");
+                }
+                stream
+            })
+            .collect();
+        let (status, time) = timed(address, "/-/healthy");
+        assert_eq!(status, "200");
+        assert!(time < Duration::from_millis(500), "{time:?}");
+        let start = Instant::now();
+        for mut stream in silent {
+            // Closed: an end or a reset, never an answer.
+            let mut byte = [0; 64];
+            match stream.read(&mut byte) {
+                Ok(0) | Err(_) => {}
+                Ok(count) => {
+                    let text = String::from_utf8_lossy(&byte[..count]);
+                    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+                }
+            }
+        }
+        let time = start.elapsed();
+        assert!(time < Duration::from_secs(5), "closed after {time:?}");
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_keep_no_other_client_out_for_long() {
+    let limits = connections::Limits {
+        stall: Duration::from_millis(500),
+        ..WEB
+    };
+    with_limits(large(1000), limits, |address| {
+        let (head, whole) = get(connect(address), "/metrics");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(whole.len() > 300_000, "{} bytes", whole.len());
+        let greedy: Vec<TcpStream> = (0..WEB.connections + 8)
+            .map(|_| {
+                let mut stream = connect(address);
+                stream
+                    .write_all(question("/metrics").as_bytes())
+                    .expect("asked");
+                stream
+            })
+            .collect();
+        let (status, time) = timed(address, "/metrics");
+        assert_eq!(status, "200");
+        assert!(time < Duration::from_secs(10), "{time:?}");
+        drop(greedy);
+    });
+}
+
+#[test]
+fn a_long_head_is_refused() {
+    with_limits(shared(), WEB, |address| {
+        let mut stream = connect(address);
+        let line = format!("X-Long: {}\r\n", "x".repeat(1000));
+        // The server may close before everything is sent.
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\n");
+        for _ in 0..1000 {
+            if stream.write_all(line.as_bytes()).is_err() {
+                break;
+            }
+        }
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
+        let (status, _) = timed(address, "/-/healthy");
+        assert_eq!(status, "200");
+    });
+}
+
+#[test]
+fn scrapers_of_one_moment_share_one_answer() {
+    with_limits(large(1000), WEB, |address| {
+        let scrapers: Vec<_> = (0..20)
+            .map(|_| std::thread::spawn(move || get(connect(address), "/metrics").1))
+            .collect();
+        let answers: std::collections::BTreeSet<String> = scrapers
+            .into_iter()
+            .map(|scraper| scraper.join().expect("scraped"))
+            .collect();
+        // The time that it took is in each answer. A slow machine may need more than a second for all.
+        assert!(answers.len() <= 3, "{} different answers", answers.len());
+    });
+}
+
+#[test]
+fn the_port_hides_what_only_the_group_may_read() {
+    let shared = large(3);
+    both(&shared, Names::Hidden, |served| {
+        for path in [
+            "/metrics",
+            "/",
+            "/-/healthy",
+            "/-/ready",
+            "/v1/executors",
+            "/v1/status",
+        ] {
+            let (_, text) = get(connect(served.port), path);
+            for secret in ["app-secret", "payroll", "salary"] {
+                assert!(!text.contains(secret), "{secret} in {path}: {text}");
+            }
+        }
+        let (_, text) = get(connect(served.port), "/metrics");
+        let series = text
+            .lines()
+            .find(|line| line.starts_with("smtt_rdd_storage_memory_bytes{"))
+            .expect("there are series");
+        assert!(series.contains("application_id=\"hidden-"), "{series}");
+        let other = UnixStream::connect(&served.socket).expect("connected");
+        let (_, text) = get(other, "/metrics");
+        assert!(text.contains("app-secret-0001") && text.contains("SELECT salary"));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.len() < 1000, "{line}");
+        }
+    });
+    both(&shared, Names::Shown, |served| {
+        let (_, text) = get(connect(served.port), "/metrics");
+        assert!(text.contains("app-secret-0001"), "{text}");
+    });
+}
+
+/// Asks without reading, until the server cannot send more.
+fn ask_without_reading(socket: &Path, path: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).expect("connected");
+    stream.write_all(question(path).as_bytes()).expect("asked");
+    stream
+}
+
+#[test]
+fn large_answers_take_turns_and_a_free_turn_is_used() {
+    let shared = large(1000);
+    both(&shared, Names::Hidden, |served| {
+        let held: Vec<UnixStream> = (0..2)
+            .map(|_| ask_without_reading(&served.socket, "/v1/rdds"))
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let start = Instant::now();
+        let third = UnixStream::connect(&served.socket).expect("connected");
+        let (head, body) = get(third, "/v1/rdds");
+        assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+        assert!(head.to_lowercase().contains("retry-after: 5"), "{head}");
+        assert!(body.contains("ask again"), "{body}");
+        assert_eq!(body.lines().count(), 1, "{body}");
+        assert!(start.elapsed() < Duration::from_secs(15));
+        // Small answers need no turn.
+        let status = UnixStream::connect(&served.socket).expect("connected");
+        assert!(get(status, "/v1/status").0.starts_with("HTTP/1.1 200"));
+        drop(held);
+        let next = UnixStream::connect(&served.socket).expect("connected");
+        assert!(get(next, "/v1/rdds").0.starts_with("HTTP/1.1 200"));
+    });
+}
+
+#[test]
+fn health_is_answered_whatever_holds_the_locks() {
+    let shared = shared();
+    both(&shared, Names::Hidden, |served| {
+        let state = shared.state();
+        shared.progress().enter(Step::Apply);
+        for _ in 0..5 {
+            let (status, time) = timed(served.port, "/-/healthy");
+            assert_eq!(status, "200");
+            assert!(time < Duration::from_millis(100), "{time:?}");
+        }
+        // All threads that make answers wait for the state now.
+        let waiting: Vec<UnixStream> = (0..20)
+            .map(|_| ask_without_reading(&served.socket, "/v1/history"))
+            .collect();
+        let scrapes: Vec<TcpStream> = (0..20)
+            .map(|_| {
+                let mut stream = connect(served.port);
+                stream
+                    .write_all(question("/metrics").as_bytes())
+                    .expect("asked");
+                stream
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(2100));
+        let (status, time) = timed(served.port, "/-/healthy");
+        assert_eq!(status, "200");
+        assert!(time < Duration::from_millis(100), "{time:?}");
+        let start = Instant::now();
+        let stream = UnixStream::connect(&served.socket).expect("connected");
+        let (head, body) = get(stream, "/v1/status");
+        let time = start.elapsed();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(time < Duration::from_secs(4), "{time:?}");
+        assert!(
+            body.contains("the event loop has been applying events for"),
+            "{body}"
+        );
+        assert!(body.contains("the state has been locked"), "{body}");
+        drop((state, waiting, scrapes));
+    });
+}

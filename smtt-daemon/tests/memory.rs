@@ -1,0 +1,365 @@
+//! The server under everything that is asked at once, within the memory that the systemd unit gives the daemon. The
+//! process of this test is the daemon: it has a state, the server, and clients that keep nothing.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smtt_daemon::metrics::Names;
+use smtt_daemon::server::{self, ControlSocket};
+use smtt_daemon::shared::{DaemonInfo, Shared};
+use smtt_model::decode::{
+    BlockFact, ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
+    StageDescribed, TaskEnded, TaskStarted,
+};
+use smtt_model::state::{Limits, Outcome as Applied};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// `MemoryMax=` of config/smtt.service.
+const MEMORY_MAX: u64 = 256 << 20;
+/// Resident memory of the process at which the state counts as full.
+const STATE_MAX: u64 = 112 << 20;
+
+fn shared(limits: Limits) -> Arc<Shared> {
+    let info = DaemonInfo {
+        version: "test".to_owned(),
+        kernel_side: "test".to_owned(),
+        telemetry_path: "/metrics".to_owned(),
+        series_max: 1000,
+        doctor: Vec::new,
+    };
+    Arc::new(Shared::new(info, limits))
+}
+
+fn apply(shared: &Shared, executor: u64, fact: Fact) -> Applied {
+    shared.state().apply(Event {
+        time_ns: 1_000_000,
+        executor: executor << 32 | 1,
+        pid: executor as u32,
+        tid: 1,
+        fact,
+    })
+}
+
+fn described(shared: &Shared, executor: u64) {
+    let described = ExecutorDescribed {
+        application_id: "app-20260101120000-0001".to_owned(),
+        application_name: "An application with a name of usual length".to_owned(),
+        executor_id: executor.to_string(),
+        host: "worker-3.cluster.example".to_owned(),
+        ..ExecutorDescribed::default()
+    };
+    apply(
+        shared,
+        executor,
+        Fact::ExecutorDescribed(Box::new(described)),
+    );
+}
+
+/// A task as Spark SQL has them, with the consumers of its execution memory.
+fn task(shared: &Shared, executor: u64, task: u64) {
+    let started = TaskStarted {
+        task_attempt_id: task,
+        stage_id: (task / 200) as u32,
+        partition: (task % 200) as u32,
+        ..TaskStarted::default()
+    };
+    apply(shared, executor, Fact::TaskStarted(started));
+    for class in [
+        "org.apache.spark.unsafe.map.BytesToBytesMap",
+        "org.apache.spark.shuffle.sort.ShuffleExternalSorter",
+        "org.apache.spark.util.collection.unsafe.sort.UnsafeExternalSorter",
+    ] {
+        let used = ConsumerUsed {
+            task_attempt_id: Some(task),
+            instances: 1,
+            peak_bytes: 1 << 26,
+            counted_bytes: Some(1 << 26),
+            estimated: false,
+            consumer: class.to_owned(),
+        };
+        apply(shared, executor, Fact::ConsumerUsed(used));
+    }
+    let ended = TaskEnded {
+        task_attempt_id: task,
+        stage_id: (task / 200) as u32,
+        stage_attempt: 0,
+        outcome: Outcome::Succeeded,
+        execution_memory_peak_bytes: 1 << 27,
+        reason: String::new(),
+    };
+    apply(shared, executor, Fact::TaskEnded(ended));
+}
+
+/// The largest resident memory of this process so far, in bytes.
+fn peak() -> u64 {
+    figure("VmHWM:")
+}
+
+fn figure(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
+        .expect("a figure in kB")
+        * 1024
+}
+
+/// Reads an answer to its end without keeping it: its status, and its bytes.
+fn read(mut stream: impl Read + Write, path: &str) -> (u16, u64) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: smtt\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("asked");
+    let (mut buffer, mut bytes, mut status) = ([0; 16 << 10], 0, 0);
+    loop {
+        let count = stream.read(&mut buffer).expect("an answer");
+        if count == 0 {
+            return (status, bytes);
+        }
+        if bytes == 0 {
+            let head = std::str::from_utf8(&buffer[9..12]).expect("a status");
+            status = head.parse().expect("a number");
+        }
+        bytes += count as u64;
+    }
+}
+
+/// Runs `ask` against a server of the daemon, with the socket and the port of its listeners.
+fn served(shared: &Arc<Shared>, ask: impl FnOnce(&Path, u16)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("smtt.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let (stop, stopped) = watch::channel(false);
+    let (port, ended) = runtime.block_on(async {
+        let socket = ControlSocket::bind(&path, "").expect("a socket");
+        let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = web.local_addr().expect("an address").port();
+        let until = || {
+            let mut stopped = stopped.clone();
+            async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }
+        };
+        let served = server::spawn(Arc::clone(shared), socket, web, Names::Hidden, until);
+        (port, served.expect("a thread"))
+    });
+    ask(&path, port);
+    stop.send(true).expect("still served");
+    let ended = runtime.block_on(ended).expect("no crash");
+    ended.expect("served");
+}
+
+/// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
+fn ask_all(socket: &Path, port: u16, paths: &[&str], times: usize) -> Vec<(String, u16, u64)> {
+    std::thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for path in paths.iter().copied() {
+            for _ in 0..times {
+                asked.push(scope.spawn(move || {
+                    let stream = UnixStream::connect(socket).expect("connected");
+                    let (status, bytes) = read(stream, path);
+                    (path.to_owned(), status, bytes)
+                }));
+            }
+        }
+        for _ in 0..times {
+            asked.push(scope.spawn(move || {
+                let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                let (status, bytes) = read(stream, "/metrics");
+                ("port /metrics".to_owned(), status, bytes)
+            }));
+        }
+        let answers = asked
+            .into_iter()
+            .map(|answer| answer.join().expect("asked"));
+        answers.collect()
+    })
+}
+
+const LISTINGS: [&str; 12] = [
+    "/v1/tasks",
+    "/v1/stages",
+    "/v1/rdds",
+    "/v1/blocks",
+    "/v1/executors",
+    "/v1/pages",
+    "/v1/pages/blocks",
+    "/v1/pages/tasks",
+    "/v1/report",
+    "/v1/history",
+    "/metrics",
+    "/v1/status",
+];
+
+#[test]
+fn all_tasks_of_six_executors_fit_the_memory_of_the_unit() {
+    let _one = begin();
+    let shared = shared(Limits::default());
+    let tasks = Limits::default().tasks_per_executor as u64;
+    for executor in 1..=6 {
+        described(&shared, executor);
+        for id in 0..tasks {
+            task(&shared, executor, executor * 100_000 + id);
+        }
+    }
+    let filled = figure("VmRSS:");
+    served(&shared, |socket, port| {
+        let (status, bytes) = read(UnixStream::connect(socket).expect("connected"), "/v1/tasks");
+        println!(
+            "state {} MiB, answer {} MiB, peak {} MiB",
+            filled >> 20,
+            bytes >> 20,
+            peak() >> 20
+        );
+        assert_eq!(status, 200);
+        assert!(bytes > 6 * tasks * 300, "{bytes} bytes are not all tasks");
+        let answers = ask_all(socket, port, &["/v1/tasks", "/v1/report", "/metrics"], 4);
+        for (path, status, bytes) in &answers {
+            println!("{path}: {status}, {bytes} bytes");
+            assert!(matches!(status, 200 | 503), "{path}: {status}");
+        }
+        assert!(
+            answers
+                .iter()
+                .any(|(path, status, _)| path == "/v1/tasks" && *status == 200)
+        );
+    });
+    within_memory();
+}
+
+/// The tests of this file measure the process: one at a time, from here on.
+fn begin() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Sets the peak back to what is resident now.
+    std::fs::write("/proc/self/clear_refs", "5").expect("the peak is set back");
+    one
+}
+
+fn within_memory() {
+    let peak = peak();
+    println!("peak {} MiB", peak >> 20);
+    assert!(peak < MEMORY_MAX, "the peak is {} MiB", peak >> 20);
+}
+
+/// A name of the length that an executor may give at most, different for each number.
+fn name(number: u64) -> String {
+    format!("{number:020}{}", "n".repeat(236))
+}
+
+/// One more row of each kind. Returns whether the state took any of them.
+fn one_more(shared: &Shared, executor: u64, number: u64) -> bool {
+    let id = number as u32;
+    let consumer = |class: u64| ConsumerUsed {
+        task_attempt_id: Some(number),
+        instances: 1,
+        peak_bytes: 1,
+        counted_bytes: None,
+        estimated: false,
+        consumer: name(class),
+    };
+    let facts = [
+        Fact::TaskStarted(TaskStarted {
+            task_attempt_id: number,
+            stage_id: id / 8,
+            ..TaskStarted::default()
+        }),
+        Fact::ConsumerUsed(consumer(number % 4)),
+        Fact::ConsumerUsed(consumer(number % 4 + 4)),
+        Fact::StageDescribed(StageDescribed {
+            stage_id: id / 8,
+            name: name(number),
+            ..StageDescribed::default()
+        }),
+        Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id: id / 8,
+            name: name(number),
+            ..RddDescribed::default()
+        })),
+        Fact::BlockStored(Box::new(BlockFact {
+            block_id: name(number),
+            rdd_id: Some(id / 8),
+            partition: Some(id),
+            size_bytes: 1 << 20,
+            serialized: true,
+            range_total: 2,
+            ranges: vec![(number << 21, 4096), ((number << 21) + 8192, 4096)],
+            ..BlockFact::default()
+        })),
+        Fact::PageAllocated(PageAllocated {
+            task_attempt_id: Some(number),
+            page_number: Some(number),
+            address: 1 << 46 | number << 21,
+            size_bytes: 1 << 20,
+            consumer: name(number % 8),
+            ..PageAllocated::default()
+        }),
+    ];
+    let mut taken = false;
+    for fact in facts {
+        taken |= apply(shared, executor, fact) == Applied::Applied;
+    }
+    taken
+}
+
+#[test]
+fn everything_at_once_fits_the_memory_of_the_unit() {
+    let _one = begin();
+    let limits = Limits::default();
+    let shared = shared(limits);
+    let executors = limits.executors as u64;
+    for executor in 1..=executors {
+        described(&shared, executor);
+    }
+    // Until no executor gets a row any more, or the state has what it may take.
+    let mut number = 0;
+    while figure("VmRSS:") < STATE_MAX {
+        number += 1;
+        let mut taken = false;
+        for executor in 1..=executors {
+            taken |= one_more(&shared, executor, number);
+        }
+        if !taken {
+            break;
+        }
+    }
+    println!(
+        "{number} rows of each kind in {executors} executors: {} MiB",
+        figure("VmRSS:") >> 20
+    );
+    served(&shared, |socket, port| {
+        // Clients that never read their answers.
+        let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");
+        let scrapers: Vec<TcpStream> = (0..40)
+            .map(|_| {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                // The server may close it before.
+                let _ = stream.write_all(question("/metrics").as_bytes());
+                stream
+            })
+            .collect();
+        let answers = ask_all(socket, port, &LISTINGS, 2);
+        for (path, status, bytes) in &answers {
+            println!("{path}: {status}, {bytes} bytes");
+            assert!(matches!(status, 200 | 503), "{path}: {status}");
+        }
+        for path in ["/metrics", "/v1/status"] {
+            let answered = |(of, status, _): &(String, u16, u64)| of == path && *status == 200;
+            assert!(answers.iter().any(answered), "{path} needs no turn");
+        }
+        // One after the other each is answered.
+        for path in LISTINGS {
+            let stream = UnixStream::connect(socket).expect("connected");
+            let (status, bytes) = read(stream, path);
+            println!("{path}: {status}, {bytes} bytes, peak {} MiB", peak() >> 20);
+            assert_eq!(status, 200, "{path}");
+        }
+        drop(scrapers);
+    });
+    within_memory();
+}
