@@ -182,16 +182,14 @@ impl Executor {
     ) -> (RowMut<'_, Rdd>, bool) {
         let mut key = key;
         if key.id().is_some() && !self.rdds.contains_key(&key) {
-            let fits = |rdds: &Table<RddKey, Rdd>| {
-                rdds.len() < caps.rdds_per_executor && caps.fits(rdds.row_bytes(0))
-            };
-            let mut room = fits(&self.rdds);
+            let rows = |rdds: &Table<RddKey, Rdd>| rdds.len() < caps.rdds_per_executor;
+            let mut room = rows(&self.rdds) && caps.fits(self.rdds.row_bytes(0));
             if !room && self.rdds_search.may() {
-                let (rows, bytes) = (self.rdds.len(), self.rdds.bytes());
-                let freed = self.fold_rdds((rows / 8).max(1));
-                self.rdds_search.done(rows, freed);
+                let (len, bytes) = (self.rdds.len(), self.rdds.bytes());
+                let freed = self.fold_rdds((len / 8).max(1));
+                self.rdds_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.rdds.bytes()));
-                room = fits(&self.rdds);
+                room = rows(&self.rdds) && caps.admit(self.rdds.row_bytes(0));
             }
             if !room {
                 self.rdds_over_cap += 1;

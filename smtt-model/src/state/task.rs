@@ -360,19 +360,35 @@ impl Tasks {
         )
     }
 
+    /// The limit that refuses another task.
+    pub(super) fn tasks_full(&self, caps: &Caps) -> &'static str {
+        if self.tasks.len() < caps.tasks_per_executor {
+            "bytes"
+        } else {
+            "tasks"
+        }
+    }
+
+    /// The limit that refuses another stage.
+    pub(super) fn stages_full(&self, caps: &Caps) -> &'static str {
+        if self.stages.len() < caps.stages_per_executor {
+            "bytes"
+        } else {
+            "stages"
+        }
+    }
+
     /// The row of a task, created where there is room; `None` beyond the limits.
     pub(super) fn task(&mut self, id: u64, caps: &Caps) -> Option<RowMut<'_, Task>> {
         if !self.tasks.contains_key(&id) {
-            let fits = |tasks: &Table<u64, Task>| {
-                tasks.len() < caps.tasks_per_executor && caps.fits(tasks.row_bytes(0))
-            };
-            let mut room = fits(&self.tasks);
+            let rows = |tasks: &Table<u64, Task>| tasks.len() < caps.tasks_per_executor;
+            let mut room = rows(&self.tasks) && caps.fits(self.tasks.row_bytes(0));
             if !room && self.tasks_search.may() {
-                let (rows, bytes) = (self.tasks.len(), self.tasks.bytes());
-                let freed = self.fold_tasks((rows / 8).max(1));
-                self.tasks_search.done(rows, freed);
+                let (len, bytes) = (self.tasks.len(), self.tasks.bytes());
+                let freed = self.fold_tasks((len / 8).max(1));
+                self.tasks_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.tasks.bytes()));
-                room = fits(&self.tasks);
+                room = rows(&self.tasks) && caps.admit(self.tasks.row_bytes(0));
             }
             if !room {
                 self.tasks_over_cap.rows += 1;
@@ -385,16 +401,15 @@ impl Tasks {
     /// The row of a stage, created where there is room; `None` beyond the limits.
     pub(super) fn stage(&mut self, key: StageKey, caps: &Caps) -> Option<RowMut<'_, Stage>> {
         if !self.stages.contains_key(&key) {
-            let fits = |stages: &Table<StageKey, Stage>| {
-                stages.len() < caps.stages_per_executor && caps.fits(stages.row_bytes(0))
-            };
-            let mut room = fits(&self.stages);
+            let rows = |stages: &Table<StageKey, Stage>| stages.len() < caps.stages_per_executor;
+            let heap = tree_bytes(1, size_of::<(TaskState, u64)>());
+            let mut room = rows(&self.stages) && caps.fits(self.stages.row_bytes(heap));
             if !room && self.stages_search.may() {
-                let (rows, bytes) = (self.stages.len(), self.stages.bytes());
-                let freed = self.fold_stages((rows / 8).max(1));
-                self.stages_search.done(rows, freed);
+                let (len, bytes) = (self.stages.len(), self.stages.bytes());
+                let freed = self.fold_stages((len / 8).max(1));
+                self.stages_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.stages.bytes()));
-                room = fits(&self.stages);
+                room = rows(&self.stages) && caps.admit(self.stages.row_bytes(heap));
             }
             if !room {
                 self.stages_over_cap.rows += 1;
