@@ -130,7 +130,13 @@ section!(Limits, "limits", {
     spark_pages_per_executor: u64 = 16_384;
     /// Address ranges of one executor.
     ranges_per_executor: u64 = 32_768;
-    /// Most series of one metric with an RDD label; the smallest RDDs beyond it share one series.
+    /// Bytes of the tables of all executors together; inserts that do not fit are refused and counted.
+    state: String = "96MiB".into();
+    /// Bytes of the tables of one executor.
+    state_per_executor: String = "24MiB".into();
+    /// Share of `state`, `executors` and `series` that one user may hold while others want it, from 0.05 to 1.
+    user_share: f64 = 0.5;
+    /// Most series of one metric with an RDD label; RDDs beyond it share one series.
     series: u64 = 1000;
     /// Size of the ring buffer between kernel and daemon, a power of two.
     ring: String = "1MiB".into();

@@ -235,6 +235,16 @@ fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Prob
     }
 }
 
+/// A share that is neither nothing nor more than everything.
+fn user_share(share: f64) -> Result<f64, Problem> {
+    if (0.05..=1.0).contains(&share) {
+        Ok(share)
+    } else {
+        let problem = format!("{share} is not from 0.05 to 1");
+        Err(("limits.user_share", problem))
+    }
+}
+
 /// Checked also where no trace files are written, so that an error shows before it matters.
 fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
     let segment_bytes = bytes(
@@ -427,6 +437,15 @@ fn check(file: &file::File) -> Result<Config, Problem> {
                 limits.ranges_per_executor,
                 1 << 22,
             )? as usize,
+            state_bytes: bytes("limits.state", &limits.state, 1 << 20, 1 << 40)? as usize,
+            state_per_executor_bytes: bytes(
+                "limits.state_per_executor",
+                &limits.state_per_executor,
+                1 << 18,
+                1 << 40,
+            )? as usize,
+            user_share: user_share(limits.user_share)?,
+            facts_per_second: u64::from(settings.facts_per_second),
             retention_ns: u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX),
         },
         series: count("limits.series", limits.series, 1 << 20)? as usize,

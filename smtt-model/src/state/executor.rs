@@ -25,6 +25,9 @@ use crate::decode::ExecutorDescribed;
 /// them were lost.
 const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
 
+/// Spark's executor id of a driver.
+const DRIVER: &str = "driver";
+
 /// Length of an executor's first minute, in nanoseconds.
 const FIRST_MINUTE_NS: u64 = 60_000_000_000;
 
@@ -149,6 +152,15 @@ impl Executor {
             first_seen_ns: now_ns,
             ..Self::default()
         }
+    }
+
+    /// Whether the process is a driver whose tasks run elsewhere. In local mode the driver runs the tasks itself.
+    #[must_use]
+    pub fn is_driver(&self) -> bool {
+        let said = self.described.as_ref();
+        said.is_some_and(|said| said.executor_id == DRIVER)
+            && self.tasks.tasks.is_empty()
+            && self.tasks.tasks_over_cap.rows == 0
     }
 
     /// Bytes of the executor's tables, counted as they change.
