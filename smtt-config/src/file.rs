@@ -140,13 +140,17 @@ section!(Limits, "limits", {
     spark_pages_per_executor: u64 = 16_384;
     /// Address ranges of one executor.
     ranges_per_executor: u64 = 32_768;
-    /// Most series of one metric with an RDD label; the smallest RDDs beyond it share one series.
+    /// Bytes of the tables of all executors together; inserts that do not fit are refused and counted.
+    state: String = "96MiB".into();
+    /// Bytes of the tables of one executor.
+    state_per_executor: String = "24MiB".into();
+    /// Most series of one metric with an RDD label; RDDs beyond it share one series.
     series: u64 = 1000;
     /// Size of the ring buffer between kernel and daemon, a power of two.
     ring: String = "4MiB".into();
-    /// Share of a shared table that one user may hold while no other user holds rows, from 0.1 to 0.9. With more users
-    /// each gets less, and some rows are always free for the next.
-    user_share: f64 = 0.5;
+    /// Share of each shared table that one user may hold, from 0.1 to 0.9. With more users each gets less, and some rows
+    /// are always free for the next user. Of `state` a user may hold more while no other user has an executor.
+    user_share: f64 = 0.75;
 });
 
 section!(Retention, "retention", {

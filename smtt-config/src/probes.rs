@@ -51,7 +51,7 @@ impl Default for ProbeSettings {
                 fault_samples_per_second: 200,
                 facts_per_second: 20_000,
                 bytes_per_second: 8 << 20,
-                user_share_permille: 500,
+                user_share_permille: 750,
                 threads_per_executor: 4096,
                 processes_per_executor: 1024,
                 contexts_per_executor: 4096,

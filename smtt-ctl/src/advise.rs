@@ -1,5 +1,6 @@
 //! `smtt-ctl advise`: findings as text.
 
+use crate::users;
 use smtt_model::advise::{
     Advice, ApplicationAdvice, Evidence, Finding, RuleOutcome, RuleResult, Severity,
 };
@@ -20,6 +21,7 @@ pub(super) async fn run(
     client: &Client,
     output: Output,
     app: Option<&str>,
+    user: Option<u32>,
     all: bool,
 ) -> Result<Exit, Failure> {
     let advice: Advice = client
@@ -27,6 +29,7 @@ pub(super) async fn run(
             "/v1/advise",
             &ListQuery {
                 app: app.map(str::to_owned),
+                user,
                 ..ListQuery::default()
             },
         )
@@ -68,6 +71,7 @@ fn application_text(application: &ApplicationAdvice, output: Output, all: bool) 
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
     };
+    let title = title + &users::of(application.uid);
     let width = output.width.unwrap_or(WIDTH);
     let mut text = String::new();
     for line in wrapped(&title, width, 0) {

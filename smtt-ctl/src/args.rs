@@ -1,5 +1,6 @@
 //! Arguments of `smtt-ctl`.
 
+use crate::users;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -99,6 +100,9 @@ pub enum Command {
         /// Only this application (id or name).
         #[arg(long, value_name = "ID")]
         app: Option<String>,
+        /// Only applications of this user (name or number).
+        #[arg(long, value_name = "USER", value_parser = users::parse)]
+        user: Option<u32>,
         /// Show also the checks that found nothing.
         #[arg(long)]
         all: bool,
@@ -125,9 +129,12 @@ pub enum Command {
 /// Conditions on rows.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Filters {
-    /// Only this application (id or name).
+    /// Only this application (id or name). The same id of two users is two applications: see --user.
     #[arg(long, value_name = "ID")]
     pub app: Option<String>,
+    /// Only applications of this user (name or number).
+    #[arg(long, value_name = "USER", value_parser = users::parse)]
+    pub user: Option<u32>,
     /// Only this executor (id).
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,
@@ -253,7 +260,8 @@ impl Filters {
         let words = conditions
             .into_iter()
             .filter_map(|(name, wanted)| Some(format!("{name} {}", wanted.as_deref()?)));
-        words.collect::<Vec<_>>().join(" ")
+        let user = self.user.map(|user| format!("--user {user}"));
+        words.chain(user).collect::<Vec<_>>().join(" ")
     }
 
     /// The query with these conditions.
@@ -261,6 +269,7 @@ impl Filters {
     pub fn question(&self) -> ListQuery {
         ListQuery {
             app: self.app.clone(),
+            user: self.user,
             executor: self.executor.clone(),
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),

@@ -25,6 +25,8 @@ const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8
 }
 
 const APPLICATION: Column = column("application_id", "APPLICATION", Form::Text, 1);
+/// Shown where rows are of several users, and for executors.
+pub const USER: Column = column("uid", "USER", Form::User, 1);
 const EXECUTOR: Column = column("executor_id", "EXEC", Form::Word, 0);
 const FAULTS: Column = column("page_faults", "FAULTS", Form::Count, 0);
 const READ: Column = column("page_faults_read", "READ", Form::Count, 2);
@@ -101,11 +103,13 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<7, 12, 33>(
+    columns: &with_page_walks::<9, 12, 35>(
         [
             APPLICATION,
+            USER,
             EXECUTOR,
             column("pid", "PID", Form::Word, 2),
+            column("kind", "KIND", Form::Word, 3),
             column("state", "STATE", Form::Word, 1),
             FAULTS,
             column("unattributed_share", "UNATTR", Form::Share, 1),
@@ -133,9 +137,10 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<15, 2, 31>(
+    columns: &with_page_walks::<16, 2, 32>(
         [
             APPLICATION,
+            USER,
             EXECUTOR,
             STAGE,
             ATTEMPT,
@@ -163,9 +168,10 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<12, 4, 30>(
+    columns: &with_page_walks::<13, 4, 31>(
         [
             APPLICATION,
+            USER,
             EXECUTOR,
             STAGE,
             ATTEMPT,
@@ -197,9 +203,10 @@ pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",
     what: "RDDs",
     shows_faults: true,
-    columns: &with_page_walks::<10, 2, 26>(
+    columns: &with_page_walks::<11, 2, 27>(
         [
             APPLICATION,
+            USER,
             EXECUTOR,
             RDD,
             column("name", "NAME", Form::Text, 0),
@@ -221,6 +228,7 @@ pub const BLOCKS: ListingKind = ListingKind {
     shows_faults: false,
     columns: &[
         APPLICATION,
+        USER,
         EXECUTOR,
         column("block_id", "BLOCK", Form::Text, 0),
         RDD,

@@ -94,9 +94,10 @@ async fn ask(
     application: ApplicationReport,
     status: Status,
 ) -> Result<Facts, Failure> {
-    let id = application.application_id.clone();
+    let (id, uid) = (application.application_id.clone(), application.uid);
     let question = Filters {
         app: Some(id.clone().unwrap_or_default()),
+        user: uid.or(filter.user),
         ..filter.clone()
     }
     .question();
@@ -107,7 +108,7 @@ async fn ask(
     let mut history: Histories = client.ask("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // If the name of one application is the id of another one, the id decides.
-    let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id;
+    let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id && who.uid == uid;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
@@ -121,7 +122,7 @@ async fn ask(
         advice: advice
             .applications
             .into_iter()
-            .find(|advice| advice.application_id == id)
+            .find(|advice| advice.application_id == id && advice.uid == uid)
             .unwrap_or_default(),
         surroundings: advice.surroundings,
         application,

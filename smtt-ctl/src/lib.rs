@@ -17,6 +17,7 @@ mod status;
 pub mod table;
 pub mod top;
 mod trace;
+pub mod users;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -209,8 +210,8 @@ pub fn run(args: &Args) -> Exit {
             output,
         } => runtime.block_on(html::run(&client, filter, output.as_deref())),
         Command::Report { filter, .. } => runtime.block_on(report::run(&client, output, filter)),
-        Command::Advise { app, all } => {
-            runtime.block_on(advise::run(&client, output, app.as_deref(), *all))
+        Command::Advise { app, user, all } => {
+            runtime.block_on(advise::run(&client, output, app.as_deref(), *user, *all))
         }
         Command::Trace(query) => runtime.block_on(trace::run(&client, output, query)),
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),

@@ -6,7 +6,7 @@ use smtt_model::units;
 
 use super::advise::wrapped;
 use super::args::Query;
-use super::columns::ListingKind;
+use super::columns::{EXECUTORS, ListingKind, USER};
 use super::{Exit, Failure, Output, say, table};
 use crate::client::Client;
 
@@ -109,6 +109,13 @@ fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
     }
 }
 
+/// Whether no two rows are of different users: a column of users would say nothing.
+pub(super) fn is_of_one_user(rows: &[Map<String, Value>]) -> bool {
+    let mut users = rows.iter().map(|row| row.get(USER.field));
+    let first = users.next();
+    users.all(|user| Some(user) == first)
+}
+
 /// A listing as text; `wanted` is the selection of rows.
 pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Output) -> String {
     if listing.rows.is_empty() {
@@ -123,7 +130,7 @@ pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Out
         .collect();
     applications.dedup();
     let mut text = String::new();
-    let columns: Vec<_> = match applications.as_slice() {
+    let mut columns: Vec<_> = match applications.as_slice() {
         [Value::String(application)] => {
             text.push_str(&format!("application {application}\n"));
             kind.columns
@@ -134,6 +141,9 @@ pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Out
         }
         _ => kind.columns.to_vec(),
     };
+    if kind.path != EXECUTORS.path && is_of_one_user(&listing.rows) {
+        columns.retain(|column| column.field != USER.field);
+    }
     text.push_str(&table::render(
         &columns,
         &listing.rows,
@@ -163,6 +173,13 @@ pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
             (Some(_), ..) => text.push_str("no page faults yet\n"),
             (None, ..) => text.push_str("page faults: not measured\n"),
         }
+    }
+    if kind.shows_faults && summary.drivers > 0 {
+        text.push_str(&format!(
+            "not in this sum: {} driver{} without tasks of their own\n",
+            units::count(summary.drivers),
+            if summary.drivers == 1 { "" } else { "s" },
+        ));
     }
     if summary.executors_over_cap > 0 {
         text.push_str(&format!(

@@ -24,6 +24,7 @@ const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8
 /// Columns of all kinds of rows; columns without a value are hidden.
 const COLUMNS: &[Column] = &[
     column("application_id", "APPLICATION", Form::Text, 1),
+    super::columns::USER,
     column("executor_id", "EXEC", Form::Word, 0),
     column("rdd_id", "RDD", Form::Word, 1),
     column("name", "NAME", Form::Text, 3),

@@ -1,5 +1,6 @@
 //! `smtt-ctl report`: a readable summary per application.
 
+use crate::users;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -173,6 +174,7 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
     };
+    let title = title + &users::of(application.uid);
     let mut text = heading(&title, output).trim_start_matches('\n').to_owned();
     text.push_str(&section_of(
         "Executors",

@@ -1,5 +1,6 @@
 //! Tables that fit the terminal: the least important columns are dropped first, and long text is cut in the middle.
 
+use crate::users;
 use serde_json::{Map, Value};
 use smtt_model::units;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -22,6 +23,8 @@ pub enum Form {
     Text,
     /// An id or a short word; never cut.
     Word,
+    /// A user, by the name in the users database.
+    User,
     /// A count.
     Count,
     /// A size in bytes.
@@ -66,6 +69,9 @@ impl Column {
             (_, Value::String(text)) if text.is_empty() => None,
             (Form::Text | Form::Word, Value::String(text)) => Some(text.clone()),
             (Form::Text | Form::Word, other) => Some(other.to_string()),
+            (Form::User, _) => whole
+                .and_then(|uid| u32::try_from(uid).ok())
+                .map(users::name),
             (Form::Count, _) => whole.map(units::count),
             (Form::Bytes, _) => whole.map(units::bytes),
             (Form::Duration, _) => whole.map(units::duration),

@@ -233,6 +233,12 @@ impl Shared {
         ledger(&inputs.0, &inputs.1)
     }
 
+    /// Strings of facts that were cut, as of the last tick.
+    #[must_use]
+    pub fn strings_cut(&self) -> u64 {
+        lock(&self.ledger).0.decode.strings_cut
+    }
+
     /// The probes' verdicts.
     #[must_use]
     pub fn probes(&self) -> Vec<Verdict> {

@@ -40,6 +40,7 @@ fn apply(shared: &Shared, executor: u64, fact: Fact) -> Applied {
         executor: executor << 32 | 1,
         pid: executor as u32,
         tid: 1,
+        uid: 1000,
         fact,
     })
 }

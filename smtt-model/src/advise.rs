@@ -178,6 +178,9 @@ const fn is_zero(value: &u64) -> bool {
 pub struct ApplicationAdvice {
     /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
+    /// User of the application's executors, as the kernel says; absent until it is known.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// Name of the application.
     pub application_name: Option<String>,
     /// Findings, the most expensive first.
@@ -422,6 +425,7 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     ];
     let mut advice = ApplicationAdvice {
         application_id: view.application_id(),
+        uid: view.executors.first().and_then(|row| row.who.uid),
         application_name: view
             .executors
             .iter()

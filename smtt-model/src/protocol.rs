@@ -10,7 +10,7 @@
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |
 //!
-//! Listings take `app`, `executor`, `rdd`, `stage`, `task` (tasks and pages), `block` (blocks and pages), `sort` and
+//! Listings take `app`, `user` (a number), `executor`, `rdd`, `stage`, `task` (tasks and pages), `block` (blocks and pages), `sort` and
 //! `limit` in the query. An error is `{"error": "..."}` with a status of 400 or above.
 
 use serde::{Deserialize, Serialize};
@@ -129,6 +129,9 @@ pub struct ListQuery {
     /// Application id or name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+    /// Id of the user whose executors are selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// Executor id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
@@ -161,6 +164,8 @@ impl ListQuery {
     pub fn filter(&self) -> Filter {
         Filter {
             app: self.app.clone(),
+            user: self.user,
+            application: None,
             executor: self.executor.clone(),
             rdd: self.rdd.clone(),
             stage: self.stage.clone(),
@@ -229,6 +234,9 @@ pub struct Report {
 pub struct ApplicationReport {
     /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
+    /// User of the application's executors, as the kernel says; absent until it is known.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// Name of the application.
     pub application_name: Option<String>,
     /// Page faults of all executors of the application, and their unattributed share.

@@ -14,7 +14,7 @@ use smtt_common::counter::FaultCounters;
 use crate::attribute::{Names, RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
-pub use executors::{ExecutorRow, ExecutorState, SpanRow};
+pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use history::HistoryRow;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{PagesBy, PagesRow};
@@ -36,6 +36,12 @@ pub struct Filter {
     /// Application id or name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+    /// User of the executors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+    /// Exactly this application; `app` also selects by a name, which another application may have as its id.
+    #[serde(skip)]
+    pub application: Option<ApplicationKey>,
     /// Executor id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
@@ -83,7 +89,12 @@ impl Filter {
                     .get(&key)
                     .is_some_and(|names| names.executor_id == *wanted)
         });
-        app && id
+        let user = self.user.is_none() || self.user == executor.uid;
+        let exactly = self.application.as_ref().is_none_or(|wanted| {
+            wanted.uid == executor.uid
+                && wanted.id.as_deref() == said.map(|said| said.application_id.as_str())
+        });
+        app && id && user && exactly
     }
 
     fn rdd(&self, executor: &Executor, rdd: RddKey) -> bool {
@@ -113,6 +124,15 @@ impl Filter {
     }
 }
 
+/// Identity of an application: the same id claimed by two users is two applications.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ApplicationKey {
+    /// Application id as its executors claim it; `None` for executors that have not described themselves.
+    pub id: Option<String>,
+    /// User of the executors, as the kernel says; `None` until it is known.
+    pub uid: Option<u32>,
+}
+
 /// Identity of an executor; part of every row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorId {
@@ -122,6 +142,9 @@ pub struct ExecutorId {
     pub executor_id: Option<String>,
     /// Process id in the initial pid namespace.
     pub pid: u32,
+    /// User of the process, as the kernel says; absent until it is known.
+    #[serde(default)]
+    pub uid: Option<u32>,
 }
 
 impl ExecutorId {
@@ -131,6 +154,16 @@ impl ExecutorId {
             application_id: said.map(|said| said.application_id.clone()),
             executor_id: said.map(|said| said.executor_id.clone()),
             pid: executor.pid,
+            uid: executor.uid,
+        }
+    }
+
+    /// The application that the executor belongs to.
+    #[must_use]
+    pub fn application(&self) -> ApplicationKey {
+        ApplicationKey {
+            id: self.application_id.clone(),
+            uid: self.uid,
         }
     }
 }
@@ -138,8 +171,11 @@ impl ExecutorId {
 /// Totals of a listing: how many of the executors' page faults are attributed to a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Executors that the filter selects.
+    /// Executors that the filter selects, without drivers.
     pub executors: u64,
+    /// Drivers that the filter selects. A driver that runs tasks (local mode) is an executor.
+    #[serde(default)]
+    pub drivers: u64,
     /// Page faults of the selected executors; absent where page faults are not counted.
     pub page_faults: Option<u64>,
     /// Page faults of the selected executors with a context.
@@ -174,14 +210,18 @@ impl State {
         let mut rows = Vec::new();
         let (mut attributed, mut unattributed) =
             (FaultCounters::default(), FaultCounters::default());
-        let mut executors = 0;
+        let (mut executors, mut drivers) = (0, 0);
         for (key, executor) in self.executors() {
             if !filter.executor(*key, executor, &names) {
                 continue;
             }
-            executors += 1;
-            faults::add(&mut attributed, &executor.counters.attributed);
-            faults::add(&mut unattributed, &faults::unattributed(&executor.counters));
+            if executor.is_driver() {
+                drivers += 1;
+            } else {
+                executors += 1;
+                faults::add(&mut attributed, &executor.counters.attributed);
+                faults::add(&mut unattributed, &faults::unattributed(&executor.counters));
+            }
             rows_of(*key, executor, &mut rows);
         }
         let measured = self.measured();
@@ -190,6 +230,7 @@ impl State {
         let counted = |faults| (measured.page_faults || all > 0).then_some(faults);
         let summary = Summary {
             executors,
+            drivers,
             page_faults: counted(all),
             page_faults_attributed: counted(with),
             page_faults_unattributed: counted(without),

@@ -45,8 +45,8 @@ use shares::Shares;
 pub use accessed::{Accessed, LastAccessed};
 pub use block_history::BlockHistory;
 pub use block_ranges::BlockRanges;
-pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
 pub use bytes::{FlatTable, HeapBytes, RowMut, Table};
+pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
 pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
@@ -111,7 +111,7 @@ impl Default for Limits {
             ranges_per_executor: 32_768,
             state_bytes: 96 << 20,
             state_per_executor_bytes: 24 << 20,
-            user_share: 0.5,
+            user_share: 0.75,
             facts_per_second: 20_000,
             retention_ns: 15 * 60 * 1_000_000_000,
         }

@@ -72,11 +72,7 @@ impl Daemon {
             format!("libraries = [{:?}]", library.display().to_string())
         };
         let text = format!(
-<<<<<<< HEAD
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
-=======
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{libraries}]\n{}\n{}",
->>>>>>> w10c
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
             socket.display().to_string(),
             options.marker_toml,
             options.toml

@@ -14,7 +14,7 @@ pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";
 pub const SKIPPED_LINE: &str = "skipped: ";
 
 /// Name and meaning of every feature that a test may need.
-pub const ALL: [(&str, &str); 20] = [
+pub const ALL: &[(&str, &str)] = &[
     ("root", "CAP_BPF, CAP_PERFMON and what else root may do"),
     ("base_pages_4k", "base pages of 4 KiB"),
     (

@@ -1,5 +1,6 @@
 //! The document: head, sections in order, and notes on the origin of the figures.
 
+use crate::users;
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::state::history;
 use smtt_model::time::date;
@@ -114,6 +115,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                     .as_deref()
                     .unwrap_or("unknown"),
             );
+            line.text(&users::of(facts.application.uid));
             line.text(", as one worker sees it.");
         });
         header.element("dl", &[("class", "facts")], |list| {

@@ -32,6 +32,7 @@ fn who(name: &str) -> ExecutorId {
         application_id: Some(name.to_owned()),
         executor_id: Some(name.to_owned()),
         pid: 1,
+        uid: Some(1000),
     }
 }
 

@@ -16,8 +16,6 @@ use super::table::{self, Metric};
 use super::{Family, Sample, Value, page_walks};
 use crate::shared::Shared;
 
-/// Bytes per page fault in the ranking of RDDs: a fault brings in at least one page.
-const PAGE_BYTES: u64 = 4096;
 /// Approximate bytes of the series of RDDs in one answer.
 const RDD_BYTES: usize = 12 << 20;
 /// Bytes of a sample besides its name and labels, at most: the value, and a share of the metric's help.
@@ -37,6 +35,8 @@ pub(super) struct Rdd {
 pub(super) struct Executor {
     pub(super) key: u64,
     pub(super) names: Names,
+    /// Number of the user; empty until it is known.
+    pub(super) user: String,
     application_name: String,
     described: bool,
     alive: bool,
@@ -82,6 +82,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
         Some(Executor {
             key: *key,
             names: names.get(key)?.clone(),
+            user: executor.uid.map_or_else(String::new, |uid| uid.to_string()),
             application_name: executor
                 .described
                 .as_ref()
@@ -101,42 +102,62 @@ fn snapshot(state: &State) -> Vec<Executor> {
     state.executors().iter().filter_map(executor).collect()
 }
 
-/// RDDs that get their own series: those that touched and hold the most memory, over all executors.
-fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<RddKey>> {
-    let mut ranked: Vec<(u64, u64, RddKey)> = executors
-        .iter()
-        .flat_map(|executor| {
-            executor
-                .rdds
-                .iter()
-                .filter(|rdd| rdd.key.id().is_some())
-                .map(|rdd| {
-                    let touched = total(&rdd.faults).saturating_mul(PAGE_BYTES);
-                    (
-                        touched
-                            .saturating_add(rdd.held.storage_bytes)
-                            .saturating_add(rdd.held.execution_bytes),
-                        executor.key,
-                        rdd.key,
-                    )
-                })
-        })
-        .collect();
-    // RDDs of equal rank in a fixed order, so that they do not swap from scrape to scrape.
-    ranked.sort_unstable_by(|left, right| {
-        right
-            .0
-            .cmp(&left.0)
-            .then((left.1, left.2).cmp(&(right.1, right.2)))
-    });
-    let mut chosen: BTreeMap<u64, HashSet<RddKey>> = executors
-        .iter()
-        .map(|executor| (executor.key, HashSet::from([RddKey::None])))
-        .collect();
-    for (_, executor, rdd) in ranked.into_iter().take(series_max) {
-        chosen.entry(executor).or_default().insert(rdd);
+/// Shares `all` among claimants max-min fairly: a claimant gets what it wants or an even share of what the others leave.
+fn max_min<Key: Copy + Ord>(wants: &BTreeMap<Key, usize>, all: usize) -> BTreeMap<Key, usize> {
+    let mut by_want: Vec<(usize, Key)> = wants.iter().map(|(key, want)| (*want, *key)).collect();
+    by_want.sort_unstable();
+    let mut left = all;
+    let mut claimants = by_want.len();
+    let mut shares = BTreeMap::new();
+    for (want, key) in by_want {
+        let share = want.min(left / claimants);
+        left -= share;
+        claimants -= 1;
+        shares.insert(key, share);
     }
-    chosen
+    shares
+}
+
+/// RDDs that get their own series. Series are shared by user, then by executor, so that no executor's claims cost
+/// another its series. In an executor, page faults (the kernel's count) rank before memory (a claim).
+fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<RddKey>> {
+    let wants = |executor: &Executor| {
+        let named = executor.rdds.iter();
+        named.filter(|rdd| rdd.key.id().is_some()).count()
+    };
+    let mut users: BTreeMap<Option<u32>, BTreeMap<u64, usize>> = BTreeMap::new();
+    for executor in executors {
+        let of_user = users.entry(executor.names.uid).or_default();
+        of_user.insert(executor.key, wants(executor));
+    }
+    let by_user = users
+        .iter()
+        .map(|(user, wants)| (*user, wants.values().sum()))
+        .collect();
+    let shares: BTreeMap<u64, usize> = max_min(&by_user, series_max)
+        .into_iter()
+        .filter_map(|(user, share)| Some(max_min(users.get(&user)?, share)))
+        .flatten()
+        .collect();
+    let chosen = executors.iter().map(|executor| {
+        let mut ranked: Vec<_> = executor
+            .rdds
+            .iter()
+            .filter(|rdd| rdd.key.id().is_some())
+            .map(|rdd| {
+                let held = rdd.held.storage_bytes;
+                let held = held.saturating_add(rdd.held.execution_bytes);
+                // RDDs of equal rank in a fixed order, so that they do not swap from scrape to scrape.
+                std::cmp::Reverse((total(&rdd.faults), held, std::cmp::Reverse(rdd.key)))
+            })
+            .collect();
+        ranked.sort_unstable();
+        let share = shares.get(&executor.key).copied().unwrap_or(0);
+        let named = ranked.into_iter().take(share);
+        let named = named.map(|std::cmp::Reverse((_, _, std::cmp::Reverse(rdd)))| rdd);
+        (executor.key, named.chain([RddKey::None]).collect())
+    });
+    chosen.collect()
 }
 
 /// Collects samples by metric.
@@ -208,7 +229,7 @@ pub(super) fn families(
     series_max: usize,
 ) -> Vec<Family> {
     let started = Instant::now();
-    let (executors, measured, (over_cap, _), pages, meaning) = {
+    let (mut executors, measured, (over_cap, _), pages, meaning, state_bytes) = {
         let state = shared.state();
         (
             snapshot(&state),
@@ -216,10 +237,13 @@ pub(super) fn families(
             state.executors_over_cap(),
             Pages::of(&state),
             state.page_walks().cloned(),
+            state.bytes(),
         )
     };
     daemon(&mut families, shared);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
+    families.count(table::STRINGS_CUT, &[], shared.strings_cut());
+    families.count(table::STATE_BYTES, &[], state_bytes as u64);
     others.keep(
         &executors
             .iter()
@@ -227,6 +251,16 @@ pub(super) fn families(
             .collect::<BTreeSet<_>>(),
     );
     let chosen = chosen(&executors, series_max);
+    for executor in &mut executors {
+        for rdd in &mut executor.rdds {
+            let shown = chosen
+                .get(&executor.key)
+                .is_some_and(|named| named.contains(&rdd.key));
+            if shown && !rdd.name.is_empty() {
+                others.name(executor.key, rdd.key, &mut rdd.name);
+            }
+        }
+    }
     let nothing = HashSet::new();
     for executor in &executors {
         executor_series(&mut families, executor, measured);
@@ -302,20 +336,21 @@ fn daemon(families: &mut Families<'_>, shared: &Shared) {
 }
 
 fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: Measured) {
-    let (application, id) = (
+    let (application, user, id) = (
         executor.names.application_id.as_str(),
+        executor.user.as_str(),
         executor.names.executor_id.as_str(),
     );
     if executor.described {
         families.count(
             table::EXECUTOR_INFO,
-            &[application, &executor.application_name, id],
+            &[application, user, &executor.application_name, id],
             1,
         );
     }
     families.count(
         table::EXECUTOR_UP,
-        &[application, id],
+        &[application, user, id],
         u64::from(executor.alive),
     );
     let without = unattributed(&executor.counters);
@@ -324,12 +359,12 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
     {
         families.count(
             table::EXECUTOR_PAGE_FAULTS,
-            &[application, id, "attributed"],
+            &[application, user, id, "attributed"],
             total(&executor.counters.attributed),
         );
         families.count(
             table::EXECUTOR_PAGE_FAULTS,
-            &[application, id, "unattributed"],
+            &[application, user, id, "unattributed"],
             total(&without),
         );
     }
@@ -346,24 +381,24 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
             .unwrap_or("unknown");
         families.count(
             table::EXECUTOR_UNATTRIBUTED,
-            &[application, id, name],
+            &[application, user, id, name],
             total(class),
         );
     }
     families.maybe(
         table::EXECUTOR_SLOTS_REFUSED,
-        &[application, id],
+        &[application, user, id],
         executor.slots_refused,
     );
     if executor.agreement.share().is_some() {
         families.count(
             table::EXECUTOR_SAMPLES,
-            &[application, id, "same_rdd"],
+            &[application, user, id, "same_rdd"],
             executor.agreement.agree,
         );
         families.count(
             table::EXECUTOR_SAMPLES,
-            &[application, id, "other_rdd"],
+            &[application, user, id, "other_rdd"],
             executor.agreement.disagree,
         );
     }
@@ -426,6 +461,7 @@ fn rdd_samples(
 ) {
     let labels = [
         executor.names.application_id.as_str(),
+        executor.user.as_str(),
         executor.names.executor_id.as_str(),
         id,
         name,

@@ -17,6 +17,8 @@ struct Shown {
     rdds: HashMap<RddKey, FaultCounters>,
     dropped: HashSet<RddKey>,
     other: FaultCounters,
+    /// First names of RDDs that have had series of their own.
+    names: HashMap<RddKey, String>,
 }
 
 /// The values of all executors at the last scrape, and the RDDs that have ever been in "other".
@@ -50,6 +52,15 @@ impl Others {
         self.executors.retain(|key, _| executors.contains(key));
     }
 
+    /// Replaces the name of an RDD by its first one: a name that changes would begin new series at each scrape.
+    pub(super) fn name(&mut self, executor: u64, rdd: RddKey, name: &mut String) {
+        let names = &mut self.executors.entry(executor).or_default().names;
+        match names.get(&rdd) {
+            Some(first) => name.clone_from(first),
+            None => drop(names.insert(rdd, name.clone())),
+        }
+    }
+
     /// Updates one executor from all its faults, the faults of each RDD, and the RDDs that have their own series.
     /// Returns the counters of its "other" row.
     pub(super) fn update(
@@ -77,11 +88,17 @@ impl Others {
         }
         shown.total = total;
         shown.rdds = rdds.iter().copied().collect();
-        shown.dropped.retain(|rdd| shown.rdds.contains_key(rdd));
-        shown.other.read += rest.read;
-        shown.other.write += rest.write;
-        shown.other.unknown += rest.unknown;
-        shown.other.major += rest.major;
+        let known = &shown.rdds;
+        shown.dropped.retain(|rdd| known.contains_key(rdd));
+        shown.names.retain(|rdd, _| known.contains_key(rdd));
+        for (sum, more) in [
+            (&mut shown.other.read, rest.read),
+            (&mut shown.other.write, rest.write),
+            (&mut shown.other.unknown, rest.unknown),
+            (&mut shown.other.major, rest.major),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
         shown.other
     }
 }

@@ -80,6 +80,7 @@ fn cycles(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor) {
     for (attribution, value) in [("attributed", with), ("unattributed", without)] {
         let labels = [
             executor.names.application_id.as_str(),
+            executor.user.as_str(),
             executor.names.executor_id.as_str(),
             attribution,
         ];
@@ -95,6 +96,7 @@ fn of_rdd(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor, r
         .map_or_else(|| "none".to_owned(), |id| id.to_string());
     let labels = [
         executor.names.application_id.as_str(),
+        executor.user.as_str(),
         executor.names.executor_id.as_str(),
         id.as_str(),
         rdd.name.as_str(),
@@ -115,8 +117,8 @@ fn of_rdd(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor, r
             let value = figure.value(own) as f64;
             for (of, whose) in [("rdd", own), ("executor", executor)] {
                 if let Some(ratio) = meaning.ratio(figure, value, whose.events[cycles]) {
-                    let [application, executor, rdd, name] = labels;
-                    let labels = [application, executor, rdd, name, of, window];
+                    let [application, user, executor, rdd, name] = labels;
+                    let labels = [application, user, executor, rdd, name, of, window];
                     families.add(gauge, &labels, Value::Real(ratio));
                 }
             }

@@ -101,11 +101,12 @@ fn node_reads(
     let Some(ratio) = reads.remote_ratio() else {
         return;
     };
-    let (application, executor) = (
+    let (application, user, executor) = (
         executor.names.application_id.as_str(),
+        executor.user.as_str(),
         executor.names.executor_id.as_str(),
     );
-    let labels = [application, executor, id, name];
+    let labels = [application, user, executor, id, name];
     families.count(table::RDD_READ_LOCAL, &labels, reads.local_bytes);
     families.count(table::RDD_READ_REMOTE, &labels, reads.remote_bytes);
     families.add(table::RDD_REMOTE_RATIO, &labels, Value::Real(ratio));
@@ -118,11 +119,12 @@ fn samples(
     figures: &Figures,
     page_bytes: u64,
 ) {
-    let (application, executor) = (
+    let (application, user, executor) = (
         executor.names.application_id.as_str(),
+        executor.user.as_str(),
         executor.names.executor_id.as_str(),
     );
-    let labels = [application, executor, id, name];
+    let labels = [application, user, executor, id, name];
     families.maybe(
         table::RDD_HUGE,
         &labels,
@@ -142,7 +144,7 @@ fn samples(
             let node = on.node.to_string();
             families.add(
                 table::RDD_SAMPLED_NODE,
-                &[application, executor, id, name, &node],
+                &[application, user, executor, id, name, &node],
                 Value::Real(on.share),
             );
         }
@@ -155,7 +157,7 @@ fn samples(
         let node = row.node.to_string();
         families.count(
             table::RDD_NODE,
-            &[application, executor, id, name, &node],
+            &[application, user, executor, id, name, &node],
             row.bytes,
         );
     }

@@ -26,9 +26,16 @@ pub struct Metric {
     pub absent: &'static str,
 }
 
-const RDD_LABELS: &[&str] = &["application_id", "executor_id", "rdd_id", "rdd_name"];
+const RDD_LABELS: &[&str] = &[
+    "application_id",
+    "user",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+];
 const RDD_NODE_LABELS: &[&str] = &[
     "application_id",
+    "user",
     "executor_id",
     "rdd_id",
     "rdd_name",
@@ -39,6 +46,7 @@ const RDD_NODE_LABELS: &[&str] = &[
 /// window (`1m`: the last minute, `life`: since the RDD was first seen).
 const RATIO_LABELS: &[&str] = &[
     "application_id",
+    "user",
     "executor_id",
     "rdd_id",
     "rdd_name",
@@ -66,17 +74,17 @@ metrics! {
         "Records that a hop did not pass on, by cause", "nothing was lost for that cause";
     LEDGER_CONSISTENT "smtt_ledger_consistent" Gauge &["hop"],
         "Whether records attempted at a hop equal those delivered, lost and in flight", "no slot file is open (hop marker)";
-    EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "application_name", "executor_id"],
+    EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "user", "application_name", "executor_id"],
         "An executor of this worker that the daemon knows", "";
-    EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "executor_id"],
+    EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "user", "executor_id"],
         "Whether the executor's process lives", "the executor died longer ago than the retention";
-    EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "executor_id", "attribution"],
+    EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "user", "executor_id", "attribution"],
         "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
-    EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "executor_id", "thread_class"],
+    EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "user", "executor_id", "thread_class"],
         "Page faults of an executor without a context, by class of the thread", "no fault of that class was counted";
-    EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "executor_id"],
+    EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "user", "executor_id"],
         "Threads of an executor that found no free slot, so that their events have no context", "the executor's slot file is not open";
-    EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "executor_id", "agreement"],
+    EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "user", "executor_id", "agreement"],
         "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "no such fault was sampled";
     RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
         "Page faults of loads in contexts that name the RDD", "reads and writes are not distinguished on this machine";
@@ -124,7 +132,7 @@ metrics! {
         "Bytes whose reported addresses were in no mapping, summed over inspections", "[placement] pages_per_second is 0";
     RESOLVER_DISCARDED "smtt_resolver_discarded_slices_total" Counter &[],
         "Slices of inspections (at most 256 pages each) whose results on the Java heap were discarded because a collection began", "[placement] pages_per_second is 0";
-    EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "executor_id", "attribution"],
+    EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "user", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
     RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,
         "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count reads and writes separately";
@@ -186,6 +194,10 @@ metrics! {
         "Finished trace segments that were removed to keep within the bound of the disk", "no trace records are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
         "Executors that were refused because the daemon's table was full", "";
+    STATE_BYTES "smtt_state_bytes" Gauge &[],
+        "Bytes of the daemon's tables of all executors, as counted against `[limits] state`", "";
+    STRINGS_CUT "smtt_fact_strings_cut_total" Counter &[],
+        "Strings of facts that were longer than a marker sends, and were cut", "";
     PROCESS_CPU "process_cpu_seconds_total" Counter &[],
         "User and system CPU time of the daemon in seconds", "the value could not be read";
     PROCESS_RSS "process_resident_memory_bytes" Gauge &[],
@@ -206,8 +218,8 @@ pub fn document(metrics: &[&Metric]) -> String {
          <!-- Generated from smtt-daemon/src/metrics/table.rs; a test compares. Regenerate: SMTT_BLESS=1 cargo test -p smtt-daemon -->\n\n\
          Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
          * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" gives the condition.\n\
-         * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor: when a second process claims the same, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
-         * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one, those with most memory touched (page faults times 4096 bytes) and held. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
+         * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor. `user` is the number of the process's user, as the kernel says: the same application id of two users is two applications. When a second process of one user claims the same ids, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
+         * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one. They are shared evenly among users, then among the executors of a user; what one does not need is left to the others. In an executor the RDDs with the most page faults come first, then those that hold most memory. `rdd_name` is the first name of an RDD: it does not change. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
          * The metrics port answers any local user, so it shows no names by default (`[web] names = \"hidden\"`): `application_id` is an opaque id that is the same while the daemon runs, `application_name` and `rdd_name` are empty, and an `executor_id` that is no number is opaque too. With `names = \"shown\"`, and always on the control socket, they are as the executors report them.\n\
          * A label value has at most 128 bytes; a longer one ends in `…`. An answer is shared by all scrapers for a second.\n\
          * Counters of an executor end when it has been dead for `[retention] executors`.\n\

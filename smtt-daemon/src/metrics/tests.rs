@@ -404,7 +404,11 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
         hot_bytes: 4096,
         accessed: 2048.0,
     };
-    let larger = shared.state().executors()[&1].memory.blocks["rdd_7_0"].mark();
+    let larger = shared.state().executors()[&1]
+        .memory
+        .blocks
+        .get("rdd_7_0")
+        .and_then(smtt_model::state::Block::mark);
     let larger = larger.expect("it has an address");
     shared.state().touched(1, 1, vec![(larger, found)]);
     shared.state().set_resolve_counts(ResolveCounts {

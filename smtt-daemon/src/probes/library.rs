@@ -169,12 +169,17 @@ impl Libraries {
         let file = File::open(path).with_context(context)?;
         let metadata = file.metadata().with_context(context)?;
         let id = id(&metadata);
-        let done = self.probe_configured(&file, &metadata).with_context(context);
+        let done = self
+            .probe_configured(&file, &metadata)
+            .with_context(context);
         let mut state = self.state();
         let configured = Configured {
             stamp: stamp(&metadata),
             tried: Instant::now(),
-            file: done.as_ref().map(|()| id).map_err(|error| format!("{error:#}")),
+            file: done
+                .as_ref()
+                .map(|()| id)
+                .map_err(|error| format!("{error:#}")),
         };
         let before = state.configured.insert(path.to_owned(), configured);
         // A replaced file keeps its probes while executors have it.
@@ -233,8 +238,7 @@ impl Libraries {
                 (_, None) => false,
                 (None, Some(_)) => true,
                 (Some(known), Some(now)) => {
-                    known.stamp != now
-                        || (known.file.is_err() && known.tried.elapsed() >= RETRY)
+                    known.stamp != now || (known.file.is_err() && known.tried.elapsed() >= RETRY)
                 }
             };
             if due {
@@ -291,7 +295,11 @@ impl Libraries {
         let found = digest(&bytes);
         let known = {
             let mut state = self.state();
-            let mut known = state.known.iter().find(|known| known.digest == found).cloned();
+            let mut known = state
+                .known
+                .iter()
+                .find(|known| known.digest == found)
+                .cloned();
             if known.is_none() && any_size && state.digests.contains(&found) {
                 let parsed = Known::parse(&bytes).context("its digest is configured")?;
                 if state.known.len() < KNOWN_MAX {
@@ -359,7 +367,9 @@ impl Libraries {
                 .min_by_key(|(_, file)| file.idle_since)
                 .map(|(id, _)| *id);
             let Some(probed) = oldest.and_then(|id| state.files.remove(&id)) else {
-                bail!("user {user} has {own} of {all} probed library files: there is no room for another");
+                bail!(
+                    "user {user} has {own} of {all} probed library files: there is no room for another"
+                );
             };
             self.close(probed.links);
         }

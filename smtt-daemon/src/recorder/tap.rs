@@ -231,7 +231,7 @@ fn known_block(
         Contents::Objects => 1,
         _ => RANGES_PER_RECORD,
     };
-    record.ranges = addressed(ranges.iter().copied().take(most));
+    record.ranges = addressed(ranges.iter().take(most));
     if !record.ranges.is_empty() {
         record.range_first = Some(0);
         record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
@@ -243,7 +243,7 @@ fn known_block(
 /// A block's further ranges, as separate records: a record holds no more ranges than one fact, so that the memory of
 /// waiting records is bounded.
 fn further_ranges(record: &Record, block: Option<&Block>, into: &mut Vec<Record>) {
-    let ranges = block.map_or(&[][..], |block| &block.ranges);
+    let ranges: Vec<_> = block.map_or_else(Vec::new, |block| block.ranges.iter().collect());
     for (chunk, first) in ranges
         .chunks(RANGES_PER_RECORD)
         .zip((0_u64..).step_by(RANGES_PER_RECORD))

@@ -6,7 +6,7 @@ use std::path::Path;
 use smtt_machine::clock::now_unix_ns;
 use smtt_machine::surroundings;
 use smtt_model::advise::{Advice, View, advise};
-use smtt_model::rows::{ExecutorId, ExecutorState, Filter, PagesBy};
+use smtt_model::rows::{ApplicationKey, ExecutorKind, ExecutorState, Filter, PagesBy};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
 use crate::shared::Shared;
@@ -35,40 +35,41 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
         .iter()
         .filter(|row| row.state == ExecutorState::Alive);
     let pids = alive.map(|row| row.who.pid).collect();
-    let ids: BTreeSet<Option<String>> = listing
+    let keys: BTreeSet<ApplicationKey> = listing
         .rows
         .iter()
-        .map(|row| row.who.application_id.clone())
+        .map(|row| row.who.application())
         .collect();
-    let views = ids.into_iter().map(|id| {
+    let views = keys.into_iter().map(|key| {
         let filter = Filter {
-            app: Some(id.clone().unwrap_or_default()),
+            application: Some(key.clone()),
             ..filter.clone()
         };
-        // A name may equal the id of another application: the id decides.
-        let own = |who: &ExecutorId| who.application_id == id;
         // Separate statements, because a guard lives until the end of its statement.
         let rdds = shared.state().list_rdds(&filter).rows;
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().list_stages(&filter).rows;
-        let mut view = View {
-            executors: listing
-                .rows
-                .iter()
-                .filter(|row| own(&row.who))
-                .cloned()
-                .collect(),
+        let of_key = listing
+            .rows
+            .iter()
+            .filter(|row| row.who.application() == key);
+        let mut executors: Vec<_> = of_key.cloned().collect();
+        // The rules sum over executors.
+        if executors
+            .iter()
+            .any(|row| row.kind == ExecutorKind::Executor)
+        {
+            executors.retain(|row| row.kind == ExecutorKind::Executor);
+        }
+        View {
+            executors,
             rdds,
             pages,
             stages,
             measured: listing.summary.measured,
             no_walks: no_walks.clone(),
             now_unix_ms: now_unix_ns() / 1_000_000,
-        };
-        view.rdds.retain(|row| own(&row.who));
-        view.pages.retain(|row| own(&row.who));
-        view.stages.retain(|row| own(&row.who));
-        view
+        }
     });
     (views.collect(), pids)
 }

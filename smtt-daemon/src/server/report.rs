@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
-use smtt_model::rows::{Filter, RddRow};
+use smtt_model::rows::{ApplicationKey, Filter, RddRow};
 use smtt_model::state::State;
 
 use crate::shared::Shared;
@@ -14,20 +14,18 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
     // Each listing of each executor locks the state separately: a report of a large state would delay the event loop.
     let executors = shared.state().list_executors(filter).rows;
-    let ids: BTreeSet<Option<String>> = executors
-        .iter()
-        .map(|row| row.who.application_id.clone())
-        .collect();
-    let applications = ids
+    let keys: BTreeSet<ApplicationKey> =
+        executors.iter().map(|row| row.who.application()).collect();
+    let applications = keys
         .into_iter()
-        .map(|id| {
+        .map(|key| {
             let filter = Filter {
-                app: Some(id.clone().unwrap_or_default()),
+                application: Some(key.clone()),
                 ..filter.clone()
             };
             let executors: Vec<_> = executors
                 .iter()
-                .filter(|row| row.who.application_id == id)
+                .filter(|row| row.who.application() == key)
                 .cloned()
                 .collect();
             let most = |row: &RddRow| {
@@ -63,7 +61,8 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 application_name: executors
                     .iter()
                     .find_map(|row| row.application_name.clone()),
-                application_id: id,
+                application_id: key.id,
+                uid: key.uid,
                 summary,
                 executors,
                 rdds_by_faults: by_faults,

@@ -20,6 +20,7 @@ fn who() -> ExecutorId {
         application_id: Some("app-1".to_owned()),
         executor_id: Some("0".to_owned()),
         pid: 7,
+        uid: Some(1000),
     }
 }
 

@@ -34,6 +34,17 @@ impl ExecutorState {
     }
 }
 
+/// Role of an executor's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutorKind {
+    /// The process runs tasks. In local mode that is the driver.
+    #[default]
+    Executor,
+    /// The driver of an application whose tasks run elsewhere: in no sum over executors.
+    Driver,
+}
+
 /// One executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExecutorRow {
@@ -42,9 +53,12 @@ pub struct ExecutorRow {
     pub who: ExecutorId,
     /// Name of the application as the executor claims it.
     pub application_name: Option<String>,
+    /// Whether the process runs tasks or only drives them.
+    #[serde(default)]
+    pub kind: ExecutorKind,
     /// Whether the executor's process is alive.
     pub state: ExecutorState,
-    /// Whether another executor claimed the same ids before this one.
+    /// Whether another executor of the same user claimed the same ids before this one.
     pub claimed_twice: bool,
     /// Host as Spark names it.
     pub host: Option<String>,
@@ -223,6 +237,11 @@ impl State {
         ExecutorRow {
             who: ExecutorId::new(executor),
             application_name: said.map(|said| said.application_name.clone()),
+            kind: if executor.is_driver() {
+                ExecutorKind::Driver
+            } else {
+                ExecutorKind::Executor
+            },
             state: if executor.died_ns.is_some() {
                 ExecutorState::Dead
             } else {
@@ -287,7 +306,9 @@ impl State {
             python_workers: executor.python_workers.len() as u64,
             child_processes: executor.children.len() as u64,
             facts: counters.facts_seen,
-            facts_dropped: dropped.values().sum(),
+            facts_dropped: dropped
+                .values()
+                .fold(0, |sum, more| sum.saturating_add(*more)),
             facts_dropped_by_cause: dropped,
             facts_by_kind: executor.came.by_kind(),
             threads_refused: counters.threads_refused,

@@ -5,25 +5,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
 use smtt_common::page_walk::WalkCounters;
 
+use super::accessed::LastAccessed;
 use super::block_history::LeftPartitions;
 use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes};
 use super::fact_counts::FactCounts;
+use super::faults;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
 use super::page_walks::{LATE_NS, Meaning, Walks};
-use super::accessed::LastAccessed;
 use super::placement::{LastExamined, RangesId, Seen};
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
 use super::task::{OverCap, TaskState, Tasks};
-use super::faults;
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey};
 use crate::decode::ExecutorDescribed;
 
 /// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
 /// them were lost.
 const PAGES_OUTLIVE_TASK_NS: u64 = 5_000_000_000;
+
+/// Spark's executor id of a driver.
+const DRIVER: &str = "driver";
 
 /// Length of an executor's first minute, in nanoseconds.
 const FIRST_MINUTE_NS: u64 = 60_000_000_000;
@@ -151,6 +154,15 @@ impl Executor {
         }
     }
 
+    /// Whether the process is a driver whose tasks run elsewhere. In local mode the driver runs the tasks itself.
+    #[must_use]
+    pub fn is_driver(&self) -> bool {
+        let said = self.described.as_ref();
+        said.is_some_and(|said| said.executor_id == DRIVER)
+            && self.tasks.tasks.is_empty()
+            && self.tasks.tasks_over_cap.rows == 0
+    }
+
     /// Bytes of the executor's tables, counted as they change.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -174,24 +186,17 @@ impl Executor {
 
     /// The row of an RDD; the overflow row where the table is full. RDDs without blocks, Spark pages and running tasks
     /// are folded first.
-    pub(super) fn rdd(
-        &mut self,
-        key: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) -> (RowMut<'_, Rdd>, bool) {
+    pub(super) fn rdd(&mut self, key: RddKey, now_ns: u64, caps: &Caps) -> (RowMut<'_, Rdd>, bool) {
         let mut key = key;
         if key.id().is_some() && !self.rdds.contains_key(&key) {
-            let fits = |rdds: &Table<RddKey, Rdd>| {
-                rdds.len() < caps.rdds_per_executor && caps.fits(rdds.row_bytes(0))
-            };
-            let mut room = fits(&self.rdds);
+            let rows = |rdds: &Table<RddKey, Rdd>| rdds.len() < caps.rdds_per_executor;
+            let mut room = rows(&self.rdds) && caps.fits(self.rdds.row_bytes(0));
             if !room && self.rdds_search.may() {
-                let (rows, bytes) = (self.rdds.len(), self.rdds.bytes());
-                let freed = self.fold_rdds((rows / 8).max(1));
-                self.rdds_search.done(rows, freed);
+                let (len, bytes) = (self.rdds.len(), self.rdds.bytes());
+                let freed = self.fold_rdds((len / 8).max(1));
+                self.rdds_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.rdds.bytes()));
-                room = fits(&self.rdds);
+                room = rows(&self.rdds) && caps.admit(self.rdds.row_bytes(0));
             }
             if !room {
                 self.rdds_over_cap += 1;
@@ -325,7 +330,10 @@ impl Executor {
         let growth = u128::from(facts_per_second) * u128::from(elapsed_ns) / 1_000_000_000;
         let growth = u64::try_from(growth).unwrap_or(u64::MAX);
         let before = self.slots.map_or(0, |slots| slots.facts_emitted).max(seen);
-        let facts_emitted = said.facts_emitted.min(before.saturating_add(growth)).max(seen);
+        let facts_emitted = said
+            .facts_emitted
+            .min(before.saturating_add(growth))
+            .max(seen);
         self.slots = Some(SlotFileCounters {
             facts_emitted,
             ..said
@@ -429,8 +437,7 @@ impl Executor {
     }
 
     pub(super) fn let_go(&mut self, now_ns: u64, caps: &Caps) {
-        self.tasks
-            .lose(now_ns, caps, |_| true);
+        self.tasks.lose(now_ns, caps, |_| true);
         self.memory.clear();
         self.threads.clear();
         self.python_workers.clear();

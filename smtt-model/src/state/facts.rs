@@ -3,8 +3,8 @@
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 
-use super::resync::End;
 use super::bytes::{Caps, HeapBytes as _, tree_entry_bytes};
+use super::resync::End;
 use super::{Executor, Outcome};
 use crate::attribute::{Attribution, RddKey, StageKey};
 use crate::decode::{Event, Fact};
@@ -28,13 +28,6 @@ impl Executor {
 
     fn apply_living(&mut self, event: Event, caps: &Caps) -> Outcome {
         let now_ns = event.time_ns;
-        let room = |ok| {
-            if ok {
-                Outcome::Applied
-            } else {
-                Outcome::OverCap("tasks")
-            }
-        };
         match event.fact {
             Fact::ExecutorDescribed(described) => {
                 self.heap.described(described.flags);
@@ -58,9 +51,14 @@ impl Executor {
                 self.threads.remove(&thread.tid);
             }
             Fact::RddDescribed(described) => {
+                let full = if self.rdds.len() < caps.rdds_per_executor {
+                    "bytes"
+                } else {
+                    "rdds"
+                };
                 let (mut rdd, over) = self.rdd(RddKey::Id(described.rdd_id), now_ns, caps);
                 if over {
-                    return Outcome::OverCap("rdds");
+                    return Outcome::OverCap(full);
                 }
                 if !caps.admit(described.heap_bytes()) {
                     return Outcome::OverCap("bytes");
@@ -69,8 +67,9 @@ impl Executor {
             }
             Fact::StageDescribed(described) => {
                 let key = StageKey::new(described.stage_id, described.stage_attempt);
+                let full = self.tasks.stages_full(caps);
                 let Some(mut stage) = self.tasks.stage(key, caps) else {
-                    return Outcome::OverCap("stages");
+                    return Outcome::OverCap(full);
                 };
                 stage.last_active_ns = now_ns;
                 if !caps.admit(described.name.capacity()) {
@@ -79,14 +78,16 @@ impl Executor {
                 stage.described = Some(described);
             }
             Fact::TaskStarted(fact) => {
-                return room(
-                    self.tasks
-                        .started(&fact, self.resync.is_under_way(), now_ns, caps),
-                );
+                let late = self.resync.is_under_way();
+                if !self.tasks.started(&fact, late, now_ns, caps) {
+                    return Outcome::OverCap(self.tasks.tasks_full(caps));
+                }
             }
             Fact::TaskEnded(fact) => {
                 self.finish_later(fact.task_attempt_id, now_ns, caps);
-                return room(self.tasks.ended(&fact, now_ns, caps));
+                if !self.tasks.ended(&fact, now_ns, caps) {
+                    return Outcome::OverCap(self.tasks.tasks_full(caps));
+                }
             }
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
@@ -148,8 +149,9 @@ impl Executor {
                 let Some(task) = used.task_attempt_id else {
                     return Outcome::Ignored("consumer_without_task");
                 };
+                let full = self.tasks.tasks_full(caps);
                 let Some(mut task) = self.tasks.task(task, caps) else {
-                    return Outcome::OverCap("tasks");
+                    return Outcome::OverCap(full);
                 };
                 if !task.used(used, caps) {
                     return Outcome::OverCap("bytes");
@@ -245,9 +247,7 @@ impl Executor {
         self.walk_agreement
             .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
-            self.rdd(owner.rdd, now_ns, caps)
-                .0
-                .walk_samples_by_address += 1;
+            self.rdd(owner.rdd, now_ns, caps).0.walk_samples_by_address += 1;
         }
     }
 
@@ -261,8 +261,7 @@ impl Executor {
             return Outcome::Ignored("resync_incomplete");
         };
         self.memory.sweep(since_ns);
-        self.tasks
-            .sweep(since_ns, now_ns, caps);
+        self.tasks.sweep(since_ns, now_ns, caps);
         Outcome::Applied
     }
 }

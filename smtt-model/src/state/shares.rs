@@ -138,9 +138,10 @@ impl State {
                 self.evict(dead);
                 continue;
             }
-            let of_richest = self.executors.iter().filter(|(_, executor)| {
-                executor.settled.map(|(owner, _)| owner) == Some(richest)
-            });
+            let of_richest = self
+                .executors
+                .iter()
+                .filter(|(_, executor)| executor.settled.map(|(owner, _)| owner) == Some(richest));
             let largest = of_richest
                 .max_by_key(|(_, executor)| executor.settled)
                 .map(|(key, _)| *key);
@@ -198,7 +199,8 @@ impl State {
         let own = self.shares.of(user).executors;
         let living = || {
             let (loser, used) = losers.first().filter(|(loser, _)| *loser != user)?;
-            let above = used.executors > most && used.executors > own + 1;
+            // A reading without a user is no claim on another's living executor.
+            let above = user.is_some() && used.executors > most && used.executors > own + 1;
             let rows = self.executors.iter().filter(|_| above);
             rows.filter(|(_, executor)| executor.uid == *loser)
                 .map(|(key, executor)| (executor.first_seen_ns, *key))
@@ -214,9 +216,12 @@ impl State {
         }
     }
 
-    /// Removes the oldest dead executor of the user with the most executors.
+    /// Removes the oldest dead executor of the user with the most executors; users with less than an even share lose
+    /// none.
     pub(super) fn evict_dead(&mut self) -> bool {
+        let even = self.executors.len() / self.shares.by_user.len().max(1);
         let mut users: Vec<_> = self.shares.by_user.iter().collect();
+        users.retain(|(_, used)| used.executors >= even);
         users.sort_by_key(|(_, used)| std::cmp::Reverse(used.executors));
         let dead = users
             .into_iter()

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
-use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes};
+use super::bytes::{
+    Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes,
+};
 use super::faults;
 use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
@@ -115,13 +117,7 @@ impl Task {
     }
 
     /// Counts sampled page walks for the task.
-    pub(super) fn add_walks(
-        &mut self,
-        more: &WalkCounters,
-        rdd: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) {
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         self.walks.add(more);
         self.last_active_ns = now_ns;
         let known = self
@@ -216,7 +212,9 @@ const WALKS_ENTRY: usize = size_of::<(RddKey, WalkCounters)>();
 
 impl HeapBytes for Stage {
     fn heap_bytes(&self) -> usize {
-        self.described.as_ref().map_or(0, |said| said.name.capacity())
+        self.described
+            .as_ref()
+            .map_or(0, |said| said.name.capacity())
             + tree_bytes(self.tasks.len(), size_of::<(TaskState, u64)>())
             + tree_bytes(self.rdds.len(), FAULTS_ENTRY)
             + tree_bytes(self.rdd_walks.len(), WALKS_ENTRY)
@@ -241,18 +239,11 @@ impl Stage {
     }
 
     /// Counts sampled page walks for the stage.
-    pub(super) fn add_walks(
-        &mut self,
-        more: &WalkCounters,
-        rdd: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) {
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         self.walks.add(more, now_ns);
         self.last_active_ns = now_ns;
         let known = self.rdd_walks.contains_key(&rdd)
-            || (self.rdd_walks.len() < RDDS_PER_STAGE
-                && caps.admit(tree_entry_bytes(WALKS_ENTRY)));
+            || (self.rdd_walks.len() < RDDS_PER_STAGE && caps.admit(tree_entry_bytes(WALKS_ENTRY)));
         self.rdd_walks
             .entry(if known { rdd } else { RddKey::Overflow })
             .or_default()
@@ -360,19 +351,35 @@ impl Tasks {
         )
     }
 
+    /// The limit that refuses another task.
+    pub(super) fn tasks_full(&self, caps: &Caps) -> &'static str {
+        if self.tasks.len() < caps.tasks_per_executor {
+            "bytes"
+        } else {
+            "tasks"
+        }
+    }
+
+    /// The limit that refuses another stage.
+    pub(super) fn stages_full(&self, caps: &Caps) -> &'static str {
+        if self.stages.len() < caps.stages_per_executor {
+            "bytes"
+        } else {
+            "stages"
+        }
+    }
+
     /// The row of a task, created where there is room; `None` beyond the limits.
     pub(super) fn task(&mut self, id: u64, caps: &Caps) -> Option<RowMut<'_, Task>> {
         if !self.tasks.contains_key(&id) {
-            let fits = |tasks: &Table<u64, Task>| {
-                tasks.len() < caps.tasks_per_executor && caps.fits(tasks.row_bytes(0))
-            };
-            let mut room = fits(&self.tasks);
+            let rows = |tasks: &Table<u64, Task>| tasks.len() < caps.tasks_per_executor;
+            let mut room = rows(&self.tasks) && caps.fits(self.tasks.row_bytes(0));
             if !room && self.tasks_search.may() {
-                let (rows, bytes) = (self.tasks.len(), self.tasks.bytes());
-                let freed = self.fold_tasks((rows / 8).max(1));
-                self.tasks_search.done(rows, freed);
+                let (len, bytes) = (self.tasks.len(), self.tasks.bytes());
+                let freed = self.fold_tasks((len / 8).max(1));
+                self.tasks_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.tasks.bytes()));
-                room = fits(&self.tasks);
+                room = rows(&self.tasks) && caps.admit(self.tasks.row_bytes(0));
             }
             if !room {
                 self.tasks_over_cap.rows += 1;
@@ -385,16 +392,15 @@ impl Tasks {
     /// The row of a stage, created where there is room; `None` beyond the limits.
     pub(super) fn stage(&mut self, key: StageKey, caps: &Caps) -> Option<RowMut<'_, Stage>> {
         if !self.stages.contains_key(&key) {
-            let fits = |stages: &Table<StageKey, Stage>| {
-                stages.len() < caps.stages_per_executor && caps.fits(stages.row_bytes(0))
-            };
-            let mut room = fits(&self.stages);
+            let rows = |stages: &Table<StageKey, Stage>| stages.len() < caps.stages_per_executor;
+            let heap = tree_bytes(1, size_of::<(TaskState, u64)>());
+            let mut room = rows(&self.stages) && caps.fits(self.stages.row_bytes(heap));
             if !room && self.stages_search.may() {
-                let (rows, bytes) = (self.stages.len(), self.stages.bytes());
-                let freed = self.fold_stages((rows / 8).max(1));
-                self.stages_search.done(rows, freed);
+                let (len, bytes) = (self.stages.len(), self.stages.bytes());
+                let freed = self.fold_stages((len / 8).max(1));
+                self.stages_search.done(len, freed);
                 caps.give_back(bytes.saturating_sub(self.stages.bytes()));
-                room = fits(&self.stages);
+                room = rows(&self.stages) && caps.admit(self.stages.row_bytes(heap));
             }
             if !room {
                 self.stages_over_cap.rows += 1;

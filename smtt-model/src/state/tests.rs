@@ -1,5 +1,6 @@
 //! Replays of event sequences against the views: each event goes through the bytes of its record, as on the ring.
 
+mod bytes;
 mod execution;
 mod heap;
 mod history;

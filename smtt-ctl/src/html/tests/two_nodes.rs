@@ -53,6 +53,7 @@ fn of(executor: u64) -> ExecutorId {
         application_id: Some("app-20261121100000-0001".to_owned()),
         executor_id: Some(executor.to_string()),
         pid: 4000 + executor as u32,
+        uid: Some(1000),
     }
 }
 

@@ -45,7 +45,10 @@ impl Attacher {
             .with_context(|| format!("{path} cannot be read: the kernel has no uprobes"))?;
         Ok(Self {
             program,
-            kind: kind.trim().parse().with_context(|| format!("{path}: {kind:?}"))?,
+            kind: kind
+                .trim()
+                .parse()
+                .with_context(|| format!("{path}: {kind:?}"))?,
         })
     }
 

@@ -110,12 +110,13 @@ fn large(rdds: u32) -> Arc<Shared> {
         doctor: checks,
     };
     let shared = Shared::new(info, Limits::default());
-    let mut apply = |fact| {
+    let apply = |fact| {
         shared.state().apply(Event {
             time_ns: 1,
             executor: 9,
             pid: 9,
             tid: 9,
+            uid: 1000,
             fact,
         })
     };

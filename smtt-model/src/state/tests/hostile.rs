@@ -417,7 +417,7 @@ fn garbage_in_a_hot_word_makes_few_rows() {
 }
 
 /// Facts about a few blocks, pages and tasks, in any order, many of them contradictory.
-fn any_fact() -> impl Strategy<Value = Fact> {
+pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
     let small = 0..4_u32;
     prop_oneof![
         (

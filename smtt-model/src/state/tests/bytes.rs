@@ -1,0 +1,297 @@
+//! Bytes and rows: what is counted is what is there, nothing exceeds its limit, and a user takes nothing from another.
+
+use super::hostile::any_fact;
+use super::*;
+use crate::decode::ConsumerUsed;
+use proptest::prelude::*;
+
+const MIB: usize = 1 << 20;
+
+/// Applies a fact as another user's.
+fn tell_as(state: &mut State, user: u32, n: u32, time_ns: u64, fact: Fact) -> Outcome {
+    state.apply(Event {
+        time_ns,
+        executor: key(n),
+        pid: 100 + n,
+        tid: 100 + n,
+        uid: user,
+        fact,
+    })
+}
+
+fn gone() -> Fact {
+    Fact::ProcessGone {
+        exec: false,
+        is_executor: true,
+    }
+}
+
+/// The bytes of all executors, from their tables row by row.
+fn recount(state: &State) -> usize {
+    let all = state.executors().values();
+    all.map(|executor| {
+        let (tasks, memory) = (&executor.tasks, &executor.memory);
+        let drift = |counted: usize, recounted: usize| {
+            assert_eq!(counted, recounted);
+            0_usize
+        };
+        executor.bytes()
+            + drift(executor.rdds.bytes(), executor.rdds.recount())
+            + drift(tasks.tasks.bytes(), tasks.tasks.recount())
+            + drift(tasks.stages.bytes(), tasks.stages.recount())
+            + drift(memory.blocks.bytes(), memory.blocks.recount())
+            + drift(memory.pages.bytes(), memory.pages.recount())
+            + drift(executor.history_bytes, executor.history.own_bytes())
+    })
+    .sum()
+}
+
+fn consumer(task: u64, name: &str) -> Fact {
+    Fact::ConsumerUsed(ConsumerUsed {
+        task_attempt_id: Some(task),
+        instances: 1,
+        peak_bytes: 1,
+        counted_bytes: Some(1),
+        estimated: false,
+        consumer: name.to_owned(),
+    })
+}
+
+proptest! {
+    #[test]
+    fn counted_bytes_are_the_bytes_of_the_rows(
+        facts in proptest::collection::vec((any_fact(), 1..4_u32, 0..3_u8), 1..200),
+        budget in 20_000..400_000_usize,
+    ) {
+        let mut state = state_with(Limits { state_bytes: budget, state_per_executor_bytes: budget / 2, ..Limits::default() });
+        let mut now = S;
+        for (fact, n, other) in facts {
+            now += S;
+            tell_as(&mut state, 1000 + n % 2, n, now, fact);
+            match other {
+                0 => state.record_history(now),
+                1 if n == 3 => state.executor_gone(key(n), now),
+                2 => drop(state.add(&readings(vec![(context(n, 1, 1, Some(2)), faults(5, 0, 0))]), now)),
+                _ => {}
+            }
+            prop_assert_eq!(state.bytes(), recount(&state));
+            // Every executor has its own row and the overflow rows.
+            let fixed = state.executors().len() * (size_of::<Executor>() + 4096);
+            prop_assert!(state.bytes() <= budget + fixed, "{} of {budget}", state.bytes());
+        }
+        for n in 1..4 {
+            state.executor_gone(key(n), now);
+        }
+        state.expire(now + Limits::default().retention_ns);
+        prop_assert_eq!(state.bytes(), 0);
+    }
+}
+
+#[test]
+fn a_high_range_index_costs_one_range() {
+    let mut state = state();
+    for partition in 0..1000 {
+        let block = BlockFact {
+            range_total: 4096,
+            range_first: 4095,
+            ..block(
+                7,
+                partition,
+                100,
+                &[(0x1000 * (u64::from(partition) + 1), 64)],
+            )
+        };
+        tell(&mut state, 1, S, stored(block));
+    }
+    assert_eq!(state.executors()[&key(1)].memory.blocks.len(), 1000);
+    assert!(state.bytes() < 2 * MIB, "{}", state.bytes());
+}
+
+#[test]
+fn an_executor_stays_within_its_bytes_and_says_what_it_refused() {
+    let limits = Limits {
+        state_per_executor_bytes: 2 * MIB,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    let name = "x".repeat(200);
+    for task in 0..2000 {
+        tell(&mut state, 1, S, started(task, 1));
+        for class in 0..33 {
+            tell(
+                &mut state,
+                1,
+                S,
+                consumer(task, &format!("{class}{}", &name[..198])),
+            );
+        }
+    }
+    assert!(state.bytes() <= 2 * MIB, "{}", state.bytes());
+    assert!(
+        state.counts().over_cap["bytes"] > 10_000,
+        "{:?}",
+        state.counts()
+    );
+    assert!(state.executors()[&key(1)].over_cap()["bytes"] > 10_000);
+    // Ended tasks make room.
+    for task in 0..2000 {
+        tell(&mut state, 1, 2 * S, ended(task, 1, TaskOutcome::Succeeded));
+    }
+    let mut applied = 0;
+    for task in 5000..5200 {
+        applied += u32::from(tell(&mut state, 1, 3 * S, started(task, 1)) == Outcome::Applied);
+    }
+    assert!(applied > 100, "{applied}");
+}
+
+#[test]
+fn a_user_alone_may_take_everything_and_gives_it_back() {
+    let limits = Limits {
+        state_bytes: 4 * MIB,
+        state_per_executor_bytes: 4 * MIB,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    let greedy = |state: &mut State| {
+        for n in 1..5 {
+            for task in 0..3000 {
+                tell_as(state, 666, n, S, started(task, 1));
+            }
+        }
+    };
+    greedy(&mut state);
+    assert!(state.bytes() > 3 * MIB, "{}", state.bytes());
+    assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+    // 400 facts per second of another user, while the greedy one goes on.
+    for round in 0..20_u64 {
+        for task in 0..100 {
+            let id = round * 100 + task;
+            let told = tell_as(&mut state, 1000, 9, (2 + round) * S, started(id, 1));
+            assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
+        }
+        greedy(&mut state);
+        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+    }
+    let victim = &state.executors()[&key(9)];
+    assert_eq!(victim.tasks.tasks.len(), 2000);
+    assert_eq!(victim.bytes_refused, 0);
+}
+
+#[test]
+fn a_full_table_takes_the_row_of_the_user_with_the_most() {
+    let limits = Limits {
+        executors: 8,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    // One finished and one living executor of a user, then a flood of another's.
+    tell_as(&mut state, 1000, 1, S, described("app", "1"));
+    tell_as(&mut state, 1000, 1, S, gone());
+    tell_as(&mut state, 1000, 2, 2 * S, described("app", "2"));
+    for n in 10..100 {
+        let now = u64::from(n) * S;
+        tell_as(&mut state, 666, n, now, described("flood", &n.to_string()));
+        if n % 2 == 0 {
+            tell_as(&mut state, 666, n, now, gone());
+        }
+        state.expire(now);
+    }
+    assert!(
+        state.executors().contains_key(&key(1)),
+        "finished, within its retention"
+    );
+    assert!(state.executors().contains_key(&key(2)), "alive");
+    assert_eq!(state.executors().len(), 8);
+    // The flood is alive and fills the table: a new executor of the other user still finds a row.
+    let told = tell_as(&mut state, 1000, 3, 200 * S, described("app", "3"));
+    assert_eq!(told, Outcome::Applied);
+    let told = tell_as(&mut state, 666, 200, 201 * S, described("flood", "200"));
+    assert_eq!(told, Outcome::OverCap("executors"));
+}
+
+#[test]
+fn the_first_user_of_an_executor_stays() {
+    let mut state = state();
+    tell_as(&mut state, 1000, 1, S, described("app", "1"));
+    tell_as(&mut state, 666, 1, 2 * S, described("app", "1"));
+    let mut late = readings(Vec::new());
+    late.executors = vec![
+        (key(1), ExecutorCounters::default()),
+        (key(2), ExecutorCounters::default()),
+    ];
+    let owner = |uid| smtt_common::settings::Owner {
+        uid,
+        ..smtt_common::settings::Owner::default()
+    };
+    late.owners = vec![(key(1), owner(5)), (key(2), owner(7))];
+    state.add(&late, 3 * S);
+    tell_as(&mut state, 666, 2, 4 * S, described("app", "2"));
+    let users: Vec<_> = state.executors().values().map(|row| row.uid).collect();
+    assert_eq!(users, [Some(1000), Some(7)]);
+}
+
+#[test]
+fn searches_of_full_tables_stay_cheap() {
+    let mut state = state();
+    // Every RDD holds memory and every task runs: nothing can be folded.
+    for id in 0..1024 {
+        tell(&mut state, 1, S, stored(block(id, 0, 1, &[])));
+    }
+    for task in 0..8192 {
+        tell(&mut state, 1, S, started(task, 1));
+    }
+    let before = state.executors()[&key(1)].rdds_search.visited;
+    for id in 0..10_000 {
+        tell(&mut state, 1, S, rdd(10_000 + id, "x", ""));
+    }
+    let executor = &state.executors()[&key(1)];
+    let visited = executor.rdds_search.visited - before;
+    // One search per fact would be ten million.
+    assert!(visited <= 10_000 * 65, "{visited} rows");
+    let before = executor.tasks.tasks_search.visited;
+    for task in 0..10_000_u64 {
+        // One ends and one starts, so that every search finds a single row.
+        tell(
+            &mut state,
+            1,
+            S,
+            ended(task % 8192, 1, TaskOutcome::Succeeded),
+        );
+        tell(&mut state, 1, S, started(10_000 + task, 1));
+    }
+    let visited = state.executors()[&key(1)].tasks.tasks_search.visited - before;
+    // One search per pair would be eighty million.
+    assert!(visited <= 20_000 * 65, "{visited} rows");
+}
+
+#[test]
+fn marker_counts_are_plausible_and_never_fall() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "1"));
+    tell(&mut state, 2, S, described("app-1", "2"));
+    let mut first = readings(Vec::new());
+    let seen = ExecutorCounters {
+        facts_seen: 500,
+        ..ExecutorCounters::default()
+    };
+    first.executors = vec![(key(1), seen), (key(2), seen)];
+    state.add(&first, 2 * S);
+    let said = |facts_emitted| SlotFileCounters {
+        facts_emitted,
+        slots_refused: 0,
+    };
+    state.set_slots(key(1), said(520));
+    state.set_slots(key(2), said(u64::MAX));
+    let (emitted, seen) = state.marker_counts().expect("slot files");
+    let limit = state.limits.facts_per_second;
+    assert_eq!((emitted, seen), (520 + 500 + limit, 1000));
+    // Less than the kernel side saw is no possible count.
+    state.set_slots(key(2), said(0));
+    assert_eq!(state.marker_counts().map(|counts| counts.0), Some(1020));
+    let before = state.marker_counts();
+    tell(&mut state, 1, 3 * S, gone());
+    tell(&mut state, 2, 3 * S, gone());
+    state.expire(4 * S + Limits::default().retention_ns);
+    assert!(state.executors().is_empty());
+    assert_eq!(state.marker_counts(), before);
+}
