@@ -20,3 +20,4 @@ mod page_walks;
 mod pages;
 mod refusals;
 mod resync;
+mod shares;
