@@ -81,7 +81,7 @@ section!(MarkerProbe, "probe.marker", {
     facts_per_second: u64 = 20_000;
     /// Bytes of the ring per second that one executor may use while the ring is busy; more facts are dropped and
     /// counted. The executors of one user may use twice that, and twice facts_per_second, together.
-    bytes_per_second: String = "8MiB".into();
+    bytes_per_second: String = "4MiB".into();
 });
 
 section!(PageWalks, "page_walks", {

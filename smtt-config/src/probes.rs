@@ -50,7 +50,7 @@ impl Default for ProbeSettings {
                 fault_sample_every: 64,
                 fault_samples_per_second: 200,
                 facts_per_second: 20_000,
-                bytes_per_second: 8 << 20,
+                bytes_per_second: 4 << 20,
                 user_share_permille: 750,
                 threads_per_executor: 4096,
                 processes_per_executor: 1024,

@@ -5,8 +5,11 @@
 //! runs the scenario, prints `DONE` and the results as JSON, and waits for another line before it ends. The workload
 //! touches no memory while it waits, so a test compares counts at quiet moments on both ends.
 //!
-//! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first.
+//! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first, `uid=N`
+//! makes it a program of an unprivileged user before that.
 
+#[path = "workload/greedy.rs"]
+mod greedy;
 #[path = "workload/hot.rs"]
 mod hot;
 #[path = "workload/marker.rs"]
@@ -71,6 +74,9 @@ fn main() -> Result<()> {
         return interval(|| scenario::plain(&options));
     }
     let marker = Marker::load(&library)?;
+    if options.text("uid").is_some() {
+        greedy::become_user(options.number("uid", 0)? as u32)?;
+    }
     if options.text("describe") != Some("no") {
         marker.describe();
     }
@@ -93,6 +99,11 @@ fn main() -> Result<()> {
         "duty" => walks::duty,
         "contexts" => walks::contexts,
         "spin" => walks::spin,
+        "other_user" => greedy::other_user,
+        "crowd" => greedy::crowd,
+        "forks" => greedy::forks,
+        "flood" => greedy::flood,
+        "steady" => greedy::steady,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))

@@ -21,4 +21,5 @@ mod pages;
 mod refusals;
 mod resync;
 mod reuse;
+mod shares;
 mod starts;

@@ -1,0 +1,224 @@
+//! Shares per user: processes of an unprivileged user take no rows, no room in the ring and no facts from another user.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use smtt_common::counter::{Counter, Unattributed};
+use smtt_common::event::Kind;
+use smtt_common::settings::Owner;
+use smtt_config::{FaultHook, ProbeSettings};
+
+use crate::lab::{Workload, all, lab, with_hook};
+
+/// The user of the attackers.
+const NOBODY: u32 = 65_534;
+const AS_NOBODY: &str = "uid=65534";
+
+fn owner(lab: &mut crate::lab::KernelLab, executor: u64) -> Result<Owner> {
+    lab.read()?
+        .owners
+        .into_iter()
+        .find(|(key, _)| *key == executor)
+        .map(|(_, owner)| owner)
+        .context("the executor has no owner")
+}
+
+#[test]
+fn an_executor_keeps_the_owner_that_it_began_with() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    // The first describes itself, the second is adopted by the daemon.
+    let mut first = Workload::start("other_user", &["to=1234"])?;
+    let executor = lab.executor(first.pid())?;
+    let second = Workload::start("steady", &["ms=10", "describe=no", AS_NOBODY])?;
+    let adopted = lab.probes.adopt_executor(second.pid())?;
+    let (one, other) = (owner(&mut lab, executor)?, owner(&mut lab, adopted)?);
+    ensure!((one.uid, other.uid) == (0, NOBODY), "{one:?} {other:?}");
+    ensure!(
+        one.cgroup == other.cgroup,
+        "two programs of one cgroup: {one:?} {other:?}"
+    );
+    first.run()?;
+    lab.read()?;
+    ensure!(owner(&mut lab, executor)? == one, "the owner has changed");
+    let facts = lab.of_kind(executor, Kind::BLOCK_READ);
+    ensure!(
+        facts.len() == 1 && facts[0].header.uid == 0,
+        "a fact after the change of the user: {facts:?}"
+    );
+    ensure!(
+        lab.probes
+            .user(NOBODY)?
+            .is_some_and(|user| user.rows.executors == 1)
+    );
+    second.end()?;
+    first.end()?;
+    for executor in [executor, adopted] {
+        lab.probes.forget_executor(executor)?;
+    }
+    ensure!(
+        lab.probes.user(NOBODY)?.is_none() && lab.probes.user(0)?.is_none(),
+        "a user without executors keeps its row"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_crowd_of_executors_refuses_no_other_user() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let wanted = 2 * u64::from(ProbeSettings::default().executors);
+    let mut crowd = Workload::start(
+        "crowd",
+        &[&format!("executors={wanted}"), AS_NOBODY, "describe=no"],
+    )?;
+    crowd.run()?;
+    lab.read()?;
+    let refused = lab.counters[Counter::EXECUTORS_REFUSED.0 as usize];
+    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    ensure!(
+        refused > 0 && held.rows.executors + refused == wanted,
+        "{refused} of {wanted} were refused, {held:?}"
+    );
+    let victim = Workload::start("steady", &["ms=100"])?;
+    let executor = lab.executor(victim.pid())?;
+    ensure!(lab.probes.budget(executor)?.is_some());
+    victim.end()?;
+    crowd.end()
+}
+
+#[test]
+fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
+    let mut attackers = Vec::new();
+    for _ in 0..4 {
+        let mut attacker = Workload::start("contexts", &["pages=4096", AS_NOBODY])?;
+        attacker.run()?;
+        attackers.push(attacker);
+    }
+    let mut victim = Workload::start("contexts", &["pages=100"])?;
+    victim.run()?;
+    let executor = lab.executor(victim.pid())?;
+    let totals = lab.totals(executor)?;
+    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    let attributed = all(&lab.faults(executor, |key| key.rdd_plus_one > 100));
+    let refused = all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
+    println!("{held:?}; the victim: {attributed} attributed, {refused} without a row");
+    ensure!(
+        (attributed, refused) == (100, 0),
+        "{attributed} faults of 100 contexts are attributed, {refused} found no row"
+    );
+    ensure!(
+        held.rows.contexts >= u64::from(ProbeSettings::default().contexts) / 3,
+        "the attackers took too little to show anything: {held:?}"
+    );
+    for attacker in attackers {
+        attacker.end()?;
+    }
+    victim.end()
+}
+
+#[test]
+fn a_flood_of_facts_costs_another_user_none() -> Result<()> {
+    // The settings of a real daemon.
+    let settings = ProbeSettings {
+        fault_hook: FaultHook::Off,
+        ..ProbeSettings::default()
+    };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut attackers = Vec::new();
+    let mut theirs = Vec::new();
+    for _ in 0..4 {
+        let attacker = Workload::start("flood", &["ms=4000", AS_NOBODY])?;
+        theirs.push(lab.executor(attacker.pid())?);
+        attackers.push(attacker);
+    }
+    let mut victim = Workload::start("steady", &["ms=3000", "per_second=400"])?;
+    let executor = lab.executor(victim.pid())?;
+    for attacker in &mut attackers {
+        attacker.go()?;
+    }
+    victim.go()?;
+    // As often as the daemon looks at the ring by itself.
+    let end = Instant::now() + Duration::from_millis(3500);
+    while Instant::now() < end {
+        lab.read()?;
+        lab.records
+            .retain(|record| record.header.executor == executor);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let told = victim.done()?["told"].as_u64().context("no count")?;
+    lab.read()?;
+    let totals = lab.totals(executor)?;
+    let delivered = lab.of_kind(executor, Kind::BLOCK_READ).len() as u64;
+    for attacker in &mut attackers {
+        attacker.done()?;
+    }
+    lab.read()?;
+    let mut limited = 0;
+    for executor in theirs {
+        let totals = lab.totals(executor)?;
+        println!(
+            "an attacker: {} facts, {} above its rate, {} found the ring full",
+            totals.facts_seen, totals.facts_rate_limited, totals.facts_ring_full
+        );
+        limited += totals.facts_rate_limited;
+    }
+    ensure!(limited > 0, "no flood");
+    ensure!(
+        delivered == told && totals.facts_ring_full + totals.facts_rate_limited == 0,
+        "the victim told {told} facts, {delivered} arrived: {totals:?}"
+    );
+    for workload in attackers {
+        workload.end()?;
+    }
+    victim.end()
+}
+
+#[test]
+fn births_and_deaths_have_a_limit() -> Result<()> {
+    let mut settings = with_hook(FaultHook::Off);
+    settings.settings.facts_per_second = 50;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("forks", &["children=500"])?;
+    let executor = lab.executor(workload.pid())?;
+    let start = Instant::now();
+    let children = workload.run()?["children"].as_u64().context("no count")?;
+    let seconds = start.elapsed().as_secs() + 2;
+    lab.read()?;
+    let count = |counter: Counter| lab.counters[counter.0 as usize];
+    let delivered = (lab.of_kind(executor, Kind::PROCESS_FORKED).len()
+        + lab.of_kind(executor, Kind::PROCESS_GONE).len()) as u64;
+    let (due, limited) = (
+        count(Counter::RECORDS_SEEN),
+        count(Counter::RECORDS_RATE_LIMITED),
+    );
+    ensure!(
+        due >= 2 * children && due == delivered + limited,
+        "{due} records were due, {delivered} arrived, {limited} were above the rate"
+    );
+    ensure!(
+        limited > 0 && delivered <= seconds * 50 + 4,
+        "{delivered} records in {seconds} seconds at 50 a second"
+    );
+    let budget = lab.probes.budget(executor)?.context("no budget")?;
+    ensure!(budget.rows.processes == 0, "{budget:?}");
+    let pid = workload.pid();
+    workload.end()?;
+    lab.read()?;
+    ensure!(
+        lab.of_kind(executor, Kind::PROCESS_GONE)
+            .iter()
+            .any(|record| record.header.pid == pid),
+        "the end of the executor itself is always reported"
+    );
+    Ok(())
+}
