@@ -31,11 +31,6 @@ final class ArrayLayoutTest {
     }
 
     @Test
-    void theOffsetOfLongsIsSparks() {
-        Check.same("offset", TaskMemory.LONG_ARRAY_OFFSET, ArrayLayout.elementsOffset(long[].class));
-    }
-
-    @Test
     void onlyPrimitiveArraysHaveALayout() {
         Check.refused("an array of objects", () -> ArrayLayout.elementsOffset(Object[].class));
         Check.refused("no array", () -> ArrayLayout.elementBytes(String.class));
