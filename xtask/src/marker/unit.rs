@@ -12,9 +12,9 @@ use crate::features::SKIPPED_LINE;
 use crate::paths::Jdk;
 
 /// The first JDK that warns when Unsafe accesses memory, and when native code is loaded without permission.
-const UNSAFE_WARNS: u32 = 24;
+pub const UNSAFE_WARNS: u32 = 24;
 /// The permission to load native code, as README.md gives it.
-const NATIVE_ACCESS: &str = "--enable-native-access=ALL-UNNAMED";
+pub const NATIVE_ACCESS: &str = "--enable-native-access=ALL-UNNAMED";
 /// The result of one test, in cargo's form.
 const ONE_PASSED: &str =
     "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
