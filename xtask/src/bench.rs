@@ -162,7 +162,7 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
             "ns",
             SWITCH_NS,
             &format!(
-                "enter and exit, ThreadLocal included; best twentieth {:.2} ns",
+                "enter and exit, ThreadLocal included; lower quartile {:.2} ns",
                 figures[1]
             ),
         );
@@ -182,7 +182,7 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs markers in turns in one JVM: median and best twentieth of each, in nanoseconds.
+/// Runs markers in turns in one JVM: median and lower quartile of each, in nanoseconds.
 fn switches(paths: &Paths, jdk: &Jdk, folder: &Path, forms: &[&str]) -> Result<Vec<f64>> {
     let log = folder.join(format!("switch-{}-{}.log", jdk.release, forms.len()));
     let mut java = Command::new(jdk.tool("java"));
