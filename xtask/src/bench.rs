@@ -18,9 +18,12 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::daemon::{Daemon, Options};
+use crate::marker::JAR_NAME;
+use crate::marker::unit::{NATIVE_ACCESS, UNSAFE_WARNS};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::process::{cargo, run, wait_for};
 use crate::setup::setup;
@@ -147,18 +150,53 @@ fn report(what: &str, value: f64, unit: &str, target: f64, detail: &str) {
     println!("{what:32} {value:9.3} {unit:6} at most {target} {unit}: {verdict}  ({detail})");
 }
 
+/// Measures a change of context on the main JDK and on the newest, where the marker accesses memory in another form.
 fn switch(paths: &Paths, folder: &Path) -> Result<()> {
-    let jdk = Jdk::main()?;
-    let log = folder.join("switch.log");
-    let jar = paths.marker().join("smtt-marker.jar");
+    let main = Jdk::main()?;
+    let newest = Jdk::all().pop().filter(|jdk| jdk.release >= UNSAFE_WARNS);
+    for jdk in [Some(&main), newest.as_ref()].into_iter().flatten() {
+        let figures = switches(paths, jdk, folder, &[""])?;
+        report(
+            &format!("context switch, JDK {}", jdk.release),
+            figures[0],
+            "ns",
+            SWITCH_NS,
+            &format!(
+                "enter and exit, ThreadLocal included; lower quartile {:.2} ns",
+                figures[1]
+            ),
+        );
+    }
+    let Some(jdk) = newest else {
+        println!("context switch: no JDK of release {UNSAFE_WARNS} or later for the other form");
+        return Ok(());
+    };
+    let figures = switches(paths, &jdk, folder, &["=foreign", "=unsafe"])?;
+    println!(
+        "context switch, JDK {}: foreign memory {:.2} ns, Unsafe {:.2} ns, in turns in one JVM: {:.2} times",
+        jdk.release,
+        figures[0],
+        figures[2],
+        figures[0] / figures[2]
+    );
+    Ok(())
+}
+
+/// Runs markers in turns in one JVM: median and lower quartile of each, in nanoseconds.
+fn switches(paths: &Paths, jdk: &Jdk, folder: &Path, forms: &[&str]) -> Result<Vec<f64>> {
+    let log = folder.join(format!("switch-{}-{}.log", jdk.release, forms.len()));
     let mut java = Command::new(jdk.tool("java"));
+    if jdk.release >= UNSAFE_WARNS {
+        java.args([NATIVE_ACCESS, "--sun-misc-unsafe-memory-access=allow"]);
+    }
     java.arg("-cp")
-        .arg(format!(
-            "{}:{}",
-            jar.display(),
-            paths.fixture_jar().display()
-        ))
-        .arg("io.smtt.fixture.SwitchBench");
+        .arg(paths.fixture_jar())
+        .arg("io.smtt.fixture.SwitchBench")
+        .arg(paths.marker().join(LIBRARY_NAME));
+    let jar = paths.marker().join(JAR_NAME);
+    for form in forms {
+        java.arg(format!("{}{form}", jar.display()));
+    }
     run(
         "the benchmark of the context switch",
         &mut java,
@@ -166,22 +204,15 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
         RUN_LIMIT,
     )?;
     let line = crate::spark::result_line(&log)?;
-    let figure = |word: usize| {
-        line.split_whitespace()
-            .nth(word)
-            .and_then(|word| word.parse::<f64>().ok())
-    };
-    let (median, best) = figure(2)
-        .zip(figure(5))
-        .with_context(|| format!("no figures in {line}"))?;
-    report(
-        "context switch in Java",
-        median,
-        "ns",
-        SWITCH_NS,
-        &format!("enter and exit, ThreadLocal included; best {best} ns"),
+    let figures: Vec<f64> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    ensure!(
+        figures.len() == 2 * forms.len(),
+        "no two figures of each marker in {line:?}"
     );
-    Ok(())
+    Ok(figures)
 }
 
 /// Measures the daemon's CPU time and memory while two executors hold blocks and wait.

@@ -1,4 +1,5 @@
-//! Unit tests of the marker's classes: compiled beside the jar, run in one JVM without Spark.
+//! Unit tests of the marker's classes: compiled beside the jar, run without Spark in one JVM of each JDK, and again with
+//! the agent, whose JVM must not warn.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +8,25 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{JAR_NAME, run, sources, tool};
+use crate::features::SKIPPED_LINE;
+use crate::paths::Jdk;
 
-/// Builds the marker and runs the tests in `smtt-marker/tests/java`. Prints a result line in cargo's form.
+/// The first JDK that warns when Unsafe accesses memory, and when native code is loaded without permission.
+pub const UNSAFE_WARNS: u32 = 24;
+/// The permission to load native code, as README.md gives it.
+pub const NATIVE_ACCESS: &str = "--enable-native-access=ALL-UNNAMED";
+/// The result of one test, in cargo's form.
+const ONE_PASSED: &str =
+    "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+/// Tests that cannot run with the agent and without Unsafe: one has a stand-in for a class of Spark with hooks, the
+/// other needs Spark's own class for raw memory, which calls Unsafe.
+const NOT_QUIET: [&str; 2] = ["AttachedTest", "TaskMemoryTest"];
+
+/// Builds the marker and runs the tests in `smtt-marker/tests/java` on every JDK of this machine. Prints result lines in
+/// cargo's form.
 ///
 /// # Errors
-/// When a part does not build, or a test fails.
+/// When a part does not build, a test fails, or a JVM warns about the marker.
 pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     super::build(root, jars, out_dir)?;
     let sources = sources(&root.join("smtt-marker/tests/java"))?;
@@ -46,22 +61,116 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         .arg(&classes)
         .args(&sources);
     run(&mut javac, "javac compiles the marker's tests")?;
-    let status = Command::new(tool("java")?)
-        // The same collector on every machine; heap handles are readable under it.
-        .args(["-XX:+UseSerialGC", "-Xmx128m", "-cp"])
-        // The tests precede Spark's jars: they have a stand-in for a class of Spark.
-        .arg(format!(
-            "{}:{}:{}/*",
-            classes.display(),
-            jar.display(),
-            jars.display()
-        ))
-        .arg("io.smtt.marker.Runner")
-        .args(&tests)
-        .status()
-        .context("cannot run java")?;
-    if !status.success() {
-        bail!("tests of the marker failed ({status})");
+    // The tests precede Spark's jars: they have a stand-in for a class of Spark.
+    let class_path = format!(
+        "{}:{}:{}/*",
+        classes.display(),
+        jar.display(),
+        jars.display()
+    );
+    let jdks = Jdk::all();
+    for jdk in &jdks {
+        println!("\nmarker on JDK {}", jdk.release);
+        let mut java = runner(jdk, &class_path);
+        if jdk.release >= UNSAFE_WARNS {
+            // Spark's own class for raw memory calls Unsafe.
+            java.arg("--sun-misc-unsafe-memory-access=allow");
+        }
+        let status = java
+            .arg("io.smtt.marker.Runner")
+            .args(&tests)
+            .status()
+            .context("cannot run java")?;
+        if !status.success() {
+            bail!(
+                "tests of the marker failed on JDK {} ({status})",
+                jdk.release
+            );
+        }
+        quiet(jdk, &class_path, &jar, &tests)?;
+    }
+    if jdks.iter().all(|jdk| jdk.release < UNSAFE_WARNS) {
+        println!(
+            "test no_warning_on_jdk_25 ... {SKIPPED_LINE}jdk_25: no JDK under /usr/lib/jvm is newer than {}, so only Unsafe's form of memory was tested",
+            UNSAFE_WARNS - 1
+        );
+        // The count of skipped tests is taken from the passed ones.
+        println!("{ONE_PASSED}");
     }
     Ok(())
+}
+
+/// Java with what the tests need; the class to run is missing.
+fn runner(jdk: &Jdk, class_path: &str) -> Command {
+    let mut java = Command::new(jdk.tool("java"));
+    // The same collector on every machine; heap handles are readable under it.
+    java.args(["-XX:+UseSerialGC", "-Xmx128m", "-cp", class_path]);
+    if jdk.release >= UNSAFE_WARNS {
+        java.arg(NATIVE_ACCESS);
+    }
+    java
+}
+
+/// Runs the tests with the agent; its JVM must not warn about the marker. Where the JVM can refuse Unsafe, it does.
+fn quiet(jdk: &Jdk, class_path: &str, jar: &Path, tests: &[&str]) -> Result<()> {
+    let mut java = runner(jdk, class_path);
+    java.arg(format!("-javaagent:{}", jar.display()));
+    if jdk.release >= UNSAFE_WARNS {
+        java.arg("--sun-misc-unsafe-memory-access=deny");
+    }
+    let output = java
+        .arg("io.smtt.marker.Runner")
+        .args(tests.iter().filter(|test| !NOT_QUIET.contains(test)))
+        .output()
+        .context("cannot run java")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "tests of the marker failed with the agent on JDK {} ({})\n{}{errors}",
+        jdk.release,
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+    );
+    let warnings = warnings(&errors);
+    ensure!(
+        warnings.is_empty(),
+        "JDK {} warns about the marker:\n{}",
+        jdk.release,
+        warnings.join("\n")
+    );
+    println!("test no_warning_on_jdk_{} ... ok", jdk.release);
+    println!("{ONE_PASSED}");
+    Ok(())
+}
+
+/// Lines of a JVM's standard error that warn: the JVM's own, and the marker's about itself.
+fn warnings(errors: &str) -> Vec<&str> {
+    errors
+        .lines()
+        .filter(|line| {
+            ["WARNING", "Unsafe", "smtt-marker:"]
+                .iter()
+                .any(|word| line.contains(word))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_found() {
+        let errors = "Picked up JAVA_TOOL_OPTIONS: -Xshare:auto\n\
+             WARNING: A terminally deprecated method in sun.misc.Unsafe has been called\n\
+             smtt-marker: a hook failed\n\
+             \tat io.smtt.marker.Agent.start\n";
+        assert_eq!(
+            warnings(errors),
+            [
+                "WARNING: A terminally deprecated method in sun.misc.Unsafe has been called",
+                "smtt-marker: a hook failed"
+            ]
+        );
+    }
 }

@@ -4,8 +4,8 @@ import java.lang.reflect.Field;
 import sun.misc.Unsafe;
 
 /**
- * Raw memory at addresses. Ordered stores only for words that others read: plain ones may be moved or removed by the
- * compiler.
+ * Raw memory at addresses, which must be aligned to the size of the value. Ordered stores only for words that others
+ * read: plain ones may be moved or removed by the compiler.
  *
  * <p>Two forms. {@code sun.misc.Unsafe} on every JDK that permits it in silence. From JDK 24 on its memory methods warn
  * and will be refused later, so {@link ForeignMemory} takes its place there. The JIT folds the choice, because it is a

@@ -19,8 +19,14 @@ final class TaskMemory extends WeakReference<Object> {
     private static final ReferenceQueue<Object> GONE = new ReferenceQueue<>();
     /** Keeps these references reachable until their manager is gone. */
     private static final Set<TaskMemory> ALL = Collections.newSetFromMap(new ConcurrentHashMap<>());
-    /** Offset of an array's first element, as Spark adds it to the offsets of its pages. */
-    static final long LONG_ARRAY_OFFSET = MemoryBlock.fromLongArray(new long[0]).getBaseOffset();
+
+    /** Loaded with the first page on the heap: Spark's class for raw memory, which this needs, exists by then. */
+    static final class SparksLayout {
+        /** Offset of an array's first element, as Spark adds it to the offsets of its pages. */
+        static final long LONG_ARRAY_OFFSET = MemoryBlock.fromLongArray(new long[0]).getBaseOffset();
+
+        private SparksLayout() {}
+    }
 
     /** One page. Its array is not kept alive: Spark pools arrays and lets the collector take them. */
     private static final class Page {
@@ -39,7 +45,7 @@ final class TaskMemory extends WeakReference<Object> {
             this.rdd = rdd;
             Object base = block.getBaseObject();
             array = base == null ? null : HeapHandle.ofArray(base);
-            offset = base == null ? 0 : block.getBaseOffset() - LONG_ARRAY_OFFSET;
+            offset = base == null ? 0 : block.getBaseOffset() - SparksLayout.LONG_ARRAY_OFFSET;
             address = base == null ? block.getBaseOffset() : at();
         }
 

@@ -20,8 +20,8 @@ final class SlotFileTest {
     @Test
     void theHeaderIsThatOfTheContract() {
         Check.same("magic", 0x544f_4c53_5454_4d53L, header(Contract.HEADER_MAGIC));
-        Check.same("size of a slot", Contract.SLOT_SIZE, (int) header(Contract.HEADER_SLOT_SIZE));
-        Check.same("slots", Contract.SLOT_COUNT, (int) header(Contract.HEADER_SLOT_COUNT));
+        Check.same("size of a slot", Contract.SLOT_SIZE, word(SlotFile.address(), Contract.HEADER_SLOT_SIZE));
+        Check.same("slots", Contract.SLOT_COUNT, word(SlotFile.address(), Contract.HEADER_SLOT_COUNT));
         Check.same("address", SlotFile.address(), header(Contract.HEADER_ADDRESS));
         Check.same("addresses on the heap", Addresses.way(), header(Contract.HEADER_HEAP_ADDRESSES));
     }

@@ -145,10 +145,15 @@ final class TaskMemoryTest {
     }
 
     @Test
+    void sparksOffsetOfAnArrayIsTheJvms() {
+        Check.same("offset", TaskMemory.SparksLayout.LONG_ARRAY_OFFSET, ArrayLayout.elementsOffset(long[].class));
+    }
+
+    @Test
     void aPageOnTheHeapIsFollowed() {
         long[] array = new long[64];
         array[2] = 0x1234_5678_9abc_def0L;
-        MemoryBlock block = new MemoryBlock(array, TaskMemory.LONG_ARRAY_OFFSET + 16, 496);
+        MemoryBlock block = new MemoryBlock(array, TaskMemory.SparksLayout.LONG_ARRAY_OFFSET + 16, 496);
         block.pageNumber = 1;
         Facts.Fact told = Facts.one(() -> memory.add(block, sorter, state));
         Check.same("on heap", Contract.PAGE_ON_HEAP, told.word("flags") & Contract.PAGE_ON_HEAP);
