@@ -14,7 +14,7 @@ pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";
 pub const SKIPPED_LINE: &str = "skipped: ";
 
 /// Name and meaning of every feature that a test may need.
-pub const ALL: [(&str, &str); 19] = [
+pub const ALL: [(&str, &str); 20] = [
     ("root", "CAP_BPF, CAP_PERFMON and what else root may do"),
     ("base_pages_4k", "base pages of 4 KiB"),
     (
@@ -41,6 +41,7 @@ pub const ALL: [(&str, &str); 19] = [
         "transparent huge pages for memory that asks for them",
     ),
     ("loop_ext4", "ext4 on a loop device"),
+    ("fuse", "file systems of programs, and /dev/fuse"),
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
 ];
