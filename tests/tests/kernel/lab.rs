@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -280,8 +280,13 @@ pub struct Workload {
 impl Workload {
     /// Starts a workload and waits until it is ready and quiet.
     pub fn start(scenario: &str, options: &[&str]) -> Result<Self> {
+        Self::start_with(&library()?, scenario, options)
+    }
+
+    /// Starts a workload with another copy of the marker's library.
+    pub fn start_with(library: &Path, scenario: &str, options: &[&str]) -> Result<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_workload"))
-            .arg(library()?)
+            .arg(library)
             .arg(scenario)
             .args(options)
             .stdin(Stdio::piped())

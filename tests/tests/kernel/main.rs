@@ -6,6 +6,7 @@
 //! A test that cannot run here names the missing feature of the kernel.
 
 mod discovery;
+mod foreign_files;
 mod garbage;
 mod hotness;
 mod lab;

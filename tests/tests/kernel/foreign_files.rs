@@ -1,0 +1,445 @@
+//! Attacks by files: an unprivileged process maps what it wishes under the names of slot file and library. The daemon's
+//! discovery runs here as a library; the processes are in `tests/src/bin/attacker.rs`.
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use smtt_common::event::marker::LIBRARY_NAME;
+use smtt_config::FaultHook;
+use smtt_daemon::discover::{Discoverer, Found};
+use smtt_daemon::probes::library::{Probing, Process};
+use smtt_machine::proc::{Handle, image};
+use smtt_tests::skip::skip;
+use tempfile::TempDir;
+
+use crate::lab::{KernelLab, Workload, lab, library, with_hook};
+
+/// The user of attackers.
+const NOBODY: u32 = 65_534;
+/// A scan waits for a second at most; the rest is a busy machine.
+const SCAN_LIMIT: Duration = Duration::from_secs(4);
+/// Containers, one after the other; there were 128 places once.
+const CONTAINERS: usize = 200;
+/// Attempts to probe a library that is swapped all the time.
+const ATTEMPTS: usize = 1000;
+/// MiB that discovery may need for the longest `maps`.
+const MAPS_MIB: u64 = 32;
+
+/// What an attacker starts with: its program and the library, readable for all, and a folder of its own.
+struct Scene {
+    folder: TempDir,
+    program: PathBuf,
+    library: PathBuf,
+    own: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+        let (program, copy) = (folder.path().join("attacker"), folder.path().join(LIBRARY_NAME));
+        fs::copy(env!("CARGO_BIN_EXE_attacker"), &program)?;
+        fs::copy(library()?, &copy)?;
+        let own = folder.path().join("own");
+        fs::create_dir(&own)?;
+        std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY))?;
+        Ok(Self {
+            folder,
+            program,
+            library: copy,
+            own,
+        })
+    }
+
+    fn start(&self, name: &str, user: u32) -> Result<Attacker> {
+        let mut child = Command::new(&self.program)
+            .arg(name)
+            .args([&self.library, &self.own])
+            .uid(user)
+            .gid(user)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("the attacker cannot be started")?;
+        let output = child.stdout.take().context("it has no output")?;
+        let mut attacker = Attacker {
+            input: child.stdin.take(),
+            child,
+            output: BufReader::new(output),
+            ready: String::new(),
+        };
+        attacker.ready = attacker.expect("READY")?;
+        Ok(attacker)
+    }
+
+    /// Starts an attacker of the unprivileged user.
+    fn attack(&self, name: &str) -> Result<Attacker> {
+        self.start(name, NOBODY)
+    }
+}
+
+/// A running attacker; it is killed when this is dropped.
+struct Attacker {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    ready: String,
+}
+
+impl Attacker {
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn process(&self) -> Result<Process> {
+        Ok(Process {
+            pid: self.pid(),
+            image: image(self.pid()).context("it has ended")?,
+            user: NOBODY,
+        })
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let input = self.input.as_mut().context("it has no input")?;
+        Ok(input.write_all(b"go\n")?)
+    }
+
+    /// Waits for a line that begins so, and returns the rest.
+    fn expect(&mut self, start: &str) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        line.trim_end()
+            .strip_prefix(start)
+            .map(|rest| rest.trim().to_owned())
+            .with_context(|| format!("the attacker said {line:?}, not {start}"))
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One scan, which must not take long, and its result for one process.
+fn scan(discoverer: &mut Discoverer, now: Instant) -> Result<Vec<Found>> {
+    let begin = Instant::now();
+    let found = discoverer.scan(now);
+    let took = begin.elapsed();
+    ensure!(took < SCAN_LIMIT, "the scan took {took:?}");
+    Ok(found)
+}
+
+/// Scans until an honest executor, which starts now, is found with its library probed. Returns what else was found.
+fn honest_is_found(discoverer: &mut Discoverer) -> Result<Vec<Found>> {
+    let mut honest = Workload::start("late", &["name=java"])?;
+    honest.go()?;
+    honest.expect("REGISTERED")?;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        let (own, more): (Vec<Found>, Vec<Found>) = scan(discoverer, Instant::now())?
+            .into_iter()
+            .partition(|found| found.pid == honest.pid());
+        others.extend(more);
+        if let Some(found) = own.first() {
+            ensure!(
+                found.library == Some(Probing::Probed),
+                "the honest executor: {:?}",
+                found.library
+            );
+            return Ok(others);
+        }
+    }
+    anyhow::bail!("the honest executor is not found in three scans")
+}
+
+fn prepared() -> Result<Option<(KernelLab, Scene, Discoverer)>> {
+    let Some(lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(None);
+    };
+    let discoverer = Discoverer::new(lab.probes.libraries());
+    Ok(Some((lab, Scene::new()?, discoverer)))
+}
+
+/// Open descriptors of this process.
+fn descriptors() -> Result<usize> {
+    Ok(fs::read_dir("/proc/self/fd")?.count())
+}
+
+/// A private mapping of a file's code, as a program has it.
+struct Code {
+    address: *const u8,
+    length: usize,
+}
+
+impl Code {
+    fn map(path: &Path) -> Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len() as usize;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        ensure!(address != libc::MAP_FAILED, "mmap failed");
+        Ok(Self {
+            address: address.cast(),
+            length,
+        })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for as long as this value lives; nothing writes the file.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and its bytes are borrowed from this value only.
+        unsafe { libc::munmap(self.address.cast_mut().cast(), self.length) };
+    }
+}
+
+#[test]
+fn a_swapped_library_puts_no_breakpoint_into_another_file() -> Result<()> {
+    let Some((lab, scene, _)) = prepared()? else {
+        return Ok(());
+    };
+    // The library with one more byte: all probes would fit, and it is not a known one.
+    let victim = scene.own.join("victim");
+    let mut bytes = fs::read(library()?)?;
+    bytes.push(0);
+    fs::write(&victim, &bytes)?;
+    let code = Code::map(&victim)?;
+    ensure!(code.bytes() == bytes, "the victim is mapped as it is");
+    let attacker = scene.attack("swap")?;
+    let (process, handle) = (attacker.process()?, Handle::open(attacker.pid())?);
+    let libraries = lab.probes.libraries();
+    let (mut probed, mut unknown) = (0, 0);
+    for attempt in 0..ATTEMPTS {
+        match libraries.probe(process, &handle, &attacker.ready) {
+            Probing::Probed => probed += 1,
+            Probing::Unknown(_) => unknown += 1,
+            Probing::Failed(_) => {}
+        }
+        libraries.left(process.pid, process.image);
+        ensure!(
+            code.bytes() == bytes,
+            "attempt {attempt} changed the code of a file of root's"
+        );
+    }
+    println!("{probed} attempts met a copy of the library, {unknown} the victim");
+    ensure!(
+        probed > 0 && unknown > 0,
+        "the swaps were too slow or too fast: {probed} and {unknown}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_library_that_takes_minutes_to_parse_is_not_parsed() -> Result<()> {
+    let Some((lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let attacker = scene.attack("giant-elf")?;
+    let begin = Instant::now();
+    let found = scan(&mut discoverer, Instant::now())?;
+    let took = begin.elapsed();
+    let found = found
+        .iter()
+        .find(|found| found.pid == attacker.pid())
+        .context("it has a slot file, so it is found")?;
+    ensure!(
+        matches!(found.library, Some(Probing::Unknown(_))) && took < Duration::from_secs(1),
+        "{:?} after {took:?}",
+        found.library
+    );
+    let verdicts = lab.probes.verdicts();
+    ensure!(
+        smtt_model::protocol::degraded(true, &verdicts, &[]).is_empty(),
+        "a hostile library makes the daemon degraded: {verdicts:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_lease_lets_no_one_wait_and_its_file_is_probed_later() -> Result<()> {
+    let Some((_lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let _slots = scene.attack("lease-slots")?;
+    let mut attacker = scene.attack("lease-library")?;
+    let others = honest_is_found(&mut discoverer)?;
+    let first = others
+        .iter()
+        .find(|found| found.pid == attacker.pid())
+        .context("the attacker has a slot file without a lease")?;
+    ensure!(
+        matches!(first.library, Some(Probing::Failed(_))),
+        "a leased library: {:?}",
+        first.library
+    );
+    // The failure is not remembered: without the lease the same file is probed.
+    attacker.go()?;
+    attacker.expect("RELEASED")?;
+    let later = Instant::now() + Duration::from_secs(120);
+    let again = scan(&mut discoverer, later)?;
+    let again = again.iter().find(|found| found.pid == attacker.pid());
+    ensure!(
+        again.and_then(|found| found.library.as_ref()) == Some(&Probing::Probed),
+        "after the lease: {again:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_file_system_without_answers_is_not_asked() -> Result<()> {
+    let Some((_lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    if !Path::new("/dev/fuse").exists() {
+        return skip("fuse", "there is no /dev/fuse");
+    }
+    // Root mounts it, so that the test does not depend on the setuid program that does it for users.
+    let attacker = scene.start("fuse", 0)?;
+    let others = honest_is_found(&mut discoverer)?;
+    let found = others.iter().find(|found| found.pid == attacker.pid());
+    let refused = match found.and_then(|found| found.library.as_ref()) {
+        Some(Probing::Unknown(why)) => why.contains("fuse"),
+        _ => false,
+    };
+    drop(attacker);
+    let _ = Command::new("umount").arg(scene.own.join("fuse")).status();
+    ensure!(refused, "the library in a dead file system: {found:?}");
+    Ok(())
+}
+
+#[test]
+fn sixty_thousand_mappings_take_little_memory() -> Result<()> {
+    let Some((_lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let attacker = scene.attack("long-maps")?;
+    let flood = scene.attack("many-slots")?;
+    // Writing 5 sets the highest resident size back to the current one.
+    fs::write("/proc/self/clear_refs", "5")?;
+    let before = high_water()?;
+    let others = honest_is_found(&mut discoverer)?;
+    let grown = high_water()? - before;
+    println!("the inspection of 60,000 long mappings took {} KiB", grown >> 10);
+    ensure!(
+        grown < MAPS_MIB << 20,
+        "resident memory grew by {} MiB",
+        grown >> 20
+    );
+    ensure!(
+        !others
+            .iter()
+            .any(|found| [attacker.pid(), flood.pid()].contains(&found.pid)),
+        "neither is an executor: {others:?}"
+    );
+    Ok(())
+}
+
+/// Highest resident size of this process so far, in bytes.
+fn high_water() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kilobytes.context("no VmHWM")?.parse::<u64>()? << 10)
+}
+
+#[test]
+fn the_next_container_is_traced_after_two_hundred_others() -> Result<()> {
+    let Some((mut lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let before = descriptors()?;
+    let (mut attaching, mut most) = (Duration::ZERO, 0);
+    for number in 0..CONTAINERS {
+        let container = scene.attack("container")?;
+        let begin = Instant::now();
+        let found = scan(&mut discoverer, Instant::now())?;
+        attaching += begin.elapsed();
+        let found = found.iter().find(|found| found.pid == container.pid());
+        ensure!(
+            found.and_then(|found| found.library.as_ref()) == Some(&Probing::Probed),
+            "container {number}: {found:?}"
+        );
+        most = most.max(descriptors()?);
+    }
+    println!(
+        "{CONTAINERS} containers: {:.1} ms each, {most} descriptors at most, {before} before",
+        attaching.as_secs_f64() * 1e3 / CONTAINERS as f64
+    );
+    let mut last = Workload::start_with(
+        &scene.library,
+        "late",
+        &["name=java"],
+    )?;
+    last.go()?;
+    last.expect("REGISTERED")?;
+    let found = scan(&mut discoverer, Instant::now())?;
+    let found = found
+        .iter()
+        .find(|found| found.pid == last.pid())
+        .context("the last container is not found")?;
+    ensure!(found.library == Some(Probing::Probed), "{:?}", found.library);
+    found.slots.request_resync(41)?;
+    last.run()?;
+    lab.executor(last.pid())?;
+    // Everything but the files of the configuration and of the last container is given back.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        scan(&mut discoverer, Instant::now())?;
+        let (files, open) = (lab.probes.libraries().files(), descriptors()?);
+        if files == 2 && open < before + 40 {
+            break;
+        }
+        ensure!(
+            Instant::now() < until,
+            "{files} files are probed, {open} descriptors are open, {before} were before"
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    last.end()
+}
+
+#[test]
+fn an_executor_that_replaces_its_program_is_found_again() -> Result<()> {
+    let Some((_lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let mut executor = scene.attack("exec")?;
+    for round in 0..3 {
+        let found = scan(&mut discoverer, Instant::now())?;
+        ensure!(
+            found.iter().any(|found| found.pid == executor.pid()),
+            "it is not found in round {round}"
+        );
+        let again = scan(&mut discoverer, Instant::now() + Duration::from_secs(120))?;
+        ensure!(
+            !again.iter().any(|found| found.pid == executor.pid()),
+            "it is found twice in round {round}"
+        );
+        executor.go()?;
+        executor.expect("READY")?;
+    }
+    drop(scene.folder);
+    Ok(())
+}
