@@ -40,7 +40,10 @@ fn threads_that_end_without_a_word_leave_no_row() -> Result<()> {
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.threads == 0, "{rows:?}");
     ensure!(
-        lab.probes.budget(executor)?.map(|budget| budget.rows.threads) == Some(0),
+        lab.probes
+            .budget(executor)?
+            .map(|budget| budget.rows.threads)
+            == Some(0),
         "the budget keeps threads that are gone"
     );
     let faults = all(&lab.faults(executor, |key| key.rdd_plus_one == 10));

@@ -136,7 +136,10 @@ fn quiet_contexts_leave_the_table_and_nothing_is_lost() -> Result<()> {
     lab.read()?;
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.contexts > 0, "the workload has contexts: {rows:?}");
-    let budget = lab.probes.budget(executor)?.map(|budget| budget.rows.contexts);
+    let budget = lab
+        .probes
+        .budget(executor)?
+        .map(|budget| budget.rows.contexts);
     ensure!(
         budget == Some(rows.contexts as u64),
         "{rows:?}, but the budget says {budget:?}"
@@ -147,7 +150,10 @@ fn quiet_contexts_leave_the_table_and_nothing_is_lost() -> Result<()> {
     let rows = lab.probes.rows(executor)?;
     ensure!(rows.contexts == 0, "after 40 quiet readings: {rows:?}");
     ensure!(
-        lab.probes.budget(executor)?.map(|budget| budget.rows.contexts) == Some(0),
+        lab.probes
+            .budget(executor)?
+            .map(|budget| budget.rows.contexts)
+            == Some(0),
         "the budget keeps contexts that are gone"
     );
     let sum = all(&lab.faults(executor, |key| key.rdd_plus_one != 0));
