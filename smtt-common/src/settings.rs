@@ -72,6 +72,14 @@ pub struct Thread {
     pub slot_address: u64,
     /// Key of the executor.
     pub executor: u64,
+    /// Process of the thread, in the initial pid namespace.
+    pub pid: u32,
+    /// Number of changes of `head`, so that a reader on another processor detects one.
+    pub changes: u32,
+    /// Context of `pending`.
+    pub head: crate::context::SlotHead,
+    /// Faults of the thread in that context which its row in the table of contexts does not have yet.
+    pub pending: crate::counter::FaultCounters,
 }
 
 /// Who runs an executor, as the kernel said when the kernel side adopted it. No fact of a process changes it.
@@ -145,7 +153,7 @@ coded! {
         ADOPT_EXECUTOR = 1 "adopt_executor",
         /// pid, executor key: make it a child of that executor.
         ADOPT_CHILD = 2 "adopt_child",
-        /// tid, executor key, slot address: give the thread a slot.
+        /// tid, executor key, slot address: give the thread of the executor's process a slot.
         ADOPT_THREAD = 3 "adopt_thread",
         /// pid, executor key, hot word, task attempt id, stage id, stage attempt: set the task of a Python worker.
         SET_WORKER = 4 "set_worker",
@@ -159,6 +167,8 @@ coded! {
         RELEASE_WALKS = 8 "release_walks",
         /// executor key: remove the executor and give back what it still holds, after its other rows were removed.
         FORGET_EXECUTOR = 9 "forget_executor",
+        /// tid: move the thread's pending faults to the table of contexts.
+        FLUSH_THREAD = 10 "flush_thread",
     }
 }
 
@@ -178,7 +188,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 const _: () = {
     assert!(size_of::<Settings>() == 72);
     assert!(size_of::<Process>() == 40);
-    assert!(size_of::<Thread>() == 16);
+    assert!(size_of::<Thread>() == 80);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
     assert!(size_of::<TableRows>() == 40);

@@ -1,5 +1,7 @@
 //! The running thread's context: the only reader of a thread's slot.
 
+use core::ptr;
+
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_probe_read_user};
 use smtt_common::{
     context::{Activity, ContextWord, SlotHead},
@@ -7,7 +9,7 @@ use smtt_common::{
     settings::ROLE_EXECUTOR,
 };
 
-use crate::maps::{PROCESSES, THREADS};
+use crate::maps::{PROCESSES, THREADS, fetch_add};
 
 /// The work that the hardware event interrupted.
 pub struct Running {
@@ -29,7 +31,8 @@ pub fn running() -> Option<Running> {
     let process = unsafe { PROCESSES.get((id >> 32) as u32) }?;
     let executor = process.executor;
     if process.role != ROLE_EXECUTOR {
-        return Some(with_head(executor, &process.context, Unattributed::CHILD));
+        let head = worker_head(&process.context);
+        return Some(with_head(executor, &head, Unattributed::CHILD));
     }
     // SAFETY: as above.
     let thread = unsafe { THREADS.get(id as u32) };
@@ -40,6 +43,20 @@ pub fn running() -> Option<Running> {
     match unsafe { bpf_probe_read_user(thread.slot_address as *const SlotHead) } {
         Ok(head) => Some(with_head(executor, &head, Unattributed::IDLE)),
         Err(_) => Some(without(executor, Unattributed::SLOT_UNREADABLE)),
+    }
+}
+
+/// The context of a Python worker. Its writer runs on another processor, in the order idle, cold words, hot word: a hot
+/// word that is the same before and after the copy belongs to the copied words. Another one counts as no task.
+#[inline(always)]
+fn worker_head(context: *const SlotHead) -> SlotHead {
+    // SAFETY: a map value. The second read is an atomic addition of nothing: the processor keeps it behind the copy.
+    unsafe {
+        let mut head = ptr::read_volatile(context);
+        if head.hot != 0 && fetch_add(&raw const (*context).hot as *mut u64, 0) != head.hot {
+            head.hot = 0;
+        }
+        head
     }
 }
 
@@ -55,24 +72,36 @@ fn without(executor: u64, class: Unattributed) -> Running {
 
 #[inline(always)]
 fn with_head(executor: u64, head: &SlotHead, idle: Unattributed) -> Running {
-    let hot = ContextWord(head.hot);
-    if hot.activity() == Activity::IDLE {
+    if is_idle(head) {
         return without(executor, idle);
     }
     Running {
         executor,
         class: idle,
         attributed: true,
-        key: ContextKey {
-            executor,
-            task_attempt_id: head.task_attempt_id,
-            stage_id: head.stage_id,
-            rdd_plus_one: hot.rdd_plus_one(),
-            stage_attempt: head.stage_attempt as u16,
-            activity: hot.activity().0,
-            access_region: hot.access().0 | (hot.region().0 << 4),
-            reserved: 0,
-        },
+        key: key(executor, head),
+    }
+}
+
+/// Whether the thread does no Spark work.
+#[inline(always)]
+pub fn is_idle(head: &SlotHead) -> bool {
+    ContextWord(head.hot).activity() == Activity::IDLE
+}
+
+/// The key of a context.
+#[inline(always)]
+pub fn key(executor: u64, head: &SlotHead) -> ContextKey {
+    let hot = ContextWord(head.hot);
+    ContextKey {
+        executor,
+        task_attempt_id: head.task_attempt_id,
+        stage_id: head.stage_id,
+        rdd_plus_one: hot.rdd_plus_one(),
+        stage_attempt: head.stage_attempt as u16,
+        activity: hot.activity().0,
+        access_region: hot.access().0 | (hot.region().0 << 4),
+        reserved: 0,
     }
 }
 

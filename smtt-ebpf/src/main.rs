@@ -5,6 +5,7 @@
 //! | [`maps`] | every table, with the reason for its size |
 //! | [`context`] | the running thread's context: the only reader of a thread's slot |
 //! | [`tables`] | the only writer of the tables of executors, processes and threads |
+//! | [`pending`] | faults on their way from a thread's row to their context's row |
 //! | [`shares`] | limits per executor and per user: rows of the tables, bytes of the ring |
 //! | [`emit`] | the only writer to the ring |
 //! | [`probe`] | one file per family of hooks |
@@ -23,6 +24,7 @@ mod probe {
     pub mod marker;
     pub mod page_walk;
 }
+mod pending;
 mod shares;
 mod tables;
 

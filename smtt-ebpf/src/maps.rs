@@ -248,6 +248,21 @@ pub fn fetch_add(counter: *mut u64, count: u64) -> u64 {
     value
 }
 
+/// Sets such a counter to zero and returns the old value.
+#[inline(always)]
+pub fn take_all(counter: *mut u64) -> u64 {
+    let mut value = 0_u64;
+    // SAFETY: as for `add`.
+    unsafe {
+        asm!(
+            "{value} = xchg_64({counter} + 0, {value})",
+            counter = in(reg) counter,
+            value = inout(reg) value,
+        );
+    }
+    value
+}
+
 /// Adds one and returns true if the value was below the limit; otherwise takes the addition back.
 #[inline(always)]
 pub fn add_below(counter: *mut u64, limit: u64) -> bool {

@@ -11,15 +11,17 @@ use smtt_common::{
     context::SlotHead,
     counter::Counter,
     settings::{
-        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, Thread, executor_key,
+        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, Thread,
+        executor_key, executor_pid,
     },
 };
 
 use crate::{
     maps::{
-        BUDGETS, EXECUTORS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS, add, announce, count,
-        withdraw,
+        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
+        add, announce, count, withdraw,
     },
+    pending,
     shares::{Table, claim, claim_for_user, release, release_of_user},
 };
 
@@ -188,7 +190,12 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
     let row = Thread {
         slot_address,
         executor,
+        pid: executor_pid(executor),
+        changes: 0,
+        head: NO_HEAD,
+        pending: NO_CONTEXT_COUNTERS,
     };
+    pending::flush(tid);
     // The row's previous executor, zero for none. A plain number: the compiler may leave one half of an `Option`
     // undefined, and the verifier rejects a read of it.
     // SAFETY: copied at once.
@@ -230,11 +237,12 @@ pub fn thread_slot(tid: u32) -> Option<u64> {
 #[inline(always)]
 pub fn forget_thread(tid: u32) {
     // SAFETY: copied at once.
-    let Some(row) = (unsafe { THREADS.get(tid).copied() }) else {
+    let Some(executor) = (unsafe { THREADS.get(tid) }).map(|thread| thread.executor) else {
         return;
     };
+    pending::flush(tid);
     if THREADS.remove(tid).is_ok() {
-        release(row.executor, Table::Threads, 1);
+        release(executor, Table::Threads, 1);
     }
 }
 

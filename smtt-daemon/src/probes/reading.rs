@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::{HashMap, PerCpuArray, PerCpuHashMap};
 use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
-use smtt_common::settings::{Budget, TableOperation};
+use smtt_common::settings::{Budget, TableOperation, Thread};
 
 use super::wire::{Plain, Wire};
 use super::{Readings, memory, tables};
@@ -66,6 +66,7 @@ impl Default for Reader {
 impl Reader {
     /// Reads everything but page walks.
     pub fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Readings> {
+        flush(ebpf)?;
         let mut readings = Readings {
             contexts: self.faults.read(ebpf)?,
             ..Readings::default()
@@ -126,13 +127,26 @@ impl Reader {
     }
 }
 
+/// Moves the faults that threads have pending to the table of contexts.
+fn flush(ebpf: &Ebpf) -> anyhow::Result<()> {
+    let map = memory::map_fd(ebpf.map("THREADS").context("no table THREADS")?)
+        .context("THREADS is no hash table")?;
+    let threads = tables::rows::<u32, Thread>(map).context("the table THREADS cannot be read")?;
+    for (tid, thread) in threads {
+        if thread.pending != FaultCounters::default() {
+            tables::change(ebpf, TableOperation::FLUSH_THREAD, &[u64::from(tid)])?;
+        }
+    }
+    Ok(())
+}
+
 impl<V: Growing> Contexts<V> {
     /// The growth since the last reading. A quiet context is removed by one look-up-and-delete, so that no count is
     /// lost between the two.
     fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Vec<(ContextKey, V)>> {
         let mut grown = Vec::new();
         let mut quiet: Vec<ContextKey> = Vec::new();
-        let rows = tables::contexts::<V>(self.map(ebpf)?)
+        let rows = tables::rows::<ContextKey, V>(self.map(ebpf)?)
             .with_context(|| format!("the table {} cannot be read", self.name))?;
         for (key, now) in rows {
             let seen = self.known.entry(key).or_default();
@@ -184,7 +198,7 @@ impl<V: Growing> Contexts<V> {
 
     /// Current rows of an executor in the table.
     fn rows(&self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<usize> {
-        Ok(tables::contexts::<V>(self.map(ebpf)?)?
+        Ok(tables::rows::<ContextKey, V>(self.map(ebpf)?)?
             .iter()
             .filter(|(key, _)| key.executor == executor)
             .count())
@@ -193,7 +207,7 @@ impl<V: Growing> Contexts<V> {
     /// Removes the rows of an executor.
     fn forget(&mut self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<()> {
         let map = self.map(ebpf)?;
-        for (key, _) in tables::contexts::<V>(map)? {
+        for (key, _) in tables::rows::<ContextKey, V>(map)? {
             if key.executor == executor {
                 tables::take_context::<V>(map, &key);
             }

@@ -84,9 +84,11 @@ pub fn change(ebpf: &Ebpf, operation: TableOperation, words: &[u64]) -> anyhow::
     Ok(run.returned == 1)
 }
 
-/// Every row of a table of contexts. A row that is added or removed meanwhile may be missing or stale until the next
+/// Every row of a hash table. A row that is added or removed meanwhile may be missing or stale until the next
 /// reading; no row is returned twice.
-pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(ContextKey, V)>> {
+pub fn rows<K: Plain + Default, V: Plain + Default>(
+    map: BorrowedFd<'_>,
+) -> io::Result<Vec<(K, V)>> {
     /// The part of the kernel's `union bpf_attr` for operations on many elements.
     #[repr(C)]
     struct Batch {
@@ -100,7 +102,7 @@ pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(Cont
         flags: u64,
     }
     let mut rows = Vec::new();
-    let mut keys = vec![ContextKey::default(); BATCH];
+    let mut keys = vec![K::default(); BATCH];
     let mut values = vec![V::default(); BATCH];
     let mut position = 0_u32;
     let mut first = true;
@@ -129,7 +131,7 @@ pub fn contexts<V: Plain + Default>(map: BorrowedFd<'_>) -> io::Result<Vec<(Cont
             // The kernel reports the end of the table together with the last rows.
             None | Some(libc::ENOENT) => {}
             Some(libc::ENOSPC) => {
-                keys.resize(keys.len() * 2, ContextKey::default());
+                keys.resize(keys.len() * 2, K::default());
                 values.resize(keys.len(), V::default());
                 continue;
             }

@@ -11,6 +11,7 @@ pub struct Wire<T>(pub T);
 
 /// Types that are plain bytes without padding, as the asserts in `smtt-common` hold.
 pub trait Plain: Copy + 'static {}
+impl Plain for u32 {}
 impl Plain for ContextKey {}
 impl Plain for FaultCounters {}
 impl Plain for ExecutorCounters {}

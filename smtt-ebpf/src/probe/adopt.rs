@@ -12,6 +12,7 @@ use smtt_common::{
 };
 
 use crate::{
+    pending,
     shares::{Table, release},
     tables as rows,
 };
@@ -61,6 +62,10 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
         }
         TableOperation::RELEASE_WALKS => {
             release(subject, Table::Walks, executor);
+            true
+        }
+        TableOperation::FLUSH_THREAD => {
+            pending::flush(subject as u32);
             true
         }
         TableOperation::FORGET_EXECUTOR => {

@@ -8,13 +8,16 @@
 use core::ptr;
 
 use aya_ebpf::{
-    bindings::BPF_NOEXIST,
-    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, generated::bpf_get_current_task},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_probe_read_user,
+        generated::bpf_get_current_task,
+    },
     macros::{fexit, kprobe, perf_event, raw_tracepoint},
     programs::{FExitContext, PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use smtt_common::{
-    counter::{ContextKey, Counter, FaultCounters, Unattributed},
+    context::SlotHead,
+    counter::{ContextKey, FaultCounters, Unattributed},
     event::{
         Kind,
         fault::{ACCESS_UNKNOWN, ACCESS_WRITE, FaultSample},
@@ -22,14 +25,12 @@ use smtt_common::{
 };
 
 use crate::{
-    context::{Running, running},
+    context::{Running, is_idle, key, running},
     emit::record,
-    maps::{
-        CONTEXTS, EXECUTORS, NO_CONTEXT_COUNTERS, SAMPLING, add, count, may_be_traced, next,
-        setting,
-    },
-    shares::{Table, claim, release, uid},
-    tables::{self, EEXIST},
+    maps::{EXECUTORS, SAMPLING, THREADS, add, may_be_traced, next, setting},
+    pending,
+    shares::uid,
+    tables,
 };
 
 /// Bit of the x86 error code: the access was a write.
@@ -156,43 +157,70 @@ fn running_pid() -> u32 {
     (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
+/// Adds one fault to its context, or to its class where it has none.
+///
+/// A thread with a slot is the common case: its row has the context of the last fault and the faults in it since then,
+/// so that the faults of a context cost one look-up each. A change of the context moves them to the context's row.
 #[inline(always)]
 fn fault(address: u64, access: u32) {
-    if !may_be_traced(running_pid()) {
+    let id = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((id >> 32) as u32, id as u32);
+    if !may_be_traced(pid) {
+        return;
+    }
+    if let Some(thread) = THREADS.get_ptr_mut(tid)
+        // SAFETY (here and below): the row was just looked up, and only its own thread removes it while the thread runs.
+        && unsafe { (*thread).pid } == pid
+    {
+        let (executor, slot) = unsafe { ((*thread).executor, (*thread).slot_address) };
+        // SAFETY: the helper checks the address; a slot that is not in memory is an error, not a wait.
+        let class = match unsafe { bpf_probe_read_user(slot as *const SlotHead) } {
+            Ok(head) if !is_idle(&head) => {
+                if unsafe { (*thread).head } != head {
+                    pending::change(thread, &head);
+                }
+                add_access(unsafe { &raw mut (*thread).pending }, access);
+                if is_sampled() {
+                    sample(executor, &key(executor, &head), address, access);
+                }
+                return;
+            }
+            Ok(_) => Unattributed::IDLE,
+            Err(_) => Unattributed::SLOT_UNREADABLE,
+        };
+        unattributed(executor, class, access);
+        if is_sampled() {
+            sample(executor, &ContextKey::default(), address, access);
+        }
         return;
     }
     let Some(running) = running() else {
         return;
     };
     add_up(&running, access);
-    sample(&running, address, access);
+    if is_sampled() {
+        sample(running.executor, &running.key, address, access);
+    }
 }
 
-/// Adds one fault to its context, or to its class where it has none. The daemon sums an executor's contexts, which
-/// saves a second look-up and addition for each fault.
+/// Adds one fault without the thread's row.
 #[inline(always)]
 fn add_up(running: &Running, access: u32) {
-    let mut class = running.class;
-    if running.attributed {
-        if let Some(context) = row(&running.key) {
-            add_access(context, access);
-            return;
-        }
-        class = Unattributed::TABLE_FULL;
+    if !running.attributed {
+        unattributed(running.executor, running.class, access);
+    } else if let Some(context) = pending::row(&running.key) {
+        add_access(context, access);
+    } else {
+        unattributed(running.executor, Unattributed::TABLE_FULL, access);
     }
-    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
-        return;
-    };
-    let class = usize::from(class.0 & 7);
-    // SAFETY: the row was just looked up, and the index is below the number of classes.
-    add_access(
-        unsafe {
-            (&raw mut (*executor).unattributed)
-                .cast::<FaultCounters>()
-                .add(class)
-        },
-        access,
-    );
+}
+
+/// Adds one fault without a context to its class.
+#[inline(always)]
+fn unattributed(executor: u64, class: Unattributed, access: u32) {
+    if let Some(counters) = pending::class(executor, class) {
+        add_access(counters, access);
+    }
 }
 
 #[inline(always)]
@@ -209,54 +237,37 @@ fn add_access(counters: *mut FaultCounters, access: u32) {
     add(counter, 1);
 }
 
-/// The context's row. A new row is created if the executor has not used up its share.
+/// Whether this fault is the Nth since the last sample of this processor.
 #[inline(always)]
-fn row(key: &ContextKey) -> Option<*mut FaultCounters> {
-    if let Some(row) = CONTEXTS.get_ptr_mut(key) {
-        return Some(row);
-    }
-    if !claim(key.executor, Table::Contexts) {
-        return None;
-    }
-    if let Err(error) = CONTEXTS.insert(key, &NO_CONTEXT_COUNTERS, u64::from(BPF_NOEXIST)) {
-        release(key.executor, Table::Contexts, 1);
-        if error != EEXIST {
-            if error != E2BIG {
-                count(Counter::MAP_BUSY);
-            }
-            return None;
-        }
-    }
-    CONTEXTS.get_ptr_mut(key)
-}
-
-/// The kernel's answer for a full table.
-const E2BIG: i32 = -7;
-
-/// Sends every Nth fault with its address, within the limit per second.
-#[inline(always)]
-fn sample(running: &Running, address: u64, access: u32) {
+fn is_sampled() -> bool {
     let every = u64::from(setting!(fault_sample_every));
     if every == 0 {
-        return;
+        return false;
     }
     let Some(state) = SAMPLING.get_ptr_mut(0) else {
-        return;
+        return false;
     };
-    // SAFETY (here and below): the rows were just looked up and stay map values for the whole run. The interval is
-    // kept without atomic additions: a hook that interrupts this one on its CPU at most shifts a sample.
+    // SAFETY: the row was just looked up and stays a map value for the whole run. The interval is kept without atomic
+    // additions: a hook that interrupts this one on its CPU at most shifts a sample.
     unsafe {
         let faults = ptr::read_volatile(&raw const (*state).faults) + 1;
-        if faults < every {
-            ptr::write_volatile(&raw mut (*state).faults, faults);
-            return;
-        }
-        ptr::write_volatile(&raw mut (*state).faults, 0);
+        ptr::write_volatile(
+            &raw mut (*state).faults,
+            if faults < every { faults } else { 0 },
+        );
+        faults >= every
     }
-    let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
+}
+
+/// Sends a fault with its address, within the limit per second.
+#[inline(always)]
+fn sample(executor: u64, context: &ContextKey, address: u64, access: u32) {
+    let (Some(state), Some(row)) = (SAMPLING.get_ptr_mut(0), EXECUTORS.get_ptr_mut(executor))
+    else {
         return;
     };
-    add(unsafe { &raw mut (*executor).samples_seen }, 1);
+    // SAFETY (here and below): the rows were just looked up and stay map values for the whole run.
+    add(unsafe { &raw mut (*row).samples_seen }, 1);
     let second = tables::boot_second();
     unsafe {
         if ptr::read_volatile(&raw const (*state).second) != second {
@@ -265,21 +276,16 @@ fn sample(running: &Running, address: u64, access: u32) {
         }
     }
     if next(unsafe { &raw mut (*state).samples }) >= u64::from(setting!(fault_samples_per_second)) {
-        add(unsafe { &raw mut (*executor).samples_rate_limited }, 1);
+        add(unsafe { &raw mut (*row).samples_rate_limited }, 1);
         return;
     }
     let payload = FaultSample {
         address,
         access,
         reserved: 0,
-        context: running.key,
+        context: *context,
     };
-    if !record(
-        Kind::FAULT_SAMPLE,
-        running.executor,
-        uid(running.executor),
-        &payload,
-    ) {
-        add(unsafe { &raw mut (*executor).samples_ring_full }, 1);
+    if !record(Kind::FAULT_SAMPLE, executor, uid(executor), &payload) {
+        add(unsafe { &raw mut (*row).samples_ring_full }, 1);
     }
 }
