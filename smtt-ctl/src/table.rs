@@ -1,8 +1,8 @@
 //! Tables that fit the terminal: the least important columns are dropped first, and long text is cut in the middle.
 
+use crate::users;
 use serde_json::{Map, Value};
 use smtt_model::units;
-use crate::users;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Blanks between two columns.

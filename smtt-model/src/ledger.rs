@@ -138,7 +138,9 @@ impl Hop {
     /// Sum of the hop's losses.
     #[must_use]
     pub fn lost_total(&self) -> u64 {
-        self.lost.values().fold(0, |sum, more| sum.saturating_add(*more))
+        self.lost
+            .values()
+            .fold(0, |sum, more| sum.saturating_add(*more))
     }
 
     fn new(hop: &str, attempted: u64, delivered: u64, lost: &[(String, u64)]) -> Self {
@@ -242,10 +244,7 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             UNREGISTERED,
             counter(Counter::FACTS_UNKNOWN_PROCESS),
             0,
-            &lost(&[(
-                "unknown_process",
-                counter(Counter::FACTS_UNKNOWN_PROCESS),
-            )]),
+            &lost(&[("unknown_process", counter(Counter::FACTS_UNKNOWN_PROCESS))]),
         ),
         Hop::new(
             "kernel",

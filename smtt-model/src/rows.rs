@@ -119,9 +119,7 @@ impl Filter {
 }
 
 /// Identity of an application: the same id claimed by two users is two applications.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ApplicationKey {
     /// Application id as its executors claim it; `None` for executors that have not described themselves.
     pub id: Option<String>,

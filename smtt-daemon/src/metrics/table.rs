@@ -26,7 +26,13 @@ pub struct Metric {
     pub absent: &'static str,
 }
 
-const RDD_LABELS: &[&str] = &["application_id", "user", "executor_id", "rdd_id", "rdd_name"];
+const RDD_LABELS: &[&str] = &[
+    "application_id",
+    "user",
+    "executor_id",
+    "rdd_id",
+    "rdd_name",
+];
 const RDD_NODE_LABELS: &[&str] = &[
     "application_id",
     "user",

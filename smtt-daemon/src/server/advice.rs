@@ -55,7 +55,10 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
             .filter(|row| row.who.application() == key);
         let mut executors: Vec<_> = of_key.cloned().collect();
         // The rules sum over executors.
-        if executors.iter().any(|row| row.kind == ExecutorKind::Executor) {
+        if executors
+            .iter()
+            .any(|row| row.kind == ExecutorKind::Executor)
+        {
             executors.retain(|row| row.kind == ExecutorKind::Executor);
         }
         View {

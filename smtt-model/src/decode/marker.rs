@@ -15,10 +15,7 @@ use super::{
 };
 
 /// Decodes the payload of a marker's fact. Also returns the number of strings that were longer than the marker sends.
-pub(super) fn decode(
-    schema: &'static Schema,
-    payload: &[u8],
-) -> Result<(Fact, u32), DecodeError> {
+pub(super) fn decode(schema: &'static Schema, payload: &[u8]) -> Result<(Fact, u32), DecodeError> {
     let mut fields = Fields::split(schema, payload)?;
     let fact = fact(schema, &mut fields)?;
     Ok((fact, fields.cut()))

@@ -306,7 +306,9 @@ impl State {
             python_workers: executor.python_workers.len() as u64,
             child_processes: executor.children.len() as u64,
             facts: counters.facts_seen,
-            facts_dropped: dropped.values().fold(0, |sum, more| sum.saturating_add(*more)),
+            facts_dropped: dropped
+                .values()
+                .fold(0, |sum, more| sum.saturating_add(*more)),
             facts_dropped_by_cause: dropped,
             facts_by_kind: executor.came.by_kind(),
             threads_refused: counters.threads_refused,

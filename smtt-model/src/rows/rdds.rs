@@ -288,10 +288,7 @@ impl State {
                             .ranges
                             .iter()
                             .filter(|(_, length)| *length > 0)
-                            .map(|(address, length)| Range {
-                                address,
-                                length,
-                            })
+                            .map(|(address, length)| Range { address, length })
                             .collect(),
                         range_total: block.range_total,
                         on_heap: block.on_heap,

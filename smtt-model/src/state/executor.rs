@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
 use smtt_common::page_walk::WalkCounters;
 
+use super::accessed::LastAccessed;
 use super::block_history::LeftPartitions;
 use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes};
 use super::fact_counts::FactCounts;
+use super::faults;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
 use super::page_walks::{LATE_NS, Meaning, Walks};
-use super::accessed::LastAccessed;
 use super::placement::{LastExamined, RangesId, Seen};
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
 use super::task::{OverCap, TaskState, Tasks};
-use super::faults;
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey};
 use crate::decode::ExecutorDescribed;
 
@@ -186,12 +186,7 @@ impl Executor {
 
     /// The row of an RDD; the overflow row where the table is full. RDDs without blocks, Spark pages and running tasks
     /// are folded first.
-    pub(super) fn rdd(
-        &mut self,
-        key: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) -> (RowMut<'_, Rdd>, bool) {
+    pub(super) fn rdd(&mut self, key: RddKey, now_ns: u64, caps: &Caps) -> (RowMut<'_, Rdd>, bool) {
         let mut key = key;
         if key.id().is_some() && !self.rdds.contains_key(&key) {
             let rows = |rdds: &Table<RddKey, Rdd>| rdds.len() < caps.rdds_per_executor;
@@ -335,7 +330,10 @@ impl Executor {
         let growth = u128::from(facts_per_second) * u128::from(elapsed_ns) / 1_000_000_000;
         let growth = u64::try_from(growth).unwrap_or(u64::MAX);
         let before = self.slots.map_or(0, |slots| slots.facts_emitted).max(seen);
-        let facts_emitted = said.facts_emitted.min(before.saturating_add(growth)).max(seen);
+        let facts_emitted = said
+            .facts_emitted
+            .min(before.saturating_add(growth))
+            .max(seen);
         self.slots = Some(SlotFileCounters {
             facts_emitted,
             ..said
@@ -439,8 +437,7 @@ impl Executor {
     }
 
     pub(super) fn let_go(&mut self, now_ns: u64, caps: &Caps) {
-        self.tasks
-            .lose(now_ns, caps, |_| true);
+        self.tasks.lose(now_ns, caps, |_| true);
         self.memory.clear();
         self.threads.clear();
         self.python_workers.clear();

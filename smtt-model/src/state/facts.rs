@@ -3,8 +3,8 @@
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 
-use super::resync::End;
 use super::bytes::{Caps, HeapBytes as _, tree_entry_bytes};
+use super::resync::End;
 use super::{Executor, Outcome};
 use crate::attribute::{Attribution, RddKey, StageKey};
 use crate::decode::{Event, Fact};
@@ -247,9 +247,7 @@ impl Executor {
         self.walk_agreement
             .add(owner, context.map(|context| Attribution::from(context).rdd));
         if let Some(owner) = owner.filter(|owner| owner.rdd.id().is_some()) {
-            self.rdd(owner.rdd, now_ns, caps)
-                .0
-                .walk_samples_by_address += 1;
+            self.rdd(owner.rdd, now_ns, caps).0.walk_samples_by_address += 1;
         }
     }
 
@@ -263,8 +261,7 @@ impl Executor {
             return Outcome::Ignored("resync_incomplete");
         };
         self.memory.sweep(since_ns);
-        self.tasks
-            .sweep(since_ns, now_ns, caps);
+        self.tasks.sweep(since_ns, now_ns, caps);
         Outcome::Applied
     }
 }

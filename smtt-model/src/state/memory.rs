@@ -4,6 +4,7 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are
 //! available without a scan of the tables; a test compares the two.
 
+use super::Outcome;
 use super::accessed::LastAccessed;
 use super::block_ranges::BlockRanges;
 use super::bytes::{Caps, FlatTable, HeapBytes, Table};
@@ -11,7 +12,6 @@ use super::memory_held::MemoryHeld;
 use super::placement::{LastExamined, OwnerRanges, RangesId};
 use super::reads::{NodeReads, ReadRate, ReadsByRdd, Waiting};
 use super::unlisted_blocks::UnlistedBlocks;
-use super::Outcome;
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
 use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
 
@@ -372,12 +372,7 @@ impl Memory {
 
     /// The collector moved a block. Unknown blocks are ignored: a block may be removed between the collection and the
     /// report of its move, and then the removal is reported first.
-    pub(super) fn block_moved(
-        &mut self,
-        fact: &BlockFact,
-        time_ns: u64,
-        caps: &Caps,
-    ) -> Outcome {
+    pub(super) fn block_moved(&mut self, fact: &BlockFact, time_ns: u64, caps: &Caps) -> Outcome {
         let Some(block) = self.blocks.get(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };

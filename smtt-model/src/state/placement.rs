@@ -297,17 +297,20 @@ impl Executor {
             ..Targets::default()
         };
         let heap = self.heap.trust().can_be_looked_at();
-        let mut add = |mark: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
-            let owner = targets.owners.len();
-            targets.owners.push(mark);
-            targets.on_heap.push(on_heap);
-            let usable = ranges.filter(|range| is_usable(*range));
-            targets.ranges.extend(usable.map(|(address, length)| Target {
-                owner,
-                address,
-                length,
-            }));
-        };
+        let mut add =
+            |mark: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+                let owner = targets.owners.len();
+                targets.owners.push(mark);
+                targets.on_heap.push(on_heap);
+                let usable = ranges.filter(|range| is_usable(*range));
+                targets
+                    .ranges
+                    .extend(usable.map(|(address, length)| Target {
+                        owner,
+                        address,
+                        length,
+                    }));
+            };
         let blocks = self.memory.blocks.values();
         for block in blocks.filter(|block| all || block.sampled_objects().is_none()) {
             if let Some(mark) = block.mark().filter(|_| heap || !block.on_heap) {
@@ -368,7 +371,9 @@ impl State {
             // Results that do not fit leave none: old ones would stand for other addresses.
             let fits = caps.admit(held.sum::<usize>() + rows);
             if executor.died_ns.is_none() {
-                executor.memory.looked(if fits { resolved } else { Resolved::default() });
+                executor
+                    .memory
+                    .looked(if fits { resolved } else { Resolved::default() });
             }
         });
     }

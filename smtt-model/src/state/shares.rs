@@ -138,9 +138,10 @@ impl State {
                 self.evict(dead);
                 continue;
             }
-            let of_richest = self.executors.iter().filter(|(_, executor)| {
-                executor.settled.map(|(owner, _)| owner) == Some(richest)
-            });
+            let of_richest = self
+                .executors
+                .iter()
+                .filter(|(_, executor)| executor.settled.map(|(owner, _)| owner) == Some(richest));
             let largest = of_richest
                 .max_by_key(|(_, executor)| executor.settled)
                 .map(|(key, _)| *key);

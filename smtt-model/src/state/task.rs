@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
-use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes};
+use super::bytes::{
+    Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes,
+};
 use super::faults;
 use super::page_walks::{Distribution, Walks};
 use crate::attribute::{RddKey, StageKey};
@@ -115,13 +117,7 @@ impl Task {
     }
 
     /// Counts sampled page walks for the task.
-    pub(super) fn add_walks(
-        &mut self,
-        more: &WalkCounters,
-        rdd: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) {
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         self.walks.add(more);
         self.last_active_ns = now_ns;
         let known = self
@@ -216,7 +212,9 @@ const WALKS_ENTRY: usize = size_of::<(RddKey, WalkCounters)>();
 
 impl HeapBytes for Stage {
     fn heap_bytes(&self) -> usize {
-        self.described.as_ref().map_or(0, |said| said.name.capacity())
+        self.described
+            .as_ref()
+            .map_or(0, |said| said.name.capacity())
             + tree_bytes(self.tasks.len(), size_of::<(TaskState, u64)>())
             + tree_bytes(self.rdds.len(), FAULTS_ENTRY)
             + tree_bytes(self.rdd_walks.len(), WALKS_ENTRY)
@@ -241,18 +239,11 @@ impl Stage {
     }
 
     /// Counts sampled page walks for the stage.
-    pub(super) fn add_walks(
-        &mut self,
-        more: &WalkCounters,
-        rdd: RddKey,
-        now_ns: u64,
-        caps: &Caps,
-    ) {
+    pub(super) fn add_walks(&mut self, more: &WalkCounters, rdd: RddKey, now_ns: u64, caps: &Caps) {
         self.walks.add(more, now_ns);
         self.last_active_ns = now_ns;
         let known = self.rdd_walks.contains_key(&rdd)
-            || (self.rdd_walks.len() < RDDS_PER_STAGE
-                && caps.admit(tree_entry_bytes(WALKS_ENTRY)));
+            || (self.rdd_walks.len() < RDDS_PER_STAGE && caps.admit(tree_entry_bytes(WALKS_ENTRY)));
         self.rdd_walks
             .entry(if known { rdd } else { RddKey::Overflow })
             .or_default()

@@ -3,6 +3,7 @@
 use super::hostile::any_fact;
 use super::*;
 use crate::decode::ConsumerUsed;
+use crate::rows::{ApplicationKey, ExecutorKind};
 use proptest::prelude::*;
 
 const MIB: usize = 1 << 20;
@@ -44,6 +45,75 @@ fn recount(state: &State) -> usize {
             + drift(executor.history_bytes, executor.history.own_bytes())
     })
     .sum()
+}
+
+#[test]
+fn a_driver_counts_as_an_executor_once_it_runs_tasks() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "driver"));
+    tell(&mut state, 2, S, described("app-1", "1"));
+    tell(&mut state, 2, S, started(1, 1));
+    let mut counted = readings(vec![
+        (context(1, 0, 0, None), faults(5, 0, 0)),
+        (context(2, 1, 1, None), faults(7, 0, 0)),
+    ]);
+    let totals = |read| ExecutorCounters {
+        attributed: faults(read, 0, 0),
+        ..ExecutorCounters::default()
+    };
+    // The task of `context` must not make the driver an executor: this one works for no task.
+    counted.contexts[0].0.task_attempt_id = u64::MAX;
+    counted.executors = vec![(key(1), totals(5)), (key(2), totals(7))];
+    state.add(&counted, 2 * S);
+    let listing = state.list_executors(&Filter::default());
+    let kinds: Vec<_> = listing.rows.iter().map(|row| row.kind).collect();
+    assert_eq!(kinds, [ExecutorKind::Driver, ExecutorKind::Executor]);
+    let summary = &listing.summary;
+    assert_eq!((summary.executors, summary.drivers), (1, 1));
+    assert_eq!(summary.page_faults, Some(7));
+    // Local mode: the driver runs the tasks.
+    tell(&mut state, 1, 3 * S, started(2, 1));
+    let summary = state.list_executors(&Filter::default()).summary;
+    assert_eq!((summary.executors, summary.drivers), (2, 0));
+    assert_eq!(summary.page_faults, Some(12));
+}
+
+#[test]
+fn a_claim_of_another_user_is_another_application() {
+    let mut state = state();
+    tell_as(&mut state, 666, 1, S, described("app-victim", "7"));
+    tell_as(&mut state, 666, 1, S, rdd(3, "run curl", ""));
+    tell_as(&mut state, 1000, 2, 2 * S, described("app-victim", "7"));
+    tell_as(&mut state, 1000, 2, 2 * S, rdd(3, "ranks", ""));
+    let named = |filter: &Filter| -> Vec<_> {
+        let rows = state.list_rdds(filter).rows.into_iter();
+        rows.map(|row| (row.who.uid, row.name)).collect()
+    };
+    let of = |user, name: &str| (Some(user), Some(name.to_owned()));
+    let by_app = Filter {
+        app: Some("app-victim".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(named(&by_app), [of(666, "run curl"), of(1000, "ranks")]);
+    let by_user = Filter {
+        user: Some(1000),
+        ..by_app
+    };
+    assert_eq!(named(&by_user), [of(1000, "ranks")]);
+    let exactly = Filter {
+        application: Some(ApplicationKey {
+            id: Some("app-victim".to_owned()),
+            uid: Some(1000),
+        }),
+        ..Filter::default()
+    };
+    assert_eq!(named(&exactly), [of(1000, "ranks")]);
+    for row in state.list_executors(&Filter::default()).rows {
+        assert_eq!(
+            (row.who.executor_id.as_deref(), row.claimed_twice),
+            (Some("7"), false)
+        );
+    }
 }
 
 fn consumer(task: u64, name: &str) -> Fact {
@@ -94,7 +164,12 @@ fn a_high_range_index_costs_one_range() {
         let block = BlockFact {
             range_total: 4096,
             range_first: 4095,
-            ..block(7, partition, 100, &[(0x1000 * (u64::from(partition) + 1), 64)])
+            ..block(
+                7,
+                partition,
+                100,
+                &[(0x1000 * (u64::from(partition) + 1), 64)],
+            )
         };
         tell(&mut state, 1, S, stored(block));
     }
@@ -113,11 +188,20 @@ fn an_executor_stays_within_its_bytes_and_says_what_it_refused() {
     for task in 0..2000 {
         tell(&mut state, 1, S, started(task, 1));
         for class in 0..33 {
-            tell(&mut state, 1, S, consumer(task, &format!("{class}{}", &name[..198])));
+            tell(
+                &mut state,
+                1,
+                S,
+                consumer(task, &format!("{class}{}", &name[..198])),
+            );
         }
     }
     assert!(state.bytes() <= 2 * MIB, "{}", state.bytes());
-    assert!(state.counts().over_cap["bytes"] > 10_000, "{:?}", state.counts());
+    assert!(
+        state.counts().over_cap["bytes"] > 10_000,
+        "{:?}",
+        state.counts()
+    );
     assert!(state.executors()[&key(1)].over_cap()["bytes"] > 10_000);
     // Ended tasks make room.
     for task in 0..2000 {
@@ -182,7 +266,10 @@ fn a_full_table_takes_the_row_of_the_user_with_the_most() {
         }
         state.expire(now);
     }
-    assert!(state.executors().contains_key(&key(1)), "finished, within its retention");
+    assert!(
+        state.executors().contains_key(&key(1)),
+        "finished, within its retention"
+    );
     assert!(state.executors().contains_key(&key(2)), "alive");
     assert_eq!(state.executors().len(), 8);
     // The flood is alive and fills the table: a new executor of the other user still finds a row.
@@ -198,7 +285,10 @@ fn the_first_user_of_an_executor_stays() {
     tell_as(&mut state, 1000, 1, S, described("app", "1"));
     tell_as(&mut state, 666, 1, 2 * S, described("app", "1"));
     let mut late = readings(Vec::new());
-    late.executors = vec![(key(1), ExecutorCounters::default()), (key(2), ExecutorCounters::default())];
+    late.executors = vec![
+        (key(1), ExecutorCounters::default()),
+        (key(2), ExecutorCounters::default()),
+    ];
     let owner = |uid| smtt_common::settings::Owner {
         uid,
         ..smtt_common::settings::Owner::default()
@@ -231,7 +321,12 @@ fn searches_of_full_tables_stay_cheap() {
     let before = executor.tasks.tasks_search.visited;
     for task in 0..10_000_u64 {
         // One ends and one starts, so that every search finds a single row.
-        tell(&mut state, 1, S, ended(task % 8192, 1, TaskOutcome::Succeeded));
+        tell(
+            &mut state,
+            1,
+            S,
+            ended(task % 8192, 1, TaskOutcome::Succeeded),
+        );
         tell(&mut state, 1, S, started(10_000 + task, 1));
     }
     let visited = state.executors()[&key(1)].tasks.tasks_search.visited - before;
