@@ -134,7 +134,7 @@ section!(Limits, "limits", {
     state: String = "96MiB".into();
     /// Bytes of the tables of one executor.
     state_per_executor: String = "24MiB".into();
-    /// Share of `state`, `executors` and `series` that one user may hold while others want it, from 0.05 to 1.
+    /// Share of `state`, `executors` and `series` that one user may hold while others want it, from 0.1 to 0.9.
     user_share: f64 = 0.5;
     /// Most series of one metric with an RDD label; RDDs beyond it share one series.
     series: u64 = 1000;

@@ -235,12 +235,12 @@ fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Prob
     }
 }
 
-/// A share that is neither nothing nor more than everything.
+/// A share that leaves something to others, and something to itself.
 fn user_share(share: f64) -> Result<f64, Problem> {
-    if (0.05..=1.0).contains(&share) {
+    if (0.1..=0.9).contains(&share) {
         Ok(share)
     } else {
-        let problem = format!("{share} is not from 0.05 to 1");
+        let problem = format!("{share} is not from 0.1 to 0.9");
         Err(("limits.user_share", problem))
     }
 }

@@ -141,7 +141,10 @@ proptest! {
             match other {
                 0 => state.record_history(now),
                 1 if n == 3 => state.executor_gone(key(n), now),
-                2 => drop(state.add(&readings(vec![(context(n, 1, 1, Some(2)), faults(5, 0, 0))]), now)),
+                2 => {
+                    let counted = vec![(context(n, 1, 1, Some(2)), faults(5, 0, 0))];
+                    state.add(&readings(counted), now);
+                }
                 _ => {}
             }
             prop_assert_eq!(state.bytes(), recount(&state));
