@@ -174,8 +174,10 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
     };
-    let title = title + &users::of(application.uid);
     let mut text = heading(&title, output).trim_start_matches('\n').to_owned();
+    if let Some(uid) = application.uid {
+        text.push_str(&format!("user {}\n", users::name(uid)));
+    }
     text.push_str(&section_of(
         "Executors",
         &columns::EXECUTORS,

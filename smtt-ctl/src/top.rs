@@ -248,8 +248,10 @@ impl Screen {
         let lost: u64 = status
             .ledger
             .iter()
+            // Facts of processes that are no executors are no loss of an executor.
+            .filter(|hop| hop.name != smtt_model::ledger::UNREGISTERED)
             .map(smtt_model::ledger::Hop::lost_total)
-            .sum();
+            .fold(0, u64::saturating_add);
         vec![
             format!("smtt-daemon {}: {state}", status.version),
             status::own_figures(&status.daemon),

@@ -178,8 +178,8 @@ pub struct AddressMap {
 
 /// Pieces of other owners that one removal visits.
 const FOREIGN_VISITS: usize = 64;
-/// Owners that are gone before a pass removes the pieces that they left.
-const GHOSTS: usize = 256;
+/// One owner that is gone pays for this many pieces of a pass that removes what it left.
+const PASS_VISITS: usize = 128;
 
 impl AddressMap {
     /// Bytes that one more range adds: it may split a piece in two.
@@ -198,7 +198,7 @@ impl AddressMap {
             return;
         }
         self.ghosts.insert(serial);
-        if self.ghosts.len() < GHOSTS {
+        if self.ghosts.len() * PASS_VISITS < self.ranges.len() {
             return;
         }
         #[cfg(test)]
@@ -433,6 +433,48 @@ mod tests {
         assert!(!map.insert(0x1000, 0, owner(1, 7)));
         map.remove(u64::MAX - 1, 10, 1);
         assert!(map.is_empty());
+    }
+
+    #[test]
+    fn removals_visit_few_pieces_of_others() {
+        let mut map = AddressMap::default();
+        let page = 4096;
+        // Large ranges that each keep one page at their front, below many small ones.
+        for large in 0..1000 {
+            assert!(map.insert(large * page, 1 << 40, owner(large, 7)));
+        }
+        for small in 0..20_000 {
+            assert!(map.insert((1000 + 2 * small) * page, page, owner(10_000 + small, 8)));
+        }
+        for large in 0..1000 {
+            map.remove(large * page, 1 << 40, large);
+            map.gone(large);
+        }
+        // A search of every piece for every range would be twenty million.
+        assert!(map.visited < 500_000, "{} pieces", map.visited);
+        for large in 0..1000 {
+            assert_eq!(map.owner(large * page), None);
+        }
+        assert_eq!(map.owner(1001 * page), None, "between two small ranges");
+        assert_eq!(map.owner(1000 * page), Some(owner(10_000, 8)));
+    }
+
+    #[test]
+    fn equal_claims_of_two_users_are_two_applications() {
+        let claim = |key, uid| Claim {
+            key,
+            uid: Some(uid),
+            pid: 10,
+            first_seen_ns: key,
+            application_id: "app-victim".to_owned(),
+            executor_id: "7".to_owned(),
+        };
+        let names = names(vec![claim(1, 666), claim(2, 1000)]);
+        for (key, uid) in [(1, 666), (2, 1000)] {
+            let name = &names[&key];
+            assert_eq!((name.executor_id.as_str(), name.uid), ("7", Some(uid)));
+            assert!(!name.claimed_twice);
+        }
     }
 
     #[test]

@@ -160,10 +160,7 @@ fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
             .into_iter()
             .flatten()
             .filter(|(cause, _)| {
-                !matches!(
-                    cause.as_str(),
-                    "resync_not_requested" | "facts_unknown_process"
-                )
+                !matches!(cause.as_str(), "resync_not_requested" | "unknown_process")
             })
             .filter_map(|(_, count)| count.as_u64())
             .sum();

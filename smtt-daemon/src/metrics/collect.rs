@@ -481,3 +481,21 @@ fn rdd_samples(
         families.count(table::RDD_CACHED, &labels, held.blocks);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_wants_are_met_and_the_rest_is_even() {
+        let of = |wants: &[(u32, usize)], all| {
+            let wants = wants.iter().copied().collect();
+            max_min(&wants, all).into_values().collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[(1, 1000), (2, 6)], 100), [94, 6]);
+        assert_eq!(of(&[(1, 1000), (2, 60)], 100), [50, 50]);
+        assert_eq!(of(&[(1, 10), (2, 1000), (3, 30)], 70), [10, 30, 30]);
+        assert_eq!(of(&[(1, 5)], 0), [0]);
+        assert!(of(&[], 5).is_empty());
+    }
+}

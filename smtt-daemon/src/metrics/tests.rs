@@ -154,8 +154,7 @@ fn small() -> Shared {
 #[test]
 fn the_text_format_has_every_figure() {
     let text = scrape(&small(), "");
-    let labels =
-        r#"{application_id="app-1",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""}"#;
+    let labels = r#"{application_id="app-1",user="1000",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""}"#;
     for (metric, expected) in [
         ("smtt_rdd_page_faults_read_total", "10"),
         ("smtt_rdd_page_faults_write_total", "5"),
@@ -178,15 +177,15 @@ fn the_text_format_has_every_figure() {
         (r#"smtt_probe_up{probe="fault"}"#, "1"),
         (r#"smtt_probe_up{probe="fork"}"#, "0"),
         (
-            r#"smtt_executor_info{application_id="app-1",application_name="Page \"Rank\"\\",executor_id="0"}"#,
+            r#"smtt_executor_info{application_id="app-1",user="1000",application_name="Page \"Rank\"\\",executor_id="0"}"#,
             "1",
         ),
         (
-            r#"smtt_executor_page_faults_total{application_id="app-1",executor_id="0",attribution="attributed"}"#,
+            r#"smtt_executor_page_faults_total{application_id="app-1",user="1000",executor_id="0",attribution="attributed"}"#,
             "15",
         ),
         (
-            r#"smtt_executor_page_faults_total{application_id="app-1",executor_id="0",attribution="unattributed"}"#,
+            r#"smtt_executor_page_faults_total{application_id="app-1",user="1000",executor_id="0",attribution="unattributed"}"#,
             "3",
         ),
         (
@@ -228,7 +227,7 @@ fn openmetrics_is_given_where_it_is_asked_for() {
         text.contains("# TYPE smtt_rdd_page_faults_read counter\n"),
         "{text}"
     );
-    let series = r#"smtt_rdd_page_faults_read_total{application_id="app-1",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""} 10"#;
+    let series = r#"smtt_rdd_page_faults_read_total{application_id="app-1",user="1000",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""} 10"#;
     assert!(text.lines().any(|line| line == series), "{text}");
     assert!(text.contains("# TYPE smtt_executor info\n"), "{text}");
     assert!(
@@ -264,9 +263,9 @@ fn what_was_not_measured_has_no_series() {
 fn series_beyond_the_cap_share_a_row_whose_counters_never_go_back() {
     let shared = shared(2);
     described(&shared, 1, "0");
-    let other = r#"smtt_rdd_page_faults_read_total{application_id="app-1",executor_id="0",rdd_id="other",rdd_name=""}"#;
+    let other = r#"smtt_rdd_page_faults_read_total{application_id="app-1",user="1000",executor_id="0",rdd_id="other",rdd_name=""}"#;
     let of = |text: &str, rdd: &str| {
-        value(text, &format!(r#"smtt_rdd_page_faults_read_total{{application_id="app-1",executor_id="0",rdd_id="{rdd}",rdd_name=""}}"#))
+        value(text, &format!(r#"smtt_rdd_page_faults_read_total{{application_id="app-1",user="1000",executor_id="0",rdd_id="{rdd}",rdd_name=""}}"#))
             .map(str::to_owned)
     };
     for (rdd, faults) in [(1, 100), (2, 50), (3, 10), (4, 5)] {
@@ -416,8 +415,11 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
         ..ResolveCounts::default()
     });
     let text = scrape(&shared, "");
-    let labels =
-        |rdd| format!("application_id=\"app-1\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"\"");
+    let labels = |rdd| {
+        format!(
+            "application_id=\"app-1\",user=\"1000\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"\""
+        )
+    };
     let node = |rdd| format!("smtt_rdd_memory_node_bytes{{{},node=\"1\"}}", labels(rdd));
     // The larger one has its own series; one page of two stands for both.
     assert_eq!(value(&text, &node("7")), Some("8192"), "{text}");
@@ -430,4 +432,95 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let ratio = value(&text, &series("smtt_rdd_memory_accessed_ratio"));
     assert_eq!(ratio, Some("0.25"), "{text}");
     assert_eq!(value(&text, "smtt_resolver_pages_total"), Some("3"));
+}
+
+/// An RDD of an executor of this user, with a claim of cached bytes and a count of page faults.
+fn rdd_of(
+    shared: &Shared,
+    user: u32,
+    executor: u64,
+    rdd: u32,
+    name: &str,
+    claimed: u64,
+    faults: u64,
+) {
+    let told = |fact| {
+        shared.state().apply(Event {
+            time_ns: 1,
+            executor,
+            pid: executor as u32,
+            tid: 1,
+            uid: user,
+            fact,
+        });
+    };
+    told(Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
+        application_id: "app-1".to_owned(),
+        executor_id: "0".to_owned(),
+        ..ExecutorDescribed::default()
+    })));
+    told(Fact::RddDescribed(Box::new(RddDescribed {
+        rdd_id: rdd,
+        name: name.to_owned(),
+        ..RddDescribed::default()
+    })));
+    told(Fact::BlockStored(Box::new(BlockFact {
+        block_id: format!("rdd_{rdd}_0"),
+        rdd_id: Some(rdd),
+        partition: Some(0),
+        size_bytes: claimed,
+        ..BlockFact::default()
+    })));
+    count(shared, executor, Some(rdd), reads(faults));
+}
+
+#[test]
+fn claims_of_one_user_cost_another_no_series() {
+    let shared = shared(10);
+    // Another user claims the same ids and absurd sizes, first.
+    for rdd in 0..100 {
+        rdd_of(&shared, 666, 2, rdd, "", 1 << 50, 0);
+    }
+    rdd_of(&shared, 1000, 1, 7, "ranks", 0, 5);
+    rdd_of(&shared, 1000, 1, 8, "links", 0, 6);
+    let text = scrape(&shared, "");
+    let series = |user: u32, rdd: &str| {
+        format!(
+            "smtt_rdd_page_faults_read_total{{application_id=\"app-1\",user=\"{user}\",executor_id=\"0\",rdd_id=\"{rdd}"
+        )
+    };
+    assert_eq!(
+        value(&text, &(series(1000, "7") + "\",rdd_name=\"ranks\"}")),
+        Some("5")
+    );
+    assert_eq!(
+        value(&text, &(series(1000, "8") + "\",rdd_name=\"links\"}")),
+        Some("6")
+    );
+    let own = text
+        .lines()
+        .filter(|line| line.starts_with(&series(666, "")));
+    // Eight of ten, and "none" or "other".
+    assert!((9..=10).contains(&own.count()), "{text}");
+}
+
+#[test]
+fn counted_faults_rank_before_claimed_bytes() {
+    let shared = shared(1);
+    rdd_of(&shared, 1000, 1, 7, "claims", 1 << 50, 0);
+    rdd_of(&shared, 1000, 1, 8, "faults", 0, 5);
+    let text = scrape(&shared, "");
+    assert!(text.contains("rdd_id=\"8\""), "{text}");
+    assert!(!text.contains("rdd_id=\"7\""), "{text}");
+}
+
+#[test]
+fn the_first_name_of_an_rdd_stays() {
+    let shared = shared(10);
+    rdd_of(&shared, 1000, 1, 7, "first", 100, 5);
+    assert!(scrape(&shared, "").contains("rdd_name=\"first\""));
+    rdd_of(&shared, 1000, 1, 7, "second", 100, 6);
+    let text = scrape(&shared, "");
+    assert!(text.contains("rdd_name=\"first\""), "{text}");
+    assert!(!text.contains("rdd_name=\"second\""), "{text}");
 }

@@ -123,6 +123,69 @@ fn rows_of_one_application_stand_together() {
 }
 
 #[test]
+fn a_claim_of_another_user_is_another_application_in_report_and_advice() {
+    let shared = shared();
+    // The other user is first, and has the victim's id as the name of its application too.
+    for (executor, uid) in [(20_u64, 666_u32), (21, 1000)] {
+        let described = smtt_model::decode::ExecutorDescribed {
+            application_id: "app-victim".to_owned(),
+            application_name: "app-victim".to_owned(),
+            executor_id: "7".to_owned(),
+            ..Default::default()
+        };
+        let rdd = RddDescribed {
+            rdd_id: uid,
+            name: format!("RDD of {uid}"),
+            ..RddDescribed::default()
+        };
+        for fact in [
+            Fact::ExecutorDescribed(Box::new(described)),
+            Fact::RddDescribed(Box::new(rdd)),
+        ] {
+            shared.state().apply(Event {
+                time_ns: u64::from(uid),
+                executor,
+                pid: executor as u32,
+                tid: 1,
+                uid,
+                fact,
+            });
+        }
+    }
+    let (report, advice, rows): (Report, smtt_model::advise::Advice, Listing<Row>) =
+        served(shared, async |client| {
+            (
+                client
+                    .get("/v1/report?app=app-victim")
+                    .await
+                    .expect("a report"),
+                client
+                    .get("/v1/advise?app=app-victim")
+                    .await
+                    .expect("advice"),
+                client
+                    .get("/v1/rdds?app=app-victim&user=1000")
+                    .await
+                    .expect("rows"),
+            )
+        });
+    let users: Vec<_> = report.applications.iter().map(|of| of.uid).collect();
+    assert_eq!(users, [Some(666), Some(1000)]);
+    for application in &report.applications {
+        assert_eq!(
+            (application.executors.len(), application.summary.executors),
+            (1, 1)
+        );
+        let own = |who: &smtt_model::rows::ExecutorId| who.uid == application.uid;
+        assert!(application.rdds_by_faults.iter().all(|row| own(&row.who)));
+    }
+    let users: Vec<_> = advice.applications.iter().map(|of| of.uid).collect();
+    assert_eq!(users, [Some(666), Some(1000)]);
+    let names: Vec<_> = rows.rows.iter().map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, [Some("RDD of 1000")]);
+}
+
+#[test]
 fn listings_are_filtered_sorted_and_cut() {
     let rows: Value = served(shared(), async |client| {
         client

@@ -511,3 +511,43 @@ fn an_unknown_kind_has_its_own_cause() {
     );
     assert_eq!(error, Err(DecodeError::UnknownKind(999)));
 }
+
+#[test]
+fn strings_longer_than_a_marker_sends_are_cut_and_counted() {
+    for schema in MARKER_FACTS {
+        let words = vec![1; schema.words.len()];
+        let ranges = if schema.ranges { &[(4096, 1)][..] } else { &[] };
+        // Of three bytes each, so that the limit is within a character.
+        let long = "\u{20ac}".repeat(700);
+        let strings = vec![long.as_str(); schema.strings.len()];
+        let bytes = payload(&words, ranges, &strings);
+        let header = RecordHeader {
+            kind: schema.kind.0,
+            payload_bytes: bytes.len() as u32,
+            ..RecordHeader::default()
+        };
+        let (event, cut) = decode_cut(&header, &bytes).expect("decoded");
+        assert_eq!(cut as usize, schema.strings.len(), "{}", schema.entry);
+        let longest = format!("{event:?}").len();
+        let allowed: usize = schema.string_limits.iter().sum();
+        assert!(longest < allowed + 1500, "{}: {longest}", schema.entry);
+        let mut counts = crate::ledger::DecodeCounts::default();
+        let _ = counts.decode(&header, &bytes);
+        assert_eq!(counts.strings_cut as usize, schema.strings.len());
+    }
+}
+
+#[test]
+fn no_character_hides_or_turns_text() {
+    use super::fields::clean;
+    for hostile in [
+        '\u{061c}', '\u{200b}', '\u{200d}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}',
+        '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{feff}', '\u{1b}', '\u{9b}', '\u{7f}',
+    ] {
+        let cleaned = clean(format!("a{hostile}b").as_bytes(), 100);
+        assert_eq!(cleaned, "a\u{fffd}b", "{:x}", u32::from(hostile));
+    }
+    assert_eq!(clean("\u{20ac}\u{20ac}".as_bytes(), 4), "\u{20ac}");
+    // Each wrong byte becomes three: the limit holds for the result.
+    assert!(clean(&[0xff; 300], 300).len() <= 300);
+}

@@ -256,6 +256,8 @@ impl State {
 fn of_executors(filter: &Filter) -> Filter {
     Filter {
         app: filter.app.clone(),
+        user: filter.user,
+        application: filter.application.clone(),
         executor: filter.executor.clone(),
         key: filter.key,
         ..Filter::default()

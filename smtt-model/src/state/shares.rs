@@ -147,12 +147,14 @@ impl State {
                 .map(|(key, _)| *key);
             let Some(key) = largest else { return };
             let before = self.shares.total;
+            let own = self.executors.get(&key).map_or(0, Executor::bytes);
             if let Some(executor) = self.executors.get_mut(&key) {
                 executor.shed();
             }
             self.settle(key);
             let freed = before.saturating_sub(self.shares.total);
-            if freed < spare / 2 {
+            // Hardly any of it was history: it is mostly running tasks and memory in use, which only go with it.
+            if freed < own / 4 {
                 self.evict(key);
             }
         }

@@ -3,6 +3,7 @@
 use super::hostile::any_fact;
 use super::*;
 use crate::decode::ConsumerUsed;
+use crate::rows::{ApplicationKey, ExecutorKind};
 use proptest::prelude::*;
 
 const MIB: usize = 1 << 20;
@@ -46,6 +47,75 @@ fn recount(state: &State) -> usize {
     .sum()
 }
 
+#[test]
+fn a_driver_counts_as_an_executor_once_it_runs_tasks() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "driver"));
+    tell(&mut state, 2, S, described("app-1", "1"));
+    tell(&mut state, 2, S, started(1, 1));
+    let mut counted = readings(vec![
+        (context(1, 0, 0, None), faults(5, 0, 0)),
+        (context(2, 1, 1, None), faults(7, 0, 0)),
+    ]);
+    let totals = |read| ExecutorCounters {
+        attributed: faults(read, 0, 0),
+        ..ExecutorCounters::default()
+    };
+    // The task of `context` must not make the driver an executor: this one works for no task.
+    counted.contexts[0].0.task_attempt_id = u64::MAX;
+    counted.executors = vec![(key(1), totals(5)), (key(2), totals(7))];
+    state.add(&counted, 2 * S);
+    let listing = state.list_executors(&Filter::default());
+    let kinds: Vec<_> = listing.rows.iter().map(|row| row.kind).collect();
+    assert_eq!(kinds, [ExecutorKind::Driver, ExecutorKind::Executor]);
+    let summary = &listing.summary;
+    assert_eq!((summary.executors, summary.drivers), (1, 1));
+    assert_eq!(summary.page_faults, Some(7));
+    // Local mode: the driver runs the tasks.
+    tell(&mut state, 1, 3 * S, started(2, 1));
+    let summary = state.list_executors(&Filter::default()).summary;
+    assert_eq!((summary.executors, summary.drivers), (2, 0));
+    assert_eq!(summary.page_faults, Some(12));
+}
+
+#[test]
+fn a_claim_of_another_user_is_another_application() {
+    let mut state = state();
+    tell_as(&mut state, 666, 1, S, described("app-victim", "7"));
+    tell_as(&mut state, 666, 1, S, rdd(3, "run curl", ""));
+    tell_as(&mut state, 1000, 2, 2 * S, described("app-victim", "7"));
+    tell_as(&mut state, 1000, 2, 2 * S, rdd(3, "ranks", ""));
+    let named = |filter: &Filter| -> Vec<_> {
+        let rows = state.list_rdds(filter).rows.into_iter();
+        rows.map(|row| (row.who.uid, row.name)).collect()
+    };
+    let of = |user, name: &str| (Some(user), Some(name.to_owned()));
+    let by_app = Filter {
+        app: Some("app-victim".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(named(&by_app), [of(666, "run curl"), of(1000, "ranks")]);
+    let by_user = Filter {
+        user: Some(1000),
+        ..by_app
+    };
+    assert_eq!(named(&by_user), [of(1000, "ranks")]);
+    let exactly = Filter {
+        application: Some(ApplicationKey {
+            id: Some("app-victim".to_owned()),
+            uid: Some(1000),
+        }),
+        ..Filter::default()
+    };
+    assert_eq!(named(&exactly), [of(1000, "ranks")]);
+    for row in state.list_executors(&Filter::default()).rows {
+        assert_eq!(
+            (row.who.executor_id.as_deref(), row.claimed_twice),
+            (Some("7"), false)
+        );
+    }
+}
+
 fn consumer(task: u64, name: &str) -> Fact {
     Fact::ConsumerUsed(ConsumerUsed {
         task_attempt_id: Some(task),
@@ -71,7 +141,10 @@ proptest! {
             match other {
                 0 => state.record_history(now),
                 1 if n == 3 => state.executor_gone(key(n), now),
-                2 => drop(state.add(&readings(vec![(context(n, 1, 1, Some(2)), faults(5, 0, 0))]), now)),
+                2 => {
+                    let counted = vec![(context(n, 1, 1, Some(2)), faults(5, 0, 0))];
+                    state.add(&readings(counted), now);
+                }
                 _ => {}
             }
             prop_assert_eq!(state.bytes(), recount(&state));
