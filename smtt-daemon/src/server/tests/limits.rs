@@ -110,7 +110,7 @@ fn large(rdds: u32) -> Arc<Shared> {
         doctor: checks,
     };
     let shared = Shared::new(info, Limits::default());
-    let mut apply = |fact| {
+    let apply = |fact| {
         shared.state().apply(Event {
             time_ns: 1,
             executor: 9,
