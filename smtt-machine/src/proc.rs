@@ -89,6 +89,14 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
 /// The fields of a `/proc/PID/stat`; `None` where the text is malformed.
 #[must_use]
 pub fn stat(text: &[u8]) -> Option<Stat> {
+    // The parser panics on a text without these: `PID (NAME) STATE`.
+    let name = text.iter().position(|byte| *byte == b'(')?;
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = text.get(end + 1..)?;
+    let state = rest.get(1).is_some_and(u8::is_ascii_graphic);
+    if name < 2 || end < name || !rest.starts_with(b" ") || !state {
+        return None;
+    }
     Stat::from_read(text).ok()
 }
 
