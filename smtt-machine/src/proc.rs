@@ -94,7 +94,9 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = text.get(end + 1..)?;
     let state = rest.get(1).is_some_and(u8::is_ascii_graphic);
-    if name < 2 || end < name || !rest.starts_with(b" ") || !state {
+    let pid = text[..name].strip_suffix(b" ")?;
+    let number = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
+    if !number || end < name || !rest.starts_with(b" ") || !state {
         return None;
     }
     Stat::from_read(text).ok()
