@@ -191,6 +191,16 @@ fn parent(pid: u32) -> Option<u32> {
 /// The fields of a `/proc/PID/stat`; `None` where the text is malformed.
 #[must_use]
 pub fn stat(text: &[u8]) -> Option<Stat> {
+    // The parser panics on a text without these: `PID (NAME) STATE`.
+    let name = text.iter().position(|byte| *byte == b'(')?;
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = text.get(end + 1..)?;
+    let state = rest.get(1).is_some_and(u8::is_ascii_graphic);
+    let pid = text[..name].strip_suffix(b" ")?;
+    let number = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
+    if !number || end < name || !rest.starts_with(b" ") || !state {
+        return None;
+    }
     Stat::from_read(text).ok()
 }
 

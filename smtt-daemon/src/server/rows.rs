@@ -105,7 +105,7 @@ mod tests {
     fn the_pieces_are_one_listing() {
         for count in [0, 1, 3, 5000] {
             let rows: Vec<Value> = (0..count).map(row).collect();
-            let (whole, pieces) = written(&[rows.clone()], usize::MAX);
+            let (whole, pieces) = written(std::slice::from_ref(&rows), usize::MAX);
             assert_eq!(pieces > 1, count == 5000, "{pieces} pieces");
             assert_eq!(whole["rows"], Value::Array(rows));
             assert!(whole["summary"]["executors"].is_u64(), "{whole}");
