@@ -245,28 +245,25 @@ fn inspect(process: Process, handle: Handle, libraries: &Libraries) -> Inspected
     let mut trouble = Vec::new();
     let slots_name = format!("/memfd:{MAPPING_NAME} (deleted)");
     let (mut slots, mut library) = (None, None);
-    let read = handle
-        .open_file("maps", OFlag::O_RDONLY)
-        .and_then(|maps| {
-            proc::lines(maps, &MAPS, |line| {
-                let line = String::from_utf8_lossy(line);
-                if let Some((range, name)) = proc::mapping(&line) {
-                    if slots.is_none() && name == slots_name {
-                        slots = Some(range.to_owned());
-                    } else if library.is_none()
-                        && name.trim_end_matches(" (deleted)").rsplit('/').next()
-                            == Some(LIBRARY_NAME)
-                    {
-                        library = Some((range.to_owned(), printable(name)));
-                    }
+    let read = handle.open_file("maps", OFlag::O_RDONLY).and_then(|maps| {
+        proc::lines(maps, &MAPS, |line| {
+            let line = String::from_utf8_lossy(line);
+            if let Some((range, name)) = proc::mapping(&line) {
+                if slots.is_none() && name == slots_name {
+                    slots = Some(range.to_owned());
+                } else if library.is_none()
+                    && name.trim_end_matches(" (deleted)").rsplit('/').next() == Some(LIBRARY_NAME)
+                {
+                    library = Some((range.to_owned(), printable(name)));
                 }
-                if slots.is_some() && library.is_some() {
-                    Next::Stop
-                } else {
-                    Next::Line
-                }
-            })
-        });
+            }
+            if slots.is_some() && library.is_some() {
+                Next::Stop
+            } else {
+                Next::Line
+            }
+        })
+    });
     if matches!(read, Ok(false)) {
         trouble.push("it has more mappings than are read".to_owned());
     }

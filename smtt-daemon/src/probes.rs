@@ -77,6 +77,12 @@ pub struct Probes {
     software: Vec<(&'static str, SoftwareEvent)>,
 }
 
+impl Drop for Probes {
+    fn drop(&mut self) {
+        self.libraries.detach_all();
+    }
+}
+
 /// The object that `build.rs` made.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
 

@@ -112,10 +112,8 @@ impl Mapped {
     /// # Errors
     /// When the kernel refuses `statx` or `memfd_create`.
     pub fn is_memfd(&self) -> io::Result<bool> {
-        let own = nix::sys::memfd::memfd_create(
-            c"smtt-compare",
-            nix::sys::memfd::MFdFlags::MFD_CLOEXEC,
-        )?;
+        let own =
+            nix::sys::memfd::memfd_create(c"smtt-compare", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
         let own = Self { file: own.into() }.known()?;
         let known = self.known()?;
         Ok(known.regular && known.device == own.device)
@@ -153,9 +151,9 @@ impl Mapped {
             return Ok(Some(format!("{kind} is no local file system")));
         }
         let here = find(&own, |mount| mount.device == device && mount.kind == kind)?;
-        Ok(here.is_none().then(|| {
-            format!("its {kind} is mounted in a namespace of the process only")
-        }))
+        Ok(here
+            .is_none()
+            .then(|| format!("its {kind} is mounted in a namespace of the process only")))
     }
 
     /// Opens the pinned file itself. The flags always include `O_NONBLOCK` (a lease of its owner is an error and no
@@ -218,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_line_of_mountinfo_is_read() {
-        let line = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - fuse.sshfs host:/ rw,errors=continue";
+        let line =
+            "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - fuse.sshfs host:/ rw,errors=continue";
         let read = mount(line).expect("a mount");
         assert_eq!(
             (read.id, read.device.as_str(), read.kind.as_str()),
@@ -250,7 +249,9 @@ mod tests {
             .expect("a memfd");
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let pinned = nix::fcntl::open(Path::new(&path), OFlag::O_PATH, Mode::empty()).expect("pin");
-        let mapped = Mapped { file: pinned.into() };
+        let mapped = Mapped {
+            file: pinned.into(),
+        };
         assert!(mapped.is_memfd().expect("memfd"));
     }
 }

@@ -326,7 +326,10 @@ mod tests {
             read("ab\n\nabcd\n", bounds),
             (vec!["ab".into(), String::new(), "abcd".into()], true)
         );
-        assert_eq!(read("ab\ncd", bounds), (vec!["ab".into(), "cd".into()], true));
+        assert_eq!(
+            read("ab\ncd", bounds),
+            (vec!["ab".into(), "cd".into()], true)
+        );
         assert_eq!(
             read("abcde\nf\n", bounds),
             (vec!["abcd".into(), "f".into()], true)

@@ -31,7 +31,7 @@ use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, Image};
 
 use self::known::{Digest, Known, digest, hex};
-use self::link::{Attacher, Links};
+use self::link::{Attacher, Links, close};
 use super::{Verdict, VerdictState};
 
 /// Most files of executors with probes: 19 descriptors each.
@@ -135,7 +135,12 @@ impl Libraries {
         let (closing, closed) = channel::<Links>();
         std::thread::Builder::new()
             .name("smtt-detach".into())
-            .spawn(move || closed.into_iter().for_each(drop))
+            .spawn(move || {
+                while let Ok(mut links) = closed.recv() {
+                    links.extend(closed.try_iter().flatten());
+                    close(links);
+                }
+            })
             .context("no thread that detaches probes")?;
         Ok(Self {
             attacher: Attacher::new(program.fd()?.try_clone()?)?,
@@ -154,6 +159,17 @@ impl Libraries {
         let _ = self.closing.send(links);
     }
 
+    /// Detaches from all files, at the daemon's end: one after the other would take the kernel seconds per file.
+    pub(super) fn detach_all(&self) {
+        let files = std::mem::take(&mut self.state().files);
+        close(
+            files
+                .into_values()
+                .flat_map(|probed| probed.links)
+                .collect(),
+        );
+    }
+
     /// Adds digests of libraries that may be probed in executors.
     pub fn trust(&self, digests: &[Digest]) {
         self.state().digests.extend_from_slice(digests);
@@ -169,12 +185,17 @@ impl Libraries {
         let file = File::open(path).with_context(context)?;
         let metadata = file.metadata().with_context(context)?;
         let id = id(&metadata);
-        let done = self.probe_configured(&file, &metadata).with_context(context);
+        let done = self
+            .probe_configured(&file, &metadata)
+            .with_context(context);
         let mut state = self.state();
         let configured = Configured {
             stamp: stamp(&metadata),
             tried: Instant::now(),
-            file: done.as_ref().map(|()| id).map_err(|error| format!("{error:#}")),
+            file: done
+                .as_ref()
+                .map(|()| id)
+                .map_err(|error| format!("{error:#}")),
         };
         let before = state.configured.insert(path.to_owned(), configured);
         // A replaced file keeps its probes while executors have it.
@@ -233,8 +254,7 @@ impl Libraries {
                 (_, None) => false,
                 (None, Some(_)) => true,
                 (Some(known), Some(now)) => {
-                    known.stamp != now
-                        || (known.file.is_err() && known.tried.elapsed() >= RETRY)
+                    known.stamp != now || (known.file.is_err() && known.tried.elapsed() >= RETRY)
                 }
             };
             if due {
@@ -291,7 +311,11 @@ impl Libraries {
         let found = digest(&bytes);
         let known = {
             let mut state = self.state();
-            let mut known = state.known.iter().find(|known| known.digest == found).cloned();
+            let mut known = state
+                .known
+                .iter()
+                .find(|known| known.digest == found)
+                .cloned();
             if known.is_none() && any_size && state.digests.contains(&found) {
                 let parsed = Known::parse(&bytes).context("its digest is configured")?;
                 if state.known.len() < KNOWN_MAX {
@@ -359,7 +383,9 @@ impl Libraries {
                 .min_by_key(|(_, file)| file.idle_since)
                 .map(|(id, _)| *id);
             let Some(probed) = oldest.and_then(|id| state.files.remove(&id)) else {
-                bail!("user {user} has {own} of {all} probed library files: there is no room for another");
+                bail!(
+                    "user {user} has {own} of {all} probed library files: there is no room for another"
+                );
             };
             self.close(probed.links);
         }

@@ -49,8 +49,8 @@ const FOREIGN: &[Chosen] = &[
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
 /// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
-/// The program that some of the tests start.
-const WORKLOAD: &str = "workload";
+/// The programs that some of the tests start.
+const STARTED: [&str; 2] = ["workload", "attacker"];
 
 /// Files of a guest, and the lines of the guest's script that run them.
 pub struct KernelTests {
@@ -134,7 +134,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     script += &swap_on();
     script += &format!("export {MUST_HAVE}={must},swap\n");
     script += &lines(&last);
-    if let Some(built) = executable(&messages, WORKLOAD) {
+    for built in STARTED.iter().filter_map(|name| executable(&messages, name)) {
         files.push(GuestFile {
             here: small(paths, guest.processor, &built)?,
             there: built.display().to_string(),
