@@ -78,6 +78,12 @@ pub struct Probes {
     software: Vec<(&'static str, SoftwareEvent)>,
 }
 
+impl Drop for Probes {
+    fn drop(&mut self) {
+        self.libraries.detach_all();
+    }
+}
+
 /// Rows of the kernel side's tables of executors per executor of the configuration: one user may hold about half of
 /// them, so that a machine with one user can have all executors of the configuration.
 const EXECUTOR_ROWS: u32 = 2;

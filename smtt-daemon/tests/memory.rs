@@ -20,6 +20,8 @@ use tokio::sync::watch;
 
 /// `MemoryMax=` of config/smtt.service.
 const MEMORY_MAX: u64 = 256 << 20;
+/// Rows of each kind that are offered for an executor: several times what the state takes.
+const ROWS_MAX: u64 = 6000;
 /// Resident memory of the process at which the state counts as full.
 const STATE_MAX: u64 = 112 << 20;
 
@@ -317,9 +319,9 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
     for executor in 1..=executors {
         described(&shared, executor);
     }
-    // Until no executor gets a row any more, or the state has what it may take.
+    // Until no executor gets a row any more. Ended rows make room for new ones, so there is a most.
     let mut number = 0;
-    while figure("VmRSS:") < STATE_MAX {
+    while figure("VmRSS:") < STATE_MAX && number < ROWS_MAX {
         number += 1;
         let mut taken = false;
         for executor in 1..=executors {

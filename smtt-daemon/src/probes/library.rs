@@ -31,7 +31,7 @@ use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, Image};
 
 use self::known::{Digest, Known, digest, hex};
-use self::link::{Attacher, Links};
+use self::link::{Attacher, Links, close};
 use super::{Verdict, VerdictState};
 
 /// Most files of executors with probes: 19 descriptors each.
@@ -135,7 +135,12 @@ impl Libraries {
         let (closing, closed) = channel::<Links>();
         std::thread::Builder::new()
             .name("smtt-detach".into())
-            .spawn(move || closed.into_iter().for_each(drop))
+            .spawn(move || {
+                while let Ok(mut links) = closed.recv() {
+                    links.extend(closed.try_iter().flatten());
+                    close(links);
+                }
+            })
             .context("no thread that detaches probes")?;
         Ok(Self {
             attacher: Attacher::new(program.fd()?.try_clone()?)?,
@@ -152,6 +157,17 @@ impl Libraries {
     fn close(&self, links: Links) {
         // The thread ends only with this value. If it is gone all the same, the links are closed here.
         let _ = self.closing.send(links);
+    }
+
+    /// Detaches from all files, at the daemon's end: one after the other would take the kernel seconds per file.
+    pub(super) fn detach_all(&self) {
+        let files = std::mem::take(&mut self.state().files);
+        close(
+            files
+                .into_values()
+                .flat_map(|probed| probed.links)
+                .collect(),
+        );
     }
 
     /// Adds digests of libraries that may be probed in executors.

@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::context::{HEADER_SIZE, MAGIC, SLOT_SIZE, VERSION};
@@ -119,7 +120,13 @@ fn map(file: &File, length: usize, protection: i32, flags: i32, at: usize) -> Re
 fn map_code(path: &Path) -> Result<(File, usize)> {
     let file = File::open(path).with_context(|| format!("{}", path.display()))?;
     let length = file.metadata()?.len() as usize;
-    let address = map(&file, length, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE, 0)?;
+    let address = map(
+        &file,
+        length,
+        libc::PROT_READ | libc::PROT_EXEC,
+        libc::MAP_PRIVATE,
+        0,
+    )?;
     Ok((file, address))
 }
 
@@ -144,7 +151,13 @@ fn memfd(magic: u64) -> Result<File> {
 fn slots() -> Result<File> {
     let file = memfd(MAGIC)?;
     let length = HEADER_SIZE + SLOTS as usize * SLOT_SIZE;
-    map(&file, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, 0)?;
+    map(
+        &file,
+        length,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_SHARED,
+        0,
+    )?;
     Ok(file)
 }
 
@@ -184,12 +197,16 @@ fn swap(place: &Place) -> Result<()> {
     let ends: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     let (library, again) = (place.library.clone(), copy.clone());
     let swaps = std::thread::spawn(move || -> Result<()> {
+        // The pauses differ, so that the exchange happens at each step of the daemon.
+        let mut pause = 1;
         while !ends.load(Ordering::Relaxed) {
             // A new file, so that the daemon has to judge it anew.
             fs::remove_file(&again)?;
             fs::copy(&library, &again)?;
             let file = File::open(&again)?;
             map(&file, length, protection, libc::MAP_PRIVATE, address)?;
+            std::thread::sleep(Duration::from_micros(pause));
+            pause = (pause * 7 + 13) % 700;
             map(&victim, length, protection, libc::MAP_PRIVATE, address)?;
         }
         Ok(())
@@ -248,6 +265,9 @@ fn lease_slots() -> Result<()> {
     let mut leased = Vec::new();
     for _ in 0..8 {
         let file = slots()?;
+        // The kernel grants a lease to the only opening of a file; the one that made the memfd does not count.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
         lease(&file)?;
         leased.push(file);
     }
@@ -284,12 +304,24 @@ fn fuse_library(place: &Place) -> Result<()> {
     let bytes = fs::read(&place.library)?;
     let folder = place.folder.join("fuse");
     fs::create_dir_all(&folder)?;
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?;
+    // In a namespace of its own: the mount ends with this process, and no other process runs into it.
+    // SAFETY: takes numbers only.
+    ensure!(
+        unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0,
+        "unshare: {}",
+        std::io::Error::last_os_error()
+    );
     fuse::mount(&device, &folder)?;
     let silent: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     std::thread::spawn(move || fuse::serve(&device, &bytes, silent));
     let _slots = slots()?;
-    let _library = map_code(&folder.join(LIBRARY_NAME))?;
+    let (library, _) = map_code(&folder.join(LIBRARY_NAME))?;
+    // Its closing asks the file system; the mapping stays.
+    drop(library);
     silent.store(true, Ordering::Relaxed);
     stay()
 }

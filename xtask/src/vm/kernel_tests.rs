@@ -49,8 +49,8 @@ const FOREIGN: &[Chosen] = &[
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
 /// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
-/// The program that some of the tests start.
-const WORKLOAD: &str = "workload";
+/// The programs that some of the tests start.
+const STARTED: [&str; 2] = ["workload", "attacker"];
 
 /// Files of a guest, and the lines of the guest's script that run them.
 pub struct KernelTests {
@@ -92,7 +92,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     for test in programs(chosen, &last) {
         command.args(["--test", test]);
     }
-    let mut binaries = vec![WORKLOAD];
+    let mut binaries = STARTED.to_vec();
     if guest.jvm {
         binaries.extend(PROGRAMS);
     }

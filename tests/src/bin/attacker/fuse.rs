@@ -27,8 +27,13 @@ pub fn mount(device: &File, folder: &Path) -> Result<()> {
         "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
         device.as_raw_fd()
     ))?;
-    // SAFETY: all texts are NUL-terminated and outlive the call.
+    // SAFETY: all texts are NUL-terminated and outlive the calls.
     let done = unsafe {
+        // Mounts of this namespace must not show up in others.
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let (none, root) = (std::ptr::null(), c"/".as_ptr());
+        let done = libc::mount(none, root, none, private, none.cast());
+        ensure!(done == 0, "mount: {}", std::io::Error::last_os_error());
         libc::mount(
             c"smtt-test".as_ptr(),
             target.as_ptr(),
@@ -48,15 +53,20 @@ pub fn serve(mut device: &File, bytes: &[u8], silent: &AtomicBool) {
         if silent.load(Ordering::Relaxed) {
             continue;
         }
-        let word = |at: usize| u64::from_le_bytes(request[at..at + 8].try_into().unwrap_or_default());
-        let half = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().unwrap_or_default());
+        let word =
+            |at: usize| u64::from_le_bytes(request[at..at + 8].try_into().unwrap_or_default());
+        let half =
+            |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().unwrap_or_default());
         if length < 40 {
             continue;
         }
         let (operation, ticket, node) = (half(4), word(8), word(16));
         let (error, answer) = match operation {
             INIT => (0, init(half(44))),
-            LOOKUP => (0, [words(&[FILE, 0, 0, 0, 0]), attributes(FILE, bytes.len())].concat()),
+            LOOKUP => (
+                0,
+                [words(&[FILE, 0, 0, 0, 0]), attributes(FILE, bytes.len())].concat(),
+            ),
             GETATTR => (0, [words(&[0, 0]), attributes(node, bytes.len())].concat()),
             OPEN | OPENDIR => (0, words(&[1, 0])),
             READ => {
