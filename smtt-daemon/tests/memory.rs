@@ -21,7 +21,7 @@ use tokio::sync::watch;
 /// `MemoryMax=` of config/smtt.service.
 const MEMORY_MAX: u64 = 256 << 20;
 /// Rows of each kind that are offered for an executor: several times what the state takes.
-const ROWS_MAX: u64 = 6000;
+const ROWS_MAX: u64 = 600;
 /// Resident memory of the process at which the state counts as full.
 const STATE_MAX: u64 = 112 << 20;
 
