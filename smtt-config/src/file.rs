@@ -51,7 +51,7 @@ section!(Web, "web", {
 section!(Control, "control", {
     /// Unix socket of smtt-ctl, mode 0660.
     socket: String = "/run/smtt/smtt.sock".into();
-    /// Group that may use the socket.
+    /// Group that may use the socket. Where the daemon is not root, its user must be a member.
     group: String = "smtt".into();
 });
 

@@ -190,9 +190,8 @@ fn streams_of_changed_facts_leave_a_state_that_all_readers_can_read() {
                 0 => random.next() as u16,
                 _ => *kind,
             };
-            let header = RecordHeader {
+            let mut header = RecordHeader {
                 kind,
-                node_plus_one: random.below(3) as u16,
                 payload_bytes: payload.len() as u32,
                 time_ns: match random.below(20) {
                     0 => random.next(),
@@ -203,6 +202,7 @@ fn streams_of_changed_facts_leave_a_state_that_all_readers_can_read() {
                 tid: random.below(9) as u32,
                 ..RecordHeader::default()
             };
+            header.node_plus_one = random.below(3) as u16;
             tried(&payload, || {
                 let Ok(event) = decode(&header, &payload) else {
                     return;

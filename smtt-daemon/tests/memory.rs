@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smtt_daemon::metrics::Names;
 use smtt_daemon::server::{self, ControlSocket};
@@ -308,6 +309,43 @@ fn one_more(shared: &Shared, executor: u64, number: u64) -> bool {
         taken |= apply(shared, executor, fact) == Applied::Applied;
     }
     taken
+}
+
+/// Threads of this process that make answers.
+fn answering() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok())
+        .filter(|name| name.trim() == "smtt-answer")
+        .count()
+}
+
+#[test]
+fn clients_that_ask_and_hang_up_start_no_work_beside_each_other() {
+    let _one = begin();
+    let shared = shared(Limits::default());
+    described(&shared, 1);
+    served(&shared, |socket, port| {
+        // Nothing that is begun can end.
+        let state = shared.state();
+        for _ in 0..100 {
+            let mut scraper = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+            let mut client = UnixStream::connect(socket).expect("connected");
+            let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");
+            scraper
+                .write_all(question("/metrics").as_bytes())
+                .expect("asked");
+            client
+                .write_all(question("/v1/tasks").as_bytes())
+                .expect("asked");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let threads = answering();
+        assert!((1..=2).contains(&threads), "{threads} threads make answers");
+        drop(state);
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        assert_eq!(read(stream, "/metrics").0, 200);
+    });
 }
 
 #[test]

@@ -275,7 +275,7 @@ impl Damon {
             let hint = match error.raw_os_error() {
                 Some(libc::EBUSY) => "another program uses it",
                 Some(libc::EROFS | libc::EACCES | libc::EPERM) => {
-                    "the service may not write there: ReadWritePaths=/sys/kernel/mm/damon in its unit allows it"
+                    "the service may not write there: User=root and ReadWritePaths=/sys/kernel/mm/damon in its unit allow it"
                 }
                 _ => "the kernel refuses the value",
             };

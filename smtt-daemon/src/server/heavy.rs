@@ -42,9 +42,14 @@ impl Turns {
         let Ok(Ok(turn)) = timeout(WAIT, Arc::clone(&self.answers).acquire_owned()).await else {
             return busy();
         };
-        let _making = self.making.lock().await;
-        let answer = super::routes::off_loop(make).await;
-        answer.map(|body| Body::new(Turn { body, _turn: turn }))
+        let making = Arc::clone(&self.making).lock_owned().await;
+        // A client that hangs up does not stop the thread: turn and lock stay with it.
+        super::routes::off_loop(move || {
+            let answer = make().map(|body| Body::new(Turn { body, _turn: turn }));
+            drop(making);
+            answer
+        })
+        .await
     }
 }
 

@@ -47,6 +47,20 @@ impl Scrapes {
         format: Format,
         names: Names,
     ) -> Result<Pieces, fmt::Error> {
+        let answers = self.clone();
+        let shared = Arc::clone(shared);
+        // A task of its own: a client that hangs up must not let another scrape begin beside this one.
+        let made = tokio::spawn(async move { answers.fresh(shared, format, names).await });
+        made.await.unwrap_or(Err(fmt::Error))
+    }
+
+    /// The answer that is there, or a new one.
+    async fn fresh(
+        &self,
+        shared: Arc<Shared>,
+        format: Format,
+        names: Names,
+    ) -> Result<Pieces, fmt::Error> {
         // Held while the answer is made: whoever waits here finds it afterwards.
         let mut made = self.0.lock().await;
         let same = |answer: &&Made| {
@@ -58,12 +72,12 @@ impl Scrapes {
         while made.len() >= ANSWERS {
             made.pop_front();
         }
-        let at = Instant::now();
-        let state = Arc::clone(shared);
         let text =
-            tokio::task::spawn_blocking(move || state.exporter().scrape(&state, format, names));
+            tokio::task::spawn_blocking(move || shared.exporter().scrape(&shared, format, names));
         let text = Arc::new(text.await.unwrap_or(Err(fmt::Error))?);
         let pieces = Pieces::of(&text);
+        // From now on: whoever waited for a long scrape shares it.
+        let at = Instant::now();
         made.push_back(Made {
             format,
             names,
