@@ -39,6 +39,7 @@ pub(super) struct Executor {
     alive: bool,
     counters: ExecutorCounters,
     slots_refused: Option<u64>,
+    before_tracing: Option<u64>,
     context_faults: FaultCounters,
     agreement: Agreement,
     pub(super) rdds: Vec<Rdd>,
@@ -86,6 +87,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
             slots_refused: executor.slots.map(|said| said.slots_refused),
+            before_tracing: executor.before_tracing,
             context_faults: executor.context_faults,
             agreement: executor.agreement,
             rdds: rows.into_values().collect(),
@@ -290,6 +292,11 @@ fn executor_series(families: &mut Families, executor: &Executor, measured: Measu
             table::EXECUTOR_PAGE_FAULTS,
             &[application, id, "unattributed"],
             total(&without),
+        );
+        families.maybe(
+            table::EXECUTOR_PAGE_FAULTS,
+            &[application, id, "before_tracing"],
+            executor.before_tracing,
         );
     }
     for (code, class) in executor
