@@ -439,6 +439,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         },
         probes: ProbeSettings {
             fault_hook: hook,
+            fault_idle: defaults.fault_idle,
             settings,
             ring_bytes: ring as u32,
             contexts,

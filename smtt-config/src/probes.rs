@@ -1,5 +1,7 @@
 //! Settings with which the kernel side is loaded.
 
+use std::time::Duration;
+
 use smtt_common::settings::Settings;
 use smtt_machine::page_walks::PageWalkSettings;
 
@@ -26,6 +28,8 @@ pub enum FaultHook {
 pub struct ProbeSettings {
     /// Rung of the fault ladder.
     pub fault_hook: FaultHook,
+    /// Time without a living executor after which the hooks of page faults are detached.
+    pub fault_idle: Duration,
     /// Settings that the kernel side reads; the offsets are filled in here.
     pub settings: Settings,
     /// Size of the ring in bytes: a power of two, at least a page.
@@ -46,6 +50,7 @@ impl Default for ProbeSettings {
     fn default() -> Self {
         Self {
             fault_hook: FaultHook::Auto,
+            fault_idle: Duration::from_secs(30),
             settings: Settings {
                 fault_sample_every: 64,
                 fault_samples_per_second: 200,

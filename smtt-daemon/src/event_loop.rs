@@ -482,6 +482,7 @@ fn apply_outside(
     fact: &Fact,
 ) {
     match fact {
+        Fact::ExecutorDescribed(_) => probes.executor_described(),
         Fact::ProcessGone { .. } if header.executor != 0 => {
             executors.process_gone(header.executor, header.pid)
         }

@@ -1,6 +1,7 @@
 //! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::ring`] name aya types.
 
 mod attach;
+mod before;
 mod health;
 mod kernel_function;
 pub mod library;
@@ -22,13 +23,17 @@ use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
 use smtt_common::counter::ExecutorCounters;
-use smtt_common::settings::{Budget, Process, ROLE_CHILD, TableOperation, Thread, User};
+use smtt_common::settings::{
+    Budget, Process, ROLE_CHILD, ROLE_EXECUTOR, TableOperation, Thread, User,
+};
 use smtt_config::ProbeSettings;
 use smtt_machine::btf;
 use smtt_machine::page_walks::{NotMeasured, Wanted};
 use smtt_model::readings::{PageWalkReadings, Readings};
 use smtt_model::verdict::{Verdict, VerdictState};
 
+use self::attach::FaultHooks;
+use self::before::Before;
 use self::library::Libraries;
 use self::page_walks::Sampler;
 use self::reading::Reader;
@@ -76,6 +81,9 @@ pub struct Probes {
     online: BTreeSet<u32>,
     /// Software events that are attached, with their programs.
     software: Vec<(&'static str, SoftwareEvent)>,
+    /// Hooks of page faults that are attached only while an executor lives.
+    fault_hooks: FaultHooks,
+    before: Before,
 }
 
 impl Drop for Probes {
@@ -153,6 +161,8 @@ impl Probes {
             walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.turn)),
             online: attach::online()?,
             software: Vec::new(),
+            fault_hooks: FaultHooks::new(wanted.fault_idle),
+            before: Before::default(),
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, offsets.err());
@@ -211,7 +221,20 @@ impl Probes {
     /// When a table cannot be read, which happens only when the kernel is out of memory.
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
         self.follow_cpus();
+        let living = self.living()?;
+        self.follow_executors(!living.is_empty());
+        // Before the counters, so that it is never more than what they have and what was there before.
+        let kernel = self.before.kernel_counts(&living);
         let mut readings = self.reader.read(&mut self.ebpf)?;
+        for (executor, kernel) in kernel {
+            if let Some((_, totals)) = readings.executors.iter().find(|(key, _)| *key == executor) {
+                let counted = self.reader.own_faults(executor, totals);
+                self.before.compare(executor, kernel, counted);
+            }
+        }
+        if self.faults_counted() {
+            readings.before = self.before.faults();
+        }
         readings.access_known = self.access_known;
         readings.major_known = self.major_known;
         if let Ok(sampler) = &mut self.walks {
@@ -222,6 +245,19 @@ impl Probes {
             });
         }
         Ok(readings)
+    }
+
+    /// Process ids and keys of the living executors.
+    fn living(&self) -> anyhow::Result<Vec<(u32, u64)>> {
+        let map = memory::map_fd(self.ebpf.map("PROCESSES").context("no table PROCESSES")?)
+            .context("PROCESSES is no hash table")?;
+        let rows =
+            tables::rows::<u32, Process>(map).context("the table PROCESSES cannot be read")?;
+        Ok(rows
+            .into_iter()
+            .filter(|(_, process)| process.role == ROLE_EXECUTOR)
+            .map(|(pid, process)| (pid, process.executor))
+            .collect())
     }
 
     /// Facts of a process that the kernel side has seen so far.
@@ -247,6 +283,7 @@ impl Probes {
     /// When the process has ended, the table of executors is full, or the process's user has used up its share.
     pub fn adopt_executor(&mut self, pid: u32) -> anyhow::Result<u64> {
         let owner = owner::of(pid)?;
+        self.follow_executors(true);
         if !self.change(
             TableOperation::ADOPT_EXECUTOR,
             &[u64::from(pid), u64::from(owner.uid), owner.cgroup],
@@ -377,6 +414,7 @@ impl Probes {
             self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])?;
         }
         self.reader.forget(&mut self.ebpf, executor)?;
+        self.before.forget(executor);
         self.change(TableOperation::FORGET_EXECUTOR, &[executor])
             .map(drop)
     }

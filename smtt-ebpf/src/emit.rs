@@ -60,8 +60,11 @@ fn header(kind: Kind, executor: u64, uid: u32, payload_bytes: u32) -> RecordHead
 /// Whether to wake the daemon: only when a good part of the ring is used. It looks by itself many times a second,
 /// so a job's steady trickle of facts costs no wake-up each.
 #[inline(always)]
-fn wakeup() -> u64 {
-    if RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 8 {
+fn wakeup(kind: Kind) -> u64 {
+    // The daemon attaches the hooks of page faults when it learns of the first executor.
+    if kind == Kind::EXECUTOR_DESCRIBED
+        || RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 8
+    {
         u64::from(BPF_RB_FORCE_WAKEUP)
     } else {
         u64::from(BPF_RB_NO_WAKEUP)
@@ -105,7 +108,7 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &
         );
         ptr::write(&raw mut (*record).payload, *payload);
     }
-    entry.submit(wakeup());
+    entry.submit(wakeup(kind));
     count(Counter::RECORDS_SUBMITTED);
     true
 }
@@ -177,7 +180,7 @@ fn in_class<const BYTES: usize>(
         entry.discard(u64::from(BPF_RB_NO_WAKEUP));
         return Outcome::Unreadable;
     }
-    entry.submit(wakeup());
+    entry.submit(wakeup(kind));
     count(Counter::RECORDS_SUBMITTED);
     Outcome::Sent
 }

@@ -16,6 +16,8 @@ pub struct Readings {
     pub executors: Vec<(u64, ExecutorCounters)>,
     /// User and cgroup of each executor key, as the kernel says.
     pub owners: Vec<(u64, Owner)>,
+    /// Faults of each executor key's process from before they were counted, by the kernel's own count.
+    pub before: Vec<(u64, u64)>,
     /// Totals of the kernel side's global counters, summed over CPUs, indexed by `smtt_common::counter::Counter`.
     pub counters: [u64; COUNTERS],
     /// Whether reads and writes are distinguished (false on the software-event rung).

@@ -332,6 +332,11 @@ impl State {
                 self.remember_stranger(*key, *totals);
             }
         }
+        for (key, faults) in &readings.before {
+            if let Some(executor) = self.executors.get_mut(key) {
+                executor.before_tracing = Some(*faults);
+            }
+        }
         for (context, growth) in &readings.contexts {
             if growth == &FaultCounters::default() || self.expired_set.contains(&context.executor) {
                 continue;

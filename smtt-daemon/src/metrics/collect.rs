@@ -42,6 +42,7 @@ pub(super) struct Executor {
     alive: bool,
     counters: ExecutorCounters,
     slots_refused: Option<u64>,
+    before_tracing: Option<u64>,
     context_faults: FaultCounters,
     agreement: Agreement,
     pub(super) rdds: Vec<Rdd>,
@@ -91,6 +92,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
             slots_refused: executor.slots.map(|said| said.slots_refused),
+            before_tracing: executor.before_tracing,
             context_faults: executor.context_faults,
             agreement: executor.agreement,
             rdds: rows.into_values().collect(),
@@ -366,6 +368,11 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
             table::EXECUTOR_PAGE_FAULTS,
             &[application, user, id, "unattributed"],
             total(&without),
+        );
+        families.maybe(
+            table::EXECUTOR_PAGE_FAULTS,
+            &[application, id, "before_tracing"],
+            executor.before_tracing,
         );
     }
     for (code, class) in executor

@@ -79,7 +79,7 @@ metrics! {
     EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "user", "executor_id"],
         "Whether the executor's process lives", "the executor died longer ago than the retention";
     EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "user", "executor_id", "attribution"],
-        "Page faults of an executor, attributed to a context of Spark or unattributed", "page faults are not counted on this machine";
+        "Page faults of an executor, attributed to a context of Spark, unattributed, or from before they were counted", "page faults are not counted on this machine";
     EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "user", "executor_id", "thread_class"],
         "Page faults of an executor without a context, by class of the thread", "no fault of that class was counted";
     EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "user", "executor_id"],

@@ -1,6 +1,7 @@
 //! Attaches the rows of the probe table, and the first rung of the page-fault ladder that works.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -15,7 +16,77 @@ use super::table::{
 };
 use super::{Probes, kernel_function};
 
+/// The hooks of page faults, which every process on the machine pays for. Raw tracepoints and trampolines are detached
+/// while no executor lives; a kprobe and the software event stay.
+pub(super) struct FaultHooks {
+    rows: Vec<&'static Row>,
+    links: Vec<Box<dyn Send>>,
+    /// When the last executor ended.
+    idle_since: Option<Instant>,
+    idle_after: Duration,
+}
+
+impl FaultHooks {
+    pub(super) const fn new(idle_after: Duration) -> Self {
+        Self {
+            rows: Vec::new(),
+            links: Vec::new(),
+            idle_since: None,
+            idle_after,
+        }
+    }
+}
+
 impl Probes {
+    /// Whether a hook of page faults is attached.
+    pub(super) fn faults_counted(&self) -> bool {
+        !self.fault_hooks.links.is_empty()
+            || self
+                .verdicts
+                .iter()
+                .any(|verdict| verdict.name == "fault" && verdict.verdict == VerdictState::Ok)
+    }
+
+    /// Attaches the hooks of page faults for an executor that the kernel side reported, so that its first tasks need not
+    /// wait for a tick.
+    pub fn executor_described(&mut self) {
+        self.follow_executors(true);
+    }
+
+    /// Attaches the hooks of page faults while an executor lives, and detaches them some time after the last has ended.
+    pub(super) fn follow_executors(&mut self, is_one_alive: bool) {
+        let hooks = &mut self.fault_hooks;
+        if !is_one_alive {
+            let since = *hooks.idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= hooks.idle_after && !hooks.links.is_empty() {
+                let links = std::mem::take(&mut hooks.links);
+                tracing::debug!("no executor lives: page faults are not counted");
+                // The kernel waits until no processor runs the hook.
+                std::thread::spawn(move || drop(links));
+            }
+            return;
+        }
+        hooks.idle_since = None;
+        if !hooks.links.is_empty() || hooks.rows.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        for row in hooks.rows.clone() {
+            let verdict = self.attach(row);
+            if verdict.verdict != VerdictState::Ok {
+                tracing::error!("page faults are not counted: {}", verdict.reason);
+            }
+            if let Some(known) = self
+                .verdicts
+                .iter_mut()
+                .find(|known| known.name == verdict.name && known.hook == verdict.hook)
+            {
+                *known = verdict;
+            }
+        }
+        tracing::debug!(took = ?start.elapsed(), "an executor lives: page faults are counted");
+    }
+
     /// Attaches every row but the marker's.
     pub(super) fn attach_table(&mut self, fault_hook: FaultHook, no_offsets: Option<String>) {
         let mut fault_rung: Option<&str> = None;
@@ -45,6 +116,9 @@ impl Probes {
                     let verdict = self.attach(row);
                     if verdict.verdict == VerdictState::Ok {
                         fault_rung = Some(row.rung);
+                        if matches!(row.hook, Hook::RawTracepoint(_) | Hook::FunctionReturn(_)) {
+                            self.fault_hooks.rows.push(row);
+                        }
                     }
                     verdict
                 }
@@ -74,9 +148,10 @@ impl Probes {
     /// Attaches one row.
     fn attach(&mut self, row: &Row) -> Verdict {
         let attached = match row.hook {
-            Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row.program, name),
+            Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row, name),
             Hook::FunctionReturn(name) => {
                 kernel_function::attach_return(&mut self.ebpf, row.program, name)
+                    .map(|link| self.fault_hooks.links.push(Box::new(link)))
             }
             Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
             Hook::Software(event) => self.attach_software(row, event),
@@ -104,16 +179,23 @@ impl Probes {
         }
     }
 
-    fn attach_raw_tracepoint(&mut self, program: &str, name: &str) -> anyhow::Result<()> {
+    fn attach_raw_tracepoint(&mut self, row: &Row, name: &str) -> anyhow::Result<()> {
         let program: &mut RawTracePoint = self
             .ebpf
-            .program_mut(program)
+            .program_mut(row.program)
             .context("the object lacks the program")?
             .try_into()?;
-        program.load().context("the kernel refuses the program")?;
-        program
+        if program.fd().is_err() {
+            program.load().context("the kernel refuses the program")?;
+        }
+        let link = program
             .attach(name)
             .context("this kernel does not have the tracepoint")?;
+        if row.probe == "fault" {
+            self.fault_hooks
+                .links
+                .push(Box::new(program.take_link(link)?));
+        }
         Ok(())
     }
 

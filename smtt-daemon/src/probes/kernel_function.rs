@@ -4,6 +4,7 @@ use std::io::{Error, ErrorKind};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use aya::programs::fexit::FExitLink;
 use aya::programs::{FExit, KProbe, ProgramError};
 use aya::{Btf, Ebpf};
 
@@ -12,23 +13,25 @@ const TRACER_ENTRY_BYTES: u64 = 8;
 
 /// Attaches to a function's return by its trampoline. Kernels without trampolines refuse to load the program, with
 /// different errors. Every refusal counts as "this kernel does not have it", because the same object loads elsewhere.
-pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
+pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<FExitLink> {
     let program: &mut FExit = ebpf
         .program_mut(program)
         .context("the object lacks the program")?
         .try_into()?;
-    let types = Btf::from_sys_fs()
-        .map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
-    program.load(function, &types).map_err(|error| {
-        unsupported(format!(
-            "this kernel does not load programs for the return of {function}: {}",
-            cause(&error)
-        ))
-    })?;
-    program
+    if program.fd().is_err() {
+        let types = Btf::from_sys_fs()
+            .map_err(|error| unsupported(format!("no type information of the kernel: {error}")))?;
+        program.load(function, &types).map_err(|error| {
+            unsupported(format!(
+                "this kernel does not load programs for the return of {function}: {}",
+                cause(&error)
+            ))
+        })?;
+    }
+    let link = program
         .attach()
         .with_context(|| format!("the kernel refuses the program at {function}"))?;
-    Ok(())
+    Ok(program.take_link(link)?)
 }
 
 /// Attaches a kprobe to a function's entry. Where the function tracer owns the entry, the kprobe goes behind it: there

@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{HashMap, PerCpuArray, PerCpuHashMap};
-use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters};
+use smtt_common::context::Activity;
+use smtt_common::counter::{COUNTERS, ContextKey, ExecutorCounters, FaultCounters, Unattributed};
 use smtt_common::page_walk::{WALK_CHANNELS, WalkCounters};
 use smtt_common::settings::{Budget, TableOperation, Thread};
 
@@ -43,6 +44,8 @@ pub struct Reader {
     walks: Contexts<WalkCounters>,
     /// Sums over all contexts of each executor, including contexts that were removed.
     attributed: Known<u64, FaultCounters>,
+    /// The part of `attributed` that Python workers had.
+    of_workers: Known<u64, u64>,
 }
 
 impl Default for Reader {
@@ -59,6 +62,7 @@ impl Default for Reader {
                 known: Known::new(),
             },
             attributed: Known::new(),
+            of_workers: Known::new(),
         }
     }
 }
@@ -74,6 +78,9 @@ impl Reader {
         for (key, growth) in &readings.contexts {
             let total = self.attributed.entry(key.executor).or_default();
             *total = sum(*total, growth);
+            if key.activity == Activity::PYTHON_WORKER.0 {
+                *self.of_workers.entry(key.executor).or_default() += faults(growth);
+            }
         }
         let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
             ebpf.map("EXECUTORS").context("no table EXECUTORS")?,
@@ -105,6 +112,14 @@ impl Reader {
         Ok(readings)
     }
 
+    /// Counted faults of an executor's own process, without those of its children.
+    pub fn own_faults(&self, executor: u64, totals: &ExecutorCounters) -> u64 {
+        let classes: u64 = totals.unattributed.iter().map(faults).sum();
+        let child = faults(&totals.unattributed[usize::from(Unattributed::CHILD.0)]);
+        let workers = self.of_workers.get(&executor).copied().unwrap_or(0);
+        (faults(&totals.attributed) + classes).saturating_sub(child + workers)
+    }
+
     /// Growth of the samples of page walks per context.
     pub fn read_walks(
         &mut self,
@@ -123,6 +138,7 @@ impl Reader {
         self.faults.forget(ebpf, executor)?;
         self.walks.forget(ebpf, executor)?;
         self.attributed.remove(&executor);
+        self.of_workers.remove(&executor);
         Ok(())
     }
 }
@@ -246,6 +262,11 @@ impl Growing for WalkCounters {
         }
         growth
     }
+}
+
+/// Number of faults; it includes the major ones.
+fn faults(counters: &FaultCounters) -> u64 {
+    counters.read + counters.write + counters.unknown
 }
 
 fn sum(a: FaultCounters, b: &FaultCounters) -> FaultCounters {

@@ -88,6 +88,9 @@ pub struct ExecutorRow {
     pub faults: FaultFigures,
     /// Page faults in the first minute after the executor's first record; absent until that minute is over.
     pub page_faults_first_minute: Option<u64>,
+    /// Page faults of the executor's process from before they were counted, by the kernel's own count. `page_faults`
+    /// does not include them.
+    pub page_faults_before_tracing: Option<u64>,
     /// Page faults with a context.
     pub page_faults_attributed: Option<u64>,
     /// Page faults without a context.
@@ -274,6 +277,9 @@ impl State {
             faults: figures,
             page_faults_first_minute: executor
                 .faults_first_minute
+                .filter(|_| figures.page_faults.is_some()),
+            page_faults_before_tracing: executor
+                .before_tracing
                 .filter(|_| figures.page_faults.is_some()),
             page_faults_attributed: counted(&counters.attributed),
             page_faults_unattributed: counted(&unattributed),

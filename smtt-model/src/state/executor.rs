@@ -81,6 +81,8 @@ pub struct Executor {
     pub died_ns: Option<u64>,
     /// The kernel side's totals.
     pub counters: ExecutorCounters,
+    /// Faults of the process from before they were counted; absent where the kernel's count was not read.
+    pub before_tracing: Option<u64>,
     /// Facts received, by kind.
     pub came: FactCounts,
     /// Page faults counted in a context row.

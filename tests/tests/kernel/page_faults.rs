@@ -1,12 +1,14 @@
 //! Counts per RDD and access are exact, and their sum is the kernel's own count.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use smtt_common::context::{Access, Region};
 use smtt_common::counter::{ContextKey, FaultCounters};
 use smtt_config::FaultHook;
 use smtt_tests::witness;
 
-use crate::lab::{Workload, all, lab, major, seen, with_hook};
+use crate::lab::{KernelLab, Workload, all, lab, major, seen, with_hook};
 
 /// Rounds of the workload; each must be exact.
 const ROUNDS: u64 = 10;
@@ -123,6 +125,62 @@ fn the_software_event_gives_the_same_counts_without_the_access() -> Result<()> {
         unknown: read + write,
         major: 0,
     })
+}
+
+/// Whether attributed + unattributed + before tracing is the kernel's count, while the workload waits.
+fn adds_up(lab: &mut KernelLab, executor: u64, pid: u32) -> Result<u64> {
+    let before = lab
+        .read()?
+        .before
+        .iter()
+        .find(|(key, _)| *key == executor)
+        .map(|(_, faults)| *faults)
+        .context("what was before is not known")?;
+    let (kernel, ours) = (
+        witness::faults(pid)?.total(),
+        seen(&lab.totals(executor)?) + before,
+    );
+    println!("kernel {kernel}, of these {before} before tracing");
+    ensure!(
+        kernel == ours && before > 0,
+        "the kernel counted {kernel} faults, we have {ours} with {before} from before"
+    );
+    Ok(before)
+}
+
+#[test]
+fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
+    let mut settings = with_hook(FaultHook::RawTracepoint);
+    // The hooks are detached as soon as no executor lives, and attached again.
+    settings.fault_idle = Duration::ZERO;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    for adopted in [false, true] {
+        lab.read()?;
+        let describe = if adopted {
+            "describe=no"
+        } else {
+            "describe=yes"
+        };
+        let mut workload = Workload::start("faults", &["rounds=1", describe])?;
+        let pid = workload.pid();
+        let executor = if adopted {
+            lab.probes.adopt_executor(pid)?
+        } else {
+            lab.executor(pid)?
+        };
+        let first = adds_up(&mut lab, executor, pid)?;
+        workload.run()?;
+        ensure!(
+            adds_up(&mut lab, executor, pid)? == first,
+            "it is another number after the faults that were counted"
+        );
+        // An adopted executor has no threads with a row: its faults are counted all the same.
+        ensure!(seen(&lab.totals(executor)?) >= READS + WRITES);
+        workload.end()?;
+    }
+    Ok(())
 }
 
 #[test]
