@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::{ApplicationReport, Report};
+use smtt_model::rows::ExecutorKind;
 use smtt_model::units;
 
 use super::args::Filters;
@@ -219,9 +220,11 @@ fn classes(application: &ApplicationReport) -> String {
     for (class, faults) in application
         .executors
         .iter()
+        .filter(|executor| executor.kind == ExecutorKind::Executor)
         .flat_map(|executor| &executor.unattributed)
     {
-        *sums.entry(class).or_default() += faults;
+        let sum: &mut u64 = sums.entry(class).or_default();
+        *sum = sum.saturating_add(*faults);
     }
     let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
     sums.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));

@@ -13,12 +13,12 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
-use crate::rows::{ExecutorRow, Number, PagesRow, RddRow, StageRow};
+use crate::rows::{ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow};
 use crate::state::Measured;
 
 /// Maximum number of findings of one rule for one application; further ones are counted.
@@ -217,31 +217,9 @@ pub struct View {
     pub now_unix_ms: u64,
 }
 
-/// One RDD over all executors of this worker.
-#[derive(Debug, Default)]
-struct Rdd<'a> {
-    id: Option<u32>,
-    rows: Vec<&'a RddRow>,
-    pages: Vec<&'a PagesRow>,
-}
-
 impl Rdd<'_> {
-    fn sum(&self, of: impl Fn(&RddRow) -> u64) -> u64 {
-        self.rows
-            .iter()
-            .map(|row| of(row))
-            .fold(0, u64::saturating_add)
-    }
-
-    /// A sum over executors with examined pages; `None` without such executors.
-    fn seen(&self, of: impl Fn(&PagesRow) -> Option<u64>) -> Option<u64> {
-        let seen = self.pages.iter().filter_map(|row| of(row));
-        seen.reduce(u64::saturating_add)
-    }
-
     fn label(&self) -> String {
-        let name = self.rows.iter().find_map(|row| row.name.as_deref());
-        match (self.id, name) {
+        match (self.id, self.name()) {
             (Some(id), Some(name)) => format!("RDD {id} ({name})"),
             (Some(id), None) => format!("RDD {id}"),
             (None, _) => "memory of no RDD".to_owned(),
@@ -255,7 +233,7 @@ impl Rdd<'_> {
             executor_ids: executor_ids(self.rows.iter().map(|row| &row.who)),
             rdd_id: self.id,
             rdd_name: row.and_then(|row| row.name.clone()),
-            call_site: self.rows.iter().find_map(|row| row.call_site.clone()),
+            call_site: self.call_site().map(str::to_owned),
         }
     }
 }
@@ -274,20 +252,9 @@ impl View {
 
     /// RDDs with an id, summed over the executors of this worker.
     fn rdds(&self) -> Vec<Rdd<'_>> {
-        let mut rdds: BTreeMap<u32, Rdd<'_>> = BTreeMap::new();
-        for row in &self.rdds {
-            if let Some(id) = row.rdd_id {
-                let rdd = rdds.entry(id).or_default();
-                rdd.id = Some(id);
-                rdd.rows.push(row);
-            }
-        }
-        for row in &self.pages {
-            if let Some(rdd) = row.rdd_id.and_then(|id| rdds.get_mut(&id)) {
-                rdd.pages.push(row);
-            }
-        }
-        rdds.into_values().collect()
+        let mut rdds = Rdd::group(&self.rdds, &self.pages);
+        rdds.retain(|rdd| rdd.id.is_some());
+        rdds
     }
 
     /// CPU time of the living executors in nanoseconds: total and in the kernel; `None` where it is unavailable.

@@ -3,6 +3,7 @@
 mod consumers;
 mod executors;
 mod history;
+mod over_executors;
 mod page_walks;
 mod pages;
 mod rdds;
@@ -16,8 +17,9 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use history::HistoryRow;
+pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
-pub use pages::{PagesBy, PagesRow};
+pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
 

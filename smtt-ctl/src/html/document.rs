@@ -2,6 +2,7 @@
 
 use crate::users;
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
+use smtt_model::rows::ExecutorKind;
 use smtt_model::state::history;
 use smtt_model::time::date;
 use smtt_model::units;
@@ -101,7 +102,12 @@ fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
 }
 
 fn head(body: &mut Markup, facts: &Facts, title: &str) {
-    let executors = &facts.application.executors;
+    let all = &facts.application.executors;
+    // A driver whose tasks run elsewhere is in no sum.
+    let executors: Vec<_> = all
+        .iter()
+        .filter(|row| row.kind == ExecutorKind::Executor)
+        .collect();
     body.element("header", &[], |header| {
         header.element("h1", &[], |h1| {
             h1.claimed(title);
@@ -131,24 +137,24 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
             fact(
                 list,
                 "Host",
-                &distinct(executors.iter().map(|row| row.host.as_deref())),
+                &distinct(all.iter().map(|row| row.host.as_deref())),
             );
             fact(
                 list,
                 "Spark",
-                &distinct(executors.iter().map(|row| row.spark_version.as_deref())),
+                &distinct(all.iter().map(|row| row.spark_version.as_deref())),
             );
             fact(
                 list,
                 "Java",
-                &distinct(executors.iter().map(|row| row.java_version.as_deref())),
+                &distinct(all.iter().map(|row| row.java_version.as_deref())),
             );
             fact(
                 list,
                 "Linux",
                 facts.surroundings.kernel.as_deref().unwrap_or_default(),
             );
-            let longest = executors.iter().map(|row| row.watched_ns).max();
+            let longest = all.iter().map(|row| row.watched_ns).max();
             fact(
                 list,
                 "Watched for",
@@ -339,10 +345,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
             no_walks(facts)
         )),
     }
-    let by = facts
-        .pages
-        .iter()
-        .find_map(|row| row.page_sizes_by.as_deref());
+    let by = facts.pages.iter().find_map(|row| row.page_sizes_by?.name());
     lines.push(match by {
         Some(by) => format!("Page placement was read from the processes' page tables within a budget; page sizes come from {by}."),
         None if facts.pages.iter().any(|row| row.resolved_bytes.is_some()) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use smtt_model::rows::{FigureRow, Number, PagesRow, RddRow};
+use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow};
 use smtt_model::units;
 
 use super::document::no_walks;
@@ -14,35 +14,16 @@ use super::{Facts, shortened};
 /// Rows of the tables of RDDs.
 const RDD_ROWS: usize = 200;
 
-/// One RDD over all executors of this worker.
-struct Rdd<'a> {
-    id: Option<u32>,
-    rows: Vec<&'a RddRow>,
-    pages: Vec<&'a PagesRow>,
+/// Figures of an RDD in these tables.
+trait Figures {
+    fn copies(&self) -> u64;
+    fn name_cell(&self) -> Cell;
+    fn walk_ratio(&self, figure: &str) -> Option<f64>;
+    fn walk_sum(&self, of: impl Fn(&FigureRow) -> u64, figure: &str) -> Option<u64>;
+    fn cost(&self, figures: &[String]) -> (u64, u64);
 }
 
-impl Rdd<'_> {
-    fn sum(&self, of: impl Fn(&RddRow) -> u64) -> u64 {
-        self.rows
-            .iter()
-            .map(|row| of(row))
-            .fold(0, u64::saturating_add)
-    }
-
-    fn maybe(&self, of: impl Fn(&RddRow) -> Option<u64>) -> Option<u64> {
-        self.rows
-            .iter()
-            .filter_map(|row| of(row))
-            .reduce(u64::saturating_add)
-    }
-
-    fn seen(&self, of: impl Fn(&PagesRow) -> Option<u64>) -> Option<u64> {
-        self.pages
-            .iter()
-            .filter_map(|row| of(row))
-            .reduce(u64::saturating_add)
-    }
-
+impl Figures for Rdd<'_> {
     /// Replication of each partition according to the storage level.
     fn copies(&self) -> u64 {
         let words = |level: &str| {
@@ -56,13 +37,9 @@ impl Rdd<'_> {
         levels.filter_map(words).max().unwrap_or(1)
     }
 
-    fn name(&self) -> Cell {
-        let name = self
-            .rows
-            .iter()
-            .find_map(|row| row.name.as_deref())
-            .unwrap_or("(no name)");
-        let site = self.rows.iter().find_map(|row| row.call_site.as_deref());
+    fn name_cell(&self) -> Cell {
+        let name = self.name().unwrap_or("(no name)");
+        let site = self.call_site();
         let shown = match self.id {
             Some(id) => format!("{id}: {}", shortened(name, 160)),
             None => name.to_owned(),
@@ -120,27 +97,7 @@ pub fn walk_columns(facts: &Facts) -> Vec<String> {
 }
 
 fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
-    let mut rdds: BTreeMap<(Option<u32>, Option<&str>), Rdd<'_>> = BTreeMap::new();
-    for row in &facts.rdds {
-        // Rows without an id are distinguished by name: `(no RDD)` and `(overflow)`.
-        let name = row.name.as_deref().filter(|_| row.rdd_id.is_none());
-        let new = || Rdd {
-            id: row.rdd_id,
-            rows: Vec::new(),
-            pages: Vec::new(),
-        };
-        rdds.entry((row.rdd_id, name))
-            .or_insert_with(new)
-            .rows
-            .push(row);
-    }
-    for row in &facts.pages {
-        let name = row.name.as_deref().filter(|_| row.rdd_id.is_none());
-        if let Some(rdd) = rdds.get_mut(&(row.rdd_id, name)) {
-            rdd.pages.push(row);
-        }
-    }
-    rdds.into_values().collect()
+    Rdd::group(&facts.rdds, &facts.pages)
 }
 
 /// Writes the tables of RDDs: memory, placement and cost.
@@ -232,7 +189,7 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
             rdds,
             |rdd| {
                 let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref());
-                match (rdd.name(), level.map(|level| shortened(level, 60))) {
+                match (rdd.name_cell(), level.map(|level| shortened(level, 60))) {
                     (Cell::Name(name, site), Some(level)) if site.is_empty() => {
                         Cell::Name(name, level)
                     }
@@ -381,7 +338,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         "RDD",
         "id, name, where it was made",
         rdds,
-        Rdd::name,
+        Rdd::name_cell,
     )];
     for figure in figures {
         let words = figure

@@ -1,5 +1,6 @@
 //! Sections with figures: memory over time, execution memory, executors.
 
+use smtt_model::rows::ExecutorKind;
 use smtt_model::units;
 
 use super::chart::{Size, Unit, chart};
@@ -257,7 +258,12 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
         vec![
             Column::new("Executor", "id and process", rows, |row| {
                 let id = shortened(row.who.executor_id.as_deref().unwrap_or("unknown"), 60);
-                Cell::Name(id, format!("pid {}, {}", row.who.pid, row.state.name()))
+                let kind = match row.kind {
+                    ExecutorKind::Executor => "",
+                    ExecutorKind::Driver => ", runs no tasks, in no sum",
+                };
+                let state = row.state.name();
+                Cell::Name(id, format!("pid {}, {state}{kind}", row.who.pid))
             }),
             Column::new("Heap, at most", "the largest Java heap", rows, |row| {
                 Cell::maybe(row.heap_max_bytes, units::bytes)

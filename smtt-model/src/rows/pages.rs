@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW};
 use crate::attribute::RddKey;
 use crate::state::figures::{Figures, NodeRow, Owner, PageSizeRow, each, reads_by_rdd};
-use crate::state::{Executor, NodeReads, SampleRow, SizesBy, State};
+use crate::state::{Executor, NodeReads, SampleRow, SizesBy, State, Trust};
 
 /// What one row of page placement stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,28 @@ pub enum PagesBy {
     Task,
     /// An executor: all memory that it has reported.
     Executor,
+}
+
+/// Source of the hotness of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HotnessMethod {
+    /// DAMON's checks of the pages.
+    #[serde(rename = "damon")]
+    Damon,
+    /// Spark's reads of the blocks.
+    #[serde(rename = "block reads")]
+    BlockReads,
+}
+
+/// State of the addresses of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AddressState {
+    /// No byte is on the Java heap.
+    #[serde(rename = "fixed")]
+    Fixed,
+    /// Bytes on the Java heap may have moved, as the state says.
+    #[serde(untagged)]
+    OnHeap(Trust),
 }
 
 /// Where bytes were at the resolver's last scan. Figures that were not measured are absent.
@@ -61,7 +83,7 @@ pub struct PagesRow {
     /// Bytes in physical memory by page size.
     pub page_sizes: Option<Vec<PageSizeRow>>,
     /// Source of the page sizes: `page tables` (the hardware's translations) or `frames`.
-    pub page_sizes_by: Option<String>,
+    pub page_sizes_by: Option<SizesBy>,
     /// Bytes in physical memory by NUMA node, in order of node number.
     pub nodes: Option<Vec<NodeRow>>,
     /// Bytes whose node could not be determined. Part of `present_bytes`.
@@ -82,7 +104,7 @@ pub struct PagesRow {
     /// 1, or reads of a block per minute.
     pub hotness: Option<f64>,
     /// Source of `hotness`: `damon` or `block reads`.
-    pub hotness_method: Option<String>,
+    pub hotness_method: Option<HotnessMethod>,
     /// Bytes of blocks in regions with an access in DAMON's last window; absent without DAMON.
     pub hot_bytes: Option<u64>,
     /// Bytes that DAMON's figures stand for. Part of `held_bytes`.
@@ -96,7 +118,7 @@ pub struct PagesRow {
     /// State of the addresses: `fixed` where no byte is on the Java heap, else `current` (no collection since they were
     /// reported), `stale` (a collection has begun: these bytes are left out until their addresses are reported again),
     /// `polled` or `as told` (they may have moved). Absent where nothing has an address.
-    pub addresses: Option<String>,
+    pub addresses: Option<AddressState>,
     /// Time since the pages were examined, in nanoseconds.
     pub age_ns: Option<u64>,
 }
@@ -106,14 +128,17 @@ impl Figures {
         let looked = &executor.memory.looked;
         row.held_bytes = self.held_bytes;
         row.addresses = self.addressed.then(|| {
-            let trust = executor.heap.trust();
-            if self.on_heap { trust.name() } else { "fixed" }.to_owned()
+            if self.on_heap {
+                AddressState::OnHeap(executor.heap.trust())
+            } else {
+                AddressState::Fixed
+            }
         });
         if self.blocks > 0 {
             row.reads = Some(self.reads);
             row.reads_per_minute = Some(self.reads_per_minute / self.blocks as f64);
             row.hotness = row.reads_per_minute;
-            row.hotness_method = Some("block reads".to_owned());
+            row.hotness_method = Some(HotnessMethod::BlockReads);
         }
         let sizes_known = looked.sizes_by != SizesBy::Nothing;
         row.sample = self.sample.row(looked.page_bytes, sizes_known);
@@ -123,7 +148,7 @@ impl Figures {
         }
         if let Some(hotness) = self.touched.hotness() {
             row.hotness = Some(hotness);
-            row.hotness_method = Some("damon".to_owned());
+            row.hotness_method = Some(HotnessMethod::Damon);
             row.hot_bytes = Some(self.touched.hot_bytes);
             row.checked_bytes = Some(self.touched.checked_bytes);
         }
@@ -146,7 +171,7 @@ impl Figures {
         if sizes_known {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
             row.huge_page_bytes = self.huge_page_bytes(looked.page_bytes);
-            row.page_sizes_by = looked.sizes_by.name().map(str::to_owned);
+            row.page_sizes_by = sizes_known.then_some(looked.sizes_by);
         }
         row.page_sizes = placed.page_sizes;
     }

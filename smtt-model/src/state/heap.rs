@@ -5,22 +5,28 @@
 //! reported, which arrives in the order of the records. While they differ, addresses are stale. So a stale address is
 //! never taken for current; a current one may be taken for stale for a moment.
 
+use serde::{Deserialize, Serialize};
 use smtt_common::context::HeapAddresses;
 
 use super::State;
 
 /// State of the addresses on the Java heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trust {
     /// Addresses were reported, and the marker does not report collections.
+    #[serde(rename = "as told")]
     AsTold,
     /// The marker polls for collections: objects may have moved since.
+    #[serde(rename = "polled")]
     Polled,
     /// No collection has begun since the addresses were reported.
+    #[serde(rename = "current")]
     Current,
     /// A collection has begun since the addresses were reported, or facts about moves were lost.
+    #[serde(rename = "stale")]
     Stale,
     /// The marker reports no addresses on the heap.
+    #[serde(rename = "refused")]
     Refused,
 }
 

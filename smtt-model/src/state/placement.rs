@@ -7,6 +7,8 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use serde::{Deserialize, Serialize};
+
 use super::bytes::{FlatTable, vec_bytes};
 use super::{Block, Executor, State};
 
@@ -44,14 +46,17 @@ pub struct Targets {
 }
 
 /// Source of the page sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SizesBy {
     /// Unavailable: the kernel does not report page sizes, or not to this process.
     #[default]
+    #[serde(rename = "nothing")]
     Nothing,
     /// From the process's page tables, which the hardware translates by.
+    #[serde(rename = "page tables")]
     PageTables,
     /// From the frames' flags: a large frame may still be mapped as small pages.
+    #[serde(rename = "frames")]
     Frames,
 }
 

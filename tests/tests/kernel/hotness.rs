@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use smtt_daemon::hotness::{Hotness, PROBE};
 use smtt_machine::damon::{Damon, Owner, Pace, owner};
-use smtt_model::rows::PagesRow;
+use smtt_model::rows::{HotnessMethod, PagesRow};
 use smtt_tests::skip::skip;
 
 use crate::lab::Workload;
@@ -122,7 +122,7 @@ fn what_is_somebody_elses_is_left_alone() -> Result<()> {
     ensure!(reason.starts_with(&refused), "{refused}, {reason}");
     let row = scene.row("hot")?;
     ensure!(
-        row.hot_bytes.is_none() && row.hotness_method.as_deref() == Some("block reads"),
+        row.hot_bytes.is_none() && row.hotness_method == Some(HotnessMethod::BlockReads),
         "hotness comes from Spark's reads: {row:?}"
     );
     let check = scene.shared.info().doctor;
@@ -185,7 +185,7 @@ fn memory_that_is_touched_is_hot_and_other_memory_is_not() -> Result<()> {
     result?;
     for row in rows()? {
         ensure!(
-            row.hotness_method.as_deref() == Some("damon")
+            row.hotness_method == Some(HotnessMethod::Damon)
                 && row.checked_bytes == Some(8 * MIB)
                 && row.hot_bytes <= row.checked_bytes,
             "{row:?}"

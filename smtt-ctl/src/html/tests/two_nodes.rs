@@ -8,7 +8,7 @@ use smtt_model::advise::{View, advise};
 use smtt_model::rows::{
     EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, SpanRow, Spread,
 };
-use smtt_model::state::Measured;
+use smtt_model::state::{Measured, SizesBy};
 
 const EXECUTORS: u64 = 2;
 /// Id, name, MiB on each of two executors, share of cycles in walks, share of bytes on huge pages.
@@ -122,7 +122,7 @@ fn pages_row(executor: u64, (id, name, mib, _, huge): (u32, &str, u64, f64, f64)
         zero_page_bytes: Some(0),
         unmapped_bytes: Some(0),
         page_sizes: Some(sizes),
-        page_sizes_by: Some("page tables".to_owned()),
+        page_sizes_by: Some(SizesBy::PageTables),
         nodes: Some(nodes),
         reads: Some(320),
         hotness: Some(4.5),

@@ -3,7 +3,7 @@
 use super::*;
 use smtt_common::context::HeapAddresses;
 
-use crate::rows::PagesBy;
+use crate::rows::{AddressState, PagesBy};
 use crate::state::{Resolved, Seen, Trust};
 
 const FOLLOWED: HeapAddresses = HeapAddresses::FOLLOWED;
@@ -89,13 +89,22 @@ fn figures_of_the_heap_are_absent_while_it_is_stale() {
     state.resolved(key(1), resolved);
     let row = |state: &State| {
         let rows = state.list_pages(&Filter::default(), PagesBy::Rdd).rows;
-        (rows[0].resolved_bytes, rows[0].addresses.clone())
+        (rows[0].resolved_bytes, rows[0].addresses)
     };
-    assert_eq!(row(&state), (Some(8192), Some("current".to_owned())));
+    assert_eq!(
+        row(&state),
+        (Some(8192), Some(AddressState::OnHeap(Trust::Current)))
+    );
     state.set_collections(key(1), FOLLOWED, 3);
-    assert_eq!(row(&state), (Some(4096), Some("stale".to_owned())));
+    assert_eq!(
+        row(&state),
+        (Some(4096), Some(AddressState::OnHeap(Trust::Stale)))
+    );
     tell(&mut state, 1, 4, told(3, 0));
-    assert_eq!(row(&state), (Some(8192), Some("current".to_owned())));
+    assert_eq!(
+        row(&state),
+        (Some(8192), Some(AddressState::OnHeap(Trust::Current)))
+    );
 }
 
 #[test]

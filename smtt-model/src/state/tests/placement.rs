@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decode::BlockRemoved;
-use crate::rows::{PagesBy, PagesRow};
+use crate::rows::{AddressState, HotnessMethod, PagesBy, PagesRow};
 use crate::state::{Accessed, Resolved, Seen, SizesBy, Targets};
 
 const MIB: u64 = 1 << 20;
@@ -63,7 +63,7 @@ fn figures_are_absent_until_it_was_looked_at() {
     assert_eq!(row.present_bytes, Some(MIB));
     assert_eq!(row.swapped_bytes, Some(0));
     assert_eq!(row.estimated, Some(false));
-    assert_eq!(row.addresses.as_deref(), Some("fixed"));
+    assert_eq!(row.addresses, Some(AddressState::Fixed));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
     }
     let row = |state: &State| pages(state, PagesBy::Rdd).remove(0);
     let method = |state: &State| row(state).hotness_method;
-    assert_eq!(method(&state).as_deref(), Some("block reads"));
+    assert_eq!(method(&state), Some(HotnessMethod::BlockReads));
     assert_eq!(
         (row(&state).hot_bytes, row(&state).hotness),
         (None, Some(0.0))
@@ -92,7 +92,7 @@ fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
     let found = targets.owners.iter().copied().zip(found).collect();
     state.touched(key(1), 2, found);
     let both = row(&state);
-    assert_eq!(both.hotness_method.as_deref(), Some("damon"));
+    assert_eq!(both.hotness_method, Some(HotnessMethod::Damon));
     assert_eq!(
         (both.hotness, both.hot_bytes, both.checked_bytes),
         (Some(0.75), Some(MIB + MIB / 2), Some(2 * MIB))
@@ -105,7 +105,7 @@ fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
         tell(&mut state, 1, 3, stored(off_heap(7, partition, address)));
     }
     assert_eq!(row(&state).hot_bytes, None);
-    assert_eq!(method(&state).as_deref(), Some("block reads"));
+    assert_eq!(method(&state), Some(HotnessMethod::BlockReads));
 }
 
 #[test]
