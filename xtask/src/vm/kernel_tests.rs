@@ -134,7 +134,10 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     script += &swap_on();
     script += &format!("export {MUST_HAVE}={must},swap\n");
     script += &lines(&last);
-    for built in STARTED.iter().filter_map(|name| executable(&messages, name)) {
+    for built in STARTED
+        .iter()
+        .filter_map(|name| executable(&messages, name))
+    {
         files.push(GuestFile {
             here: small(paths, guest.processor, &built)?,
             there: built.display().to_string(),
