@@ -49,6 +49,9 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Name in verdicts of libraries that no path of the configuration names.
 const OTHERS: &str = "uprobe:libsmtt_marker.so in executors";
 
+/// Name in verdicts of libraries that are not known.
+const UNKNOWN: &str = "uprobe:unknown libraries";
+
 /// A process with a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
@@ -451,7 +454,7 @@ impl Libraries {
         if !state.unknown.is_empty() {
             // Any user can cause this, so it does not make the daemon degraded.
             all.push(found(
-                OTHERS,
+                UNKNOWN,
                 NotApplicable,
                 &format!(
                     "{} processes have a library that is not known; the log names each: add its digest to [marker] digests, or install the same version",
