@@ -14,6 +14,7 @@
 
 mod known;
 mod link;
+mod pace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -32,6 +33,7 @@ use smtt_machine::proc::{Handle, Image};
 
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
+use self::pace::Pace;
 use super::{Verdict, VerdictState};
 
 /// Most files of executors with probes: 19 descriptors each.
@@ -113,6 +115,7 @@ struct State {
     files: HashMap<FileId, Probed>,
     /// Files that a thread is attaching to.
     attaching: HashSet<FileId>,
+    pace: Pace,
     /// Living processes whose library is not known.
     unknown: BTreeSet<Process>,
 }
@@ -329,11 +332,17 @@ impl Libraries {
             let Some(known) = known else {
                 return Ok(Probing::Unknown(format!("its SHA-256 is {}", hex(&found))));
             };
-            self.make_room(&mut state, process.user)?;
             ensure!(
-                state.attaching.insert(id),
+                !state.attaching.contains(&id),
                 "another thread is attaching probes to it"
             );
+            self.make_room(&mut state, process.user)?;
+            ensure!(
+                state.pace.admits(process.user, Instant::now()),
+                "user {} brings too many library files",
+                process.user
+            );
+            state.attaching.insert(id);
             known
         };
         self.attach(&file, id, &known, false, Some(process))?;
