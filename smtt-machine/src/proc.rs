@@ -15,7 +15,7 @@ use procfs::process::Stat;
 /// Most bytes of a small file below a process's folder, such as `status`.
 const SMALL_FILE: u64 = 64 << 10;
 /// Most names in a folder of a process that are read: threads.
-const NAMES_MAX: usize = 1 << 16;
+const NAMES_MAX: usize = 1 << 14;
 
 /// Bounds of a text that another user's process makes as long as it wishes.
 #[derive(Clone, Copy, Debug)]

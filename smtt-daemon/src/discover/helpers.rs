@@ -22,12 +22,15 @@ struct Running<K> {
     begin: Instant,
 }
 
+/// Number of a job and its result; `None` where it panicked.
+type Done<T> = (u64, Option<T>);
+
 /// Runs jobs about processes, each on a thread of its own.
 #[derive(Debug)]
 pub struct Helpers<K, T> {
     running: HashMap<u64, Running<K>>,
     last: u64,
-    done: (Sender<(u64, Option<T>)>, Receiver<(u64, Option<T>)>),
+    done: (Sender<Done<T>>, Receiver<Done<T>>),
 }
 
 impl<K, T> Default for Helpers<K, T> {
@@ -44,7 +47,7 @@ impl<K, T> Default for Helpers<K, T> {
 struct Ending<T> {
     ticket: u64,
     result: Option<T>,
-    done: Sender<(u64, Option<T>)>,
+    done: Sender<Done<T>>,
 }
 
 impl<T> Drop for Ending<T> {

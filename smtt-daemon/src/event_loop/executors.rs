@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 use smtt_machine::proc::host_pid;
@@ -73,11 +74,46 @@ impl ResyncRequests {
     }
 }
 
+/// Requests that wait to be written.
+const REQUESTS_MAX: usize = 1024;
+
+/// Writes requests into slot files, on a thread of its own: an executor can keep its file locked for seconds, by having
+/// the kernel allocate or free a large part of it.
+#[derive(Debug)]
+struct RequestWriter(SyncSender<(Arc<SlotFile>, u64)>);
+
+impl Default for RequestWriter {
+    fn default() -> Self {
+        let (requests, waiting) = sync_channel::<(Arc<SlotFile>, u64)>(REQUESTS_MAX);
+        let write = move || {
+            for (slots, request) in waiting {
+                // An executor that has ended needs no request.
+                let _ = slots.request_resync(request);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new()
+            .name("smtt-resync".into())
+            .spawn(write)
+        {
+            tracing::error!("executors are not asked for snapshots: no thread for it: {error}");
+        }
+        Self(requests)
+    }
+}
+
+impl RequestWriter {
+    /// Whether the request will be written.
+    fn write(&self, slots: &Arc<SlotFile>, request: u64) -> bool {
+        self.0.try_send((Arc::clone(slots), request)).is_ok()
+    }
+}
+
 /// All open executors by key.
 #[derive(Debug, Default)]
 pub struct Executors {
     open: BTreeMap<u64, Open>,
     requests: u64,
+    writer: RequestWriter,
 }
 
 impl Executors {
@@ -117,14 +153,16 @@ impl Executors {
             }
         }
         let request = self.next_request(now_ns);
-        found
-            .slots
-            .request_resync(request)
-            .context("the executor ended during its discovery")?;
+        let slots = Arc::new(found.slots);
+        ensure!(
+            self.writer.write(&slots, request),
+            "process {} is not asked for a snapshot: too many requests wait",
+            found.pid
+        );
         self.open.insert(
             executor,
             Open {
-                slots: Arc::new(found.slots),
+                slots,
                 same_namespace: found.same_namespace,
                 reported_before,
                 resync: ResyncRequests::new(now_ns),
@@ -193,7 +231,7 @@ impl Executors {
             }
             let request = self.next_request(now_ns);
             if let Some(open) = self.open.get_mut(key)
-                && open.slots.request_resync(request).is_ok()
+                && self.writer.write(&open.slots, request)
             {
                 tracing::info!(
                     pid = executor_pid(*key),

@@ -14,6 +14,7 @@
 
 mod known;
 mod link;
+mod pace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -32,6 +33,7 @@ use smtt_machine::proc::{Handle, Image};
 
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
+use self::pace::Pace;
 use super::{Verdict, VerdictState};
 
 /// Most files of executors with probes: 19 descriptors each.
@@ -48,6 +50,9 @@ const RETRY: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(5);
 /// Name in verdicts of libraries that no path of the configuration names.
 const OTHERS: &str = "uprobe:libsmtt_marker.so in executors";
+
+/// Name in verdicts of libraries that are not known.
+const UNKNOWN: &str = "uprobe:unknown libraries";
 
 /// A process with a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,6 +115,7 @@ struct State {
     files: HashMap<FileId, Probed>,
     /// Files that a thread is attaching to.
     attaching: HashSet<FileId>,
+    pace: Pace,
     /// Living processes whose library is not known.
     unknown: BTreeSet<Process>,
 }
@@ -326,11 +332,17 @@ impl Libraries {
             let Some(known) = known else {
                 return Ok(Probing::Unknown(format!("its SHA-256 is {}", hex(&found))));
             };
-            self.make_room(&mut state, process.user)?;
             ensure!(
-                state.attaching.insert(id),
+                !state.attaching.contains(&id),
                 "another thread is attaching probes to it"
             );
+            self.make_room(&mut state, process.user)?;
+            ensure!(
+                state.pace.admits(process.user, Instant::now()),
+                "user {} brings too many library files",
+                process.user
+            );
+            state.attaching.insert(id);
             known
         };
         self.attach(&file, id, &known, false, Some(process))?;
@@ -451,7 +463,7 @@ impl Libraries {
         if !state.unknown.is_empty() {
             // Any user can cause this, so it does not make the daemon degraded.
             all.push(found(
-                OTHERS,
+                UNKNOWN,
                 NotApplicable,
                 &format!(
                     "{} processes have a library that is not known; the log names each: add its digest to [marker] digests, or install the same version",

