@@ -148,6 +148,7 @@ impl Daemon {
             contexts: vec![(context, growth)],
             executors: vec![(KEY, totals)],
             owners: Vec::new(),
+            before: Vec::new(),
             counters,
             access_known: true,
             major_known: true,
