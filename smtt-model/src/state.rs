@@ -5,6 +5,7 @@
 //! with a counter.
 
 mod accessed;
+mod block;
 mod block_history;
 mod block_ranges;
 mod bytes;
@@ -24,6 +25,7 @@ mod rdd;
 mod reads;
 mod resync;
 mod shares;
+mod spark_page;
 mod task;
 mod tick;
 mod unlisted_blocks;
@@ -43,6 +45,7 @@ use bytes::Caps;
 use shares::Shares;
 
 pub use accessed::{Accessed, LastAccessed};
+pub use block::Block;
 pub use block_history::BlockHistory;
 pub use block_ranges::BlockRanges;
 pub use bytes::{FlatTable, HeapBytes, RowMut, Table};
@@ -50,7 +53,7 @@ pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
 pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
-pub use memory::{Block, Memory, SparkPage, SparkPageKey};
+pub use memory::Memory;
 pub use memory_held::MemoryHeld;
 pub use object_sample::SampleRow;
 pub use page_walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
@@ -59,6 +62,7 @@ pub use placement::{
 };
 pub use rdd::{Peak, Rdd};
 pub use reads::{NodeReads, ReadRate};
+pub use spark_page::{SparkPage, SparkPageKey};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
 

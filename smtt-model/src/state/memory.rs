@@ -6,112 +6,19 @@
 
 use super::Outcome;
 use super::accessed::LastAccessed;
+use super::block::Block;
 use super::block_ranges::BlockRanges;
 use super::bytes::{Caps, FlatTable, HeapBytes, Table};
 use super::memory_held::MemoryHeld;
-use super::placement::{LastExamined, OwnerRanges, RangesId};
-use super::reads::{NodeReads, ReadRate, ReadsByRdd, Waiting};
+use super::placement::{LastExamined, OwnerRanges};
+use super::reads::{ReadsByRdd, Waiting};
+use super::spark_page::{SparkPage, SparkPageKey, held_by_page};
 use super::unlisted_blocks::UnlistedBlocks;
 use crate::attribute::{AddressMap, Owner, RddKey, StageKey};
-use crate::decode::{BlockFact, BlockRemoved, Contents, PageAllocated, PageFreed};
+use crate::decode::{BlockFact, BlockRemoved, PageAllocated, PageFreed};
 
 /// Maximum number of ranges per block; further ones are counted as refused.
 const RANGES_PER_BLOCK: usize = 4096;
-/// Bytes that a sampled object adds to the claim on the resolver's budget: one base page.
-const OBJECT_CLAIM_BYTES: u64 = 4096;
-
-/// A block in memory.
-#[derive(Clone, Debug)]
-pub struct Block {
-    serial: u64,
-    /// RDD that the block belongs to.
-    pub rdd: RddKey,
-    /// Partition that the block holds.
-    pub partition: Option<u32>,
-    /// Size in bytes as Spark accounts for it.
-    pub size_bytes: u64,
-    /// Whether the block is on the Java heap.
-    pub on_heap: bool,
-    /// Whether the block holds serialised bytes instead of objects, whose size is Spark's estimate.
-    pub serialized: bool,
-    /// Contents of the block.
-    pub contents: Contents,
-    /// Whether a thread outside of a task stored the block.
-    pub without_task: bool,
-    /// Task attempt that stored the block.
-    pub task: Option<u64>,
-    /// Stage of the task that stored the block, where known.
-    pub stage: Option<StageKey>,
-    /// Ranges of the block, including ranges that were not reported or not kept.
-    pub range_total: u64,
-    /// Address and length of each range; (0, 0) where not reported yet.
-    pub ranges: BlockRanges,
-    placed: OwnerRanges,
-    /// Reads of the block.
-    pub reads: u64,
-    /// Moving rate of reads of the block.
-    pub heat: ReadRate,
-    /// Bytes read of the block, by node.
-    pub by_node: NodeReads,
-    /// Reads from before the block's pages were examined.
-    pub(super) waiting: Waiting,
-    /// Time when the block was stored or first reported, in nanoseconds since boot.
-    pub stored_ns: u64,
-    told_ns: u64,
-}
-
-/// Key of a piece of execution memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum SparkPageKey {
-    /// A Spark page, by task attempt and Spark's page number.
-    SparkPage(Option<u64>, u64),
-    /// Bytes granted without a page, by task attempt and consumer.
-    Grant(Option<u64>, String),
-}
-
-/// A Spark page or a grant of execution memory.
-#[derive(Clone, Debug)]
-pub struct SparkPage {
-    serial: u64,
-    /// RDD that was current at the allocation.
-    pub rdd: RddKey,
-    /// Task attempt that owns the memory.
-    pub task: Option<u64>,
-    /// Address of the memory; zero where it has none.
-    pub address: u64,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Whether the memory is on the Java heap.
-    pub on_heap: bool,
-    /// Class of the consumer that allocated the memory.
-    pub consumer: String,
-    /// Whether the address is in the address map.
-    placed: bool,
-    told_ns: u64,
-    /// Resync in which the grant was last reported, so that several grants of one consumer add up once.
-    told_in: Option<u64>,
-}
-
-impl HeapBytes for Block {
-    fn heap_bytes(&self) -> usize {
-        self.ranges.heap_bytes() + self.waiting.heap_bytes()
-    }
-}
-
-impl HeapBytes for SparkPageKey {
-    fn heap_bytes(&self) -> usize {
-        match self {
-            Self::SparkPage(..) => 0,
-            Self::Grant(_, consumer) => consumer.capacity(),
-        }
-    }
-}
-
-impl HeapBytes for SparkPage {
-    fn heap_bytes(&self) -> usize {
-        self.consumer.capacity()
-    }
-}
 
 /// `after - before`, as far as it fits.
 fn difference(after: u64, before: u64) -> i64 {
@@ -119,95 +26,6 @@ fn difference(after: u64, before: u64) -> i64 {
         i64::try_from(after - before).unwrap_or(i64::MAX)
     } else {
         i64::try_from(before - after).map_or(i64::MIN, |less| -less)
-    }
-}
-
-/// The off-heap part of `bytes`: all or nothing.
-const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
-    if on_heap { 0 } else { bytes }
-}
-
-/// Memory held by a Spark page or grant of this size.
-fn held_by_page(on_heap: bool, bytes: u64) -> MemoryHeld {
-    MemoryHeld {
-        execution_bytes: bytes,
-        pages: 1,
-        execution_off_heap_bytes: off_heap(on_heap, bytes),
-        ..MemoryHeld::default()
-    }
-}
-
-impl Block {
-    /// Time of the last report about the block or its addresses, in nanoseconds since boot.
-    #[must_use]
-    pub const fn told_ns(&self) -> u64 {
-        self.told_ns
-    }
-
-    /// Serial number, unique among the blocks and Spark pages of the executor.
-    #[must_use]
-    pub const fn serial(&self) -> u64 {
-        self.serial
-    }
-
-    /// Identity of the block at its addresses; `None` where it has none.
-    #[must_use]
-    pub fn mark(&self) -> Option<RangesId> {
-        self.placed.mark(self.serial)
-    }
-
-    /// Bytes with known addresses; for objects, bytes of the sample.
-    #[must_use]
-    pub fn addressed_bytes(&self) -> u64 {
-        self.placed.bytes()
-    }
-
-    /// Sampled objects with known addresses; `None` where the ranges are no sample.
-    #[must_use]
-    pub fn sampled_objects(&self) -> Option<u64> {
-        (self.contents == Contents::Objects).then(|| self.placed.ranges())
-    }
-
-    /// Claim on the resolver's budget, in bytes: even a small object needs a page to be examined.
-    #[must_use]
-    pub fn claimed_bytes(&self) -> u64 {
-        let objects = self.sampled_objects().unwrap_or(0);
-        self.addressed_bytes()
-            .saturating_add(objects.saturating_mul(OBJECT_CLAIM_BYTES))
-    }
-
-    fn held(&self) -> MemoryHeld {
-        MemoryHeld {
-            storage_bytes: self.size_bytes,
-            blocks: 1,
-            estimated_blocks: u64::from(!self.serialized),
-            storage_off_heap_bytes: off_heap(self.on_heap, self.size_bytes),
-            ..MemoryHeld::default()
-        }
-    }
-}
-
-impl SparkPage {
-    /// Time of the last report about the memory or its address, in nanoseconds since boot.
-    #[must_use]
-    pub const fn told_ns(&self) -> u64 {
-        self.told_ns
-    }
-
-    /// Serial number, unique among the blocks and Spark pages of the executor.
-    #[must_use]
-    pub const fn serial(&self) -> u64 {
-        self.serial
-    }
-
-    /// Identity of the memory at its address; `None` where it has none.
-    #[must_use]
-    pub fn mark(&self) -> Option<RangesId> {
-        OwnerRanges::at(self.address, self.size_bytes).mark(self.serial)
-    }
-
-    fn held(&self) -> MemoryHeld {
-        held_by_page(self.on_heap, self.size_bytes)
     }
 }
 

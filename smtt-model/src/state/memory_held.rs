@@ -59,3 +59,8 @@ impl MemoryHeld {
         self.execution_bytes = self.execution_bytes.max(self.execution_off_heap_bytes);
     }
 }
+
+/// The off-heap part of `bytes`: all or nothing.
+pub(super) const fn off_heap(on_heap: bool, bytes: u64) -> u64 {
+    if on_heap { 0 } else { bytes }
+}
