@@ -28,7 +28,7 @@ const SCAN_LIMIT: Duration = Duration::from_secs(10);
 /// Containers, one after the other; there were 128 places once.
 const CONTAINERS: usize = 200;
 /// Attempts to probe a library that is swapped all the time.
-const ATTEMPTS: usize = 100;
+const ATTEMPTS: usize = 15;
 /// MiB that discovery may need for the longest `maps`.
 const MAPS_MIB: u64 = 32;
 
