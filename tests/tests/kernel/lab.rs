@@ -126,6 +126,7 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
     };
     // The storm of a test is not the flood of a broken marker, so the limit is high.
     settings.settings.facts_per_second = 10_000_000;
+    settings.settings.bytes_per_second = 1 << 30;
     settings
 }
 

@@ -1,6 +1,6 @@
 //! Counts per RDD and access are exact, and their sum is the kernel's own count.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::context::{Access, Region};
@@ -156,6 +156,16 @@ fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
     let Some(mut lab) = lab(&settings)? else {
         return Ok(());
     };
+    lab.read()?;
+    // Done on the daemon's event loop, so it must be short.
+    let start = Instant::now();
+    lab.probes.executor_described();
+    let took = start.elapsed();
+    println!("the hooks were attached in {took:?}");
+    ensure!(
+        took < Duration::from_millis(250),
+        "the hooks were attached in {took:?}"
+    );
     for adopted in [false, true] {
         lab.read()?;
         let describe = if adopted {
@@ -172,9 +182,12 @@ fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
         };
         let first = adds_up(&mut lab, executor, pid)?;
         workload.run()?;
+        // The kernel also counts a few faults that it serves without an exception, for its own access to user memory.
+        let second = adds_up(&mut lab, executor, pid)?;
         ensure!(
-            adds_up(&mut lab, executor, pid)? == first,
-            "it is another number after the faults that were counted"
+            (first..=first + 16).contains(&second),
+            "{first} faults before tracing, and {second} after {} were counted",
+            READS + WRITES
         );
         // An adopted executor has no threads with a row: its faults are counted all the same.
         ensure!(seen(&lab.totals(executor)?) >= READS + WRITES);

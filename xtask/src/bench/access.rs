@@ -50,7 +50,8 @@ const STEPS: [Step; 4] = [
     Step::facts("cached block read", 1.0),
 ];
 /// No fact exceeds the rate limit: a refused fact is cheaper.
-const ALL_FACTS: &str = "[probe.marker]\nfacts_per_second = 10000000\n";
+const ALL_FACTS: &str =
+    "[probe.marker]\nfacts_per_second = 10000000\nbytes_per_second = \"1GiB\"\n";
 
 type Figures = [f64; STEPS.len()];
 
