@@ -212,11 +212,10 @@ impl Executor {
 
     /// Folds up to `most` of the RDDs that hold no memory, the oldest first; returns their number.
     pub(super) fn fold_rdds(&mut self, most: usize) -> usize {
-        let held: BTreeSet<RddKey> = self.memory.holders().map(|(rdd, _)| rdd).collect();
         let mut old: Vec<(u64, RddKey)> = self
             .rdds
             .iter()
-            .filter(|(key, _)| key.id().is_some() && !held.contains(key))
+            .filter(|(key, _)| key.id().is_some() && !self.memory.holds(**key))
             .map(|(key, rdd)| (rdd.last_active_ns, *key))
             .collect();
         old.sort_unstable();

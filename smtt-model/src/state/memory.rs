@@ -64,6 +64,11 @@ impl Memory {
         self.held.get(&rdd).copied().unwrap_or_default()
     }
 
+    /// Whether an RDD holds memory.
+    pub(super) fn holds(&self, rdd: RddKey) -> bool {
+        self.held.contains_key(&rdd)
+    }
+
     /// Memory by RDD, for each RDD that holds any.
     pub fn holders(&self) -> impl Iterator<Item = (RddKey, &MemoryHeld)> {
         self.held.iter().map(|(rdd, held)| (*rdd, held))
