@@ -92,8 +92,8 @@ impl Drop for Probes {
     }
 }
 
-/// Rows of the kernel side's tables of executors per executor of the configuration: one user may hold about half of
-/// them, so that a machine with one user can have all executors of the configuration.
+/// Rows of the kernel side's tables of executors per executor of the configuration: one user may hold a part of
+/// them only, so that a machine with one user can have all executors of the configuration.
 const EXECUTOR_ROWS: u32 = 2;
 
 /// One executor, or one user, may fill this part of a busy ring at once.

@@ -213,9 +213,13 @@ impl State {
             return Outcome::Ignored("executor_forgotten");
         }
         // The end of an unknown executor creates no row.
-        if matches!(event.fact, Fact::ProcessGone { .. })
+        if let Fact::ProcessGone { is_executor, .. } = event.fact
             && !self.executors.contains_key(&event.executor)
         {
+            if is_executor {
+                // It found no room here, but the kernel side has a row for it.
+                self.evicted.push(event.executor);
+            }
             return Outcome::Ignored("executor_not_known");
         }
         let (key, user, now_ns) = (event.executor, Some(event.uid), event.time_ns);
@@ -477,8 +481,8 @@ impl State {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Keeps rows free for executors that start before the next call. The kernel side has the same number of rows as
-    /// the state: an executor that finds no row there is not traced and cannot evict a dead one here.
+    /// Keeps rows free for executors that start before the next call. The rows of dead executors count in the kernel
+    /// side too: an executor that finds no row there is not traced and cannot evict a dead one here.
     fn make_room(&mut self) {
         let most = self.limits.executors - self.limits.executors / FREE_SHARE;
         while self.executors.len() > most && self.evict_dead() {}

@@ -391,6 +391,11 @@ fn facts_without_an_executor_are_ignored() {
         BTreeMap::from([("executor_not_known", 2)])
     );
     assert_eq!(state.executors().len(), 0);
+    assert_eq!(
+        state.expire(S),
+        [key(3)],
+        "the kernel side has a row for an executor that found no room here"
+    );
 }
 
 #[test]
