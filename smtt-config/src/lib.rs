@@ -446,6 +446,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             executors,
             processes: count("limits.processes", limits.processes, 1 << 20)?,
             threads,
+            library_files: defaults.library_files,
             page_walks: page_walks(&file.page_walks)?,
         },
         limits: Limits {

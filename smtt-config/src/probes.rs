@@ -42,6 +42,8 @@ pub struct ProbeSettings {
     pub processes: u32,
     /// Threads at a time.
     pub threads: u32,
+    /// Library files of executors that have probes at a time; executors of one user have half of them at most.
+    pub library_files: usize,
     /// Page walks.
     pub page_walks: PageWalkSettings,
 }
@@ -67,6 +69,7 @@ impl Default for ProbeSettings {
             executors: 64,
             processes: 4096,
             threads: 16_384,
+            library_files: 256,
             page_walks: PageWalkSettings::default(),
         }
     }

@@ -154,7 +154,7 @@ impl Probes {
         tables::load(&mut ebpf)?;
         let mut probes = Self {
             verdicts: Vec::new(),
-            libraries: Arc::new(Libraries::load(&mut ebpf)?),
+            libraries: Arc::new(Libraries::load(&mut ebpf, wanted.library_files)?),
             reader: Reader::default(),
             access_known: false,
             major_known: false,

@@ -36,10 +36,6 @@ use self::link::{Attacher, Links, close};
 use self::pace::Pace;
 use super::{Verdict, VerdictState};
 
-/// Most files of executors with probes: 19 descriptors each.
-const FILES_MAX: usize = 256;
-/// Most of them that executors of one user have.
-const FILES_PER_USER: usize = FILES_MAX / 2;
 /// Most bytes of a library; the marker's has a few kilobytes.
 const SIZE_MAX: u64 = 1 << 20;
 /// Most versions of libraries that are known; an upgrade of a configured file adds one.
@@ -126,11 +122,13 @@ pub struct Libraries {
     attacher: Attacher,
     state: Mutex<State>,
     closing: Sender<Links>,
+    /// Most files of executors with probes: 19 descriptors each. Executors of one user have half of them.
+    most: usize,
 }
 
 impl Libraries {
     /// Loads the program that goes on every entry point.
-    pub(super) fn load(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
+    pub(super) fn load(ebpf: &mut Ebpf, most: usize) -> anyhow::Result<Self> {
         let program: &mut UProbe = ebpf
             .program_mut("marker")
             .context("the object lacks the program for the marker")?
@@ -152,6 +150,7 @@ impl Libraries {
             attacher: Attacher::new(program.fd()?.try_clone()?)?,
             state: Mutex::default(),
             closing,
+            most,
         })
     }
 
@@ -384,14 +383,14 @@ impl Libraries {
             let of_executors = || state.files.values().filter(|file| !file.configured);
             let own = of_executors().filter(|file| file.user == user).count();
             let all = of_executors().count();
-            if own < FILES_PER_USER && all < FILES_MAX {
+            if own < self.most / 2 && all < self.most {
                 return Ok(());
             }
             let oldest = state
                 .files
                 .iter()
                 .filter(|(_, file)| !file.configured && file.executors.is_empty())
-                .filter(|(_, file)| own < FILES_PER_USER || file.user == user)
+                .filter(|(_, file)| own < self.most / 2 || file.user == user)
                 .min_by_key(|(_, file)| file.idle_since)
                 .map(|(id, _)| *id);
             let Some(probed) = oldest.and_then(|id| state.files.remove(&id)) else {
