@@ -92,12 +92,15 @@ impl Drop for Probes {
     }
 }
 
-/// Rows of the kernel side's tables of executors per executor of the configuration: one user may hold a part of
-/// them only, so that a machine with one user can have all executors of the configuration.
-const EXECUTOR_ROWS: u32 = 2;
-
 /// One executor, or one user, may fill this part of a busy ring at once.
 const BURST_SHARE: u32 = 8;
+
+/// Rows of the kernel side's tables of executors. One user may hold a part of them only: a machine with one user can
+/// have all executors of the configuration.
+fn executor_rows(wanted: &ProbeSettings) -> u32 {
+    let share = u64::from(wanted.settings.user_share_permille).clamp(1, 1000);
+    u32::try_from(u64::from(wanted.executors) * 1000 / share).unwrap_or(u32::MAX)
+}
 
 /// The object that `build.rs` made.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
@@ -131,7 +134,7 @@ impl Probes {
         if let Ok(disabled) = btf::kernel_field_offsets("task_struct", &["pagefault_disabled"]) {
             settings.task_pagefault_disabled_offset = disabled[0];
         }
-        let executors = wanted.executors.saturating_mul(EXECUTOR_ROWS);
+        let executors = executor_rows(wanted);
         settings.executor_rows = executors;
         settings.process_rows = wanted.processes;
         settings.thread_rows = wanted.threads;

@@ -29,8 +29,11 @@ const SCAN_LIMIT: Duration = Duration::from_secs(10);
 const CONTAINERS: usize = 12;
 /// Library files with probes at a time, in place of 256: each closing of a probe waits for a grace period of the kernel.
 const FILES: usize = 8;
-/// Attempts to probe a library that is swapped all the time.
-const ATTEMPTS: usize = 15;
+/// Attempts to probe a library that is swapped all the time, at least and at most: until the probing met the known
+/// library and another file. Each that met the known one waits for grace periods of the kernel.
+const ATTEMPTS: [u32; 2] = [10, 400];
+/// How long a process may take to be found while the kernel still closes the probes of an earlier test.
+const FIND_LIMIT: Duration = Duration::from_secs(120);
 /// MiB that discovery may need for the longest `maps`.
 const MAPS_MIB: u64 = 32;
 
@@ -145,13 +148,15 @@ fn scan(discoverer: &mut Discoverer, now: Instant) -> Result<Vec<Found>> {
 
 /// Scans until a process is found. Attaching takes the kernel longer than a scan waits where it is still closing others.
 fn find(discoverer: &mut Discoverer, pid: u32) -> Result<Found> {
-    for _ in 0..10 {
+    let until = Instant::now() + FIND_LIMIT;
+    while Instant::now() < until {
         let found = scan(discoverer, Instant::now())?;
         if let Some(found) = found.into_iter().find(|found| found.pid == pid) {
             return Ok(found);
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    anyhow::bail!("process {pid} is not found in ten scans")
+    anyhow::bail!("process {pid} is not found in {FIND_LIMIT:?}")
 }
 
 /// Scans until an honest executor, which starts now, is found with its library probed. Returns what else was found.
@@ -251,7 +256,10 @@ fn a_swapped_library_puts_no_breakpoint_into_another_file() -> Result<()> {
     let (process, handle) = (attacker.process()?, Handle::open(attacker.pid())?);
     let libraries = lab.probes.libraries();
     let (mut probed, mut unknown, mut attaching) = (0_u32, 0_u32, Duration::ZERO);
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS[1] {
+        if attempt >= ATTEMPTS[0] && probed > 0 && unknown > 0 {
+            break;
+        }
         let begin = Instant::now();
         match libraries.probe(process, &handle, &attacker.ready) {
             Probing::Probed => {
