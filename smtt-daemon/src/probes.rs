@@ -250,6 +250,22 @@ impl Probes {
         Ok(readings)
     }
 
+    /// Keys of the rows of a hash table that match. Read in batches: a walk from key to key begins anew when its key is
+    /// removed, which executors can cause at any time.
+    fn rows_of<V: wire::Plain + Default>(
+        &self,
+        table: &str,
+        matches: impl Fn(&V) -> bool,
+    ) -> anyhow::Result<Vec<u32>> {
+        let map = self.ebpf.map(table);
+        let map = map.with_context(|| format!("no table {table}"))?;
+        let map = memory::map_fd(map).with_context(|| format!("{table} is no hash table"))?;
+        let rows = tables::rows::<u32, V>(map);
+        let rows = rows.with_context(|| format!("the table {table} cannot be read"))?;
+        let own = rows.into_iter().filter(|(_, row)| matches(row));
+        Ok(own.map(|(id, _)| id).collect())
+    }
+
     /// Process ids and keys of the living executors.
     fn living(&self) -> anyhow::Result<Vec<(u32, u64)>> {
         let map = memory::map_fd(self.ebpf.map("PROCESSES").context("no table PROCESSES")?)
@@ -396,23 +412,11 @@ impl Probes {
     /// # Errors
     /// When a table is missing from the object.
     pub fn forget_executor(&mut self, executor: u64) -> anyhow::Result<()> {
-        let own: Vec<u32> = self
-            .map::<u32, Process>("PROCESSES")?
-            .iter()
-            .flatten()
-            .filter(|(_, Wire(process))| process.executor == executor)
-            .map(|(pid, _)| pid)
-            .collect();
+        let own = self.rows_of::<Process>("PROCESSES", |process| process.executor == executor)?;
         for pid in own {
             self.change(TableOperation::FORGET_PROCESS, &[u64::from(pid)])?;
         }
-        let own: Vec<u32> = self
-            .map::<u32, Thread>("THREADS")?
-            .iter()
-            .flatten()
-            .filter(|(_, Wire(thread))| thread.executor == executor)
-            .map(|(tid, _)| tid)
-            .collect();
+        let own = self.rows_of::<Thread>("THREADS", |thread| thread.executor == executor)?;
         for tid in own {
             self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])?;
         }

@@ -239,19 +239,17 @@ const fn image_of(stat: &Stat) -> Image {
 /// All descendants of a process.
 #[must_use]
 pub fn children_of(root: u32) -> Vec<u32> {
-    let parents: Vec<(u32, u32)> = numbers()
-        .filter_map(|pid| Some((pid, parent(pid)?)))
-        .collect();
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in numbers() {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
     let mut family = vec![root];
     let mut at = 0;
     while at < family.len() {
-        let parent = family[at];
-        family.extend(
-            parents
-                .iter()
-                .filter(|(_, of)| *of == parent)
-                .map(|(pid, _)| *pid),
-        );
+        // Removed, so that processes whose parents changed while they were read make no circle.
+        family.extend(children.remove(&family[at]).unwrap_or_default());
         at += 1;
     }
     family.split_off(1)
@@ -285,17 +283,20 @@ pub fn innermost_id(status: &str) -> Option<u32> {
     })
 }
 
-/// The id, in this process's pid namespace, of the descendant of `executor` with the id `inner` in its own namespace.
+/// Descendants of `executor`: for the id in the descendant's own pid namespace, the id in this process's. At most
+/// [`DESCENDANTS_MAX`].
 #[must_use]
-pub fn host_pid(executor: u32, inner: u32) -> Option<u32> {
-    children_of(executor).into_iter().find(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/status"))
-            .ok()
-            .as_deref()
-            .and_then(innermost_id)
-            == Some(inner)
-    })
+pub fn descendants_by_inner_id(executor: u32) -> HashMap<u32, u32> {
+    let inner = |pid| innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?);
+    children_of(executor)
+        .into_iter()
+        .take(DESCENDANTS_MAX)
+        .filter_map(|pid| Some((inner(pid)?, pid)))
+        .collect()
 }
+
+/// Descendants whose ids are read: more than a Spark executor has Python workers.
+const DESCENDANTS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -385,7 +386,8 @@ mod tests {
             child.id()
         );
         assert!(in_our_namespace(child.id()));
-        assert_eq!(host_pid(std::process::id(), child.id()), Some(child.id()));
+        let found = descendants_by_inner_id(std::process::id());
+        assert_eq!(found.get(&child.id()), Some(&child.id()));
         child.kill().expect("it ends");
         child.wait().expect("it is reaped");
     }

@@ -452,7 +452,13 @@ impl State {
 
     /// The executor's process is gone, detected without a record of its exit.
     pub fn executor_gone(&mut self, executor: u64, now_ns: u64) {
-        self.change_known(executor, |executor, caps| executor.die(now_ns, caps));
+        if self
+            .change_known(executor, |executor, caps| executor.die(now_ns, caps))
+            .is_none()
+        {
+            // It found no room here, but the kernel side has a row for it.
+            self.evicted.push(executor);
+        }
     }
 
     /// Removes executors that died before the retention time, the longest dead ones where rows are scarce, and Spark

@@ -1,7 +1,7 @@
 //! The living executors, observed from outside: their slot files, requests for a snapshot (a resync), and executors
 //! whose end no record reported.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -9,7 +9,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use anyhow::{Context as _, ensure};
 use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
-use smtt_machine::proc::host_pid;
+use smtt_machine::clock::now_boot_ns;
+use smtt_machine::proc::descendants_by_inner_id;
 use smtt_model::decode::PythonWorker;
 use smtt_model::readings::Readings;
 use smtt_model::state::SlotFileCounters;
@@ -31,7 +32,23 @@ struct Open {
     /// Facts that the marker reported before its probes were attached. They count neither as attempted nor as lost.
     reported_before: u64,
     resync: ResyncRequests,
+    workers: Workers,
 }
+
+/// Processes of an executor in another pid namespace.
+#[derive(Debug, Default)]
+struct Workers {
+    /// Process ids, by the id in the process's own namespace.
+    by_inner_id: HashMap<u32, u32>,
+    /// When they may be searched again, in nanoseconds since boot.
+    search_ns: u64,
+}
+
+/// Shortest time between two searches for the processes of one executor, in nanoseconds.
+const SEARCH_PAUSE_NS: u64 = 50_000_000;
+/// A search reads all of `/proc` on the event loop. All executors together may search for one part of the time in this
+/// many.
+const SEARCH_SHARE: u64 = 20;
 
 /// Decides when an executor is asked for a snapshot.
 #[derive(Debug)]
@@ -114,6 +131,8 @@ pub struct Executors {
     open: BTreeMap<u64, Open>,
     requests: u64,
     writer: RequestWriter,
+    /// When any executor's processes may be searched again, in nanoseconds since boot.
+    search_ns: u64,
 }
 
 impl Executors {
@@ -166,6 +185,7 @@ impl Executors {
                 same_namespace: found.same_namespace,
                 reported_before,
                 resync: ResyncRequests::new(now_ns),
+                workers: Workers::default(),
             },
         );
         tracing::info!(
@@ -263,6 +283,8 @@ impl Executors {
     pub fn process_gone(&mut self, executor: u64, pid: u32) {
         if executor_pid(executor) == pid {
             self.open.remove(&executor);
+        } else if let Some(open) = self.open.get_mut(&executor) {
+            open.workers.by_inner_id.retain(|_, known| *known != pid);
         }
     }
 
@@ -272,23 +294,34 @@ impl Executors {
     }
 
     /// Sets the task of a Python worker where the kernel side cannot: in another pid namespace the marker reports an id
-    /// that is not the worker's id on the host.
+    /// that is not the worker's id on the host. The ids are searched when an unknown one comes, within limits: the
+    /// executor chooses how often it reports a worker, and which.
     pub fn python_worker(
-        &self,
+        &mut self,
         probes: &mut Probes,
         executor: u64,
         worker: &PythonWorker,
     ) -> anyhow::Result<()> {
-        if self
-            .open
-            .get(&executor)
-            .is_none_or(|open| open.same_namespace)
-        {
+        let Some(open) = self.open.get_mut(&executor) else {
+            return Ok(());
+        };
+        if open.same_namespace {
             return Ok(());
         }
         let inner = worker.pid;
-        let pid = host_pid(executor_pid(executor), inner)
-            .with_context(|| format!("no child of the executor has the id {inner}"))?;
+        let workers = &mut open.workers;
+        let begin = now_boot_ns();
+        if !workers.by_inner_id.contains_key(&inner)
+            && begin >= workers.search_ns.max(self.search_ns)
+        {
+            workers.by_inner_id = descendants_by_inner_id(executor_pid(executor));
+            let end = now_boot_ns();
+            workers.search_ns = end + SEARCH_PAUSE_NS;
+            self.search_ns = end + SEARCH_SHARE * (end - begin);
+        }
+        let pid = *workers.by_inner_id.get(&inner).with_context(|| {
+            format!("no child of the executor has the id {inner}, or too many are reported")
+        })?;
         let context = worker
             .task_attempt_id
             .map_or_else(SlotHead::default, |task_attempt_id| SlotHead {

@@ -186,9 +186,14 @@ impl<'a> Families<'a> {
 
     pub(super) fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
+        let of_user = metric.labels.iter().position(|label| *label == "user");
+        let user = of_user.and_then(|at| labels.get(at)).copied();
         let labelled = metric.labels.iter().zip(labels);
         let values: Vec<String> = labelled
-            .map(|(label, value)| self.labels.value(label, value, self.names))
+            .map(|(label, value)| {
+                self.labels
+                    .value(label, value, user.unwrap_or_default(), self.names)
+            })
             .collect();
         if metric.labels.contains(&"rdd_id") {
             let own = |(name, value): (&&str, &String)| name.len() + value.len() + 4;
@@ -371,7 +376,7 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
         );
         families.maybe(
             table::EXECUTOR_PAGE_FAULTS,
-            &[application, id, "before_tracing"],
+            &[application, user, id, "before_tracing"],
             executor.before_tracing,
         );
     }

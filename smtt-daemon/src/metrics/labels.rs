@@ -24,19 +24,20 @@ const KEPT_BYTES: usize = VALUE_BYTES - CUT.len() - 16;
 pub(super) struct Labels(RandomState);
 
 impl Labels {
-    /// The value of a label for the readers of the metrics.
-    pub(super) fn value(&self, label: &str, value: &str, names: Names) -> String {
+    /// The value of a label for the readers of the metrics, in a series of `user`. Opaque ids are made for each user:
+    /// otherwise a user could claim the ids of others and compare.
+    pub(super) fn value(&self, label: &str, value: &str, user: &str, names: Names) -> String {
         match (label, names) {
             ("application_name" | "rdd_name", Names::Hidden) => String::new(),
-            ("application_id", Names::Hidden) if !value.is_empty() => self.opaque(value),
-            ("executor_id", Names::Hidden) if !is_numbered(value) => self.opaque(value),
+            ("application_id", Names::Hidden) if !value.is_empty() => self.opaque(user, value),
+            ("executor_id", Names::Hidden) if !is_numbered(value) => self.opaque(user, value),
             ("application_name" | "rdd_name", Names::Shown) => cut(value),
             _ => self.distinct(value),
         }
     }
 
-    fn opaque(&self, value: &str) -> String {
-        format!("hidden-{:016x}", self.0.hash_one(value))
+    fn opaque(&self, user: &str, value: &str) -> String {
+        format!("hidden-{:016x}", self.0.hash_one((user, value)))
     }
 
     /// As [`cut`]; two values with the same beginning stay two.
@@ -101,28 +102,35 @@ mod tests {
         let labels = Labels::default();
         for letter in ["x", "ß", "😀", "\"", "\\", "\n"] {
             let long = letter.repeat(2000);
-            let name = labels.value("rdd_name", &long, Names::Shown);
+            let name = labels.value("rdd_name", &long, "7", Names::Shown);
             assert!(name.ends_with(CUT), "{name}");
             assert!(escaped_bytes(&name) <= VALUE_BYTES, "{name}");
             assert_eq!(cut(&name), name, "cutting twice is cutting once");
-            let one = labels.value("executor_id", &long, Names::Shown);
-            let two = labels.value("executor_id", &(long.clone() + "y"), Names::Shown);
+            let one = labels.value("executor_id", &long, "7", Names::Shown);
+            let two = labels.value("executor_id", &(long.clone() + "y"), "7", Names::Shown);
             assert!(escaped_bytes(&one) <= VALUE_BYTES, "{one}");
             assert!(one.contains(CUT) && one != two, "{one}");
-            assert_eq!(one, labels.value("executor_id", &long, Names::Shown));
+            assert_eq!(one, labels.value("executor_id", &long, "7", Names::Shown));
         }
         let whole = "x".repeat(VALUE_BYTES);
-        assert_eq!(labels.value("rdd_name", &whole, Names::Shown), whole);
+        assert_eq!(labels.value("rdd_name", &whole, "7", Names::Shown), whole);
     }
 
     #[test]
     fn hidden_names_stay_one_to_one_and_say_nothing() {
         let labels = Labels::default();
-        let hidden = |label, value| labels.value(label, value, Names::Hidden);
+        let hidden = |label, value| labels.value(label, value, "7", Names::Hidden);
         let id = hidden("application_id", "app-20260101120000-0001");
         assert!(id.starts_with("hidden-") && !id.contains("2026"), "{id}");
         assert_eq!(id, hidden("application_id", "app-20260101120000-0001"));
         assert_ne!(id, hidden("application_id", "app-20260101120000-0002"));
+        let other_user = labels.value(
+            "application_id",
+            "app-20260101120000-0001",
+            "8",
+            Names::Hidden,
+        );
+        assert_ne!(id, other_user, "a claim of another user tells nothing");
         assert_eq!(hidden("application_id", ""), "");
         assert_eq!(hidden("application_name", "payroll"), "");
         assert_eq!(hidden("rdd_name", "SELECT salary"), "");
@@ -135,7 +143,12 @@ mod tests {
         // The same text in another daemon is another id.
         assert_ne!(
             id,
-            Labels::default().value("application_id", "app-20260101120000-0001", Names::Hidden)
+            Labels::default().value(
+                "application_id",
+                "app-20260101120000-0001",
+                "7",
+                Names::Hidden
+            )
         );
     }
 }

@@ -76,6 +76,7 @@ fn count(shared: &Shared, executor: u64, rdd: Option<u32>, growth: FaultCounters
     let readings = Readings {
         contexts: vec![(context, growth)],
         executors: vec![(executor, counters)],
+        before: vec![(executor, 11)],
         access_known: true,
         major_known: true,
         ..Readings::default()
@@ -187,6 +188,10 @@ fn the_text_format_has_every_figure() {
         (
             r#"smtt_executor_page_faults_total{application_id="app-1",user="1000",executor_id="0",attribution="unattributed"}"#,
             "3",
+        ),
+        (
+            r#"smtt_executor_page_faults_total{application_id="app-1",user="1000",executor_id="0",attribution="before_tracing"}"#,
+            "11",
         ),
         (
             r#"smtt_events_lost_total{hop="source",cause="malformed"}"#,

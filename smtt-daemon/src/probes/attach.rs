@@ -61,8 +61,10 @@ impl Probes {
             if since.elapsed() >= hooks.idle_after && !hooks.links.is_empty() {
                 let links = std::mem::take(&mut hooks.links);
                 tracing::debug!("no executor lives: page faults are not counted");
-                // The kernel waits until no processor runs the hook.
-                std::thread::spawn(move || drop(links));
+                // The kernel waits until no processor runs the hook. Where no thread can be made, the wait is here.
+                let _ = std::thread::Builder::new()
+                    .name("smtt-unhook".into())
+                    .spawn(move || drop(links));
             }
             return;
         }

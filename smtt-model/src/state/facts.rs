@@ -16,12 +16,24 @@ impl Executor {
     /// Applies one fact.
     pub(super) fn apply(&mut self, event: Event, caps: &Caps) -> Outcome {
         let now_ns = event.time_ns;
+        // The kernel side's own facts add nothing that the executor holds. Its children may cause any number of them.
+        let adds = !matches!(
+            event.fact,
+            Fact::ProcessForked { .. }
+                | Fact::ProcessGone { .. }
+                | Fact::FaultSample { .. }
+                | Fact::WalkSample { .. }
+        );
         self.came.count(&event.fact);
         self.resync.see(&event);
         let outcome = self.apply_living(event, caps);
         if self.died_ns.is_some() {
             // Sent before the executor's end and received after it: the executor holds and runs nothing any more.
-            self.let_go(now_ns, caps);
+            if adds {
+                self.let_go(now_ns, caps);
+            } else {
+                self.children.clear();
+            }
         }
         outcome
     }

@@ -29,7 +29,7 @@ struct LinkCreate {
 pub type Links = Vec<OwnedFd>;
 
 /// Threads that close probes at the same time.
-const CLOSERS: usize = 64;
+const CLOSERS: usize = 16;
 
 /// Closes probes. The kernel waits for a grace period at each, some 50 to 200 ms; the waits of several threads overlap.
 pub fn close(mut links: Links) {

@@ -1,12 +1,12 @@
-//! How many files a user may bring. Each costs the kernel some 100 ms, in which no process can fork.
+//! How many files a user may bring. Each costs the kernel some 100 ms; forks of all processes wait for a part of that.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Files at once.
-const BURST: u32 = 256;
+const BURST: u32 = 32;
 /// Time after which one more file is allowed.
-const EACH: Duration = Duration::from_millis(500);
+const EACH: Duration = Duration::from_secs(2);
 
 /// Files that each user has brought lately.
 #[derive(Debug, Default)]
