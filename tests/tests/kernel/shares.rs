@@ -108,8 +108,9 @@ fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
     let attributed = all(&lab.faults(executor, |key| key.rdd_plus_one > 100));
     let refused = all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
     println!("{held:?}; the victim: {attributed} attributed, {refused} without a row");
+    // A page that the kernel moves meanwhile faults again.
     ensure!(
-        (attributed, refused) == (100, 0),
+        (100..=110).contains(&attributed) && refused == 0,
         "{attributed} faults of 100 contexts are attributed, {refused} found no row"
     );
     ensure!(
