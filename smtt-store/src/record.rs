@@ -359,7 +359,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "activity",
         Value::Text(|r| r.activity),
-        "what the thread did, where it was told",
+        "activity of the thread, where known",
     ),
     column(
         "consumer",
@@ -447,12 +447,12 @@ pub const COLUMNS: &[Column] = &[
             |r| r.physical(|p| long(r.time_ns.saturating_sub(p.time_ns) / 1_000_000)),
             true,
         ),
-        "how many milliseconds before the access its pages were last looked at; what follows stands for that moment and for all ranges together",
+        "how many milliseconds before the access its pages were last examined; what follows is of that time and of all ranges together",
     ),
     column(
         "examined_bytes",
         Value::Long(|r| r.physical(|p| long(p.examined_bytes)), false),
-        "bytes that were looked at; less than there are where the resolver's budget was short",
+        "examined bytes; fewer than there are where the resolver's budget was short",
     ),
     column(
         "present_bytes",

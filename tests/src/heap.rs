@@ -240,7 +240,7 @@ impl Subject<'_> {
                     ensure!(ranges.len() == count, "{name}: {block:#}");
                     self.hold_as(name, &pattern, &ranges)?;
                 } else {
-                    ensure!(ranges.is_empty(), "no address is told: {block:#}");
+                    ensure!(ranges.is_empty(), "no address is reported: {block:#}");
                 }
                 seen.insert(text(block, "block_id")?, ranges);
             }

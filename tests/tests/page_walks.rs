@@ -326,7 +326,7 @@ fn guest_page_walks_of_every_rdd_are_those_that_its_threads_count_plainly() -> R
     for slot in &measured.last.channels {
         ensure!(
             slot.running_ns == slot.enabled_ns,
-            "nobody else wants the counters: {slot:?}"
+            "no other program uses the counters: {slot:?}"
         );
     }
     Ok(())
@@ -510,7 +510,7 @@ fn guest_shared_counters_are_shown_and_nothing_is_scaled_up() -> Result<()> {
     println!("{sampled} sampled of {plain}");
     ensure!(
         sampled > 0 && sampled * 100 < plain * 97,
-        "{sampled} of {plain}: as if nobody shared the counters"
+        "{sampled} of {plain}: as if the counters were not shared"
     );
     for slot in &measured.last.channels {
         ensure!(slot.sampled <= slot.counted, "{slot:?}");

@@ -219,7 +219,7 @@ fn start() -> Result<Scene> {
 /// All blocks are on the node of the CPUs that read them.
 fn local(mut scene: Scene) -> Result<Scene> {
     // Reads before the daemon has found the executor are not counted.
-    scene.row("read", "it was looked at", |row| {
+    scene.row("read", "it was examined", |row| {
         row["resolved_bytes"] == row["held_bytes"]
     })?;
     scene.application.open("cached")?;
@@ -246,7 +246,7 @@ fn local(mut scene: Scene) -> Result<Scene> {
             && number(&row, "read_remote_bytes")? == 0,
         "{held} bytes on node {HOME}, read once from there: {row:#}"
     );
-    let unread = scene.row("unread", "it was looked at", |row| {
+    let unread = scene.row("unread", "it was examined", |row| {
         row["resolved_bytes"] == row["held_bytes"]
     })?;
     ensure!(
@@ -254,7 +254,7 @@ fn local(mut scene: Scene) -> Result<Scene> {
         "all of it is on node {HOME}: {unread:#}"
     );
     // The resolver places a sample of the objects and extrapolates to the whole block.
-    let objects = scene.row("objects", "a sample was looked at", |row| {
+    let objects = scene.row("objects", "a sample was examined", |row| {
         row["sampled_objects"].as_u64() > Some(0) && !row["sample"]["nodes"].is_null()
     })?;
     println!("objects: {objects}");
@@ -351,7 +351,7 @@ fn hot(mut scene: Scene) -> Result<Scene> {
     };
     let hotter = || {
         let row = scene.row("read", "DAMON has seen reads of it", hot)?;
-        let unread = scene.row("unread", "DAMON has looked at it", |row| {
+        let unread = scene.row("unread", "DAMON has sampled it", |row| {
             row["hotness_method"] == "damon"
         })?;
         println!("read {:?}, unread {:?}", heat(&row), heat(&unread));
@@ -374,7 +374,7 @@ fn hot(mut scene: Scene) -> Result<Scene> {
 /// Swaps out the unread memory: an RDD of serialised bytes, and an RDD of objects.
 fn swapped(scene: Scene) -> Result<Scene> {
     let pid = scene.application.pid();
-    let row = scene.row("unread", "it was looked at", |row| {
+    let row = scene.row("unread", "it was examined", |row| {
         row["resolved_bytes"] == row["held_bytes"]
     })?;
     ensure!(
@@ -405,7 +405,7 @@ fn swapped(scene: Scene) -> Result<Scene> {
     })?;
     println!("swapped: {row}");
     // The sample stands for all objects, so the test also swaps out the memory between the sampled ones.
-    let row = scene.row("objects", "it was looked at", |row| {
+    let row = scene.row("objects", "it was examined", |row| {
         row["sample"]["swapped_share"] == 0.0
     })?;
     let ranges: Vec<_> = scene

@@ -138,7 +138,7 @@ unsafe fn enable(tools: Env) -> i32 {
     }
 }
 
-/// A collection begins: what was told of the heap is stale. Only one runs at a time.
+/// A collection begins: the reported heap addresses are stale. Only one runs at a time.
 unsafe extern "system" fn begun(_tools: Env) {
     let header = HEADER.load(Ordering::Acquire);
     if header.is_null() {

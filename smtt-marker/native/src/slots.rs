@@ -75,7 +75,7 @@ fn map(fd: i32, bytes: usize, slot_count: u32) -> i64 {
         address: start as u64,
         ..Header::default()
     };
-    // SAFETY: the mapping is page-aligned, longer than a header, and nobody else knows it yet.
+    // SAFETY: the mapping is page-aligned, longer than a header, and no other thread knows it yet.
     unsafe { start.cast::<Header>().write_volatile(header) };
     start as i64
 }

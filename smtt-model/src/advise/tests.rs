@@ -155,7 +155,7 @@ fn lines(finding: &Finding) -> String {
 fn a_healthy_application_has_no_findings_and_every_rule_says_so() {
     let advice = advise(&view(), &around());
     assert_eq!(advice.findings, []);
-    // Nobody told the executor's first minute: that one was not checked.
+    // The executor's first minute is unknown: that one was not checked.
     for check in &advice.checks {
         let expected = if check.id == "first_touch" || check.id == "major_faults" {
             RuleOutcome::NotChecked

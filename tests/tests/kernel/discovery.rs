@@ -84,7 +84,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
     );
     ensure!(
         lab.of_kind(executor, Kind::RESYNC_DONE).len() == 1,
-        "the end of the retelling is told"
+        "the end of the snapshot is reported"
     );
     let (rows, budget) = (
         lab.probes.rows(executor)?,

@@ -89,7 +89,7 @@ fn wait(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 #[test]
-fn what_is_somebody_elses_is_left_alone() -> Result<()> {
+fn another_programs_monitor_is_left_alone() -> Result<()> {
     let Some(found) = monitor()? else {
         return Ok(());
     };
@@ -193,7 +193,7 @@ fn memory_that_is_touched_is_hot_and_other_memory_is_not() -> Result<()> {
     }
     ensure!(
         scene.row("cold")?.hot_bytes < Some(MIB / 4),
-        "nobody touches it: {:?}",
+        "it is not accessed: {:?}",
         scene.row("cold")?
     );
     ensure!(verdict(&scene)?.0 == "ok");

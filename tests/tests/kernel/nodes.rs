@@ -170,7 +170,7 @@ fn nodes_without_memory_or_processors_and_memory_that_goes_are_told_right() -> R
         let read = scene.read(25)?;
         ensure!(
             read == (Some(0), Some(16 * MIB), Some(1.0)),
-            "{method:?}: nobody on that node can have read it: {read:?}"
+            "{method:?}: no thread on that node can have read it: {read:?}"
         );
         advice_knows(&scene)?;
 

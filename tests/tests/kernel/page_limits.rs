@@ -134,7 +134,7 @@ fn of_a_block_that_is_freed_in_the_middle_no_byte_is_made_up() -> Result<()> {
                 sum(&row) == Some(1 << 30)
                     && row.unmapped_bytes > Some(256 * MIB)
                     && row.unmapped_bytes < Some(768 * MIB),
-                "half of it was looked at in time: {row:?}"
+                "half of it was examined in time: {row:?}"
             );
         } else {
             // Untouched pages look like unmapped ones, so the resolver reports nothing.

@@ -147,7 +147,7 @@ impl Scene {
                 let mark = memory.blocks.get(&told.name)?.mark()?;
                 Some(memory.looked.of(mark)?.frames.clone())
             })
-            .with_context(|| format!("{} was not looked at", told.name))
+            .with_context(|| format!("{} was not examined", told.name))
     }
 
     pub fn told(&self, kind: &str) -> Result<&Told> {
@@ -276,7 +276,7 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
                 row.pages == Some(entries.len() as u64)
                     && row.examined_pages == row.pages
                     && row.estimated == Some(false),
-                "{method:?} {kind}: not every page was looked at: {row:?}"
+                "{method:?} {kind}: not every page was examined: {row:?}"
             );
             let in_memory = bytes_in(block, &entries, present);
             let out = bytes_in(block, &entries, swapped);
@@ -319,7 +319,7 @@ fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
     };
     ensure!(
         scene.read(21)? == (None, None, None),
-        "nobody has looked where they are"
+        "their placement is unknown"
     );
     for method in methods() {
         resolver(GENEROUS, method).round(&scene.shared, &|| false);
@@ -331,7 +331,7 @@ fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
         // Only resident pages have a node. Any node is possible, but each byte was read twice.
         let (local, remote, ratio) = scene.read(21)?;
         let (local, remote) = (local.unwrap_or(0), remote.unwrap_or(0));
-        let present = row.present_bytes.context("it was looked at")?;
+        let present = row.present_bytes.context("it was examined")?;
         let unknown = row.node_unknown_bytes.unwrap_or(0);
         ensure!(
             local + remote == 2 * (present - unknown) && local + remote > 3 * MIB,

@@ -114,7 +114,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
     let after = both.blocks(executor)?;
     ensure!(
         after == (BLOCKS, true),
-        "{BLOCKS} blocks live, and what was told again did not come whole: {after:?}"
+        "{BLOCKS} blocks live, and the snapshot did not arrive whole: {after:?}"
     );
 
     // At the second request the workload reports in steps. It has dropped one block without a fact.

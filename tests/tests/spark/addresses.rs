@@ -133,7 +133,7 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
             [row] if row["sampled_objects"] == 2 * SAMPLED => break row.clone(),
             _ => ensure!(
                 start.elapsed() < LIMIT,
-                "objects are not looked at: {rows:#?}"
+                "objects are not examined: {rows:#?}"
             ),
         }
         std::thread::sleep(Duration::from_millis(300));

@@ -73,7 +73,7 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let storage = same_storage(&daemon, &run.submitted)?;
     let id = run.submitted.application_id()?;
     // Facts of the last tasks may still be in flight.
-    let advice = wait_for("the RDD that nobody reads is found", LIMIT, || {
+    let advice = wait_for("the unread RDD is found", LIMIT, || {
         let advice = daemon.json(&["advise", "--app", &id])?;
         Ok((!named(&advice, "never_read").is_empty()).then_some(advice))
     })?;
@@ -161,7 +161,7 @@ fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value
     run.open("cached")?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;
-    let pages = wait_for("all its bytes are looked at", LIMIT, || {
+    let pages = wait_for("all its bytes are examined", LIMIT, || {
         let mut rows = run.rows(daemon, &["pages"])?;
         rows.retain(|row| row["name"] == READ);
         let looked = sum(&rows, "present_bytes");
@@ -451,7 +451,10 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
             logged.get(&rdd)
         );
         let evicted = figure(finding, "of them, evicted because others needed the room")?;
-        ensure!(evicted == said.left, "nobody unpersisted any: {finding:#}");
+        ensure!(
+            evicted == said.left,
+            "no block was unpersisted: {finding:#}"
+        );
         found.push(rdd);
     }
     // In three passes each of the two RDDs returns twice, at least the part that does not fit beside the other.

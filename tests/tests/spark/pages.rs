@@ -53,7 +53,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
         }
         ensure!(
             start.elapsed() < LIMIT,
-            "{name} was not looked at: {rows:?}, {in_blocks:?}"
+            "{name} was not examined: {rows:?}, {in_blocks:?}"
         );
         std::thread::sleep(Duration::from_millis(200));
     };
@@ -88,7 +88,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
         );
         ensure!(
             row["estimated"].as_bool() == Some(false),
-            "{name}: every page was looked at: {row}"
+            "{name}: every page was examined: {row}"
         );
     }
     let bytes: u64 = blocks

@@ -102,7 +102,7 @@ impl Live {
             ctl: command.stdout(std::fs::File::create(said)?).spawn()?,
             said: said.to_owned(),
         };
-        wait_for("somebody follows", LIMIT, || {
+        wait_for("a client follows", LIMIT, || {
             let status = daemon.json(&["status"])?;
             let hops = status["ledger"].as_array().context("no ledger")?;
             Ok(hops.iter().any(|hop| hop["name"] == "follow").then_some(()))

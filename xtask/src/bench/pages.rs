@@ -47,7 +47,7 @@ pub fn pages(paths: &Paths, folder: &Path) -> Result<()> {
         let looking = p999("interval = \"1s\"", "looking")?;
         let alone = p999("pages_per_second = 0", "alone")?;
         println!(
-            "    pair {round}: p99.9 {looking:.3} ms while pages are looked at, {alone:.3} ms without"
+            "    pair {round}: p99.9 {looking:.3} ms while pages are examined, {alone:.3} ms without"
         );
         added.push(looking - alone);
         with.push(looking);

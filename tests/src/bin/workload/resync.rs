@@ -47,7 +47,7 @@ pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
     };
     in_steps(0, 0)?;
 
-    let request = marker.resync_request().context("nobody asks")?;
+    let request = marker.resync_request().context("no resync is requested")?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
     (0..blocks).for_each(|block| tell(block, TOLD_AGAIN));
     crate::say("TOLD")?;
@@ -57,7 +57,9 @@ pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
     crate::say("DONE_ONCE")?;
     crate::wait()?;
 
-    let request = marker.resync_request().context("nobody asks once more")?;
+    let request = marker
+        .resync_request()
+        .context("no second resync is requested")?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
     in_steps(1, TOLD_AGAIN)?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, blocks - 1]);

@@ -23,11 +23,11 @@ final class ConsumersTest {
             Check.same("entry", "consumerUsed", fact.entry);
             Check.same("task", TASK, fact.word("task_attempt_id"));
             if (fact.text("consumer").equals(name)) {
-                Check.that(name + " is told once", found == null);
+                Check.that(name + " is reported once", found == null);
                 found = fact;
             }
         }
-        Check.that(name + " is told", found != null);
+        Check.that(name + " is reported", found != null);
         return found;
     }
 

@@ -75,7 +75,7 @@ final class Facts {
         return ThreadState.current();
     }
 
-    /** What is told while something runs. */
+    /** The facts that are sent while something runs. */
     static List<Fact> during(Runnable action) {
         try {
             int before = Files.readAllBytes(LOG).length;
@@ -93,7 +93,7 @@ final class Facts {
         }
     }
 
-    /** The only fact that is told while something runs. */
+    /** The only fact that is sent while something runs. */
     static Fact one(Runnable action) {
         List<Fact> facts = during(action);
         Check.same("facts", 1, facts.size());
