@@ -8,6 +8,7 @@ pub mod library;
 mod memory;
 mod owner;
 pub mod page_walks;
+mod perf_link;
 mod reading;
 mod table;
 mod tables;

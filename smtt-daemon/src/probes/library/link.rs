@@ -4,26 +4,13 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::Context as _;
 use aya::programs::ProgramFd;
 use smtt_machine::perf::Event;
 
-/// Command of the system call `bpf`.
-const BPF_LINK_CREATE: libc::c_long = 28;
-/// `BPF_PERF_EVENT` of the kernel's `enum bpf_attach_type`.
-const BPF_PERF_EVENT: u32 = 41;
-
-/// Argument of `BPF_LINK_CREATE` for a perf event.
-#[repr(C)]
-struct LinkCreate {
-    program: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    cookie: u64,
-}
+use crate::probes::perf_link::link;
 
 /// Probes of one file, or of several.
 pub type Links = Vec<OwnedFd>;
@@ -80,33 +67,9 @@ impl Attacher {
             .iter()
             .map(|(cookie, offset)| {
                 let event = Event::uprobe(self.kind, &path, *offset)?;
-                self.link(&event, *cookie)
+                // The link keeps the event.
+                link(self.program.as_fd(), event.as_fd(), *cookie)
             })
             .collect()
-    }
-
-    /// Runs the program at each hit of a probe. The link keeps the event.
-    fn link(&self, event: &Event, cookie: u64) -> io::Result<OwnedFd> {
-        let create = LinkCreate {
-            program: self.program.as_fd().as_raw_fd() as u32,
-            target: event.as_fd().as_raw_fd() as u32,
-            attach_type: BPF_PERF_EVENT,
-            flags: 0,
-            cookie,
-        };
-        // SAFETY: the argument outlives the call, and its size is given.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                BPF_LINK_CREATE,
-                &raw const create,
-                size_of::<LinkCreate>(),
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 }

@@ -1,13 +1,12 @@
 //! The open events of one CPU: a group, with the kernel side's program behind each event.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use smtt_machine::page_walks::{WantedChannel, WantedGroup};
 use smtt_machine::perf::{Count, Event, Of, Opening, refusal};
 
-const BPF_LINK_CREATE: libc::c_long = 28;
-const BPF_PERF_EVENT: u32 = 41;
+use crate::probes::perf_link::link;
 
 /// One open event.
 #[derive(Debug)]
@@ -137,38 +136,4 @@ impl CpuGroup {
             .filter(|open| open.channel == channel)
             .try_for_each(|open| open.event.set_period(events))
     }
-}
-
-/// Attaches the program to an event, with a cookie. It stays attached while the descriptor is open.
-fn link(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
-    /// The part of the kernel's `union bpf_attr` for a link to a perf event.
-    #[repr(C)]
-    struct Link {
-        program: u32,
-        target: u32,
-        attach_type: u32,
-        flags: u32,
-        cookie: u64,
-    }
-    let link = Link {
-        program: program.as_raw_fd() as u32,
-        target: event.as_raw_fd() as u32,
-        attach_type: BPF_PERF_EVENT,
-        flags: 0,
-        cookie,
-    };
-    // SAFETY: the struct outlives the call and is laid out as the kernel's.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_LINK_CREATE,
-            &raw const link,
-            size_of::<Link>(),
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given this descriptor to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
