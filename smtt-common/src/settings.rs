@@ -74,12 +74,23 @@ pub struct Thread {
     pub executor: u64,
     /// Process of the thread, in the initial pid namespace.
     pub pid: u32,
-    /// Number of changes of `head`, so that a reader on another processor detects one.
+    /// Twice the number of changes of `head`, and one more during a change, so that a reader on another processor
+    /// detects one.
     pub changes: u32,
-    /// Context of `pending`.
+    /// Context of the pending faults.
     pub head: crate::context::SlotHead,
-    /// Faults of the thread in that context which its row in the table of contexts does not have yet.
-    pub pending: crate::counter::FaultCounters,
+    /// Faults of the thread in that context which its row in the table of contexts does not have yet. Contexts use
+    /// the two places in turn ([`Self::place`]).
+    pub pending: [crate::counter::FaultCounters; 2],
+}
+
+impl Thread {
+    /// Index of the place in `pending` that is in use after this number of `changes`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn place(changes: u32) -> usize {
+        (changes >> 1 & 1) as usize
+    }
 }
 
 /// Who runs an executor, as the kernel said when the kernel side adopted it. No fact of a process changes it.
@@ -188,7 +199,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 const _: () = {
     assert!(size_of::<Settings>() == 72);
     assert!(size_of::<Process>() == 40);
-    assert!(size_of::<Thread>() == 80);
+    assert!(size_of::<Thread>() == 112);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
     assert!(size_of::<TableRows>() == 40);

@@ -29,7 +29,7 @@ pub fn change(thread: *mut Thread, head: &SlotHead) {
         let changes = ptr::read_volatile(&raw const (*thread).changes);
         ptr::write_volatile(&raw mut (*thread).changes, changes.wrapping_add(1));
         let (executor, last) = ((*thread).executor, (*thread).head);
-        let counts = take_counts(&raw mut (*thread).pending);
+        let counts = take_counts(place(thread, changes));
         ptr::write_volatile(&raw mut (*thread).head, *head);
         ptr::write_volatile(&raw mut (*thread).changes, changes.wrapping_add(2));
         give(executor, &last, &counts);
@@ -44,23 +44,39 @@ pub fn flush(tid: u32) {
     };
     // SAFETY: as above.
     unsafe {
-        let pending = &raw mut (*thread).pending;
         let changes = ptr::read_volatile(&raw const (*thread).changes);
-        if changes & 1 != 0 {
-            // The thread moves them itself at this moment.
-            return;
-        }
         let (executor, head) = (
             (*thread).executor,
             ptr::read_volatile(&raw const (*thread).head),
         );
+        if changes & 1 != 0 || ptr::read_volatile(&raw const (*thread).changes) != changes {
+            // The thread moves them itself at this moment.
+            return;
+        }
+        let pending = place(thread, changes);
         let counts = take_counts(pending);
-        if ptr::read_volatile(&raw const (*thread).changes) == changes {
+        let since = ptr::read_volatile(&raw const (*thread).changes).wrapping_sub(changes);
+        if since < CHANGES_OF_A_PLACE {
+            // The next context uses the other place, so these are of the context that was read.
             give(executor, &head, &counts);
         } else {
-            // The thread has begun another context meanwhile, and these may be of that one.
+            // They may be of a later context, which moves them.
             add_counts(pending, &counts);
         }
+    }
+}
+
+/// `changes` after which a place in `pending` is in use again.
+const CHANGES_OF_A_PLACE: u32 = 4;
+
+/// The counters of the running context's faults after this number of changes.
+#[inline(always)]
+pub fn place(thread: *mut Thread, changes: u32) -> *mut FaultCounters {
+    // SAFETY: as above; the index is below the number of places.
+    unsafe {
+        (&raw mut (*thread).pending)
+            .cast::<FaultCounters>()
+            .add(Thread::place(changes))
     }
 }
 

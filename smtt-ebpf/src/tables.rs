@@ -193,8 +193,15 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         pid: executor_pid(executor),
         changes: 0,
         head: NO_HEAD,
-        pending: NO_CONTEXT_COUNTERS,
+        pending: [NO_CONTEXT_COUNTERS; 2],
     };
+    // SAFETY: copied at once.
+    if unsafe { THREADS.get(tid) }
+        .is_some_and(|thread| thread.executor == executor && thread.slot_address == slot_address)
+    {
+        // A new row would lose the faults that the thread adds to this one meanwhile.
+        return true;
+    }
     pending::flush(tid);
     // The row's previous executor, zero for none. A plain number: the compiler may leave one half of an `Option`
     // undefined, and the verifier rejects a read of it.

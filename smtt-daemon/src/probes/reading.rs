@@ -149,7 +149,7 @@ fn flush(ebpf: &Ebpf) -> anyhow::Result<()> {
         .context("THREADS is no hash table")?;
     let threads = tables::rows::<u32, Thread>(map).context("the table THREADS cannot be read")?;
     for (tid, thread) in threads {
-        if thread.pending != FaultCounters::default() {
+        if thread.pending != [FaultCounters::default(); 2] {
             tables::change(ebpf, TableOperation::FLUSH_THREAD, &[u64::from(tid)])?;
         }
     }

@@ -179,7 +179,8 @@ fn fault(address: u64, access: u32) {
                 if unsafe { (*thread).head } != head {
                     pending::change(thread, &head);
                 }
-                add_access(unsafe { &raw mut (*thread).pending }, access);
+                let changes = unsafe { (*thread).changes };
+                add_access(pending::place(thread, changes), access);
                 if is_sampled() {
                     sample(executor, &key(executor, &head), address, access);
                 }

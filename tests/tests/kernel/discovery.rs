@@ -70,8 +70,9 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         key.rdd_plus_one == 9 && key.task_attempt_id == 1
     }));
     ensure!(
-        Some(faults) == said["pages"].as_u64(),
-        "{faults} faults, not {}",
+        Some(faults) == said["faults"].as_u64(),
+        "{faults} faults, the kernel counted {} of {} pages",
+        said["faults"],
         said["pages"]
     );
     ensure!(

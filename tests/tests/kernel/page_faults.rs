@@ -1,5 +1,6 @@
 //! Counts per RDD and access are exact, and their sum is the kernel's own count.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -103,6 +104,45 @@ fn exact(hook: FaultHook, expected: impl Fn(u64, u64) -> FaultCounters) -> Resul
         contexts == after.1.attributed,
         "contexts sum up to {contexts:?}, the executor has {:?}",
         after.1.attributed
+    );
+    workload.end()
+}
+
+#[test]
+fn readings_move_faults_while_contexts_change_and_each_keeps_its_own() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
+        return Ok(());
+    };
+    const PAGES: u64 = 30_000;
+    let pages = [format!("reads={PAGES}"), format!("writes={PAGES}")];
+    let mut workload = Workload::start("faults", &["threads=1", &pages[0], &pages[1]])?;
+    let executor = lab.executor(workload.pid())?;
+    let readings = thread::scope(|scope| -> Result<u64> {
+        let done = scope.spawn(|| workload.run());
+        let mut readings = 0;
+        while !done.is_finished() {
+            lab.read()?;
+            readings += 1;
+        }
+        done.join()
+            .map_err(|_| anyhow::anyhow!("the workload's thread panicked"))??;
+        Ok(readings)
+    })?;
+    lab.read()?;
+    let of = |rdd: u32| all(&lab.faults(executor, |key| key.rdd_plus_one == rdd + 1));
+    println!(
+        "{readings} readings while the context changed {} times",
+        2 * PAGES
+    );
+    ensure!(
+        readings > 20,
+        "{readings} readings are too few to meet a change"
+    );
+    ensure!(
+        (of(7), of(8)) == (PAGES, PAGES),
+        "RDD 7 has {} faults and RDD 8 {} of {PAGES} each",
+        of(7),
+        of(8)
     );
     workload.end()
 }

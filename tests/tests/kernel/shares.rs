@@ -101,17 +101,17 @@ fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
         attackers.push(attacker);
     }
     let mut victim = Workload::start("contexts", &["pages=100"])?;
-    victim.run()?;
+    let said = victim.run()?;
     let executor = lab.executor(victim.pid())?;
     let totals = lab.totals(executor)?;
     let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
     let attributed = all(&lab.faults(executor, |key| key.rdd_plus_one > 100));
     let refused = all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
     println!("{held:?}; the victim: {attributed} attributed, {refused} without a row");
-    // A page that the kernel moves meanwhile faults again.
     ensure!(
-        (100..=110).contains(&attributed) && refused == 0,
-        "{attributed} faults of 100 contexts are attributed, {refused} found no row"
+        Some(attributed) == said["faults"].as_u64() && refused == 0,
+        "{attributed} faults are attributed, {refused} found no row, the kernel counted {}",
+        said["faults"]
     );
     ensure!(
         held.rows.contexts >= u64::from(ProbeSettings::default().contexts) / 3,

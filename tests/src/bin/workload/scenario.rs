@@ -1,6 +1,7 @@
 //! The scenarios. A scenario does what its name says and returns the expected counts.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use smtt_common::event::{Kind, PAYLOAD_MAX};
 use smtt_model::decode::encode::payload;
 
 use crate::Options;
-use crate::marker::{Marker, computing, reading, writing};
-use crate::memory::{Mapping, PAGE, WINDOW, thread_id};
+use crate::marker::{Marker, OwnSlot, computing, reading, writing};
+use crate::memory::{Mapping, PAGE, WINDOW, thread_faults, thread_id};
 
 /// RDD id of the scenario `blocks`.
 const RDD_OF_BLOCKS: u64 = 21;
@@ -303,10 +304,16 @@ pub fn leader(marker: &Marker, options: &Options) -> Result<Value> {
                 thread::sleep(Duration::from_millis(1));
             }
             let memory = Mapping::anonymous(pages as usize)?;
+            warm_up(&slot)?;
+            let before = thread_faults();
             slot.set_task(1, STAGE, writing(8, 0));
             (0..pages as usize).for_each(|page| memory.write(page * PAGE));
             slot.enter(ContextWord(0));
-            crate::say(&format!("DONE {}", json!({ "pages": pages })))?;
+            let faults = thread_faults() - before;
+            crate::say(&format!(
+                "DONE {}",
+                json!({ "pages": pages, "faults": faults })
+            ))?;
             crate::wait()
         };
         let failed = work().is_err();
@@ -340,22 +347,36 @@ pub fn plain(options: &Options) -> Result<Value> {
 /// Registers a thread before a daemon runs; at the resync request reports everything again, and then works.
 pub fn late(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 200)?;
+    let faults = AtomicU64::new(0);
     in_threads(1, |_| {
         let slot = marker.register()?;
         let memory = Mapping::anonymous(pages as usize)?;
+        warm_up(&slot)?;
         // Registered: the test may start the daemon now.
         crate::say("REGISTERED")?;
         crate::wait()?;
+        let before = thread_faults();
         slot.set_task(1, STAGE, writing(8, 0));
         (0..pages as usize).for_each(|page| memory.write(page * PAGE));
         slot.enter(ContextWord(0));
+        faults.store(thread_faults() - before, Ordering::Relaxed);
         if let Some(request) = marker.resync_request() {
             marker.describe();
             marker.resync_done(request);
         }
         Ok(())
     })?;
-    Ok(json!({ "pages": pages }))
+    Ok(json!({ "pages": pages, "faults": faults.into_inner() }))
+}
+
+/// Touches the code and memory of a loop over contexts once, so that the first context has no faults of them.
+pub fn warm_up(slot: &OwnSlot) -> Result<()> {
+    let memory = Mapping::anonymous(1)?;
+    slot.set_task(0, STAGE, ContextWord(0));
+    slot.enter(ContextWord(0));
+    memory.read(0);
+    memory.write(0);
+    Ok(())
 }
 
 /// Runs the work in `threads` threads and waits for every thread.

@@ -1,5 +1,6 @@
 //! Scenarios about samples: the kernel's plain counters and clocks count each RDD's work independently.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use smtt_tests::page_walk::{
 
 use crate::Options;
 use crate::marker::{Marker, OwnSlot, reading, writing};
-use crate::memory::{Mapping, PAGE, pin, thread_cpu_time_ns};
-use crate::scenario::{STAGE, in_threads};
+use crate::memory::{Mapping, PAGE, pin, thread_cpu_time_ns, thread_faults};
+use crate::scenario::{STAGE, in_threads, warm_up};
 
 /// RDD 1 reads `pages` pages, RDD 2 writes `pages` pages, RDD 3 returns to eight pages. Every thread does this in
 /// `turns` turns, `rounds` times, as task attempt `thread`. On a machine with several nodes the threads are pinned to
@@ -176,18 +177,22 @@ fn enter(slot: &OwnSlot, context: usize, thread: u64) {
 /// One thread that writes `pages` fresh pages, each in a separate context: RDD 100 and up.
 pub fn contexts(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 100)?;
+    let faults = AtomicU64::new(0);
     in_threads(1, |thread| {
         let slot = marker.register()?;
         let memory = Mapping::anonymous(pages as usize)?;
+        warm_up(&slot)?;
+        let before = thread_faults();
         slot.set_task(thread, STAGE, ContextWord(0));
         for page in 0..pages {
             slot.enter(writing(100 + page as u32, 0));
             memory.write(page as usize * PAGE);
         }
         slot.enter(ContextWord(0));
+        faults.store(thread_faults() - before, Ordering::Relaxed);
         Ok(())
     })?;
-    Ok(json!({ "pages": pages }))
+    Ok(json!({ "pages": pages, "faults": faults.into_inner() }))
 }
 
 /// One thread in one context that computes `rounds` rounds of a short loop, and touches no memory.
