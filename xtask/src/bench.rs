@@ -4,6 +4,7 @@
 //! differences of neighbouring runs, and their median.
 
 mod access;
+mod account;
 mod fault;
 mod job;
 mod pages;
@@ -99,6 +100,9 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("job") {
         job::traced(paths, &folder.join("job"))?;
     }
+    if wanted("account") {
+        account::account(paths, &folder.join("account"))?;
+    }
     if wanted("everything") {
         job::everything(paths, &folder.join("everything"))?;
     }
@@ -116,7 +120,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 11] {
+pub fn names() -> [&'static str; 12] {
     [
         "switch",
         "fault",
@@ -125,6 +129,7 @@ pub fn names() -> [&'static str; 11] {
         "trace",
         "access",
         "job",
+        "account",
         "everything",
         "sample",
         "walks",

@@ -12,7 +12,7 @@ use crate::spark::{Application, Spark};
 /// Runs of each setting; the settings alternate.
 const ROUNDS: usize = 3;
 /// Limit of the nanoseconds that one fact adds while a daemon reads it.
-const TOLD_NS: f64 = 2000.0;
+pub(super) const TOLD_NS: f64 = 2000.0;
 /// Limit of the nanoseconds that one fact adds without a daemon.
 const UNHEARD_NS: f64 = 500.0;
 /// Limits of the nanoseconds that one sampled object adds, its share of the two facts of its block included.
