@@ -71,10 +71,21 @@ fn wakeup(kind: Kind) -> u64 {
     }
 }
 
-/// Whether so much of the ring is used that a sender above its rate may leave others without room.
+/// How many times its size a record costs its sender: the fuller the ring, the more, so that a sender at its limit fills
+/// the ring slowly and leaves room to others while the daemon gets no CPU. 0: there is room for everyone.
 #[inline(always)]
-pub fn ring_is_busy() -> bool {
-    RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 4
+pub fn ring_price() -> u64 {
+    let quarter = RING.query(u64::from(BPF_RB_RING_SIZE)) / 4;
+    let used = RING.query(u64::from(BPF_RB_AVAIL_DATA));
+    if used <= quarter {
+        0
+    } else if used <= 2 * quarter {
+        1
+    } else if used <= 3 * quarter {
+        4
+    } else {
+        32
+    }
 }
 
 /// Bytes of the ring that a fact with a payload of this length takes.

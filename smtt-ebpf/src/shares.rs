@@ -4,7 +4,8 @@
 //! user alone can hold `user_share` of a table, several get equal parts, and some rows are always free for the next.
 //!
 //! Ring: two token buckets for each executor and each user. The bucket of facts limits the daemon's time. The bucket of
-//! bytes limits the part of the ring that others find full; it counts only while the ring is busy.
+//! bytes limits the part of the ring that others find full; it counts only while the ring is busy. Where there is a
+//! second executor, a record costs more of it the fuller the ring is.
 
 use core::ptr;
 
@@ -12,7 +13,7 @@ use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_boot_ns};
 use smtt_common::settings::{Buckets, TableRows, USER_RATE, User};
 
 use crate::{
-    emit::ring_is_busy,
+    emit::ring_price,
     maps::{
         BUDGETS, NO_USER, TOTALS, USERS, add_below, fetch_add, next, setting, take, take_at_most,
     },
@@ -160,9 +161,12 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
     let now = unsafe { bpf_ktime_get_boot_ns() };
     let fact_ns = SECOND_NS / u64::from(setting!(facts_per_second)).max(1);
     let bytes_per_second = u64::from(setting!(bytes_per_second)).max(1);
-    let bytes_ns = bytes * SECOND_NS / bytes_per_second;
+    let price = ring_price();
+    // Without another executor there is none to leave room to.
+    let cost = bytes * if is_alone() { 1 } else { price.max(1) };
+    let bytes_ns = cost * SECOND_NS / bytes_per_second;
     let burst_ns = u64::from(setting!(burst_bytes)) * SECOND_NS / bytes_per_second;
-    let is_busy = ring_is_busy();
+    let is_busy = price > 0;
     if !from(own, now, [fact_ns, bytes_ns], burst_ns, is_busy) {
         return false;
     }
@@ -178,6 +182,15 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
         burst_ns / USER_RATE,
         is_busy,
     )
+}
+
+/// Whether there is no second executor.
+#[inline(always)]
+fn is_alone() -> bool {
+    TOTALS
+        .get_ptr_mut(0)
+        // SAFETY: the row was just looked up; other processors write whole words.
+        .is_some_and(|totals| unsafe { ptr::read_volatile(Table::Executors.of(totals)) } <= 1)
 }
 
 /// Takes one record out of both buckets. What is taken from one bucket and refused by the next stays taken: a sender

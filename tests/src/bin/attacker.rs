@@ -4,6 +4,8 @@
 //! `attacker NAME LIBRARY FOLDER`: LIBRARY is the marker's library, FOLDER may be written to. It prints `READY` when the
 //! attack stands, and each line of its input makes the next step.
 
+#[path = "attacker/beside.rs"]
+mod beside;
 #[path = "attacker/elf.rs"]
 mod elf;
 #[path = "attacker/fuse.rs"]
@@ -65,6 +67,8 @@ fn main() -> Result<()> {
         "long-maps" => long_maps(&place),
         "many-slots" => many_slots(),
         "fuse" => fuse_library(&place),
+        "garbage-slots" => garbage_slots(&place),
+        "slow-readers" => slow_readers(place),
         other => bail!("there is no attack {other}"),
     }
 }
@@ -296,6 +300,20 @@ fn many_slots() -> Result<()> {
     for _ in 0..MAPPINGS {
         map(&file, PAGE, libc::PROT_READ, libc::MAP_PRIVATE, 0)?;
     }
+    stay()
+}
+
+/// An executor whose slot file has other content and another length all the time.
+fn garbage_slots(place: &Place) -> Result<()> {
+    let file = slots()?;
+    let _library = map_code(&place.library)?;
+    std::thread::spawn(move || beside::spoil(&file, SLOTS));
+    stay()
+}
+
+/// Clients of the metrics port that read slowly.
+fn slow_readers(place: Place) -> Result<()> {
+    std::thread::spawn(move || beside::read_slowly(&place.folder));
     stay()
 }
 

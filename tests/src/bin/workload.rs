@@ -20,6 +20,8 @@ mod pages;
 mod resync;
 #[path = "workload/scenario.rs"]
 mod scenario;
+#[path = "workload/victim.rs"]
+mod victim;
 #[path = "workload/walks.rs"]
 mod walks;
 
@@ -104,6 +106,8 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "victim" => victim::victim,
+        "claims" => victim::claims,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use crate::lab::{KernelLab, Workload, lab, library, with_hook};
 
 /// The user of attackers.
-const NOBODY: u32 = 65_534;
+pub const NOBODY: u32 = 65_534;
 /// A scan waits for a second at most; the rest is a busy or emulated machine. A lease lasts 45 seconds.
 const SCAN_LIMIT: Duration = Duration::from_secs(10);
 /// Containers, one after the other.
@@ -38,15 +38,15 @@ const FIND_LIMIT: Duration = Duration::from_secs(120);
 const MAPS_MIB: u64 = 32;
 
 /// What an attacker starts with: its program and the library, readable for all, and a folder of its own.
-struct Scene {
+pub struct Scene {
     folder: TempDir,
     program: PathBuf,
-    library: PathBuf,
-    own: PathBuf,
+    pub library: PathBuf,
+    pub own: PathBuf,
 }
 
 impl Scene {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         let (program, copy) = (
@@ -66,7 +66,7 @@ impl Scene {
         })
     }
 
-    fn start(&self, name: &str, user: u32) -> Result<Attacker> {
+    pub fn start(&self, name: &str, user: u32) -> Result<Attacker> {
         let mut child = Command::new(&self.program)
             .arg(name)
             .args([&self.library, &self.own])
@@ -88,13 +88,13 @@ impl Scene {
     }
 
     /// Starts an attacker of the unprivileged user.
-    fn attack(&self, name: &str) -> Result<Attacker> {
+    pub fn attack(&self, name: &str) -> Result<Attacker> {
         self.start(name, NOBODY)
     }
 }
 
 /// A running attacker; it is killed when this is dropped.
-struct Attacker {
+pub struct Attacker {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -102,7 +102,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -114,13 +114,13 @@ impl Attacker {
         })
     }
 
-    fn go(&mut self) -> Result<()> {
+    pub fn go(&mut self) -> Result<()> {
         let input = self.input.as_mut().context("it has no input")?;
         Ok(input.write_all(b"go\n")?)
     }
 
     /// Waits for a line that begins so, and returns the rest.
-    fn expect(&mut self, start: &str) -> Result<String> {
+    pub fn expect(&mut self, start: &str) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         line.trim_end()

@@ -24,3 +24,4 @@ mod resync;
 mod reuse;
 mod shares;
 mod starts;
+mod victim;

@@ -87,8 +87,12 @@ impl Marker {
 
     /// Sends the description of this executor.
     pub fn describe(&self) {
+        self.describe_as(&std::process::id().to_string());
+    }
+
+    /// Sends a description with another executor id.
+    pub fn describe_as(&self, executor: &str) {
         let words = [self.header as u64, u64::from(SLOTS), 0, 1 << 30, 0, 0];
-        let pid = std::process::id().to_string();
         self.tell(
             Kind::EXECUTOR_DESCRIBED,
             &payload(
@@ -97,7 +101,7 @@ impl Marker {
                 &[
                     "workload",
                     "workload",
-                    &pid,
+                    executor,
                     "localhost",
                     "none",
                     "none",
