@@ -7,13 +7,11 @@
 //! Everything that a process can make slow happens on a helper thread that can be given up; see
 //! `docs/design/discovery.md`.
 
-mod complaints;
-mod helpers;
 mod slots;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -21,9 +19,9 @@ use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_machine::proc::{self, Handle, Image, MAPS, Next, children_of, in_our_namespace};
 
-use self::complaints::{Complaints, printable};
-use self::helpers::Helpers;
 pub use self::slots::{SlotFile, ThreadSlot};
+use crate::complaints::{Complaints, printable};
+use crate::helpers::{Helpers, Places};
 use crate::probes::library::{Libraries, Probing, Process};
 
 /// An executor that was found.
@@ -39,8 +37,27 @@ pub struct Found {
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,
+    /// Real user of the process.
+    pub user: u32,
     /// The process itself.
     handle: Handle,
+    adoption: Adoption,
+}
+
+/// Whether an executor that was handed on has to be found again. Clones are about the same executor.
+#[derive(Clone, Debug, Default)]
+pub struct Adoption(Arc<AtomicBool>);
+
+impl Adoption {
+    /// The executor could not be adopted: it is found again after a pause.
+    pub fn failed(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it failed since the last call.
+    fn take_failed(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl Found {
@@ -49,6 +66,18 @@ impl Found {
     #[must_use]
     pub fn threads(&self) -> Vec<ThreadSlot> {
         self.slots.threads(&self.handle, self.same_namespace)
+    }
+
+    /// Where the outcome of the adoption belongs.
+    #[must_use]
+    pub fn adoption(&self) -> Adoption {
+        self.adoption.clone()
+    }
+
+    /// Whether the process has not ended.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.handle.start_ticks().is_some()
     }
 }
 
@@ -65,6 +94,7 @@ struct Seen {
     /// Nothing about it is open.
     done: bool,
     complained: Option<Instant>,
+    adoption: Adoption,
 }
 
 /// Pause before a process is inspected again; it doubles from the first to the last.
@@ -72,6 +102,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// How long one scan waits for its helpers.
 const SCAN_TIME: Duration = Duration::from_secs(1);
+/// Inspections at a time.
+const PLACES: Places = Places {
+    per_user: 2,
+    all: 16,
+};
 /// Command names of the processes to inspect.
 const NAMES: [&str; 2] = ["java", "jsvc"];
 
@@ -100,7 +135,7 @@ impl Discoverer {
         Self {
             libraries,
             seen: HashMap::new(),
-            helpers: Helpers::default(),
+            helpers: Helpers::new("smtt-inspect", PLACES),
             hanging: Arc::default(),
             complaints: Complaints::default(),
         }
@@ -135,7 +170,12 @@ impl Discoverer {
                 handed_on: false,
                 done: false,
                 complained: None,
+                adoption: Adoption::default(),
             });
+            if seen.adoption.take_failed() {
+                (seen.done, seen.handed_on) = (false, false);
+                seen.next_inspection = seen.next_inspection.max(now + FIRST_PAUSE);
+            }
             if !seen.done && !seen.inspected && now >= seen.next_inspection {
                 due.push((seen.pause, pid));
             }
@@ -186,9 +226,11 @@ impl Discoverer {
             user,
         };
         let libraries = Arc::clone(&self.libraries);
-        let job = move || inspect(process, handle, &libraries);
+        let adoption = seen.adoption.clone();
+        let job = move || inspect(process, handle, &libraries, adoption);
         if let Err(error) = self.helpers.start((pid, seen.image), user, job) {
-            tracing::warn!("no thread to inspect process {pid}: {error}");
+            let text = format!("no thread to inspect process {pid}: {error}");
+            self.complaints.warn(&mut seen.complained, now, &text);
             return true;
         }
         seen.inspected = true;
@@ -241,7 +283,12 @@ impl Discoverer {
 }
 
 /// Searches one process for a slot file, and probes its library. Only the first mapping of either name counts.
-fn inspect(process: Process, handle: Handle, libraries: &Libraries) -> Inspected {
+fn inspect(
+    process: Process,
+    handle: Handle,
+    libraries: &Libraries,
+    adoption: Adoption,
+) -> Inspected {
     let mut trouble = Vec::new();
     let slots_name = format!("/memfd:{MAPPING_NAME} (deleted)");
     let (mut slots, mut library) = (None, None);
@@ -294,7 +341,9 @@ fn inspect(process: Process, handle: Handle, libraries: &Libraries) -> Inspected
             same_namespace: in_our_namespace(process.pid),
             slots,
             library,
+            user: process.user,
             handle,
+            adoption,
         }
     });
     Inspected { found, trouble }

@@ -4,7 +4,9 @@
 //! while the queue is full the ring fills up and the kernel side counts what does not fit. Discovery reads `/proc` on
 //! threads of its own and attaches the probes of libraries there. The event loop does nothing slow.
 
+mod adoption;
 mod executors;
+mod slot_reads;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -32,6 +34,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use self::adoption::Adopted;
 use self::executors::Executors;
 use crate::metrics::Names;
 use crate::probes::library::Libraries;
@@ -150,12 +153,13 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         None => (None, None),
     };
     let tap = Some(Tap::new(queue, Arc::clone(shared.followers())));
+    let (adopted, adoptions) = mpsc::channel(4);
     let mut event_loop = EventLoop {
         probes,
         shared,
         counters,
         decoded: DecodeCounts::default(),
-        executors: Executors::default(),
+        executors: Executors::new(adopted),
         tap,
         memory_read: None,
         hanging,
@@ -165,7 +169,16 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!(socket = %config.control.socket.display(), metrics = %config.web.listen_address, "ready");
     let ended = event_loop
-        .work(config.tick, incoming, discovered, &mut services, shutdown)
+        .work(
+            config.tick,
+            Incoming {
+                batches: incoming,
+                discovered,
+                adoptions,
+            },
+            &mut services,
+            shutdown,
+        )
         .await;
 
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -306,6 +319,13 @@ fn follow_libraries(
     }
 }
 
+/// What comes to the event loop.
+struct Incoming {
+    batches: mpsc::Receiver<Vec<Record>>,
+    discovered: mpsc::Receiver<discover::Found>,
+    adoptions: mpsc::Receiver<Adopted>,
+}
+
 /// What the event loop owns.
 struct EventLoop {
     probes: Probes,
@@ -324,8 +344,7 @@ impl EventLoop {
     async fn work(
         &mut self,
         tick: Duration,
-        mut incoming: mpsc::Receiver<Vec<Record>>,
-        mut discovered: mpsc::Receiver<discover::Found>,
+        mut incoming: Incoming,
         services: &mut JoinSet<anyhow::Result<()>>,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
@@ -336,8 +355,12 @@ impl EventLoop {
             self.shared.progress().enter(Step::Wait);
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
-                Some(batch) = incoming.recv() => self.take_in(&batch),
-                Some(found) = discovered.recv() => self.adopt(found),
+                Some(batch) = incoming.batches.recv() => self.take_in(&batch),
+                Some(found) = incoming.discovered.recv() => {
+                    self.shared.progress().enter(Step::AdoptExecutor);
+                    self.executors.begin_adoption(&mut self.probes, found);
+                }
+                Some(adopted) = incoming.adoptions.recv() => self.adopt(adopted),
                 _ = ticks.tick() => {
                     self.tick();
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -369,9 +392,14 @@ impl EventLoop {
             }
         }
         // Read after the records arrived and before any is applied, so that no collection up to then is missed.
-        let collections: Vec<_> = self.executors.collections().collect();
+        self.shared.progress().enter(Step::ReadSlotFiles);
+        let executors = events.iter().map(|event| event.executor).collect();
+        let (collections, unread) = self.executors.collections(&executors);
         self.shared.progress().enter(Step::Apply);
         let mut state = self.shared.state();
+        for executor in unread {
+            state.collections_unread(executor);
+        }
         for (executor, tracking, begun) in collections {
             state.set_collections(executor, tracking, begun);
         }
@@ -389,26 +417,27 @@ impl EventLoop {
         }
     }
 
-    /// Adopts a discovered executor, whose library has its probes: adds its rows to the kernel side's tables, and
-    /// requests a snapshot.
-    fn adopt(&mut self, found: discover::Found) {
+    /// Ends the adoption of a discovered executor, whose library has its probes: adds its rows to the kernel side's
+    /// tables, and requests a snapshot.
+    fn adopt(&mut self, adopted: Adopted) {
         self.shared.progress().enter(Step::AdoptExecutor);
         let now = now_boot_ns();
-        match self.executors.adopt(&mut self.probes, found, now) {
-            Ok((executor, request)) => {
-                if let Some(slots) = self.executors.slots(executor) {
-                    self.shared.lend_slots(executor, slots);
-                }
-                self.shared.state().resync_requested(executor, request, now);
-            }
-            Err(error) => tracing::warn!("an executor is not traced: {error:#}"),
+        let executor = adopted.executor;
+        let Some(request) = self.executors.adopt(&mut self.probes, adopted, now) else {
+            return;
+        };
+        if let Some(slots) = self.executors.slots(executor) {
+            self.shared.lend_slots(executor, slots);
+        }
+        if let Some(request) = request {
+            self.shared.state().resync_requested(executor, request, now);
         }
     }
 
     /// The verdicts of the probes and of discovery.
     fn verdicts(&self) -> Vec<Verdict> {
         let mut all = self.probes.verdicts();
-        let hanging = self.hanging.load(Ordering::Relaxed);
+        let hanging = self.hanging.load(Ordering::Relaxed) + self.executors.hanging_adoptions();
         if hanging > 0 {
             // Any user can cause this, so it does not make the daemon degraded.
             all.push(Verdict {
@@ -417,6 +446,17 @@ impl EventLoop {
                 verdict: VerdictState::NotApplicable,
                 reason: format!(
                     "the inspection of {hanging} processes hangs; the log names them, and other processes are inspected without them"
+                ),
+            });
+        }
+        let missed = self.executors.missed_readings();
+        if missed > 0 {
+            all.push(Verdict {
+                name: "marker".into(),
+                hook: "slot files".into(),
+                verdict: VerdictState::NotApplicable,
+                reason: format!(
+                    "{missed} readings of executors' slot files did not come in time since the start; these executors keep their last counts"
                 ),
             });
         }
@@ -435,15 +475,15 @@ impl EventLoop {
             Ok(readings) => {
                 // Files are read before the state is locked.
                 self.shared.progress().enter(Step::ReadSlotFiles);
-                let slots = self.executors.slot_counters();
-                let collections: Vec<_> = self.executors.collections().collect();
+                let slots = self.executors.read_slots();
                 let wanted = self.shared.state().resyncs_wanted();
                 let requests = self.executors.request_lost_facts(&readings, &wanted, now);
                 let dead = self.executors.dead();
                 let tick = Tick {
                     readings,
-                    slots,
-                    collections,
+                    slots: slots.counters,
+                    collections: slots.collections,
+                    unread: slots.unread,
                     requests,
                     dead,
                 };

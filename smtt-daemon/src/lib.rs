@@ -1,8 +1,10 @@
 //! The SMTT daemon: kernel side -> ring -> decode -> state -> server, metrics, recorder. The binary is `main.rs`; tests
 //! use the parts.
 
+mod complaints;
 pub mod discover;
 pub mod event_loop;
+mod helpers;
 pub mod hotness;
 pub mod metrics;
 pub mod placement;

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use aya::maps::{HashMap, MapData, PerCpuHashMap, RingBuf};
+use aya::maps::{HashMap, Map, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
 use smtt_common::counter::ExecutorCounters;
@@ -295,6 +295,30 @@ impl Probes {
                 .sum())
         };
         seen().unwrap_or(0)
+    }
+
+    /// Reads the number of an executor's facts that the kernel side has seen, on any thread and without the probes.
+    ///
+    /// # Errors
+    /// When the table cannot be used.
+    pub fn facts_seen_reader(
+        &self,
+        executor: u64,
+    ) -> anyhow::Result<impl Fn() -> u64 + Send + 'static> {
+        let map = self.ebpf.map("EXECUTORS").context("no table EXECUTORS")?;
+        let map = memory::map_fd(map).context("EXECUTORS is no hash table")?;
+        let map = MapData::from_fd(map.try_clone_to_owned()?)?;
+        let executors =
+            PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(Map::PerCpuHashMap(map))?;
+        Ok(move || {
+            let counters = executors.get(&executor, 0);
+            counters.map_or(0, |counters| {
+                counters
+                    .iter()
+                    .map(|Wire(counters)| counters.facts_seen)
+                    .sum()
+            })
+        })
     }
 
     /// The key of a process, whose row is added if it has none. For executors that started before the daemon.

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 use smtt_machine::clock::now_boot_ns;
@@ -15,7 +15,13 @@ use smtt_model::decode::PythonWorker;
 use smtt_model::readings::Readings;
 use smtt_model::state::SlotFileCounters;
 
-use crate::discover::{Found, SlotFile};
+use tokio::sync::mpsc;
+
+use super::adoption::{Adopted, Adoptions};
+use super::slot_reads::{BATCH_WAIT, SlotReads, Wanted, tick_wait};
+use crate::complaints::Complaints;
+use crate::discover::{Found, SlotFile, ThreadSlot};
+use crate::helpers::{Helpers, Places};
 use crate::probes::Probes;
 
 /// Pause between two resync requests, in nanoseconds: losses come in bursts, and a request during a burst adds to it.
@@ -28,6 +34,7 @@ const REQUEST_PAUSE_MAX_NS: u64 = 160_000_000_000;
 #[derive(Debug)]
 struct Open {
     slots: Arc<SlotFile>,
+    user: u32,
     same_namespace: bool,
     /// Facts that the marker reported before its probes were attached. They count neither as attempted nor as lost.
     reported_before: u64,
@@ -53,6 +60,8 @@ const SEARCH_SHARE: u64 = 20;
 /// Decides when an executor is asked for a snapshot.
 #[derive(Debug)]
 struct ResyncRequests {
+    /// The first request is not written yet.
+    first: bool,
     /// Facts lost in transit up to the last request.
     lost_at_request: u64,
     requested_ns: u64,
@@ -61,9 +70,10 @@ struct ResyncRequests {
 }
 
 impl ResyncRequests {
-    /// Discovery has sent the first request.
+    /// The first request is due.
     const fn new(now_ns: u64) -> Self {
         Self {
+            first: true,
             lost_at_request: 0,
             requested_ns: now_ns,
             pause_ns: REQUEST_PAUSE_NS,
@@ -73,15 +83,18 @@ impl ResyncRequests {
     /// Whether a request is due now that `lost` facts have been lost in total. `wanted`: the last snapshot was
     /// incomplete.
     const fn is_due(&self, lost: u64, wanted: bool, now_ns: u64) -> bool {
-        (wanted || lost > self.lost_at_request)
-            && now_ns.saturating_sub(self.requested_ns) >= self.pause_ns
+        self.first
+            || (wanted || lost > self.lost_at_request)
+                && now_ns.saturating_sub(self.requested_ns) >= self.pause_ns
     }
 
     /// Records that a request was sent when `lost` facts had been lost in total. If the pause has only just passed, the
     /// resync itself caused the losses.
     fn record_request(&mut self, lost: u64, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.requested_ns);
-        self.pause_ns = if since_ns < self.pause_ns.saturating_mul(2) {
+        self.pause_ns = if std::mem::take(&mut self.first) {
+            REQUEST_PAUSE_NS
+        } else if since_ns < self.pause_ns.saturating_mul(2) {
             self.pause_ns.saturating_mul(2).min(REQUEST_PAUSE_MAX_NS)
         } else {
             REQUEST_PAUSE_NS
@@ -91,110 +104,158 @@ impl ResyncRequests {
     }
 }
 
-/// Requests that wait to be written.
-const REQUESTS_MAX: usize = 1024;
+/// Requests that are written at a time.
+const REQUESTS: Places = Places {
+    per_user: 4,
+    all: 12,
+};
 
-/// Writes requests into slot files, on a thread of its own: an executor can keep its file locked for seconds, by having
-/// the kernel allocate or free a large part of it.
+/// Writes requests into slot files, on helpers: an executor can keep its file locked for seconds, by having the kernel
+/// allocate or free a large part of it.
 #[derive(Debug)]
-struct RequestWriter(SyncSender<(Arc<SlotFile>, u64)>);
+struct RequestWriter(Helpers<u64, ()>);
 
 impl Default for RequestWriter {
     fn default() -> Self {
-        let (requests, waiting) = sync_channel::<(Arc<SlotFile>, u64)>(REQUESTS_MAX);
-        let write = move || {
-            for (slots, request) in waiting {
-                // An executor that has ended needs no request.
-                let _ = slots.request_resync(request);
-            }
-        };
-        if let Err(error) = std::thread::Builder::new()
-            .name("smtt-resync".into())
-            .spawn(write)
-        {
-            tracing::error!("executors are not asked for snapshots: no thread for it: {error}");
-        }
-        Self(requests)
+        Self(Helpers::new("smtt-resync", REQUESTS))
     }
 }
 
 impl RequestWriter {
-    /// Whether the request will be written.
-    fn write(&self, slots: &Arc<SlotFile>, request: u64) -> bool {
-        self.0.try_send((Arc::clone(slots), request)).is_ok()
+    /// Starts to write a request. False where the last one to this executor is not written yet, or its user's executors
+    /// have taken all places: the request has to be repeated.
+    fn write(
+        &mut self,
+        executor: u64,
+        user: u32,
+        write: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    ) -> bool {
+        while self.0.next(Duration::ZERO).is_some() {}
+        let write = move || {
+            // An executor that has ended needs no request.
+            let _ = write();
+        };
+        !self.0.is_running(executor) && self.0.start(executor, user, write).is_ok()
     }
 }
 
-/// All open executors by key.
+/// What is read of a slot file; `None` where the executor has truncated it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    counters: Option<SlotFileCounters>,
+    collections: Option<(HeapAddresses, u64)>,
+}
+
+/// How a marker tracks addresses on the Java heap, and how many collections have begun, by executor.
+pub type Collections = Vec<(u64, HeapAddresses, u64)>;
+
+/// Readings of the slot files for one tick.
 #[derive(Debug, Default)]
+pub struct SlotReadings {
+    /// Facts that the marker reported since its probes were attached, and threads without a slot.
+    pub counters: Vec<(u64, SlotFileCounters)>,
+    /// Collections.
+    pub collections: Collections,
+    /// Executors whose file was not read in time.
+    pub unread: Vec<u64>,
+}
+
+/// All open executors by key.
+#[derive(Debug)]
 pub struct Executors {
     open: BTreeMap<u64, Open>,
+    adoptions: Adoptions,
     requests: u64,
     writer: RequestWriter,
+    reads: SlotReads<Reading>,
     /// When any executor's processes may be searched again, in nanoseconds since boot.
     search_ns: u64,
+    warnings: Complaints,
+    notices: Complaints,
 }
 
 impl Executors {
-    /// Adds the rows of a discovered executor to the kernel side's tables and requests a snapshot. Returns the
-    /// executor's key and the request.
+    /// No executors. Those whose adoption has begun are sent to `adopted`.
+    pub fn new(adopted: mpsc::Sender<Adopted>) -> Self {
+        Self {
+            open: BTreeMap::new(),
+            adoptions: Adoptions::new(adopted),
+            requests: 0,
+            writer: RequestWriter::default(),
+            reads: SlotReads::default(),
+            search_ns: 0,
+            warnings: Complaints::default(),
+            notices: Complaints::default(),
+        }
+    }
+
+    /// Begins to adopt a discovered executor. Where that fails, it is found again later.
+    pub fn begin_adoption(&mut self, probes: &mut Probes, found: Found) {
+        let (pid, adoption) = (found.pid, found.adoption());
+        if let Err(error) = self.adoptions.begin(probes, found) {
+            adoption.failed();
+            let text = format!("process {pid} is not traced yet, and tried again: {error:#}");
+            self.warnings
+                .warn_about(u64::from(pid), Instant::now(), &text);
+        }
+    }
+
+    /// Adds the rows of an executor's threads and children to the kernel side's tables and requests a snapshot. Returns
+    /// the request where it is being written; `None` where the executor is not adopted.
     pub fn adopt(
         &mut self,
         probes: &mut Probes,
-        found: Found,
+        adopted: Adopted,
         now_ns: u64,
-    ) -> anyhow::Result<(u64, u64)> {
-        let reported_before = reported_before(probes, &found);
-        let executor = probes.adopt_executor(found.pid)?;
-        // Not before: a thread that registers between this list and the probes would stay without a row.
-        let threads = found.threads();
-        // The executor's claims may exceed its share. Then some of its threads have no context.
-        for thread in &threads {
-            if let Err(error) = probes.adopt_thread(executor, thread.tid, thread.address) {
-                tracing::warn!(
-                    pid = found.pid,
-                    "some threads of the executor are not traced: {error:#}"
-                );
-                break;
-            }
-            // If the thread ended before its row was added, the next thread with this id would inherit the row.
-            if !Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
-                probes.forget_thread(thread.tid)?;
-            }
-        }
-        for child in &found.children {
-            if let Err(error) = probes.adopt_child(executor, *child) {
-                tracing::warn!(
-                    pid = found.pid,
-                    "some child processes of the executor are not traced: {error:#}"
-                );
-                break;
-            }
-        }
-        let request = self.next_request(now_ns);
-        let slots = Arc::new(found.slots);
-        ensure!(
-            self.writer.write(&slots, request),
-            "process {} is not asked for a snapshot: too many requests wait",
-            found.pid
-        );
-        self.open.insert(
+    ) -> Option<Option<u64>> {
+        let Adopted {
             executor,
-            Open {
-                slots,
-                same_namespace: found.same_namespace,
-                reported_before,
-                resync: ResyncRequests::new(now_ns),
-                workers: Workers::default(),
-            },
+            found,
+            threads,
+            reported_before,
+        } = adopted;
+        if !found.is_alive() {
+            return None;
+        }
+        let rows = add_rows(probes, executor, &found, &threads);
+        if let Err(error) = rows {
+            let text = format!(
+                "some threads or child processes of process {} are not traced: {error:#}",
+                found.pid
+            );
+            self.warnings
+                .warn_about(u64::from(found.pid), Instant::now(), &text);
+        }
+        let text = format!(
+            "executor found: process {} with {} threads and {} child processes",
+            found.pid,
+            threads.len(),
+            found.children.len()
         );
-        tracing::info!(
-            pid = found.pid,
-            threads = threads.len(),
-            children = found.children.len(),
-            "executor found"
-        );
-        Ok((executor, request))
+        self.notices.note(Instant::now(), &text);
+        let open = Open {
+            slots: Arc::new(found.slots),
+            user: found.user,
+            same_namespace: found.same_namespace,
+            reported_before,
+            resync: ResyncRequests::new(now_ns),
+            workers: Workers::default(),
+        };
+        self.open.insert(executor, open);
+        Some(self.request(executor, 0, now_ns))
+    }
+
+    /// Requests a snapshot; `None` where the request cannot be written now.
+    fn request(&mut self, executor: u64, lost: u64, now_ns: u64) -> Option<u64> {
+        let request = self.next_request(now_ns);
+        let open = self.open.get_mut(&executor)?;
+        let slots = Arc::clone(&open.slots);
+        let write = move || slots.request_resync(request);
+        if !self.writer.write(executor, open.user, write) {
+            return None;
+        }
+        open.resync.record_request(lost, now_ns);
+        Some(request)
     }
 
     /// A request that differs from all others, from those of an earlier daemon, and from zero.
@@ -203,34 +264,80 @@ impl Executors {
         self.requests
     }
 
-    /// The counters in each slot file: facts that the marker reported since its probes were attached, and threads
-    /// without a slot. They must be read after the kernel side's counters, so that they are never behind them. A read
-    /// of half a megabyte per executor takes some 50 microseconds.
-    pub fn slot_counters(&self) -> Vec<(u64, SlotFileCounters)> {
-        let say = |slots: &SlotFile, reported_before: u64| -> std::io::Result<SlotFileCounters> {
-            Ok(SlotFileCounters {
-                facts_emitted: slots.facts_emitted()?.saturating_sub(reported_before),
-                slots_refused: slots.slots_refused()?,
-            })
+    /// Reads the slot files for a tick. Call it after the kernel side's counters are read, so that the markers' counts
+    /// are never behind them. A read of half a megabyte per executor takes some 50 microseconds.
+    pub fn read_slots(&mut self) -> SlotReadings {
+        self.adoptions.give_back();
+        let wanted = self.open.iter().map(|(key, open)| {
+            let (slots, reported_before) = (Arc::clone(&open.slots), open.reported_before);
+            let read = move || Reading {
+                counters: counters(&slots, reported_before).ok(),
+                collections: slots.collections().ok(),
+            };
+            (*key, open.user, Box::new(read) as _)
+        });
+        let mut wanted: Vec<Wanted<Reading>> = wanted.collect();
+        // Where time does not suffice for all, the next tick begins with others.
+        let all = wanted.len();
+        wanted.rotate_left((self.reads.rounds() as usize).checked_rem(all).unwrap_or(0));
+        let read = self.reads.read(wanted, tick_wait(all));
+        let mut readings = SlotReadings {
+            unread: self.reads.unread().iter().copied().collect(),
+            ..SlotReadings::default()
         };
-        self.open
-            .iter()
-            .filter_map(|(key, open)| Some((*key, say(&open.slots, open.reported_before).ok()?)))
-            .collect()
+        for (key, reading) in read {
+            readings
+                .counters
+                .extend(reading.counters.map(|counters| (key, counters)));
+            match reading.collections {
+                Some((tracking, begun)) => readings.collections.push((key, tracking, begun)),
+                None => readings.unread.push(key),
+            }
+        }
+        readings
+    }
+
+    /// Reads how the markers of these executors track addresses on the Java heap, and how many collections have begun: a
+    /// few words per executor. The second list has the executors for which that is unknown.
+    pub fn collections(&mut self, of: &BTreeSet<u64>) -> (Collections, Vec<u64>) {
+        let wanted = of.iter().filter_map(|key| {
+            let open = self.open.get(key)?;
+            let slots = Arc::clone(&open.slots);
+            let read = move || Reading {
+                counters: None,
+                collections: slots.collections().ok(),
+            };
+            Some((*key, open.user, Box::new(read) as _))
+        });
+        let wanted: Vec<Wanted<Reading>> = wanted.collect();
+        if wanted.is_empty() {
+            return Default::default();
+        }
+        let read = self.reads.read(wanted, BATCH_WAIT);
+        let mut unread: Vec<u64> = self.reads.unread().iter().copied().collect();
+        let mut collections = Vec::with_capacity(read.len());
+        for (key, reading) in read {
+            match reading.collections {
+                Some((tracking, begun)) => collections.push((key, tracking, begun)),
+                None => unread.push(key),
+            }
+        }
+        (collections, unread)
+    }
+
+    /// Readings of slot files that were not made in time since the start.
+    pub const fn missed_readings(&self) -> u64 {
+        self.reads.missed()
+    }
+
+    /// Number of adoptions that hang.
+    pub fn hanging_adoptions(&self) -> usize {
+        self.adoptions.hanging()
     }
 
     /// The slot file of an executor.
     pub fn slots(&self, executor: u64) -> Option<&Arc<SlotFile>> {
         self.open.get(&executor).map(|open| &open.slots)
-    }
-
-    /// How each marker tracks addresses on the Java heap, and how many collections have begun. Reads a few words per
-    /// executor.
-    pub fn collections(&self) -> impl Iterator<Item = (u64, HeapAddresses, u64)> {
-        self.open.iter().filter_map(|(key, open)| {
-            let (tracking, begun) = open.slots.collections().ok()?;
-            Some((*key, tracking, begun))
-        })
     }
 
     /// Requests a snapshot from executors that lost facts by the kernel side's counts, and from the `wanted` ones,
@@ -249,18 +356,17 @@ impl Executors {
             if !open.is_some_and(|open| open.resync.is_due(lost, wanted.contains(key), now_ns)) {
                 continue;
             }
-            let request = self.next_request(now_ns);
-            if let Some(open) = self.open.get_mut(key)
-                && self.writer.write(&open.slots, request)
-            {
-                tracing::info!(
-                    pid = executor_pid(*key),
-                    lost = lost.saturating_sub(open.resync.lost_at_request),
-                    "facts were lost: the executor is asked for a snapshot"
-                );
-                open.resync.record_request(lost, now_ns);
-                asked.push((*key, request));
-            }
+            let before = open.map_or(0, |open| open.resync.lost_at_request);
+            let Some(request) = self.request(*key, lost, now_ns) else {
+                continue;
+            };
+            asked.push((*key, request));
+            let text = format!(
+                "{} facts of process {} were lost: it is asked for a snapshot",
+                lost.saturating_sub(before),
+                executor_pid(*key)
+            );
+            self.notices.note(Instant::now(), &text);
         }
         asked
     }
@@ -274,7 +380,7 @@ impl Executors {
             .filter(|key| !Path::new(&format!("/proc/{}", executor_pid(*key))).exists())
             .collect();
         for key in &dead {
-            self.open.remove(key);
+            self.forget(*key);
         }
         dead
     }
@@ -282,7 +388,7 @@ impl Executors {
     /// Closes the executor's slot file if the process that ended is its JVM.
     pub fn process_gone(&mut self, executor: u64, pid: u32) {
         if executor_pid(executor) == pid {
-            self.open.remove(&executor);
+            self.forget(executor);
         } else if let Some(open) = self.open.get_mut(&executor) {
             open.workers.by_inner_id.retain(|_, known| *known != pid);
         }
@@ -291,6 +397,7 @@ impl Executors {
     /// Forgets an executor.
     pub fn forget(&mut self, executor: u64) {
         self.open.remove(&executor);
+        self.reads.forget(executor);
     }
 
     /// Sets the task of a Python worker where the kernel side cannot: in another pid namespace the marker reports an id
@@ -334,32 +441,48 @@ impl Executors {
     }
 }
 
-/// Facts that an executor reported before its probes were attached: the marker's count minus the kernel side's count.
-/// The difference is valid only if the kernel side's count did not change between the two reads, so the reads are
-/// retried.
-fn reported_before(probes: &Probes, found: &Found) -> u64 {
-    const TRIES: usize = 20;
-    let mut seen = probes.facts_seen(found.pid);
-    for _ in 0..TRIES {
-        let reported = found.slots.facts_emitted().unwrap_or(0);
-        let now = probes.facts_seen(found.pid);
-        if now == seen {
-            return reported.saturating_sub(seen);
+/// Adds rows of threads and children to the kernel side's tables.
+///
+/// # Errors
+/// When some have no row: the executor's claims may exceed its share.
+fn add_rows(
+    probes: &mut Probes,
+    executor: u64,
+    found: &Found,
+    threads: &[ThreadSlot],
+) -> anyhow::Result<()> {
+    let with_threads = threads.iter().try_for_each(|thread| {
+        probes.adopt_thread(executor, thread.tid, thread.address)?;
+        // If the thread ended before its row was added, the next thread with this id would inherit the row.
+        if Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
+            return Ok(());
         }
-        seen = now;
-    }
-    0
+        probes.forget_thread(thread.tid)
+    });
+    let mut children = found.children.iter();
+    let with_children = children.try_for_each(|child| probes.adopt_child(executor, *child));
+    with_threads.and(with_children)
+}
+
+fn counters(slots: &SlotFile, reported_before: u64) -> std::io::Result<SlotFileCounters> {
+    Ok(SlotFileCounters {
+        facts_emitted: slots.facts_emitted()?.saturating_sub(reported_before),
+        slots_refused: slots.slots_refused()?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::sync_channel;
 
     const S: u64 = 1_000_000_000;
 
     #[test]
     fn the_pause_doubles_while_every_resync_loses_facts() {
         let mut resync = ResyncRequests::new(0);
+        assert!(resync.is_due(0, false, 0), "the first request");
+        resync.record_request(0, 0);
         let (mut lost, mut pauses, mut before) = (0, Vec::new(), 0);
         for second in 1..=600 {
             lost += 1;
@@ -378,5 +501,53 @@ mod tests {
         // An incomplete snapshot is requested again without a further loss, but after the same pause.
         assert!(!resync.is_due(lost + 1, true, 2004 * S));
         assert!(resync.is_due(lost + 1, true, 2005 * S));
+    }
+
+    #[test]
+    fn a_request_that_hangs_holds_up_no_other_executor_and_is_not_repeated_meanwhile() {
+        let mut writer = RequestWriter::default();
+        let (release, wait) = sync_channel::<()>(0);
+        let hang = move || {
+            let _ = wait.recv();
+            Ok(())
+        };
+        assert!(writer.write(1, 1000, hang));
+        assert!(
+            !writer.write(1, 1000, || Ok(())),
+            "the first is not written"
+        );
+        let (written, done) = sync_channel(100);
+        for executor in 2..50 {
+            let written = written.clone();
+            let write = move || {
+                let _ = written.send(executor);
+                Ok(())
+            };
+            // Its user's places may be taken for a moment; the event loop repeats the request.
+            let mut write = Some(write);
+            let until = Instant::now() + Duration::from_secs(10);
+            while let Some(now) = write.take() {
+                if writer.write(executor, 1000, now.clone()) {
+                    break;
+                }
+                assert!(Instant::now() < until, "executor {executor} waits");
+                std::thread::sleep(Duration::from_millis(1));
+                write = Some(now);
+            }
+        }
+        let mut reached: Vec<u64> = (2..50)
+            .map(|_| done.recv_timeout(Duration::from_secs(10)).expect("written"))
+            .collect();
+        reached.sort_unstable();
+        assert_eq!(reached, (2..50).collect::<Vec<_>>());
+        drop(release);
+        let until = Instant::now() + Duration::from_secs(10);
+        while !writer.write(1, 1000, || Ok(())) {
+            assert!(
+                Instant::now() < until,
+                "the executor that came back is asked again"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

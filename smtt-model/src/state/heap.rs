@@ -139,6 +139,11 @@ impl Heap {
         self.begun = followed.then_some(begun);
     }
 
+    /// The counts of the slot file could not be read: a collection may have begun.
+    pub(super) fn unread(&mut self) {
+        self.begun = None;
+    }
+
     /// Counts a fact with a new address.
     pub(super) fn moved(&mut self) {
         self.moves += 1;
@@ -168,6 +173,13 @@ impl State {
     pub fn set_collections(&mut self, executor: u64, way: HeapAddresses, begun: u64) {
         if let Some(executor) = self.executors.get_mut(&executor) {
             executor.heap.read(way, begun);
+        }
+    }
+
+    /// The slot file of an executor could not be read in time: its heap addresses are stale until the next reading.
+    pub fn collections_unread(&mut self, executor: u64) {
+        if let Some(executor) = self.executors.get_mut(&executor) {
+            executor.heap.unread();
         }
     }
 
@@ -212,6 +224,25 @@ mod tests {
         assert_eq!(heap.age_ns(300, 500), 200, "since this one was reported");
         heap.addresses_told(4, 0, 600);
         assert_eq!(heap.trust(), Trust::Current);
+    }
+
+    #[test]
+    fn addresses_are_stale_while_the_slot_file_cannot_be_read() {
+        let mut heap = followed();
+        heap.read(HeapAddresses::FOLLOWED, 3);
+        heap.addresses_told(3, 0, 100);
+        heap.unread();
+        assert_eq!(
+            (heap.trust(), heap.current_collection()),
+            (Trust::Stale, None)
+        );
+        heap.addresses_told(3, 0, 200);
+        assert_eq!(heap.trust(), Trust::Stale);
+        heap.read(HeapAddresses::FOLLOWED, 3);
+        assert_eq!(heap.trust(), Trust::Current);
+        heap.read(HeapAddresses::AS_TOLD, 0);
+        heap.unread();
+        assert_eq!(heap.trust(), Trust::AsTold, "no collections are counted");
     }
 
     #[test]

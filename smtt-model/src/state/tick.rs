@@ -15,6 +15,9 @@ pub struct Tick {
     pub slots: Vec<(u64, SlotFileCounters)>,
     /// How each executor's addresses on the heap are tracked, and how many collections have begun there.
     pub collections: Vec<(u64, HeapAddresses, u64)>,
+    /// Executors whose slot file could not be read for this tick: they keep their last counters, and their addresses on
+    /// the heap are stale.
+    pub unread: Vec<u64>,
     /// Executors with a requested resync, and the number of the request.
     pub requests: Vec<(u64, u64)>,
     /// Executors whose process is gone without a record of its exit.
@@ -32,6 +35,9 @@ impl State {
         }
         for (executor, addresses, begun) in &tick.collections {
             self.set_collections(*executor, *addresses, *begun);
+        }
+        for executor in &tick.unread {
+            self.collections_unread(*executor);
         }
         for (executor, request) in &tick.requests {
             self.resync_requested(*executor, *request, now_ns);

@@ -1,6 +1,6 @@
 //! Executors that started before the daemon, and libraries that imitate the marker's.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::event::Kind;
@@ -95,6 +95,31 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         (rows.threads, budget.rows.threads) == (0, 0),
         "the adopted thread ended: {rows:?} {budget:?}"
     );
+    workload.end()
+}
+
+#[test]
+fn an_executor_that_could_not_be_adopted_is_found_again_after_a_pause() -> Result<()> {
+    let mut workload = Workload::start("late", &["name=java"])?;
+    workload.go()?;
+    workload.expect("REGISTERED")?;
+    let Some(lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let mut discoverer = Discoverer::new(lab.probes.libraries());
+    let begin = Instant::now();
+    let mut find = |after| {
+        let found = discoverer.scan(begin + Duration::from_secs(after));
+        found.into_iter().find(|found| found.pid == workload.pid())
+    };
+    let mut found = find(0).context("it is not found")?;
+    ensure!(find(300).is_none(), "it is adopted and found again");
+    for (soon, later) in [(300, 310), (310, 320)] {
+        found.adoption().failed();
+        ensure!(find(soon).is_none(), "it is tried again without a pause");
+        found = find(later).context("a failed adoption is final")?;
+    }
+    workload.run()?;
     workload.end()
 }
 

@@ -1,5 +1,6 @@
-//! Warnings about processes. Any user can start processes that deserve one, so their number is limited.
+//! Lines of the log about processes. Any user can start processes that deserve one, so their number is limited.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Least time between two warnings about one process.
@@ -16,6 +17,8 @@ pub struct Complaints {
     window: Option<Instant>,
     lines: u32,
     left_out: u64,
+    /// When there was a line about a process or executor, by its key. Lines are few, so the keys are.
+    last: HashMap<u64, Instant>,
 }
 
 impl Complaints {
@@ -26,6 +29,26 @@ impl Complaints {
         }
         if self.admits(last, now) {
             tracing::warn!("{text}");
+        }
+    }
+
+    /// Logs a warning about the process or executor with this key, within the same limits.
+    pub fn warn_about(&mut self, key: u64, now: Instant, text: &str) {
+        let mut last = self.last.get(&key).copied();
+        self.warn(&mut last, now, text);
+        self.last.retain(|_, last| now < *last + PER_PROCESS);
+        if let Some(last) = last {
+            self.last.insert(key, last);
+        }
+    }
+
+    /// Logs a line that is no warning, within the limit for all processes.
+    pub fn note(&mut self, now: Instant, text: &str) {
+        if let Some(left_out) = self.begin_window(now) {
+            tracing::info!("{left_out} lines about processes were left out");
+        }
+        if self.admits(&mut None, now) {
+            tracing::info!("{text}");
         }
     }
 
@@ -87,6 +110,21 @@ mod tests {
             Some(1000 - u64::from(LINES) + 2)
         );
         assert!(complaints.admits(&mut None, now + WINDOW));
+    }
+
+    #[test]
+    fn the_keys_of_complaints_are_bounded() {
+        let mut complaints = Complaints::default();
+        let begin = Instant::now();
+        let hours = 3;
+        for second in 0..hours * 3600 {
+            let now = begin + Duration::from_secs(second);
+            for process in 0..10 {
+                complaints.warn_about(second * 10 + process, now, "a test");
+            }
+            assert!(complaints.last.len() <= 61 * LINES as usize);
+        }
+        assert!(complaints.last.len() > 59 * LINES as usize);
     }
 
     #[test]

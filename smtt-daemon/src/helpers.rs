@@ -7,43 +7,47 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Helpers at a time for processes of one user.
-const PER_USER: usize = 2;
-/// Helpers at a time.
-const ALL: usize = 16;
 /// How long a helper may take before it counts as hanging.
 pub const BUDGET: Duration = Duration::from_secs(1);
+/// Threads that wait for the next job; further ones end with their job.
+const IDLE: usize = 4;
+
+/// How many jobs run at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// For processes of one user.
+    pub per_user: usize,
+    /// For processes of all users.
+    pub all: usize,
+}
+
+type Job<T> = Box<dyn FnOnce() -> T + Send>;
+/// Number of a job and its result; `None` where it panicked.
+type Done<T> = (u64, Option<T>);
+/// A thread that runs the jobs it is sent.
+type Worker<T> = Sender<(u64, Job<T>)>;
 
 /// A helper that has not come back.
 #[derive(Debug)]
-struct Running<K> {
+struct Running<K, T> {
     key: K,
     user: u32,
     begin: Instant,
+    worker: Worker<T>,
 }
 
-/// Number of a job and its result; `None` where it panicked.
-type Done<T> = (u64, Option<T>);
-
-/// Runs jobs about processes, each on a thread of its own.
+/// Runs jobs about processes, each on a thread that does nothing else meanwhile.
 #[derive(Debug)]
 pub struct Helpers<K, T> {
-    running: HashMap<u64, Running<K>>,
+    name: &'static str,
+    places: Places,
+    running: HashMap<u64, Running<K, T>>,
+    idle: Vec<Worker<T>>,
     last: u64,
     done: (Sender<Done<T>>, Receiver<Done<T>>),
 }
 
-impl<K, T> Default for Helpers<K, T> {
-    fn default() -> Self {
-        Self {
-            running: HashMap::new(),
-            last: 0,
-            done: channel(),
-        }
-    }
-}
-
-/// Sends the result when the thread ends, also when the job panics.
+/// Sends the result when the job ends, also when it panics.
 struct Ending<T> {
     ticket: u64,
     result: Option<T>,
@@ -57,11 +61,29 @@ impl<T> Drop for Ending<T> {
     }
 }
 
-impl<K: Copy, T: Send + 'static> Helpers<K, T> {
+impl<K: Copy + PartialEq, T: Send + 'static> Helpers<K, T> {
+    /// Helpers whose threads have this name.
+    #[must_use]
+    pub fn new(name: &'static str, places: Places) -> Self {
+        Self {
+            name,
+            places,
+            running: HashMap::new(),
+            idle: Vec::new(),
+            last: 0,
+            done: channel(),
+        }
+    }
+
     /// Whether there is a place for a job about a process of this user.
     pub fn has_place(&self, user: u32) -> bool {
         let own = self.running.values().filter(|running| running.user == user);
-        self.running.len() < ALL && own.count() < PER_USER
+        self.running.len() < self.places.all && own.count() < self.places.per_user
+    }
+
+    /// Whether a job with this key has not come back.
+    pub fn is_running(&self, key: K) -> bool {
+        self.running.values().any(|running| running.key == key)
     }
 
     /// Starts a job.
@@ -78,27 +100,40 @@ impl<K: Copy, T: Send + 'static> Helpers<K, T> {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.last += 1;
-        let ending = Ending {
-            ticket: self.last,
-            result: None,
-            done: self.done.0.clone(),
+        let worker = match self.idle.pop() {
+            Some(worker) => worker,
+            None => self.worker()?,
         };
-        std::thread::Builder::new()
-            .name("smtt-inspect".into())
-            .spawn(move || {
-                // The whole value moves into the thread, not only the field that is set.
-                let mut ending = ending;
-                ending.result = Some(job());
-            })?;
-        self.running.insert(
-            self.last,
-            Running {
-                key,
-                user,
-                begin: Instant::now(),
-            },
-        );
+        worker
+            .send((self.last, Box::new(job)))
+            .map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let running = Running {
+            key,
+            user,
+            begin: Instant::now(),
+            worker,
+        };
+        self.running.insert(self.last, running);
         Ok(())
+    }
+
+    /// A new thread. It ends when its sender is dropped.
+    fn worker(&self) -> io::Result<Worker<T>> {
+        let (worker, jobs) = channel::<(u64, Job<T>)>();
+        let done = self.done.0.clone();
+        let work = move || {
+            for (ticket, job) in jobs {
+                let mut ending = Ending {
+                    ticket,
+                    result: None,
+                    done: done.clone(),
+                };
+                ending.result = Some(job());
+            }
+        };
+        let builder = std::thread::Builder::new().name(self.name.into());
+        builder.spawn(work)?;
+        Ok(worker)
     }
 
     /// The next result, after a wait of at most `wait`: the key of the job, and `None` where the job panicked.
@@ -106,6 +141,10 @@ impl<K: Copy, T: Send + 'static> Helpers<K, T> {
         loop {
             let (ticket, result) = self.done.1.recv_timeout(wait).ok()?;
             if let Some(running) = self.running.remove(&ticket) {
+                // The thread of a job that panicked has ended.
+                if result.is_some() && self.idle.len() < IDLE {
+                    self.idle.push(running.worker);
+                }
                 return Some((running.key, result));
             }
         }
@@ -131,12 +170,17 @@ mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
 
+    const PLACES: Places = Places {
+        per_user: 2,
+        all: 16,
+    };
+
     #[test]
     fn a_user_whose_helpers_hang_leaves_places_for_others() {
-        let mut helpers: Helpers<u32, u32> = Helpers::default();
+        let mut helpers: Helpers<u32, u32> = Helpers::new("test", PLACES);
         let (release, wait) = sync_channel::<()>(0);
         let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
-        for key in 0..PER_USER as u32 {
+        for key in 0..PLACES.per_user as u32 {
             let wait = std::sync::Arc::clone(&wait);
             let job = move || {
                 let _ = wait.lock().map(|wait| wait.recv());
@@ -151,9 +195,9 @@ mod tests {
         assert_eq!(helpers.next(Duration::ZERO), None);
         assert_eq!(helpers.hanging().count(), 0);
         std::thread::sleep(BUDGET);
-        assert_eq!(helpers.hanging().count(), PER_USER);
+        assert_eq!(helpers.hanging().count(), PLACES.per_user);
         drop(release);
-        for _ in 0..PER_USER {
+        for _ in 0..PLACES.per_user {
             assert!(helpers.next(BUDGET * 10).is_some());
         }
         assert!(helpers.has_place(1000));
@@ -161,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_gives_its_place_back() {
-        let mut helpers: Helpers<u32, u32> = Helpers::default();
+        let mut helpers: Helpers<u32, u32> = Helpers::new("test", PLACES);
         helpers
             .start(1, 0, || panic!("this panic is part of the test"))
             .expect("a place");
@@ -170,8 +214,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_runs_one_job_after_another() {
+        let mut helpers: Helpers<u32, std::thread::ThreadId> = Helpers::new("test", PLACES);
+        let mut threads = std::collections::HashSet::new();
+        for key in 0..100 {
+            let job = || std::thread::current().id();
+            helpers.start(key, 0, job).expect("a place");
+            assert!(helpers.is_running(key));
+            let (back, thread) = helpers.next(BUDGET * 10).expect("it comes back");
+            assert!(back == key && !helpers.is_running(key));
+            threads.extend(thread);
+        }
+        assert_eq!(threads.len(), 1);
+    }
+
+    #[test]
     fn there_is_a_limit_for_all_users() {
-        let mut helpers: Helpers<u32, ()> = Helpers::default();
+        let mut helpers: Helpers<u32, ()> = Helpers::new("test", PLACES);
         let (release, wait) = sync_channel::<()>(0);
         let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
         let started = (0..100)
@@ -183,7 +242,7 @@ mod tests {
                 helpers.start(*user, *user, job).is_ok()
             })
             .count();
-        assert_eq!(started, ALL);
+        assert_eq!(started, PLACES.all);
         drop(release);
     }
 }

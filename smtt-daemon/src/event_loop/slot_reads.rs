@@ -1,0 +1,261 @@
+//! Readings of slot files. An executor writes its file and decides how long a read of it takes, so the event loop does
+//! not read: helpers do, and the event loop waits for them for a bounded time.
+//!
+//! A reading belongs to the round in which it was asked for: the records of one batch, or the kernel side's counters of
+//! one tick. A reading that comes back later is dropped. The executor keeps its last values, and the event loop does not
+//! wait for it again for a while.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::helpers::{Helpers, Places};
+
+/// Readings at a time.
+const PLACES: Places = Places {
+    per_user: 8,
+    all: 24,
+};
+/// How long a batch of records waits.
+pub const BATCH_WAIT: Duration = Duration::from_millis(20);
+/// How long a tick waits, and for each executor besides.
+const TICK_WAIT: Duration = Duration::from_millis(50);
+const TICK_WAIT_EACH: Duration = Duration::from_micros(500);
+/// The event loop waits for no executor that was late, for this time; it doubles while the executor stays late.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+
+/// How long a tick with this number of executors waits.
+pub fn tick_wait(executors: usize) -> Duration {
+    let each = TICK_WAIT_EACH * u32::try_from(executors).unwrap_or(u32::MAX);
+    (TICK_WAIT + each).min(PAUSE)
+}
+
+/// An executor that was late.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    until: Instant,
+    pause: Duration,
+}
+
+/// A reading to make: key and user of the executor, and the work.
+pub type Wanted<T> = (u64, u32, Box<dyn FnOnce() -> T + Send>);
+
+/// See the module.
+#[derive(Debug)]
+pub struct SlotReads<T> {
+    helpers: Helpers<u64, (u64, T)>,
+    round: u64,
+    late: HashMap<u64, Late>,
+    missed: u64,
+    unread: BTreeSet<u64>,
+}
+
+impl<T: Send + 'static> Default for SlotReads<T> {
+    fn default() -> Self {
+        Self {
+            helpers: Helpers::new("smtt-slots", PLACES),
+            round: 0,
+            late: HashMap::new(),
+            missed: 0,
+            unread: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Send + 'static> SlotReads<T> {
+    /// Makes these readings, and waits for them at most for `wait`. Every reading that is returned began after this
+    /// call. What is missing is in [`Self::unread`].
+    pub fn read(&mut self, wanted: Vec<Wanted<T>>, wait: Duration) -> Vec<(u64, T)> {
+        let begin = Instant::now();
+        self.round += 1;
+        // Late readings of earlier rounds are dropped.
+        while self.helpers.next(Duration::ZERO).is_some() {}
+        let mut missing: BTreeSet<u64> = wanted.iter().map(|(key, ..)| *key).collect();
+        let mut waiting = VecDeque::from(wanted);
+        let (mut awaited, mut read) = (HashSet::new(), Vec::new());
+        loop {
+            self.start(&mut waiting, &mut awaited, begin);
+            let left = if awaited.is_empty() {
+                Duration::ZERO
+            } else {
+                wait.saturating_sub(begin.elapsed())
+            };
+            match self.helpers.next(left) {
+                Some((key, Some((round, reading)))) if round == self.round => {
+                    awaited.remove(&key);
+                    missing.remove(&key);
+                    read.push((key, reading));
+                }
+                Some((key, _)) => {
+                    awaited.remove(&key);
+                }
+                None if left.is_zero() => break,
+                None => {}
+            }
+        }
+        let now = Instant::now();
+        for key in awaited {
+            let pause = match self.late.get(&key) {
+                Some(late) if now < late.until + late.pause => (late.pause * 2).min(PAUSE_MAX),
+                _ => PAUSE,
+            };
+            let until = now + pause;
+            self.late.insert(key, Late { until, pause });
+        }
+        self.missed += missing.len() as u64;
+        self.unread = missing;
+        read
+    }
+
+    /// Starts the readings that have a place. One whose executor has not answered the last one is left out.
+    fn start(
+        &mut self,
+        waiting: &mut VecDeque<Wanted<T>>,
+        awaited: &mut HashSet<u64>,
+        now: Instant,
+    ) {
+        for _ in 0..waiting.len() {
+            let Some((key, user, work)) = waiting.pop_front() else {
+                return;
+            };
+            if self.helpers.is_running(key) {
+                continue;
+            }
+            if !self.helpers.has_place(user) {
+                waiting.push_back((key, user, work));
+                continue;
+            }
+            let round = self.round;
+            let started = self.helpers.start(key, user, move || (round, work()));
+            let is_late = self.late.get(&key).is_some_and(|late| now < late.until);
+            if started.is_ok() && !is_late {
+                awaited.insert(key);
+            }
+        }
+    }
+
+    /// Executors without a reading in the last round.
+    pub const fn unread(&self) -> &BTreeSet<u64> {
+        &self.unread
+    }
+
+    /// Rounds so far.
+    pub const fn rounds(&self) -> u64 {
+        self.round
+    }
+
+    /// Readings that were missing since the start.
+    pub const fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Forgets an executor.
+    pub fn forget(&mut self, executor: u64) {
+        self.late.remove(&executor);
+        self.unread.remove(&executor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    const WAIT: Duration = Duration::from_millis(200);
+
+    fn quick(key: u64) -> Wanted<u64> {
+        (key, 0, Box::new(move || key))
+    }
+
+    /// A reading that ends when the sender is dropped.
+    fn hanging(key: u64) -> (Wanted<u64>, SyncSender<()>) {
+        let (release, wait): (_, Receiver<()>) = sync_channel(0);
+        let wait = Mutex::new(wait);
+        let work = move || {
+            let _ = wait.lock().map(|wait| wait.recv());
+            key
+        };
+        ((key, 0, Box::new(work)), release)
+    }
+
+    fn sorted(mut read: Vec<(u64, u64)>) -> Vec<u64> {
+        read.sort_unstable();
+        read.into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn an_executor_whose_file_hangs_delays_no_other_and_is_waited_for_once() {
+        let mut reads = SlotReads::default();
+        let (slow, release) = hanging(1);
+        let mut wanted: Vec<_> = (2..40).map(quick).collect();
+        wanted.insert(0, slow);
+        let begin = Instant::now();
+        let others: Vec<u64> = (2..40).collect();
+        assert_eq!(sorted(reads.read(wanted, WAIT)), others);
+        assert!(begin.elapsed() < WAIT * 3, "{:?}", begin.elapsed());
+        assert!(reads.unread().contains(&1));
+        let begin = Instant::now();
+        for round in 0..20 {
+            let wanted = (1..40).map(quick).collect();
+            assert_eq!(sorted(reads.read(wanted, WAIT)), others, "round {round}");
+            assert_eq!(reads.missed(), round + 2);
+        }
+        assert!(begin.elapsed() < WAIT, "{:?}", begin.elapsed());
+        drop(release);
+    }
+
+    #[test]
+    fn a_late_reading_is_never_taken_for_one_of_a_later_round() {
+        let mut reads = SlotReads::default();
+        let (slow, release) = hanging(1);
+        assert!(reads.read(vec![slow], WAIT / 10).is_empty());
+        drop(release);
+        let until = Instant::now() + WAIT * 20;
+        let mut read = Vec::new();
+        while read.is_empty() && Instant::now() < until {
+            let work: Wanted<u64> = (1, 0, Box::new(|| 77));
+            read = reads.read(vec![work], WAIT);
+            std::thread::sleep(WAIT / 20);
+        }
+        assert_eq!(read, [(1, 77)], "the late one said 1");
+    }
+
+    #[test]
+    fn a_user_whose_files_all_hang_leaves_places_to_others() {
+        let mut reads = SlotReads::default();
+        let mut held = Vec::new();
+        let mut wanted = Vec::new();
+        for key in 0..64 {
+            let ((key, _, work), release) = hanging(key);
+            wanted.push((key, 1000, work));
+            held.push(release);
+        }
+        wanted.push(quick(99));
+        let begin = Instant::now();
+        assert_eq!(sorted(reads.read(wanted, WAIT)), [99]);
+        assert!(begin.elapsed() < WAIT * 2);
+        assert_eq!(reads.unread().len(), 64);
+        let begin = Instant::now();
+        assert_eq!(sorted(reads.read(vec![quick(99)], WAIT)), [99]);
+        assert!(begin.elapsed() < WAIT);
+        drop(held);
+    }
+
+    #[test]
+    fn the_pause_doubles_while_an_executor_stays_late() {
+        let mut reads = SlotReads::default();
+        for pause in [PAUSE, PAUSE * 2, PAUSE * 4] {
+            let (slow, release) = hanging(1);
+            assert!(reads.read(vec![slow], WAIT / 20).is_empty());
+            assert_eq!(reads.late[&1].pause, pause);
+            drop(release);
+            // As if the pause had passed.
+            let late = reads.late.get_mut(&1).expect("it was late");
+            late.until = Instant::now();
+            while reads.helpers.is_running(1) {
+                let _ = reads.helpers.next(WAIT);
+            }
+        }
+    }
+}
