@@ -85,22 +85,28 @@ pub fn claim(executor: u64, table: Table) -> bool {
     false
 }
 
-/// Counts one more row of a user; false when the user has no room.
+/// Counts one more row of a user; false when the user has no room. A user who holds nothing is refused only where the
+/// table is full; that is checked first, so that a refusal adds no row to the table of users.
 #[inline(always)]
 pub fn claim_for_user(uid: u32, table: Table) -> bool {
-    let (Some(user), Some(totals)) = (user(uid), TOTALS.get_ptr_mut(0)) else {
+    let Some(totals) = TOTALS.get_ptr_mut(0) else {
         return false;
     };
-    // SAFETY: the rows were just looked up.
-    let (held, total) = unsafe { (table.of(&raw mut (*user).rows), table.of(totals)) };
-    let used = next(total);
-    let own = next(held);
+    let total = table.of(totals);
     let size = table.size();
-    let share = u64::from(setting!(user_share_permille));
-    if used < size && own * (1000 - share) < (size - used) * share {
-        return true;
+    let used = next(total);
+    if used < size
+        && let Some(user) = user(uid)
+    {
+        // SAFETY: the row was just looked up.
+        let held = unsafe { table.of(&raw mut (*user).rows) };
+        let own = next(held);
+        let share = u64::from(setting!(user_share_permille));
+        if own * (1000 - share) < (size - used) * share {
+            return true;
+        }
+        take(held, 1);
     }
-    take(held, 1);
     take(total, 1);
     false
 }
@@ -126,6 +132,16 @@ pub fn release_of_user(uid: u32, table: Table, count: u64) {
     }
     if let Some(totals) = TOTALS.get_ptr_mut(0) {
         take_at_most(table.of(totals), count);
+    }
+}
+
+/// Gives the row of an executor back. The row of its user goes with the user's last executor.
+#[inline(always)]
+pub fn release_executor(uid: u32, count: u64) {
+    release_of_user(uid, Table::Executors, count);
+    // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
+    if unsafe { USERS.get(uid) }.is_some_and(|user| user.rows.executors == 0) {
+        let _ = USERS.remove(uid);
     }
 }
 

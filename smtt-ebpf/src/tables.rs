@@ -18,11 +18,11 @@ use smtt_common::{
 
 use crate::{
     maps::{
-        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
-        add, announce, count, withdraw,
+        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
+        announce, count, withdraw,
     },
     pending,
-    shares::{Table, claim, claim_for_user, release, release_of_user},
+    shares::{Table, claim, claim_for_user, release, release_executor, release_of_user},
 };
 
 /// Nanoseconds in a second.
@@ -76,7 +76,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
     }
     if made.is_err() {
-        release_of_user(owner.uid, Table::Executors, 1);
+        release_executor(owner.uid, 1);
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
@@ -109,7 +109,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
     if let Err(error) = made {
         let _ = BUDGETS.remove(key);
         let _ = EXECUTORS.remove(key);
-        release_of_user(owner.uid, Table::Executors, 1);
+        release_executor(owner.uid, 1);
         if error == EEXIST
             && let Some(known) = process(pid)
             && known.role == ROLE_EXECUTOR
@@ -150,11 +150,7 @@ pub fn forget_executor(executor: u64) {
         release_of_user(owner.uid, Table::Threads, rows.threads);
         release_of_user(owner.uid, Table::Processes, rows.processes);
         release_of_user(owner.uid, Table::Walks, rows.walks);
-        release_of_user(owner.uid, Table::Executors, rows.executors);
-        // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
-        if unsafe { USERS.get(owner.uid) }.is_some_and(|user| user.rows.executors == 0) {
-            let _ = USERS.remove(owner.uid);
-        }
+        release_executor(owner.uid, rows.executors);
     }
     let _ = EXECUTORS.remove(executor);
 }

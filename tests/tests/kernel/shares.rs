@@ -90,6 +90,58 @@ fn a_crowd_of_executors_refuses_no_other_user() -> Result<()> {
 }
 
 #[test]
+fn a_refused_user_takes_no_row_of_the_table_of_users() -> Result<()> {
+    let settings = ProbeSettings {
+        executors: 3,
+        ..with_hook(FaultHook::Off)
+    };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let start =
+        |user: u32| Workload::start("steady", &["ms=1", "describe=no", &format!("uid={user}")]);
+    // Four rows of executors and of users; the first user has two executors.
+    let crowd = [70_001, 70_001, 70_002, 70_003]
+        .into_iter()
+        .map(start)
+        .collect::<Result<Vec<_>>>()?;
+    let mut adopted = Vec::new();
+    for workload in &crowd {
+        adopted.push(lab.probes.adopt_executor(workload.pid())?);
+    }
+    let refused = start(70_004)?;
+    ensure!(
+        lab.probes.adopt_executor(refused.pid()).is_err(),
+        "the table is not full"
+    );
+    ensure!(
+        lab.probes.user(70_004)?.is_none(),
+        "a user without executors has a row"
+    );
+    lab.probes.forget_executor(adopted[0])?;
+    let victim = start(70_005)?;
+    let executor = lab.probes.adopt_executor(victim.pid())?;
+    ensure!(
+        lab.probes
+            .user(70_005)?
+            .is_some_and(|user| user.rows.executors == 1)
+    );
+    for executor in adopted.drain(1..).chain([executor]) {
+        lab.probes.forget_executor(executor)?;
+    }
+    for user in 70_001..=70_005 {
+        ensure!(
+            lab.probes.user(user)?.is_none(),
+            "user {user} without executors keeps its row"
+        );
+    }
+    for workload in crowd.into_iter().chain([refused, victim]) {
+        workload.end()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
         return Ok(());
