@@ -177,17 +177,18 @@ impl Discoverer {
         if handle.image() != Some(seen.image) {
             return true;
         }
-        if !self.helpers.has_place(user) {
+        let share = self.libraries.share_of(user);
+        if !self.helpers.has_place(share) {
             return false;
         }
         let process = Process {
             pid,
             image: seen.image,
-            user,
+            share,
         };
         let libraries = Arc::clone(&self.libraries);
         let job = move || inspect(process, handle, &libraries);
-        if let Err(error) = self.helpers.start((pid, seen.image), user, job) {
+        if let Err(error) = self.helpers.start((pid, seen.image), share, job) {
             tracing::warn!("no thread to inspect process {pid}: {error}");
             return true;
         }

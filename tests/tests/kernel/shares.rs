@@ -1,5 +1,6 @@
 //! Shares per user: processes of an unprivileged user take no rows, no room in the ring and no facts from another user.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,6 +8,7 @@ use smtt_common::counter::{Counter, Unattributed};
 use smtt_common::event::Kind;
 use smtt_common::settings::Owner;
 use smtt_config::{FaultHook, ProbeSettings};
+use smtt_model::subordinate::SubordinateIds;
 
 use crate::lab::{Workload, all, lab, with_hook};
 
@@ -85,6 +87,62 @@ fn a_crowd_of_executors_refuses_no_other_user() -> Result<()> {
     let victim = Workload::start("steady", &["ms=100"])?;
     let executor = lab.executor(victim.pid())?;
     ensure!(lab.probes.budget(executor)?.is_some());
+    victim.end()?;
+    crowd.end()
+}
+
+#[test]
+fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let ids = |text| Arc::new(SubordinateIds::parse(text, |_| None).0);
+    lab.probes
+        .set_subordinate_ids(&ids("5:1:2\n65534:100000:65536"))?;
+    let wanted = 2 * u64::from(ProbeSettings::default().executors);
+    let mut crowd = Workload::start(
+        "crowd",
+        &[
+            &format!("executors={wanted}"),
+            "users_from=165400",
+            "describe=no",
+        ],
+    )?;
+    crowd.run()?;
+    let owners = lab.read()?.owners;
+    let refused = lab.counters[Counter::EXECUTORS_REFUSED.0 as usize];
+    let held = lab.probes.user(NOBODY)?.context("no row of the owner")?;
+    ensure!(
+        refused > 0 && held.rows.executors + refused == wanted,
+        "{refused} of {wanted} were refused, {held:?}"
+    );
+    ensure!(
+        lab.probes.user(165_400)?.is_none(),
+        "an id of the range has a share of its own"
+    );
+    let mut uids: Vec<u32> = owners.iter().map(|(_, owner)| owner.uid).collect();
+    uids.sort_unstable();
+    uids.dedup();
+    ensure!(
+        uids.len() as u64 == held.rows.executors && uids.iter().all(|uid| *uid >= 165_400),
+        "the executors' own users are shown: {uids:?}"
+    );
+    ensure!(owners.iter().all(|(_, owner)| owner.share == NOBODY));
+    // Another range, and a user in none.
+    let other = Workload::start("steady", &["ms=1", "uid=165535", "describe=no"])?;
+    lab.probes.set_subordinate_ids(&ids("65534:100000:65535"))?;
+    let executor = lab.probes.adopt_executor(other.pid())?;
+    ensure!(owner(&mut lab, executor)?.share == 165_535);
+    let victim = Workload::start("steady", &["ms=100"])?;
+    let executor = lab.executor(victim.pid())?;
+    ensure!(
+        lab.probes
+            .budget(executor)?
+            .is_some_and(|budget| budget.owner.share == 0)
+    );
+    // Living executors keep their share.
+    ensure!(lab.probes.user(NOBODY)? == Some(held));
+    other.end()?;
     victim.end()?;
     crowd.end()
 }
