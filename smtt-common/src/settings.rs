@@ -101,9 +101,13 @@ pub struct Owner {
     pub cgroup: u64,
     /// Real user, in the initial user namespace.
     pub uid: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// User whose share of the tables and of the ring the executor uses: the owner of the range of subordinate ids that
+    /// has `uid`, else `uid` itself. The kernel side sets it when it adopts the executor.
+    pub share: u32,
 }
+
+/// Rows of the table of subordinate ids: blocks of ids with the same leading bits.
+pub const SHARE_OWNER_ROWS: u32 = 8192;
 
 /// How many times the rate of one executor all executors of one user may use.
 pub const USER_RATE: u64 = 2;
@@ -146,7 +150,8 @@ pub struct Budget {
     pub owner: Owner,
 }
 
-/// Value of the table of users (key: user id): the use of the shared tables and of the ring by all executors of a user.
+/// Value of the table of users (key: [`Owner::share`]): the use of the shared tables and of the ring by all executors of
+/// a user.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct User {

@@ -37,7 +37,7 @@ pub struct Found {
     pub children: Vec<u32>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,
-    /// Real user of the process.
+    /// User whose share the process uses.
     pub user: u32,
     /// The process itself.
     handle: Handle,
@@ -217,18 +217,19 @@ impl Discoverer {
         if handle.image() != Some(seen.image) {
             return true;
         }
-        if !self.helpers.has_place(user) {
+        let share = self.libraries.share_of(user);
+        if !self.helpers.has_place(share) {
             return false;
         }
         let process = Process {
             pid,
             image: seen.image,
-            user,
+            share,
         };
         let libraries = Arc::clone(&self.libraries);
         let adoption = seen.adoption.clone();
         let job = move || inspect(process, handle, &libraries, adoption);
-        if let Err(error) = self.helpers.start((pid, seen.image), user, job) {
+        if let Err(error) = self.helpers.start((pid, seen.image), share, job) {
             let text = format!("no thread to inspect process {pid}: {error}");
             self.complaints.warn(&mut seen.complained, now, &text);
             return true;
@@ -341,7 +342,7 @@ fn inspect(
             same_namespace: in_our_namespace(process.pid),
             slots,
             library,
-            user: process.user,
+            user: process.share,
             handle,
             adoption,
         }

@@ -9,7 +9,7 @@ mod executors;
 mod slot_reads;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use smtt_model::decode::Fact;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Calibration;
 use smtt_model::state::Tick;
+use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
@@ -44,7 +45,7 @@ use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
 use crate::server::{ControlSocket, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, progress, server};
+use crate::{discover, hotness, placement, progress, server, subordinate};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -53,6 +54,9 @@ const MEMORY_EVERY: Duration = Duration::from_secs(60);
 
 /// Time between two checks whether the configured libraries have changed.
 const LIBRARIES_EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two checks whether the ranges of subordinate ids have changed.
+const SUBORDINATE_IDS_EVERY: Duration = Duration::from_secs(10);
 
 /// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
@@ -92,6 +96,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         doctor: doctor::examine,
     };
     let shared = Arc::new(Shared::new(info, config.limits));
+    let (ids, mut subordinate_ids) = subordinate_ids().await?;
+    set_subordinate_ids(&mut probes, &shared, &subordinate_ids.borrow_and_update());
     log_verdicts(&probes);
     shared.state().set_calibration(calibration);
     shared.set_verdicts(probes.verdicts());
@@ -135,6 +141,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         stopped.clone(),
     );
     follow_libraries(libraries, config.marker.libraries, stopped.clone());
+    follow_subordinate_ids(ids, stopped.clone());
 
     let until = stopped.clone();
     placement::spawn(config.placement, Arc::clone(&shared), move || {
@@ -163,6 +170,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         tap,
         memory_read: None,
         hanging,
+        subordinate_ids,
     };
     event_loop.tick();
     event_loop.shared.set_ready(true);
@@ -326,6 +334,47 @@ struct Incoming {
     adoptions: mpsc::Receiver<Adopted>,
 }
 
+/// The ranges of subordinate ids at the start, and what follows their changes.
+async fn subordinate_ids() -> anyhow::Result<(FollowedIds, watch::Receiver<Arc<SubordinateIds>>)> {
+    tokio::task::spawn_blocking(|| {
+        let mut file = subordinate::Follower::new(Path::new(subordinate::FILE));
+        let (changed, ids) = watch::channel(Arc::new(file.changed().unwrap_or_default()));
+        Ok((FollowedIds { file, changed }, ids))
+    })
+    .await?
+}
+
+/// The file of subordinate ids, and where its changes go.
+struct FollowedIds {
+    file: subordinate::Follower,
+    changed: watch::Sender<Arc<SubordinateIds>>,
+}
+
+/// Follows changes of the ranges of subordinate ids, on a thread of its own: the users database may be slow.
+fn follow_subordinate_ids(mut ids: FollowedIds, stopped: watch::Receiver<bool>) {
+    let follow = move || {
+        while !*stopped.borrow() {
+            std::thread::sleep(SUBORDINATE_IDS_EVERY);
+            if let Some(now) = ids.file.changed() {
+                let _ = ids.changed.send(Arc::new(now));
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name("smtt-subuid".into())
+        .spawn(follow)
+    {
+        tracing::error!("new ranges of subordinate ids are not seen: no thread for it: {error}");
+    }
+}
+
+fn set_subordinate_ids(probes: &mut Probes, shared: &Shared, ids: &Arc<SubordinateIds>) {
+    if let Err(error) = probes.set_subordinate_ids(ids) {
+        tracing::error!("some subordinate ids count as users of their own: {error:#}");
+    }
+    shared.state().set_subordinate_ids(Arc::clone(ids));
+}
+
 /// What the event loop owns.
 struct EventLoop {
     probes: Probes,
@@ -337,6 +386,7 @@ struct EventLoop {
     memory_read: Option<Instant>,
     /// Inspections of processes that hang.
     hanging: Arc<AtomicUsize>,
+    subordinate_ids: watch::Receiver<Arc<SubordinateIds>>,
 }
 
 impl EventLoop {
@@ -470,6 +520,10 @@ impl EventLoop {
             malformed: self.counters.malformed.load(Ordering::Relaxed),
         };
         let now = now_boot_ns();
+        if self.subordinate_ids.has_changed().unwrap_or(false) {
+            let ids = Arc::clone(&self.subordinate_ids.borrow_and_update());
+            set_subordinate_ids(&mut self.probes, &self.shared, &ids);
+        }
         self.shared.progress().enter(Step::ReadCounters);
         match self.probes.readings() {
             Ok(readings) => {

@@ -1,6 +1,7 @@
 //! Threads that touch what belongs to processes of other users. Such a thread may hang for as long as the process
 //! wishes: in a file system that is a program, or behind the process's memory lock. It is then given up: nothing waits
-//! for it, its result is taken when it comes back, and until then it takes one of its user's few places.
+//! for it, its result is taken when it comes back, and until then it takes one of its user's few places. The user is the
+//! one whose share the process uses.
 
 use std::collections::HashMap;
 use std::io;

@@ -31,11 +31,13 @@ use smtt_config::ProbeSettings;
 use smtt_machine::btf;
 use smtt_machine::page_walks::{NotMeasured, Wanted};
 use smtt_model::readings::{PageWalkReadings, Readings};
+use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use self::attach::FaultHooks;
 use self::before::Before;
-use self::library::Libraries;
+use self::library::{Libraries, Places};
+use self::owner::SharesOfOwners;
 use self::page_walks::Sampler;
 use self::reading::Reader;
 use self::table::SoftwareEvent;
@@ -85,6 +87,7 @@ pub struct Probes {
     /// Hooks of page faults that are attached only while an executor lives.
     fault_hooks: FaultHooks,
     before: Before,
+    shares: SharesOfOwners,
 }
 
 impl Drop for Probes {
@@ -156,9 +159,15 @@ impl Probes {
             .load(OBJECT)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
+        let shares = SharesOfOwners::default();
+        let places = Places {
+            all: wanted.library_files,
+            user_share_permille: wanted.settings.user_share_permille,
+        };
+        let libraries = Libraries::load(&mut ebpf, places, Arc::clone(&shares.owners))?;
         let mut probes = Self {
             verdicts: Vec::new(),
-            libraries: Arc::new(Libraries::load(&mut ebpf, wanted.library_files)?),
+            libraries: Arc::new(libraries),
             reader: Reader::default(),
             access_known: false,
             major_known: false,
@@ -167,6 +176,7 @@ impl Probes {
             software: Vec::new(),
             fault_hooks: FaultHooks::new(wanted.fault_idle),
             before: Before::default(),
+            shares,
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, offsets.err());
@@ -198,6 +208,14 @@ impl Probes {
     #[must_use]
     pub fn libraries(&self) -> Arc<Libraries> {
         Arc::clone(&self.libraries)
+    }
+
+    /// Sets the ranges of subordinate ids: their ids use the share of the user to whom a range belongs.
+    ///
+    /// # Errors
+    /// When the kernel side's table cannot be changed.
+    pub fn set_subordinate_ids(&mut self, ids: &Arc<SubordinateIds>) -> anyhow::Result<()> {
+        self.shares.set(&mut self.ebpf, ids)
     }
 
     /// Takes the ring out, for [`crate::ring`]. It can be taken once.
@@ -334,7 +352,7 @@ impl Probes {
         )? {
             bail!(
                 "no room for another executor of user {}: raise [limits] executors",
-                owner.uid
+                self.shares.owners.share_of(owner.uid)
             );
         }
         let Wire(process) = self
@@ -463,7 +481,7 @@ impl Probes {
             .map(|Wire(budget)| budget))
     }
 
-    /// The use of the shared tables by all executors of a user, or `None` when the user has no executor.
+    /// The use of the shared tables by all executors of a share, which is a user's, or `None` when it has none.
     ///
     /// # Errors
     /// When the table is missing from the object.

@@ -1,17 +1,17 @@
-//! Every table of the kernel side. All are preallocated, because a hook that runs inside a page fault must not
-//! allocate. The sizes here are only defaults; the daemon sets them from its configuration.
+//! Every table of the kernel side. All that a hook changes are preallocated, because a hook that runs inside a page fault
+//! must not allocate. The sizes here are only defaults; the daemon sets them from its configuration.
 
 use core::arch::asm;
 
 use aya_ebpf::{
     Global,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, LpmTrie, PerCpuArray, PerCpuHashMap, RingBuf},
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
     page_walk::WalkCounters,
-    settings::{Buckets, Budget, Process, Settings, TableRows, Thread, User},
+    settings::{Buckets, Budget, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User},
 };
 
 /// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 4 MiB holds the burst of
@@ -54,9 +54,14 @@ pub static EXECUTORS: PerCpuHashMap<u64, ExecutorCounters> = PerCpuHashMap::with
 #[map]
 pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
 
-/// User -> use of the tables above by all of the user's executors. A row lives as long as an executor of the user.
+/// User, by [`smtt_common::settings::Owner::share`] -> use of the tables above by all of the user's executors. A row lives as long as an executor of the user.
 #[map]
 pub static USERS: HashMap<u32, User> = HashMap::with_max_entries(64, 0);
+
+/// Leading bits of a user id in network byte order -> the user to whom `/etc/subuid` gives these ids. The daemon fills it;
+/// it is read only when an executor is adopted.
+#[map]
+pub static SHARE_OWNERS: LpmTrie<u32, u32> = LpmTrie::with_max_entries(SHARE_OWNER_ROWS, 0);
 
 /// Rows in use of the tables above, one row.
 #[map]

@@ -1,4 +1,5 @@
-//! Shares of the tables and of the ring: each executor has a limit of its own, and all executors of a user have one.
+//! Shares of the tables and of the ring: each executor has a limit of its own, and all executors of a user have one. The
+//! user of a subordinate id (`/etc/subuid`) is the owner of its range: its ids give a user no second share.
 //!
 //! Rows: a user gets another row while the rows that it holds are fewer than a fixed multiple of the free rows. One
 //! user alone can hold `user_share` of a table, several get equal parts, and some rows are always free for the next.
@@ -9,16 +10,26 @@
 
 use core::ptr;
 
-use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_boot_ns};
+use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_boot_ns, maps::lpm_trie::Key};
 use smtt_common::settings::{Buckets, TableRows, USER_RATE, User};
 
 use crate::{
     emit::ring_price,
     maps::{
-        BUDGETS, NO_USER, TOTALS, USERS, add_below, fetch_add, next, setting, take, take_at_most,
+        BUDGETS, NO_USER, SHARE_OWNERS, TOTALS, USERS, add_below, fetch_add, next, setting, take,
+        take_at_most,
     },
     tables::SECOND_NS,
 };
+
+/// The user whose share a process of this user uses: the owner of the range of subordinate ids that has its id.
+#[inline(always)]
+pub fn share_of(uid: u32) -> u32 {
+    SHARE_OWNERS
+        .get(Key::new(u32::BITS, uid.to_be()))
+        .copied()
+        .unwrap_or(uid)
+}
 
 /// A shared table.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,33 +86,39 @@ pub fn claim(executor: u64, table: Table) -> bool {
         return false;
     };
     // SAFETY: the row was just looked up.
-    let (own, uid) = unsafe { (table.of(&raw mut (*budget).rows), (*budget).owner.uid) };
+    let (own, share) = unsafe { (table.of(&raw mut (*budget).rows), (*budget).owner.share) };
     if !add_below(own, table.limit()) {
         return false;
     }
-    if claim_for_user(uid, table) {
+    if claim_for_user(share, table) {
         return true;
     }
     take(own, 1);
     false
 }
 
-/// Counts one more row of a user; false when the user has no room.
+/// Counts one more row of a user; false when the user has no room. A user who holds nothing is refused only where the
+/// table is full; that is checked first, so that a refusal adds no row to the table of users.
 #[inline(always)]
-pub fn claim_for_user(uid: u32, table: Table) -> bool {
-    let (Some(user), Some(totals)) = (user(uid), TOTALS.get_ptr_mut(0)) else {
+pub fn claim_for_user(share: u32, table: Table) -> bool {
+    let Some(totals) = TOTALS.get_ptr_mut(0) else {
         return false;
     };
-    // SAFETY: the rows were just looked up.
-    let (held, total) = unsafe { (table.of(&raw mut (*user).rows), table.of(totals)) };
-    let used = next(total);
-    let own = next(held);
+    let total = table.of(totals);
     let size = table.size();
-    let share = u64::from(setting!(user_share_permille));
-    if used < size && own * (1000 - share) < (size - used) * share {
-        return true;
+    let used = next(total);
+    if used < size
+        && let Some(user) = user(share)
+    {
+        // SAFETY: the row was just looked up.
+        let held = unsafe { table.of(&raw mut (*user).rows) };
+        let own = next(held);
+        let part = u64::from(setting!(user_share_permille));
+        if own * (1000 - part) < (size - used) * part {
+            return true;
+        }
+        take(held, 1);
     }
-    take(held, 1);
     take(total, 1);
     false
 }
@@ -113,15 +130,15 @@ pub fn release(executor: u64, table: Table, count: u64) {
         return;
     };
     // SAFETY: the row was just looked up.
-    let (own, uid) = unsafe { (table.of(&raw mut (*budget).rows), (*budget).owner.uid) };
+    let (own, share) = unsafe { (table.of(&raw mut (*budget).rows), (*budget).owner.share) };
     take_at_most(own, count);
-    release_of_user(uid, table, count);
+    release_of_user(share, table, count);
 }
 
 /// Gives rows of a user back.
 #[inline(always)]
-pub fn release_of_user(uid: u32, table: Table, count: u64) {
-    if let Some(user) = USERS.get_ptr_mut(uid) {
+pub fn release_of_user(share: u32, table: Table, count: u64) {
+    if let Some(user) = USERS.get_ptr_mut(share) {
         // SAFETY: the row was just looked up.
         take_at_most(table.of(unsafe { &raw mut (*user).rows }), count);
     }
@@ -130,15 +147,25 @@ pub fn release_of_user(uid: u32, table: Table, count: u64) {
     }
 }
 
+/// Gives the row of an executor back. The row of its user goes with the user's last executor.
+#[inline(always)]
+pub fn release_executor(share: u32, count: u64) {
+    release_of_user(share, Table::Executors, count);
+    // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
+    if unsafe { USERS.get(share) }.is_some_and(|user| user.rows.executors == 0) {
+        let _ = USERS.remove(share);
+    }
+}
+
 /// The row of a user, which is added if it is missing.
 #[inline(always)]
-fn user(uid: u32) -> Option<*mut User> {
-    if let Some(user) = USERS.get_ptr_mut(uid) {
+fn user(share: u32) -> Option<*mut User> {
+    if let Some(user) = USERS.get_ptr_mut(share) {
         return Some(user);
     }
     // An error means that another processor added it, or that there are too many users: the look-up decides.
-    let _ = USERS.insert(uid, &NO_USER, u64::from(BPF_NOEXIST));
-    USERS.get_ptr_mut(uid)
+    let _ = USERS.insert(share, &NO_USER, u64::from(BPF_NOEXIST));
+    USERS.get_ptr_mut(share)
 }
 
 /// The user of an executor, as the records have it.
@@ -156,7 +183,7 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
         return false;
     };
     // SAFETY: the row was just looked up.
-    let (own, uid) = unsafe { (&raw mut (*budget).buckets, (*budget).owner.uid) };
+    let (own, share) = unsafe { (&raw mut (*budget).buckets, (*budget).owner.share) };
     // SAFETY: the helper has no precondition.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     let fact_ns = SECOND_NS / u64::from(setting!(facts_per_second)).max(1);
@@ -170,7 +197,7 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
     if !from(own, now, [fact_ns, bytes_ns], burst_ns, is_busy) {
         return false;
     }
-    let Some(user) = user(uid) else {
+    let Some(user) = user(share) else {
         return false;
     };
     // SAFETY: the row was just looked up.

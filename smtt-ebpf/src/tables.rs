@@ -18,11 +18,11 @@ use smtt_common::{
 
 use crate::{
     maps::{
-        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
-        add, announce, count, withdraw,
+        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
+        announce, count, withdraw,
     },
     pending,
-    shares::{Table, claim, claim_for_user, release, release_of_user},
+    shares::{Table, claim, claim_for_user, release, release_executor, release_of_user, share_of},
 };
 
 /// Nanoseconds in a second.
@@ -49,7 +49,7 @@ pub fn running_owner() -> Owner {
         // SAFETY: the helper has no precondition.
         cgroup: unsafe { bpf_get_current_cgroup_id() },
         uid: bpf_get_current_uid_gid() as u32,
-        reserved: 0,
+        share: 0,
     }
 }
 
@@ -63,7 +63,11 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         }
         parent = known.executor;
     }
-    if !claim_for_user(owner.uid, Table::Executors) {
+    let owner = Owner {
+        share: share_of(owner.uid),
+        ..*owner
+    };
+    if !claim_for_user(owner.share, Table::Executors) {
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
@@ -76,7 +80,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
     }
     if made.is_err() {
-        release_of_user(owner.uid, Table::Executors, 1);
+        release_executor(owner.share, 1);
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
@@ -92,7 +96,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
             facts_full_ns: 0,
             bytes_full_ns: 0,
         },
-        owner: *owner,
+        owner,
     };
     let row = Process {
         executor: key,
@@ -109,7 +113,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
     if let Err(error) = made {
         let _ = BUDGETS.remove(key);
         let _ = EXECUTORS.remove(key);
-        release_of_user(owner.uid, Table::Executors, 1);
+        release_executor(owner.share, 1);
         if error == EEXIST
             && let Some(known) = process(pid)
             && known.role == ROLE_EXECUTOR
@@ -146,15 +150,11 @@ pub fn forget_executor(executor: u64) {
     if let Some(Budget { rows, owner, .. }) = unsafe { BUDGETS.get(executor).copied() }
         && BUDGETS.remove(executor).is_ok()
     {
-        release_of_user(owner.uid, Table::Contexts, rows.contexts);
-        release_of_user(owner.uid, Table::Threads, rows.threads);
-        release_of_user(owner.uid, Table::Processes, rows.processes);
-        release_of_user(owner.uid, Table::Walks, rows.walks);
-        release_of_user(owner.uid, Table::Executors, rows.executors);
-        // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
-        if unsafe { USERS.get(owner.uid) }.is_some_and(|user| user.rows.executors == 0) {
-            let _ = USERS.remove(owner.uid);
-        }
+        release_of_user(owner.share, Table::Contexts, rows.contexts);
+        release_of_user(owner.share, Table::Threads, rows.threads);
+        release_of_user(owner.share, Table::Processes, rows.processes);
+        release_of_user(owner.share, Table::Walks, rows.walks);
+        release_executor(owner.share, rows.executors);
     }
     let _ = EXECUTORS.remove(executor);
 }

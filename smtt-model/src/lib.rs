@@ -13,6 +13,7 @@ pub mod readings;
 pub mod rows;
 pub mod sort;
 pub mod state;
+pub mod subordinate;
 pub mod time;
 pub mod units;
 pub mod verdict;

@@ -247,8 +247,8 @@ impl State {
         key: u64,
         change: impl FnOnce(&mut Executor, &Caps) -> R,
     ) -> Option<R> {
-        let user = self.executors.get(&key)?.uid;
-        self.reclaim_for(user);
+        let share = self.executors.get(&key)?.share;
+        self.reclaim_for(share);
         let caps = self.caps(key);
         let executor = self.executors.get_mut(&key)?;
         let result = change(executor, &caps);
@@ -259,8 +259,9 @@ impl State {
 
     /// The row of an executor, created where there is room. A full table evicts a row of the user with the most.
     fn executor(&mut self, key: u64, user: Option<u32>, now_ns: u64) -> Option<&mut Executor> {
+        let share = self.share_of(user);
         if !self.executors.contains_key(&key) {
-            if self.executors.len() >= self.limits.executors && !self.free_row(user) {
+            if self.executors.len() >= self.limits.executors && !self.free_row(share) {
                 if !self.strangers.contains_key(&key) {
                     self.executors_refused += 1;
                     self.remember_stranger(key, ExecutorCounters::default());
@@ -271,11 +272,13 @@ impl State {
             let mut row = Executor::new(executor_pid(key), user, now_ns);
             // Counts from before it had a row are in its totals, which are read again; sums must not fall until then.
             row.counters = self.strangers.remove(&key).unwrap_or_default();
+            row.share = share;
             self.executors.insert(key, row);
             self.settle(key);
         }
         let executor = self.executors.get_mut(&key)?;
         executor.uid = executor.uid.or(user);
+        executor.share = executor.share.or(share);
         Some(executor)
     }
 

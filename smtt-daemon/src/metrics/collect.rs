@@ -35,6 +35,8 @@ pub(super) struct Rdd {
 pub(super) struct Executor {
     pub(super) key: u64,
     pub(super) names: Names,
+    /// User whose share of the series it uses.
+    share: Option<u32>,
     /// Number of the user; empty until it is known.
     pub(super) user: String,
     application_name: String,
@@ -83,6 +85,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
         Some(Executor {
             key: *key,
             names: names.get(key)?.clone(),
+            share: executor.share,
             user: executor.uid.map_or_else(String::new, |uid| uid.to_string()),
             application_name: executor
                 .described
@@ -129,7 +132,7 @@ fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<Rd
     };
     let mut users: BTreeMap<Option<u32>, BTreeMap<u64, usize>> = BTreeMap::new();
     for executor in executors {
-        let of_user = users.entry(executor.names.uid).or_default();
+        let of_user = users.entry(executor.share).or_default();
         of_user.insert(executor.key, wants(executor));
     }
     let by_user = users

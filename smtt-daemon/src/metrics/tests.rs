@@ -3,12 +3,14 @@
 use super::*;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Readings;
 use smtt_model::state::Limits;
+use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::shared::DaemonInfo;
@@ -507,6 +509,35 @@ fn claims_of_one_user_cost_another_no_series() {
         .filter(|line| line.starts_with(&series(666, "")));
     // Eight of ten, and "none" or "other".
     assert!((9..=10).contains(&own.count()), "{text}");
+}
+
+#[test]
+fn subordinate_ids_of_one_user_cost_another_no_series() {
+    let shared = shared(10);
+    let (ids, _) = SubordinateIds::parse("666:100000:65536", |_| None);
+    shared.state().set_subordinate_ids(Arc::new(ids));
+    for user in 0..20 {
+        rdd_of(
+            &shared,
+            100_000 + user,
+            2 + u64::from(user),
+            3,
+            "",
+            1 << 50,
+            9,
+        );
+    }
+    for rdd in 0..5 {
+        rdd_of(&shared, 1000, 1, rdd, "ranks", 0, 5);
+    }
+    let text = scrape(&shared, "");
+    for rdd in 0..5 {
+        let series = format!(
+            "smtt_rdd_page_faults_read_total{{application_id=\"app-1\",user=\"1000\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"ranks\"}}"
+        );
+        assert_eq!(value(&text, &series), Some("5"), "{text}");
+    }
+    assert!(text.contains("user=\"100000\""), "{text}");
 }
 
 #[test]

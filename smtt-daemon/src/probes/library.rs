@@ -15,13 +15,14 @@
 mod known;
 mod link;
 mod pace;
+mod places;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -34,7 +35,10 @@ use smtt_machine::proc::{Handle, Image};
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
 use self::pace::Pace;
+pub use self::places::Places;
+use self::places::{Held, Room};
 use super::{Verdict, VerdictState};
+use crate::subordinate::ShareOwners;
 
 /// Most bytes of a library; the marker's has a few kilobytes.
 const SIZE_MAX: u64 = 1 << 20;
@@ -57,8 +61,8 @@ pub struct Process {
     pub pid: u32,
     /// The program that it runs.
     pub image: Image,
-    /// Its real user.
-    pub user: u32,
+    /// User whose share it uses.
+    pub share: u32,
 }
 
 /// Result of an attempt to probe the library of an executor.
@@ -86,8 +90,8 @@ struct Probed {
     digest: Digest,
     /// Whether the configuration names the file.
     configured: bool,
-    /// User of the executor that brought it.
-    user: u32,
+    /// User whose share it uses: that of the executor that brought it.
+    share: u32,
     executors: BTreeSet<Process>,
     /// When its last executor ended.
     idle_since: Instant,
@@ -122,13 +126,18 @@ pub struct Libraries {
     attacher: Attacher,
     state: Mutex<State>,
     closing: Sender<Links>,
-    /// Most files of executors with probes: 19 descriptors each. Executors of one user have half of them.
-    most: usize,
+    /// Places for files of executors with probes: 19 descriptors each.
+    places: Places,
+    owners: Arc<ShareOwners>,
 }
 
 impl Libraries {
     /// Loads the program that goes on every entry point.
-    pub(super) fn load(ebpf: &mut Ebpf, most: usize) -> anyhow::Result<Self> {
+    pub(super) fn load(
+        ebpf: &mut Ebpf,
+        places: Places,
+        owners: Arc<ShareOwners>,
+    ) -> anyhow::Result<Self> {
         let program: &mut UProbe = ebpf
             .program_mut("marker")
             .context("the object lacks the program for the marker")?
@@ -150,8 +159,15 @@ impl Libraries {
             attacher: Attacher::new(program.fd()?.try_clone()?)?,
             state: Mutex::default(),
             closing,
-            most,
+            places,
+            owners,
         })
+    }
+
+    /// The user whose share processes of this user use.
+    #[must_use]
+    pub fn share_of(&self, uid: u32) -> u32 {
+        self.owners.share_of(uid)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -335,11 +351,11 @@ impl Libraries {
                 !state.attaching.contains(&id),
                 "another thread is attaching probes to it"
             );
-            self.make_room(&mut state, process.user)?;
+            self.make_room(&mut state, process.share)?;
             ensure!(
-                state.pace.admits(process.user, Instant::now()),
+                state.pace.admits(process.share, Instant::now()),
                 "user {} brings too many library files",
-                process.user
+                process.share
             );
             state.attaching.insert(id);
             known
@@ -365,7 +381,7 @@ impl Libraries {
             links: links.context("the kernel refuses a probe")?,
             digest: known.digest,
             configured,
-            user: process.map_or(0, |process| process.user),
+            share: process.map_or(0, |process| process.share),
             executors: process.into_iter().collect(),
             idle_since: Instant::now(),
         };
@@ -377,28 +393,25 @@ impl Libraries {
         Ok(())
     }
 
-    /// Makes room for one more file of a user; files without executors go first.
-    fn make_room(&self, state: &mut State, user: u32) -> anyhow::Result<()> {
+    /// Makes room for one more file of a share; files without executors go.
+    fn make_room(&self, state: &mut State, share: u32) -> anyhow::Result<()> {
         loop {
-            let of_executors = || state.files.values().filter(|file| !file.configured);
-            let own = of_executors().filter(|file| file.user == user).count();
-            let all = of_executors().count();
-            if own < self.most / 2 && all < self.most {
-                return Ok(());
-            }
-            let oldest = state
-                .files
-                .iter()
-                .filter(|(_, file)| !file.configured && file.executors.is_empty())
-                .filter(|(_, file)| own < self.most / 2 || file.user == user)
-                .min_by_key(|(_, file)| file.idle_since)
-                .map(|(id, _)| *id);
-            let Some(probed) = oldest.and_then(|id| state.files.remove(&id)) else {
-                bail!(
-                    "user {user} has {own} of {all} probed library files: there is no room for another"
-                );
+            let files = state.files.iter().filter(|(_, file)| !file.configured);
+            let held = files.map(|(id, file)| Held {
+                id: *id,
+                share: file.share,
+                idle_since: file.executors.is_empty().then_some(file.idle_since),
+            });
+            let idle = match self.places.room(held, share) {
+                Room::Free => return Ok(()),
+                Room::After(idle) => idle,
+                Room::None { own, all } => bail!(
+                    "user {share} has {own} of {all} probed library files: there is no room for another"
+                ),
             };
-            self.close(probed.links);
+            if let Some(probed) = state.files.remove(&idle) {
+                self.close(probed.links);
+            }
         }
     }
 

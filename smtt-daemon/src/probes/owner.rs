@@ -1,12 +1,58 @@
-//! The owner of a process that the daemon makes an executor: its user and its cgroup, as the kernel reports them.
+//! The owner of a process that the daemon makes an executor: its user and its cgroup, as the kernel reports them; and
+//! whose share an owner uses.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use aya::Ebpf;
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use smtt_common::settings::Owner;
 use smtt_machine::proc::Handle;
+use smtt_model::subordinate::{Block, SubordinateIds};
+
+use crate::subordinate::ShareOwners;
+
+/// The ranges of subordinate ids, here and in the kernel side's table.
+#[derive(Debug, Default)]
+pub(super) struct SharesOfOwners {
+    /// The ranges, for the daemon's own limits.
+    pub owners: Arc<ShareOwners>,
+    /// Rows of the kernel side's table.
+    rows: BTreeSet<Block>,
+}
+
+impl SharesOfOwners {
+    /// Replaces the ranges. Only rows that differ are changed: executors are adopted meanwhile. Living executors keep the
+    /// share that they began with.
+    pub fn set(&mut self, ebpf: &mut Ebpf, ids: &Arc<SubordinateIds>) -> anyhow::Result<()> {
+        self.owners.set(Arc::clone(ids));
+        let table = ebpf.map_mut("SHARE_OWNERS");
+        let table = table.context("the object lacks the table SHARE_OWNERS")?;
+        let mut table = LpmTrie::<_, u32, u32>::try_from(table)?;
+        let key = |block: &Block| Key::new(block.bits, block.first.to_be());
+        let wanted: BTreeSet<Block> = ids.blocks().into_iter().collect();
+        // First the removals: the table may be full.
+        for block in self.rows.difference(&wanted) {
+            table
+                .remove(&key(block))
+                .context("a range of subordinate ids cannot be removed")?;
+        }
+        self.rows.retain(|block| wanted.contains(block));
+        for block in wanted {
+            if !self.rows.contains(&block) {
+                table
+                    .insert(&key(&block), block.owner, 0)
+                    .context("a range of subordinate ids cannot be added")?;
+                self.rows.insert(block);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The owner of a process. A process that takes the id of another one meanwhile is not read.
 pub fn of(pid: u32) -> anyhow::Result<Owner> {
@@ -23,7 +69,7 @@ pub fn of(pid: u32) -> anyhow::Result<Owner> {
     Ok(Owner {
         cgroup,
         uid,
-        reserved: 0,
+        share: 0,
     })
 }
 

@@ -32,7 +32,7 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             let owner = Owner {
                 cgroup: ctx.arg(3),
                 uid: executor as u32,
-                reserved: 0,
+                share: 0,
             };
             rows::adopt_executor(subject as u32, &owner).is_some()
         }

@@ -73,6 +73,8 @@ pub struct Executor {
     pub pid: u32,
     /// User of the process, as the kernel says; `None` before the first record or reading with it.
     pub uid: Option<u32>,
+    /// User whose share it uses: the owner of the range of subordinate ids that has `uid`, else `uid` itself.
+    pub share: Option<u32>,
     /// The executor's description of itself.
     pub described: Option<ExecutorDescribed>,
     /// Time of the executor's first record, in nanoseconds since boot.

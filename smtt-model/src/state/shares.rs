@@ -4,11 +4,13 @@
 //! executors go first, then rows of living ones that are only history, then a living executor as a whole.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::bytes::Caps;
 use super::{Executor, Limits, State};
+use crate::subordinate::SubordinateIds;
 
-/// A user; `None` stands for executors whose user is not known yet.
+/// A user by [`Executor::share`]; `None` stands for executors whose user is not known yet.
 type User = Option<u32>;
 
 /// One part in `SPARE` of the budget stays free for users with less than an even share.
@@ -26,6 +28,7 @@ pub(super) struct Use {
 pub(super) struct Shares {
     total: usize,
     by_user: BTreeMap<User, Use>,
+    ids: Arc<SubordinateIds>,
 }
 
 impl Shares {
@@ -77,6 +80,16 @@ impl Limits {
 }
 
 impl State {
+    /// Sets the ranges of subordinate ids: their ids use the share of the user to whom a range belongs. Executors keep the
+    /// share that they have.
+    pub fn set_subordinate_ids(&mut self, ids: Arc<SubordinateIds>) {
+        self.shares.ids = ids;
+    }
+
+    pub(super) fn share_of(&self, uid: Option<u32>) -> User {
+        Some(self.shares.ids.share_of(uid?))
+    }
+
     /// Bytes of all executors' tables.
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -88,7 +101,7 @@ impl State {
         let Some(executor) = self.executors.get_mut(&key) else {
             return;
         };
-        let after = (executor.uid, executor.bytes());
+        let after = (executor.share, executor.bytes());
         if executor.settled != Some(after) {
             let before = executor.settled.replace(after);
             self.shares.change(before, Some(after));
@@ -164,7 +177,7 @@ impl State {
     fn oldest_dead(&self, may_lose: impl Fn(User) -> bool) -> Option<u64> {
         self.executors
             .iter()
-            .filter(|(_, executor)| may_lose(executor.uid))
+            .filter(|(_, executor)| may_lose(executor.share))
             .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
             .min()
             .map(|(_, key)| key)
@@ -204,7 +217,7 @@ impl State {
             // A reading without a user is no claim on another's living executor.
             let above = user.is_some() && used.executors > most && used.executors > own + 1;
             let rows = self.executors.iter().filter(|_| above);
-            rows.filter(|(_, executor)| executor.uid == *loser)
+            rows.filter(|(_, executor)| executor.share == *loser)
                 .map(|(key, executor)| (executor.first_seen_ns, *key))
                 .max()
                 .map(|(_, key)| key)

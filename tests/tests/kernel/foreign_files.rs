@@ -110,7 +110,7 @@ impl Attacker {
         Ok(Process {
             pid: self.pid(),
             image: image(self.pid()).context("it has ended")?,
-            user: NOBODY,
+            share: NOBODY,
         })
     }
 

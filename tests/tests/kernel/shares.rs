@@ -1,5 +1,6 @@
 //! Shares per user: processes of an unprivileged user take no rows, no room in the ring and no facts from another user.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,6 +8,7 @@ use smtt_common::counter::{Counter, Unattributed};
 use smtt_common::event::Kind;
 use smtt_common::settings::Owner;
 use smtt_config::{FaultHook, ProbeSettings};
+use smtt_model::subordinate::SubordinateIds;
 
 use crate::lab::{Workload, all, lab, with_hook};
 
@@ -87,6 +89,114 @@ fn a_crowd_of_executors_refuses_no_other_user() -> Result<()> {
     ensure!(lab.probes.budget(executor)?.is_some());
     victim.end()?;
     crowd.end()
+}
+
+#[test]
+fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let ids = |text| Arc::new(SubordinateIds::parse(text, |_| None).0);
+    lab.probes
+        .set_subordinate_ids(&ids("5:1:2\n65534:100000:65536"))?;
+    let wanted = 2 * u64::from(ProbeSettings::default().executors);
+    let mut crowd = Workload::start(
+        "crowd",
+        &[
+            &format!("executors={wanted}"),
+            "users_from=165400",
+            "describe=no",
+        ],
+    )?;
+    crowd.run()?;
+    let owners = lab.read()?.owners;
+    let refused = lab.counters[Counter::EXECUTORS_REFUSED.0 as usize];
+    let held = lab.probes.user(NOBODY)?.context("no row of the owner")?;
+    ensure!(
+        refused > 0 && held.rows.executors + refused == wanted,
+        "{refused} of {wanted} were refused, {held:?}"
+    );
+    ensure!(
+        lab.probes.user(165_400)?.is_none(),
+        "an id of the range has a share of its own"
+    );
+    let mut uids: Vec<u32> = owners.iter().map(|(_, owner)| owner.uid).collect();
+    uids.sort_unstable();
+    uids.dedup();
+    ensure!(
+        uids.len() as u64 == held.rows.executors && uids.iter().all(|uid| *uid >= 165_400),
+        "the executors' own users are shown: {uids:?}"
+    );
+    ensure!(owners.iter().all(|(_, owner)| owner.share == NOBODY));
+    // Another range, and a user in none.
+    let other = Workload::start("steady", &["ms=1", "uid=165535", "describe=no"])?;
+    lab.probes.set_subordinate_ids(&ids("65534:100000:65535"))?;
+    let executor = lab.probes.adopt_executor(other.pid())?;
+    ensure!(owner(&mut lab, executor)?.share == 165_535);
+    let victim = Workload::start("steady", &["ms=100"])?;
+    let executor = lab.executor(victim.pid())?;
+    ensure!(
+        lab.probes
+            .budget(executor)?
+            .is_some_and(|budget| budget.owner.share == 0)
+    );
+    // Living executors keep their share.
+    ensure!(lab.probes.user(NOBODY)? == Some(held));
+    other.end()?;
+    victim.end()?;
+    crowd.end()
+}
+
+#[test]
+fn a_refused_user_takes_no_row_of_the_table_of_users() -> Result<()> {
+    let settings = ProbeSettings {
+        executors: 3,
+        ..with_hook(FaultHook::Off)
+    };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let start =
+        |user: u32| Workload::start("steady", &["ms=1", "describe=no", &format!("uid={user}")]);
+    // Four rows of executors and of users; the first user has two executors.
+    let crowd = [70_001, 70_001, 70_002, 70_003]
+        .into_iter()
+        .map(start)
+        .collect::<Result<Vec<_>>>()?;
+    let mut adopted = Vec::new();
+    for workload in &crowd {
+        adopted.push(lab.probes.adopt_executor(workload.pid())?);
+    }
+    let refused = start(70_004)?;
+    ensure!(
+        lab.probes.adopt_executor(refused.pid()).is_err(),
+        "the table is not full"
+    );
+    ensure!(
+        lab.probes.user(70_004)?.is_none(),
+        "a user without executors has a row"
+    );
+    lab.probes.forget_executor(adopted[0])?;
+    let victim = start(70_005)?;
+    let executor = lab.probes.adopt_executor(victim.pid())?;
+    ensure!(
+        lab.probes
+            .user(70_005)?
+            .is_some_and(|user| user.rows.executors == 1)
+    );
+    for executor in adopted.drain(1..).chain([executor]) {
+        lab.probes.forget_executor(executor)?;
+    }
+    for user in 70_001..=70_005 {
+        ensure!(
+            lab.probes.user(user)?.is_none(),
+            "user {user} without executors keeps its row"
+        );
+    }
+    for workload in crowd.into_iter().chain([refused, victim]) {
+        workload.end()?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -4,7 +4,9 @@ use super::hostile::any_fact;
 use super::*;
 use crate::decode::ConsumerUsed;
 use crate::rows::{ApplicationKey, ExecutorKind};
+use crate::subordinate::SubordinateIds;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
@@ -280,6 +282,35 @@ fn a_full_table_takes_the_row_of_the_user_with_the_most() {
     assert_eq!(told, Outcome::Applied);
     let told = tell_as(&mut state, 666, 200, 201 * S, described("flood", "200"));
     assert_eq!(told, Outcome::OverCap("executors"));
+}
+
+#[test]
+fn subordinate_ids_use_the_share_of_their_owner() {
+    let limits = Limits {
+        executors: 8,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    let (ids, _) = SubordinateIds::parse("666:100000:65536", |_| None);
+    state.set_subordinate_ids(Arc::new(ids));
+    for n in 0..8 {
+        tell_as(
+            &mut state,
+            100_000 + n,
+            10 + n,
+            S,
+            described("flood", &n.to_string()),
+        );
+    }
+    assert_eq!(state.executors().len(), 8);
+    for (user, n) in [(1000, 1), (1001, 2)] {
+        let told = tell_as(&mut state, user, n, 2 * S, described("app", "1"));
+        assert_eq!(told, Outcome::Applied, "executor {n} of user {user}");
+    }
+    let told = tell_as(&mut state, 100_100, 30, 3 * S, described("flood", "30"));
+    assert_eq!(told, Outcome::OverCap("executors"));
+    let row = &state.executors()[&key(10)];
+    assert_eq!((row.uid, row.share), (Some(100_000), Some(666)));
 }
 
 #[test]

@@ -32,14 +32,19 @@ pub fn other_user(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({}))
 }
 
-/// `executors` child processes, each of which describes itself as an executor and lives until this one ends.
+/// `executors` child processes, each of which describes itself as an executor and lives until this one ends. With
+/// `users_from` each becomes a user of its own first.
 pub fn crowd(marker: &Marker, options: &Options) -> Result<Value> {
     let executors = options.number("executors", 64)?;
-    for _ in 0..executors {
+    let users_from = options.number("users_from", 0)? as u32;
+    for child in 0..executors as u32 {
         // SAFETY: this program has one thread, so the child may call any function.
         match unsafe { libc::fork() } {
             -1 => bail!("fork: {}", std::io::Error::last_os_error()),
             0 => {
+                if users_from > 0 {
+                    become_user(users_from + child)?;
+                }
                 marker.describe();
                 // SAFETY: the child ends with its parent, and has no handlers that need to run.
                 unsafe {
