@@ -164,7 +164,7 @@ impl Probes {
             all: wanted.library_files,
             user_share_permille: wanted.settings.user_share_permille,
         };
-        let libraries = Libraries::load(&mut ebpf, places, Arc::clone(&shares.owners))?;
+        let libraries = Libraries::load(&mut ebpf, OBJECT, places, Arc::clone(&shares.owners))?;
         let mut probes = Self {
             verdicts: Vec::new(),
             libraries: Arc::new(libraries),

@@ -14,6 +14,7 @@
 
 mod known;
 mod link;
+mod multi;
 mod pace;
 mod places;
 
@@ -135,6 +136,7 @@ impl Libraries {
     /// Loads the program that goes on every entry point.
     pub(super) fn load(
         ebpf: &mut Ebpf,
+        object: &[u8],
         places: Places,
         owners: Arc<ShareOwners>,
     ) -> anyhow::Result<Self> {
@@ -145,6 +147,10 @@ impl Libraries {
         program
             .load()
             .context("the kernel refuses the program for the marker's entry points")?;
+        let program = program.fd()?.try_clone()?;
+        let multi = multi::load(object, ebpf, "marker")
+            .inspect_err(|error| tracing::debug!("one link per entry point: {error:#}"))
+            .ok();
         let (closing, closed) = channel::<Links>();
         std::thread::Builder::new()
             .name("smtt-detach".into())
@@ -156,7 +162,7 @@ impl Libraries {
             })
             .context("no thread that detaches probes")?;
         Ok(Self {
-            attacher: Attacher::new(program.fd()?.try_clone()?)?,
+            attacher: Attacher::new(program, multi)?,
             state: Mutex::default(),
             closing,
             places,

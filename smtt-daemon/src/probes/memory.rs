@@ -33,6 +33,7 @@ pub fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
         | Map::PerCpuHashMap(data)
         | Map::Array(data)
         | Map::PerCpuArray(data)
+        | Map::LpmTrie(data)
         | Map::RingBuf(data) => data,
         _ => return None,
     };

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use aya::programs::ProgramFd;
 use smtt_machine::perf::Event;
 
+use super::multi;
 use crate::probes::perf_link::link;
 
 /// Probes of one file, or of several.
@@ -36,6 +37,8 @@ pub fn close(mut links: Links) {
 #[derive(Debug)]
 pub struct Attacher {
     program: ProgramFd,
+    /// The same program for one link to all entry points; `None` before Linux 6.6.
+    multi: Option<OwnedFd>,
     /// Type number of the kernel's PMU `uprobe`.
     kind: u32,
 }
@@ -43,12 +46,13 @@ pub struct Attacher {
 impl Attacher {
     /// # Errors
     /// When the kernel has no uprobes.
-    pub fn new(program: ProgramFd) -> anyhow::Result<Self> {
+    pub fn new(program: ProgramFd, multi: Option<OwnedFd>) -> anyhow::Result<Self> {
         let path = "/sys/bus/event_source/devices/uprobe/type";
         let kind = fs::read_to_string(path)
             .with_context(|| format!("{path} cannot be read: the kernel has no uprobes"))?;
         Ok(Self {
             program,
+            multi,
             kind: kind
                 .trim()
                 .parse()
@@ -63,6 +67,9 @@ impl Attacher {
     pub fn attach(&self, file: &File, entries: &[(u64, u64)]) -> io::Result<Links> {
         // The path leads to the open file itself, whatever its name leads to by now.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if let Some(program) = &self.multi {
+            return Ok(vec![multi::link(program.as_fd(), &path, entries)?]);
+        }
         entries
             .iter()
             .map(|(cookie, offset)| {
