@@ -14,3 +14,4 @@ pub mod recorder;
 pub mod ring;
 pub mod server;
 pub mod shared;
+mod timed_reads;
