@@ -54,7 +54,15 @@ fn text(advice: &Advice, output: Output, all: bool) -> String {
     let texts: Vec<String> = applications
         .map(|application| application_text(application, output, all))
         .collect();
-    texts.join("\n")
+    let mut text = texts.join("\n");
+    let width = output.width.unwrap_or(WIDTH);
+    for (pid, process) in &advice.surroundings.processes {
+        if let Some(reason) = &process.options_unread {
+            let line = format!("The JVM options of process {pid} are unknown: {reason}");
+            push(&mut text, &line, width, 0);
+        }
+    }
+    text
 }
 
 fn bold(text: &str, output: Output) -> String {

@@ -6,7 +6,6 @@
 
 mod adoption;
 mod executors;
-mod slot_reads;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -15,3 +15,4 @@ pub mod ring;
 pub mod server;
 pub mod shared;
 pub mod subordinate;
+mod timed_reads;

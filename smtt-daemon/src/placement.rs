@@ -15,6 +15,7 @@ mod budget;
 mod inspect;
 mod mappings;
 mod sample;
+mod session;
 mod watch;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use smtt_machine::pages::Machine;
 use smtt_model::state::{ResolveCounts, Resolved, Seen, Targets};
 
 use self::sample::{Runs, pages_of};
+use self::session::{Session, Sessions};
 use self::watch::Watch;
 use crate::shared::Shared;
 
@@ -56,6 +58,7 @@ pub struct Resolver {
     page_ns: f64,
     random: u64,
     counts: ResolveCounts,
+    sessions: Sessions,
 }
 
 /// CPU time of this thread in nanoseconds.
@@ -88,6 +91,7 @@ impl Resolver {
             // Any odd number that differs from start to start.
             random: now_ns | 1,
             counts: ResolveCounts::default(),
+            sessions: Sessions::default(),
         }
     }
 
@@ -144,13 +148,28 @@ impl Resolver {
                 return;
             }
             let start = cpu_ns();
-            let targets = shared.state().targets(executor);
+            let (targets, user) = {
+                let state = shared.state();
+                let user = state.executors().get(&executor).and_then(|row| row.uid);
+                (state.targets(executor), user.unwrap_or_default())
+            };
             self.spend(0, cpu_ns().saturating_sub(start));
             if targets.ranges.is_empty() {
                 continue;
             }
             self.counts.looks += 1;
-            match self.inspect(shared, executor, &targets, share, stopped) {
+            let (machine, pid) = (Arc::clone(&self.machine), executor_pid(executor));
+            let open = move || Process::open(machine, pid, executor >> 32);
+            let inspected = match self.sessions.open(executor, user, open) {
+                Ok(session) => {
+                    let targets = Arc::new(targets);
+                    let result = self.inspect(shared, executor, &session, &targets, share, stopped);
+                    self.sessions.close(session);
+                    result
+                }
+                Err(error) => Err(error),
+            };
+            match inspected {
                 Ok(Some(resolved)) => {
                     let unmapped = resolved.owners.iter().map(|(_, seen)| seen.unmapped_bytes);
                     self.counts.unmapped_bytes = self
@@ -189,7 +208,8 @@ impl Resolver {
         &mut self,
         shared: &Shared,
         executor: u64,
-        targets: &Targets,
+        session: &Session<Process>,
+        targets: &Arc<Targets>,
         share: u64,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Option<Resolved>, InspectError> {
@@ -203,12 +223,11 @@ impl Resolver {
             let pages = &mut seen[range.owner].pages;
             *pages = pages.saturating_add(pages_of(range.address, range.length, page_bytes).1);
         }
-        let mut process = Process::open(
-            Arc::clone(&self.machine),
-            executor_pid(executor),
-            executor >> 32,
-        )?;
-        let begun = || shared.collections_begun(executor);
+        let begun = || {
+            let slots = shared.slots(executor)?;
+            let read = session.step(move |_| slots.collections().ok());
+            Some(read.ok()??.1)
+        };
         let mut watch = Watch::new(shared, executor, targets, &begun);
         let mut runs = Runs::new(targets, page_bytes, share, random);
         loop {
@@ -216,39 +235,50 @@ impl Resolver {
                 return Ok(None);
             }
             let start = cpu_ns();
-            let (mut pages, mut inspected) = (0, 0);
+            let (mut pages, mut admitted) = (0, Vec::new());
             watch.begin_slice();
             while pages < slice
                 && let Some(run) = runs.next(slice - pages)
             {
                 pages += run.pages;
                 if watch.admits(run, &seen) {
-                    inspected += run.pages;
-                    if self.settings.frames {
-                        process.frames(targets, run, &mut seen);
-                    }
-                    process.inspect(targets, run, &mut seen)?;
+                    admitted.push(run);
                 }
             }
-            process.ask_nodes(&mut seen)?;
+            let inspected = admitted.iter().map(|run| run.pages).sum();
+            let (of, frames) = (Arc::clone(targets), self.settings.frames);
+            let mut known = std::mem::take(&mut seen);
+            let step = move |process: &mut Process| {
+                let start = cpu_ns();
+                let done = process.inspect_all(&of, &admitted, frames, &mut known);
+                (done.map(|()| known), cpu_ns().saturating_sub(start))
+            };
+            let (known, helper_ns) = session.step(step)?;
+            seen = known?;
             if !watch.end_slice(&mut seen) {
                 self.counts.discarded += 1;
             }
-            self.spend(inspected, cpu_ns().saturating_sub(start));
+            self.spend(inspected, helper_ns + cpu_ns().saturating_sub(start));
             if pages == 0 {
                 break;
             }
         }
-        let start = cpu_ns();
-        let remapped = process.remapped(targets)?;
-        self.spend(0, cpu_ns().saturating_sub(start));
-        if !process.is_there() {
-            return Err(InspectError::Ended);
-        }
+        let of = Arc::clone(targets);
+        let (end, helper_ns) = session.step(move |process| {
+            let start = cpu_ns();
+            let remapped = process.remapped(&of);
+            let end = remapped.map(|remapped| {
+                let is_there = process.is_there();
+                is_there.then_some((remapped, process.sizes_by))
+            });
+            (end, cpu_ns().saturating_sub(start))
+        })?;
+        self.spend(0, helper_ns);
+        let (remapped, sizes_by) = end?.ok_or(InspectError::Ended)?;
         Ok(Some(Resolved {
             time_ns,
             page_bytes,
-            sizes_by: process.sizes_by,
+            sizes_by,
             owners: targets
                 .owners
                 .iter()

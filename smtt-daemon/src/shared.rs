@@ -6,22 +6,35 @@ use smtt_model::state::{Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::discover::SlotFile;
+use crate::helpers::Places;
 use crate::metrics::Exporter;
 use crate::recorder::counts::Ledger as TraceLedger;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
+use smtt_machine::surroundings;
+use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
 use smtt_model::rows::{PageWalksShown, Summary};
 
 use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
+use crate::timed_reads::TimedReads;
 
 /// How long `status` waits for the state.
 const STATE_WAIT: Duration = Duration::from_secs(1);
+
+/// Command lines that are read at a time, and how long an answer waits for all of them.
+const COMMAND_LINES: Places = Places {
+    per_user: 2,
+    all: 8,
+};
+const COMMAND_LINES_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks of the machine that need no running daemon.
 pub type Doctor = fn() -> Vec<MachineCheck>;
@@ -59,6 +72,8 @@ pub struct Shared {
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
     progress: Arc<Progress>,
+    /// Readings of the command lines of executors.
+    command_lines: Mutex<TimedReads<io::Result<Vec<String>>>>,
     /// What `status` took from the state last, for the time in which the state is locked.
     seen: Mutex<(Summary, Option<PageWalksShown>)>,
 }
@@ -86,6 +101,7 @@ impl Shared {
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
             progress: Arc::default(),
+            command_lines: Mutex::new(TimedReads::new("smtt-cmdline", COMMAND_LINES)),
             seen: Mutex::default(),
         }
     }
@@ -186,11 +202,45 @@ impl Shared {
         lent.insert(executor, Arc::downgrade(slots));
     }
 
-    /// Number of collections of an executor that have begun; `None` where it is unavailable.
+    /// The slot file of an executor; `None` where it is not open. Read it where nothing else waits.
     #[must_use]
-    pub fn collections_begun(&self, executor: u64) -> Option<u64> {
-        let slots = lock(&self.slots).get(&executor)?.upgrade()?;
-        Some(slots.collections().ok()?.1)
+    pub fn slots(&self, executor: u64) -> Option<Arc<SlotFile>> {
+        lock(&self.slots).get(&executor)?.upgrade()
+    }
+
+    /// The surroundings of these processes of users. An option that is not read in time is absent, with the reason.
+    #[must_use]
+    pub fn surroundings(&self, processes: &BTreeMap<u32, u32>) -> Surroundings {
+        self.surroundings_by(processes, |pid| surroundings::options(Path::new("/"), pid))
+    }
+
+    /// As [`Self::surroundings`], where `options` reads the options of a process.
+    fn surroundings_by(
+        &self,
+        processes: &BTreeMap<u32, u32>,
+        options: impl Fn(u32) -> io::Result<Vec<String>> + Clone + Send + 'static,
+    ) -> Surroundings {
+        let pids: Vec<u32> = processes.keys().copied().collect();
+        let mut surroundings = surroundings::read(Path::new("/"), &pids);
+        let wanted = surroundings.processes.keys().map(|pid| {
+            let (pid, user) = (*pid, processes.get(pid).copied().unwrap_or_default());
+            let options = options.clone();
+            (u64::from(pid), user, Box::new(move || options(pid)) as _)
+        });
+        let wanted = wanted.collect();
+        let read = lock(&self.command_lines).read(wanted, COMMAND_LINES_WAIT);
+        let mut options: BTreeMap<u64, _> = read.into_iter().collect();
+        for (pid, process) in &mut surroundings.processes {
+            match options.remove(&u64::from(*pid)) {
+                Some(Ok(options)) => process.options = Some(options),
+                Some(Err(error)) => process.options_unread = Some(error.to_string()),
+                None => {
+                    let late = "the process did not let its command line be read in time";
+                    process.options_unread = Some(late.to_owned());
+                }
+            }
+        }
+        surroundings
     }
 
     /// Sets whether the probes are attached and the listeners open.
@@ -314,5 +364,57 @@ impl Shared {
             summary,
             page_walks,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_command_line_hangs_delays_advice_once_and_no_other_process() {
+        let info = DaemonInfo {
+            version: String::new(),
+            kernel_side: String::new(),
+            telemetry_path: String::new(),
+            series_max: 0,
+            doctor: Vec::new,
+        };
+        let shared = Shared::new(info, Limits::default());
+        let own = std::process::id();
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep starts");
+        let processes = BTreeMap::from([(own, 1000), (other.id(), 1000)]);
+        let (release, wait) = sync_channel::<()>(0);
+        let wait = Arc::new(Mutex::new(wait));
+        let options = move |pid| {
+            if pid == own {
+                let _ = lock(&wait).recv();
+            }
+            Ok(vec!["-Xmx1g".to_owned()])
+        };
+        for most in [COMMAND_LINES_WAIT * 2, COMMAND_LINES_WAIT / 2] {
+            let begin = Instant::now();
+            let read = shared.surroundings_by(&processes, options.clone());
+            assert!(begin.elapsed() < most, "{:?}", begin.elapsed());
+            let hanging = &read.processes[&own];
+            assert_eq!(hanging.options, None);
+            let reason = hanging.options_unread.as_deref();
+            assert!(
+                reason.is_some_and(|why| why.contains("in time")),
+                "{reason:?}"
+            );
+            assert!(hanging.cpus > Some(0), "the rest of it is there");
+            let quick = &read.processes[&other.id()];
+            assert_eq!(quick.options.as_deref(), Some(&["-Xmx1g".to_owned()][..]));
+            assert_eq!(quick.options_unread, None);
+        }
+        drop(release);
+        other.kill().expect("it ends");
+        other.wait().expect("it is reaped");
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the surroundings of the executors: settings of the kernel, nodes, swap, and the options of each JVM.
 
 use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use smtt_model::advise::surroundings::{Process, Surroundings};
@@ -24,7 +25,11 @@ const OPTIONS: [&str; 12] = [
     "-XX:-Use",
 ];
 
-/// Reads the machine with the root folder `root`, and the processes with these ids.
+/// Most bytes of a command line that are read.
+const COMMAND_LINE_MAX: u64 = 1 << 20;
+
+/// Reads the machine with the root folder `root`, and the processes with these ids without their options: no file that
+/// is read here lies in a process's own memory.
 #[must_use]
 pub fn read(root: &Path, pids: &[u32]) -> Surroundings {
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -122,10 +127,8 @@ fn process(folder: &Path, node_cpus: &[(u32, Vec<u32>)]) -> Process {
             nodes
         }),
         cpus: cpus.map(|cpus| cpus.len() as u64),
-        options: fs::read(folder.join("cmdline"))
-            .ok()
-            .filter(|line| !line.is_empty())
-            .map(|line| options(&line)),
+        options: None,
+        options_unread: None,
         user_ns: times.map(|(user, _)| user),
         system_ns: times.map(|(_, system)| system),
         swapped_bytes: line("VmSwap")
@@ -134,8 +137,24 @@ fn process(folder: &Path, node_cpus: &[(u32, Vec<u32>)]) -> Process {
     }
 }
 
+/// Reads the JVM options of a process. The command line lies in the memory of the process, which can let the reader wait
+/// for any time: call it where nothing else waits.
+///
+/// # Errors
+/// When the process has ended or has no command line.
+pub fn options(root: &Path, pid: u32) -> io::Result<Vec<String>> {
+    let mut line = Vec::new();
+    fs::File::open(root.join(format!("proc/{pid}/cmdline")))?
+        .take(COMMAND_LINE_MAX)
+        .read_to_end(&mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::other("it has no command line"));
+    }
+    Ok(options_of(&line))
+}
+
 /// The relevant options of a command line with zeros between its words.
-fn options(line: &[u8]) -> Vec<String> {
+fn options_of(line: &[u8]) -> Vec<String> {
     line.split(|byte| *byte == 0)
         .map(String::from_utf8_lossy)
         // The words after the class belong to the application.
@@ -166,7 +185,8 @@ mod tests {
         let process = found.processes.get(&own).expect("we live");
         assert!(process.cpus > Some(0), "{process:?}");
         assert!(process.user_ns.is_some() && process.system_ns.is_some());
-        assert_eq!(process.options.as_deref(), Some(&[][..]), "we are no JVM");
+        let options = options(Path::new("/"), own).expect("we live");
+        assert!(options.is_empty(), "we are no JVM: {options:?}");
     }
 
     #[test]
@@ -220,7 +240,8 @@ mod tests {
         );
         assert_eq!(found.nodes.as_deref(), Some(&[0, 1][..]));
         assert!(!found.processes.contains_key(&9));
-        let bound = &found.processes[&7];
+        let mut bound = found.processes[&7].clone();
+        bound.options = options(root.path(), 7).ok();
         assert_eq!(bound.bound_to_a_node(), Some(true));
         assert_eq!((bound.cpus, bound.swapped_bytes), (Some(2), Some(8192)));
         assert_eq!(
@@ -237,6 +258,7 @@ mod tests {
             (bound.has("-Xms"), bound.has("-Xmx")),
             (Some(false), Some(true))
         );
+        assert!(options(root.path(), 8).is_err());
         let free = &found.processes[&8];
         assert_eq!(free.bound_to_a_node(), Some(false));
         assert_eq!(

@@ -18,11 +18,11 @@ use smtt_model::state::SlotFileCounters;
 use tokio::sync::mpsc;
 
 use super::adoption::{Adopted, Adoptions};
-use super::slot_reads::{BATCH_WAIT, SlotReads, Wanted, tick_wait};
 use crate::complaints::Complaints;
 use crate::discover::{Found, SlotFile, ThreadSlot};
 use crate::helpers::{Helpers, Places};
 use crate::probes::Probes;
+use crate::timed_reads::{TimedReads, Wanted};
 
 /// Pause between two resync requests, in nanoseconds: losses come in bursts, and a request during a burst adds to it.
 const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
@@ -104,6 +104,18 @@ impl ResyncRequests {
     }
 }
 
+/// Readings of slot files at a time.
+const READS: Places = Places {
+    per_user: 8,
+    all: 24,
+};
+/// How long a batch of records waits for readings.
+const BATCH_WAIT: Duration = Duration::from_millis(20);
+/// How long a tick waits for readings, for each executor besides, and at most.
+const TICK_WAIT: Duration = Duration::from_millis(50);
+const TICK_WAIT_EACH: Duration = Duration::from_micros(500);
+const TICK_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Requests that are written at a time.
 const REQUESTS: Places = Places {
     per_user: 4,
@@ -167,7 +179,7 @@ pub struct Executors {
     adoptions: Adoptions,
     requests: u64,
     writer: RequestWriter,
-    reads: SlotReads<Reading>,
+    reads: TimedReads<Reading>,
     /// When any executor's processes may be searched again, in nanoseconds since boot.
     search_ns: u64,
     warnings: Complaints,
@@ -182,7 +194,7 @@ impl Executors {
             adoptions: Adoptions::new(adopted),
             requests: 0,
             writer: RequestWriter::default(),
-            reads: SlotReads::default(),
+            reads: TimedReads::new("smtt-slots", READS),
             search_ns: 0,
             warnings: Complaints::default(),
             notices: Complaints::default(),
@@ -280,7 +292,9 @@ impl Executors {
         // Where time does not suffice for all, the next tick begins with others.
         let all = wanted.len();
         wanted.rotate_left((self.reads.rounds() as usize).checked_rem(all).unwrap_or(0));
-        let read = self.reads.read(wanted, tick_wait(all));
+        let each = TICK_WAIT_EACH * u32::try_from(all).unwrap_or(u32::MAX);
+        let wait = (TICK_WAIT + each).min(TICK_WAIT_MAX);
+        let read = self.reads.read(wanted, wait);
         let mut readings = SlotReadings {
             unread: self.reads.unread().iter().copied().collect(),
             ..SlotReadings::default()

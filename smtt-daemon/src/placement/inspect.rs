@@ -45,6 +45,9 @@ pub enum InspectError {
     /// The process has ended; another one may have its id.
     #[error("the process has ended")]
     Ended,
+    /// It let the reader wait for too long, or other processes of its user did.
+    #[error("the process, or others of its user, did not let themselves be read in time")]
+    Hangs,
     /// The kernel refuses access.
     #[error("{what} cannot be read: {error}; CAP_SYS_PTRACE is needed")]
     Refused {
@@ -127,6 +130,26 @@ impl Process {
             regions: vec![Region::default(); REGIONS],
             nodes: Vec::with_capacity(NODES),
         })
+    }
+
+    /// Inspects runs of pages, with the frames of first pages where they are wanted.
+    ///
+    /// # Errors
+    /// When the process has ended or access to it is refused.
+    pub fn inspect_all(
+        &mut self,
+        targets: &Targets,
+        runs: &[Run],
+        frames: bool,
+        seen: &mut [Seen],
+    ) -> Result<(), InspectError> {
+        for run in runs {
+            if frames {
+                self.frames(targets, *run, seen);
+            }
+            self.inspect(targets, *run, seen)?;
+        }
+        self.ask_nodes(seen)
     }
 
     /// Inspects one run of pages and adds the result to the owner of the range.

@@ -1,10 +1,8 @@
 //! The answer of `/v1/advise`: the rules' input for each application, and the surroundings of its executors.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_machine::clock::now_unix_ns;
-use smtt_machine::surroundings;
 use smtt_model::advise::{Advice, View, advise};
 use smtt_model::rows::{ApplicationKey, ExecutorKind, ExecutorState, Filter, PagesBy};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
@@ -14,8 +12,8 @@ use crate::shared::Shared;
 /// Advice for each application that the filter lets through. Reads files: call it off the event loop.
 #[must_use]
 pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
-    let (views, pids) = views(shared, filter);
-    let surroundings = surroundings::read(Path::new("/"), &pids);
+    let (views, processes) = views(shared, filter);
+    let surroundings = shared.surroundings(&processes);
     Advice {
         applications: views
             .iter()
@@ -25,16 +23,18 @@ pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
     }
 }
 
-/// The rules' input for each application, and the process ids of living executors. Each listing locks the state
+/// The rules' input for each application, and the users of living executors by process id. Each listing locks the state
 /// separately.
-fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
+fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, BTreeMap<u32, u32>) {
     let listing = shared.state().list_executors(filter);
     let no_walks = no_walks(shared);
     let alive = listing
         .rows
         .iter()
         .filter(|row| row.state == ExecutorState::Alive);
-    let pids = alive.map(|row| row.who.pid).collect();
+    let processes = alive
+        .map(|row| (row.who.pid, row.who.uid.unwrap_or_default()))
+        .collect();
     let keys: BTreeSet<ApplicationKey> = listing
         .rows
         .iter()
@@ -71,7 +71,7 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, Vec<u32>) {
             now_unix_ms: now_unix_ns() / 1_000_000,
         }
     });
-    (views.collect(), pids)
+    (views.collect(), processes)
 }
 
 /// Why there is no ratio of page walks; empty where there is one.

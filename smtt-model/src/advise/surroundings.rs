@@ -44,6 +44,9 @@ pub struct Process {
     pub cpu_nodes: Option<Vec<u32>>,
     /// JVM options that advice depends on, from the command line. A later option overrides an earlier one.
     pub options: Option<Vec<String>>,
+    /// Why the options are absent, where the process exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options_unread: Option<String>,
     /// CPU time in user mode, in nanoseconds.
     pub user_ns: Option<u64>,
     /// CPU time in kernel mode, in nanoseconds: page faults, system calls.

@@ -1,34 +1,17 @@
-//! Readings of slot files. An executor writes its file and decides how long a read of it takes, so the event loop does
-//! not read: helpers do, and the event loop waits for them for a bounded time.
+//! Readings of what belongs to executors: slot files and command lines. An executor decides how long a read takes, so
+//! helpers read, and the caller waits for them for a bounded time.
 //!
-//! A reading belongs to the round in which it was asked for: the records of one batch, or the kernel side's counters of
-//! one tick. A reading that comes back later is dropped. The executor keeps its last values, and the event loop does not
-//! wait for it again for a while.
+//! A reading belongs to the round in which it was asked for, as the kernel side's counters of one tick. A reading that
+//! comes back later is dropped, and the caller does not wait for that executor again for a while.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::helpers::{Helpers, Places};
 
-/// Readings at a time.
-const PLACES: Places = Places {
-    per_user: 8,
-    all: 24,
-};
-/// How long a batch of records waits.
-pub const BATCH_WAIT: Duration = Duration::from_millis(20);
-/// How long a tick waits, and for each executor besides.
-const TICK_WAIT: Duration = Duration::from_millis(50);
-const TICK_WAIT_EACH: Duration = Duration::from_micros(500);
-/// The event loop waits for no executor that was late, for this time; it doubles while the executor stays late.
+/// The caller waits for no executor that was late, for this time; it doubles while the executor stays late.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
-
-/// How long a tick with this number of executors waits.
-pub fn tick_wait(executors: usize) -> Duration {
-    let each = TICK_WAIT_EACH * u32::try_from(executors).unwrap_or(u32::MAX);
-    (TICK_WAIT + each).min(PAUSE)
-}
 
 /// An executor that was late.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +25,7 @@ pub type Wanted<T> = (u64, u32, Box<dyn FnOnce() -> T + Send>);
 
 /// See the module.
 #[derive(Debug)]
-pub struct SlotReads<T> {
+pub struct TimedReads<T> {
     helpers: Helpers<u64, (u64, T)>,
     round: u64,
     late: HashMap<u64, Late>,
@@ -50,19 +33,19 @@ pub struct SlotReads<T> {
     unread: BTreeSet<u64>,
 }
 
-impl<T: Send + 'static> Default for SlotReads<T> {
-    fn default() -> Self {
+impl<T: Send + 'static> TimedReads<T> {
+    /// No readings yet. Their threads have this name.
+    #[must_use]
+    pub fn new(name: &'static str, places: Places) -> Self {
         Self {
-            helpers: Helpers::new("smtt-slots", PLACES),
+            helpers: Helpers::new(name, places),
             round: 0,
             late: HashMap::new(),
             missed: 0,
             unread: BTreeSet::new(),
         }
     }
-}
 
-impl<T: Send + 'static> SlotReads<T> {
     /// Makes these readings, and waits for them at most for `wait`. Every reading that is returned began after this
     /// call. What is missing is in [`Self::unread`].
     pub fn read(&mut self, wanted: Vec<Wanted<T>>, wait: Duration) -> Vec<(u64, T)> {
@@ -163,6 +146,10 @@ mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     const WAIT: Duration = Duration::from_millis(200);
+    const PLACES: Places = Places {
+        per_user: 8,
+        all: 24,
+    };
 
     fn quick(key: u64) -> Wanted<u64> {
         (key, 0, Box::new(move || key))
@@ -186,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_executor_whose_file_hangs_delays_no_other_and_is_waited_for_once() {
-        let mut reads = SlotReads::default();
+        let mut reads = TimedReads::new("test", PLACES);
         let (slow, release) = hanging(1);
         let mut wanted: Vec<_> = (2..40).map(quick).collect();
         wanted.insert(0, slow);
@@ -207,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_late_reading_is_never_taken_for_one_of_a_later_round() {
-        let mut reads = SlotReads::default();
+        let mut reads = TimedReads::new("test", PLACES);
         let (slow, release) = hanging(1);
         assert!(reads.read(vec![slow], WAIT / 10).is_empty());
         drop(release);
@@ -223,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_user_whose_files_all_hang_leaves_places_to_others() {
-        let mut reads = SlotReads::default();
+        let mut reads = TimedReads::new("test", PLACES);
         let mut held = Vec::new();
         let mut wanted = Vec::new();
         for key in 0..64 {
@@ -244,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_while_an_executor_stays_late() {
-        let mut reads = SlotReads::default();
+        let mut reads = TimedReads::new("test", PLACES);
         for pause in [PAUSE, PAUSE * 2, PAUSE * 4] {
             let (slow, release) = hanging(1);
             assert!(reads.read(vec![slow], WAIT / 20).is_empty());

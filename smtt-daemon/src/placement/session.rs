@@ -1,0 +1,169 @@
+//! One inspection of a process, on a helper of its own: the process can make each read of its mappings and page tables
+//! wait. A step that takes too long ends the inspection; the helper then takes one of the few places of its user until
+//! it comes back.
+
+use std::cell::Cell;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use super::inspect::InspectError;
+use crate::helpers::{Helpers, Places};
+
+/// Helpers at a time.
+const PLACES: Places = Places {
+    per_user: 2,
+    all: 8,
+};
+/// Longest time of one step.
+const STEP: Duration = Duration::from_secs(2);
+
+type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// An open process `T`, on a helper.
+#[derive(Debug)]
+pub struct Session<T> {
+    steps: Sender<Step<T>>,
+    hangs: Cell<bool>,
+}
+
+/// The helpers of sessions.
+#[derive(Debug)]
+pub struct Sessions(Helpers<u64, ()>);
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self(Helpers::new("smtt-pages", PLACES))
+    }
+}
+
+impl Sessions {
+    /// Opens a process of an executor and a user, on a helper.
+    ///
+    /// # Errors
+    /// When the process cannot be opened in time, or has not answered the last inspection.
+    pub fn open<T: 'static>(
+        &mut self,
+        executor: u64,
+        user: u32,
+        open: impl FnOnce() -> Result<T, InspectError> + Send + 'static,
+    ) -> Result<Session<T>, InspectError> {
+        while self.0.next(Duration::ZERO).is_some() {}
+        if self.0.is_running(executor) {
+            return Err(InspectError::Hangs);
+        }
+        let (steps, waiting) = channel::<Step<T>>();
+        let (opened, result) = channel();
+        let work = move || match open() {
+            Ok(mut process) => {
+                let _ = opened.send(Ok(()));
+                for step in waiting {
+                    step(&mut process);
+                }
+            }
+            Err(error) => {
+                let _ = opened.send(Err(error));
+            }
+        };
+        let started = self.0.start(executor, user, work);
+        started.map_err(|_| InspectError::Hangs)?;
+        let session = Session {
+            steps,
+            hangs: Cell::new(false),
+        };
+        session.wait(&result)??;
+        Ok(session)
+    }
+
+    /// Ends a session. A helper that does not hang is free when this returns.
+    pub fn close<T>(&mut self, session: Session<T>) {
+        let hangs = session.hangs.get();
+        drop(session);
+        if !hangs {
+            let _ = self.0.next(STEP);
+        }
+    }
+}
+
+impl<T> Session<T> {
+    /// Runs a step with the process.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub fn step<R: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> Result<R, InspectError> {
+        if self.hangs.get() {
+            return Err(InspectError::Hangs);
+        }
+        let (answer, result) = channel();
+        let step = move |process: &mut T| {
+            let _ = answer.send(step(process));
+        };
+        let sent = self.steps.send(Box::new(step));
+        sent.map_err(|_| InspectError::Ended)?;
+        self.wait(&result)
+    }
+
+    fn wait<R>(&self, result: &Receiver<R>) -> Result<R, InspectError> {
+        result.recv_timeout(STEP).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                self.hangs.set(true);
+                InspectError::Hangs
+            }
+            RecvTimeoutError::Disconnected => InspectError::Ended,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Instant;
+
+    #[test]
+    fn a_process_that_hangs_is_given_up_and_keeps_no_place_of_others() {
+        let mut sessions = Sessions::default();
+        let mut held = Vec::new();
+        for executor in 0..PLACES.per_user as u64 {
+            let (release, wait) = sync_channel::<()>(0);
+            held.push(release);
+            let session = sessions.open(executor, 1000, || Ok(7)).expect("opened");
+            assert_eq!(session.step(|process| *process).ok(), Some(7));
+            let begin = Instant::now();
+            let hanging = session.step(move |_| wait.recv().is_ok());
+            assert!(matches!(hanging, Err(InspectError::Hangs)));
+            let next = session.step(|process| *process);
+            assert!(matches!(next, Err(InspectError::Hangs)));
+            sessions.close(session);
+            assert!(begin.elapsed() < STEP * 2, "{:?}", begin.elapsed());
+        }
+        let begin = Instant::now();
+        for executor in [0, 99] {
+            let refused = sessions.open(executor, 1000, || Ok(0));
+            assert!(matches!(refused, Err(InspectError::Hangs)), "{executor}");
+        }
+        for executor in 100..120 {
+            let session = sessions.open(executor, 2000, || Ok(1)).expect("opened");
+            sessions.close(session);
+        }
+        assert!(begin.elapsed() < STEP, "{:?}", begin.elapsed());
+        drop(held);
+        let until = Instant::now() + STEP;
+        while sessions.open(0, 1000, || Ok(0)).is_err() {
+            assert!(
+                Instant::now() < until,
+                "it came back and is inspected again"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_opened_is_an_error() {
+        let mut sessions = Sessions::default();
+        let ended = sessions.open::<()>(1, 0, || Err(InspectError::Ended));
+        assert!(matches!(ended, Err(InspectError::Ended)));
+    }
+}
