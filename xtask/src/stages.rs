@@ -23,9 +23,23 @@ struct Stage {
     about: &'static str,
     commands: &'static [&'static [&'static str]],
     limit: Duration,
+    /// Environment of the commands, which makes tests of another stage longer. Such a stage runs only by its name.
+    longer: &'static [(&'static str, &'static str)],
 }
 
-const STAGES: [Stage; 6] = [
+/// The programs that tests against the kernel start.
+const PROGRAMS: &[&str] = &[
+    "build",
+    "-p",
+    "smtt-daemon",
+    "-p",
+    "smtt-ctl",
+    "-p",
+    "smtt-tests",
+    "--bins",
+];
+
+const STAGES: [Stage; 8] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -34,6 +48,7 @@ const STAGES: [Stage; 6] = [
             &["fmt", "--check", "--manifest-path", "smtt-ebpf/Cargo.toml"],
         ],
         limit: Duration::from_secs(600),
+        longer: &[],
     },
     Stage {
         name: "lint",
@@ -47,6 +62,7 @@ const STAGES: [Stage; 6] = [
             "warnings",
         ]],
         limit: Duration::from_secs(2400),
+        longer: &[],
     },
     Stage {
         name: "unit",
@@ -63,21 +79,13 @@ const STAGES: [Stage; 6] = [
             &["xtask", "marker", "--test"],
         ],
         limit: Duration::from_secs(3600),
+        longer: &[],
     },
     Stage {
         name: "kernel",
         about: "tests against this machine's kernel",
         commands: &[
-            &[
-                "build",
-                "-p",
-                "smtt-daemon",
-                "-p",
-                "smtt-ctl",
-                "-p",
-                "smtt-tests",
-                "--bins",
-            ],
+            PROGRAMS,
             &[
                 "test",
                 "--no-fail-fast",
@@ -92,6 +100,7 @@ const STAGES: [Stage; 6] = [
             ],
         ],
         limit: Duration::from_secs(2400),
+        longer: &[],
     },
     Stage {
         name: "spark",
@@ -114,12 +123,52 @@ const STAGES: [Stage; 6] = [
             ],
         ],
         limit: Duration::from_secs(10800),
+        longer: &[],
     },
     Stage {
         name: "vm",
         about: "other kernels, another processor, two nodes, in emulated machines",
         commands: &[&["xtask", "vm"]],
         limit: Duration::from_secs(7200),
+        longer: &[],
+    },
+    Stage {
+        name: "starts",
+        about: "500 executors that begin while the daemon finds them",
+        commands: &[
+            PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "kernel",
+                "executor_starts::",
+                "--",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(7200),
+        longer: &[("SMTT_STARTS", "500")],
+    },
+    Stage {
+        name: "soak",
+        about: "ten minutes of executors that come and go",
+        commands: &[
+            PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "kernel",
+                "soak::",
+                "--",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(2400),
+        longer: &[("SMTT_SOAK", "600")],
     },
 ];
 
@@ -147,16 +196,18 @@ struct Said {
 /// # Errors
 /// When a test or a command failed.
 pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
-    let wanted = |stage: &&Stage| only.is_empty() || only.iter().any(|name| name == stage.name);
+    let wanted = |stage: &&Stage| {
+        (only.is_empty() && stage.longer.is_empty()) || only.iter().any(|name| name == stage.name)
+    };
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     if chosen
         .iter()
-        .any(|stage| matches!(stage.name, "kernel" | "spark"))
+        .any(|stage| matches!(stage.name, "kernel" | "spark" | "starts" | "soak"))
     {
         // SAFETY: geteuid(2) has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             bail!(
-                "the stages kernel and spark need root; without it there are {}",
+                "the stages kernel, spark, starts and soak need root; without it there are {}",
                 names()[..3].join(", ")
             );
         }
@@ -173,7 +224,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         let mut error = None;
         for arguments in stage.commands {
             let left = stage.limit.saturating_sub(start.elapsed());
-            if let Err(problem) = run(paths, arguments, &must_have, left, &mut said) {
+            if let Err(problem) = run(paths, stage, arguments, &must_have, left, &mut said) {
                 check_interrupt()?;
                 error = Some(problem);
                 break;
@@ -226,6 +277,7 @@ fn slowest(mut tests: Vec<(Duration, String)>) -> String {
 /// Runs cargo, prints its output as it arrives and parses it.
 fn run(
     paths: &Paths,
+    stage: &Stage,
     arguments: &[&str],
     must_have: &str,
     limit: Duration,
@@ -238,6 +290,7 @@ fn run(
         // The error of a test has its own context; a backtrace would hide it.
         .env("RUST_LIB_BACKTRACE", "0")
         .env(features::MUST_HAVE, must_have)
+        .envs(stage.longer.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -318,6 +371,16 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_longer_run_of_another_stage_needs_its_name() {
+        let longer: Vec<&str> = STAGES
+            .iter()
+            .filter(|stage| !stage.longer.is_empty())
+            .map(|stage| stage.name)
+            .collect();
+        assert_eq!(longer, ["starts", "soak"]);
+    }
 
     #[test]
     fn the_slowest_come_first() {

@@ -8,6 +8,8 @@
 //! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first, `uid=N`
 //! makes it a program of an unprivileged user before that.
 
+#[path = "workload/churn.rs"]
+mod churn;
 #[path = "workload/greedy.rs"]
 mod greedy;
 #[path = "workload/hot.rs"]
@@ -20,6 +22,8 @@ mod pages;
 mod resync;
 #[path = "workload/scenario.rs"]
 mod scenario;
+#[path = "workload/starting.rs"]
+mod starting;
 #[path = "workload/victim.rs"]
 mod victim;
 #[path = "workload/walks.rs"]
@@ -106,6 +110,8 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "churn" => churn::churn,
+        "starting" => starting::starting,
         "victim" => victim::victim,
         "claims" => victim::claims,
         other => bail!("there is no scenario {other}"),

@@ -6,6 +6,7 @@
 //! A test that cannot run here names the missing feature of the kernel.
 
 mod discovery;
+mod executor_starts;
 mod foreign_files;
 mod garbage;
 mod hotness;
@@ -23,5 +24,6 @@ mod refusals;
 mod resync;
 mod reuse;
 mod shares;
+mod soak;
 mod starts;
 mod victim;
