@@ -27,13 +27,13 @@ def main(folder, application_id=None):
     further = f.coalesce(f.col("range_first"), f.lit(0)) > 0
     accesses = records.where(~(f.col("kind").isin("put", "get", "drop") & further))
 
-    print("Accesses by application, host and kind")
-    kinds = accesses.groupBy("application_id", "host", "kind").count()
-    kinds.orderBy("application_id", "host", "kind").show(100, truncate=False)
+    print("Accesses by user, application, host and kind")
+    kinds = accesses.groupBy("uid", "application_id", "host", "kind").count()
+    kinds.orderBy("uid", "application_id", "host", "kind").show(100, truncate=False)
 
     print("Reads and writes per RDD: how often each partition was put and read")
     storage = accesses.where(f.col("rdd_id").isNotNull() & (f.col("region") == "storage"))
-    of_rdds = storage.groupBy("application_id", "rdd_id").agg(
+    of_rdds = storage.groupBy("uid", "application_id", "rdd_id").agg(
         f.count_distinct("partition").alias("partitions"),
         f.sum((f.col("kind") == "put").cast("int")).alias("puts"),
         f.sum((f.col("kind") == "get").cast("int")).alias("gets"),
@@ -43,7 +43,9 @@ def main(folder, application_id=None):
     of_rdds.orderBy(f.desc("gets"), "rdd_id").show(20, truncate=False)
 
     print("Execution memory per stage and consumer, as it was allocated")
-    allocated = records.where(f.col("kind") == "allocate").groupBy("application_id", "stage_id", "consumer")
+    allocated = records.where(f.col("kind") == "allocate").groupBy(
+        "uid", "application_id", "stage_id", "consumer"
+    )
     allocated.agg(f.count("*").alias("allocations"), f.sum("size_bytes").alias("bytes")).orderBy(
         f.desc("bytes")
     ).show(20, truncate=False)

@@ -155,9 +155,12 @@ pub struct TraceQuery {
     /// Configuration that names the folder; by default the system's, if there is one.
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Only this application (id).
+    /// Only this application (id). The same id of two users is two applications: see --user.
     #[arg(long, value_name = "ID")]
     pub app: Option<String>,
+    /// Only applications of this user (name or number).
+    #[arg(long, value_name = "USER", value_parser = users::parse)]
+    pub user: Option<u32>,
     /// Only this executor (id).
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,

@@ -16,7 +16,7 @@ use smtt_model::protocol::{FollowQuery, LOST};
 use smtt_model::time::utc;
 use smtt_store::folder::{Found, look};
 use smtt_store::read::{ParquetError, Reader};
-use smtt_store::record::COLUMNS;
+use smtt_store::record::{COLUMNS, FOLDER_COLUMNS};
 
 use self::line::{HEADINGS, SEPARATOR, csv, text};
 use super::args::TraceQuery;
@@ -76,6 +76,7 @@ async fn live(
         .map_or((None, None), |(id, attempt)| (Some(id), attempt));
     let question = FollowQuery {
         app: query.app.clone(),
+        user: query.user,
         executor: query.executor.clone(),
         rdd: query.rdd,
         stage,
@@ -178,10 +179,7 @@ impl<Out: Write> Printer<Out> {
     fn heading(&mut self) -> io::Result<()> {
         if self.csv {
             let names = COLUMNS.iter().map(|column| column.name);
-            let names: Vec<&str> = ["application_id", "host"]
-                .into_iter()
-                .chain(names)
-                .collect();
+            let names: Vec<&str> = FOLDER_COLUMNS.into_iter().chain(names).collect();
             writeln!(self.out, "{}", names.join(","))?;
         } else if !self.output.json {
             writeln!(self.out, "{}", HEADINGS.join(SEPARATOR))?;
@@ -239,11 +237,7 @@ fn segment(
         help: "",
     };
     let reader = Reader::open(&found.path).map_err(wrong)?;
-    if query
-        .app
-        .as_ref()
-        .is_some_and(|app| *app != reader.application_id)
-    {
+    if !of_application(query, reader.uid, &reader.application_id) {
         return Ok(());
     }
     let since = since_ns.map(|since| utc((since / 1000) as i64));
@@ -254,6 +248,12 @@ fn segment(
         }
     }
     Ok(())
+}
+
+/// Whether records of this user's application are selected.
+fn of_application(query: &TraceQuery, uid: Option<u32>, application_id: &str) -> bool {
+    query.app.as_ref().is_none_or(|app| app == application_id)
+        && (query.user.is_none() || query.user == uid)
 }
 
 fn number(record: &Record, name: &str) -> Option<u64> {
@@ -295,6 +295,20 @@ mod tests {
             Value::Object(record) => record,
             other => panic!("no object: {other}"),
         }
+    }
+
+    #[test]
+    fn an_application_is_an_id_of_a_user() {
+        let query = |user| TraceQuery {
+            app: Some("app-1".to_owned()),
+            user,
+            ..TraceQuery::default()
+        };
+        assert!(of_application(&query(None), Some(1000), "app-1"));
+        assert!(of_application(&query(Some(1000)), Some(1000), "app-1"));
+        assert!(!of_application(&query(Some(1001)), Some(1000), "app-1"));
+        assert!(!of_application(&query(Some(1000)), None, "app-1"));
+        assert!(!of_application(&query(Some(1000)), Some(1000), "app-2"));
     }
 
     #[test]

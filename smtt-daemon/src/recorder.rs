@@ -2,7 +2,8 @@
 //! columns.
 //!
 //! The event loop turns events into records ([`Tap`]) and sends them to a thread that writes them ([`writer`]). At most
-//! [`QUEUE`] records wait between the two, and each executor has a share of them; further ones are a named loss. Live clients ([`follow`]) need no files.
+//! [`QUEUE`] records wait between the two, and each user
+//! and each executor has a share of them; further ones are a named loss. Live clients ([`follow`]) need no files.
 
 pub mod counts;
 pub mod follow;

@@ -184,6 +184,9 @@ pub struct FollowQuery {
     /// Only records of the application with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+    /// Only records of the user with this number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// Only records of the executor with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,

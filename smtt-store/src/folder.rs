@@ -1,7 +1,8 @@
 //! The trace folder: safe names, one owner at a time, bounded disk usage.
 //!
-//! Its files are `application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, the layout of
-//! partitioned data in Spark and other readers. Only files of that form are ever counted or removed.
+//! Its files are `uid=.../application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, the
+//! layout of partitioned data in Spark and other readers. The user is the one that the kernel reports, so that a process
+//! of another user that claims the same application writes elsewhere. Only files of that form are ever counted or removed.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt::Write as _;
@@ -29,10 +30,16 @@ const PROBE_BYTES: usize = 64 * 1024;
 /// Segments that are known by name, the oldest ones: the folder is read again after so many removals.
 const OLDEST: usize = 1024;
 
-/// The folder of one executor's segments, below the trace folder.
+/// Folders from the trace folder to a segment.
+const LEVELS: usize = 3;
+
+/// The folder of one executor's segments, below the trace folder. Without a user it has the name for "none" in
+/// partitioned data.
 #[must_use]
-pub fn partition(application_id: &str, host: &str) -> PathBuf {
-    let mut path = PathBuf::from(format!("application_id={}", escaped(application_id)));
+pub fn partition(uid: Option<u32>, application_id: &str, host: &str) -> PathBuf {
+    let uid = uid.map_or_else(String::new, |uid| uid.to_string());
+    let mut path = PathBuf::from(format!("uid={}", escaped(&uid)));
+    path.push(format!("application_id={}", escaped(application_id)));
     path.push(format!("host={}", escaped(host)));
     path
 }
@@ -120,13 +127,21 @@ enum Seen {
     Finished(Found, u64),
     /// An unfinished segment.
     Unfinished(PathBuf),
-    /// Disk space of the folder of an application or host.
+    /// Disk space of the folder of a user, application or host.
     Folder(u64),
 }
 
-/// Goes through the folders of applications and hosts.
+/// Goes through the folders of users, applications and hosts.
 fn visit(folder: &Path, mut see: impl FnMut(Seen)) -> io::Result<()> {
-    for application in below(folder, "application_id=")? {
+    for user in below(folder, "uid=")? {
+        see(Seen::Folder(folder_space(&user)));
+        visit_user(&user, &mut see)?;
+    }
+    Ok(())
+}
+
+fn visit_user(user: &Path, see: &mut impl FnMut(Seen)) -> io::Result<()> {
+    for application in below(user, "application_id=")? {
         see(Seen::Folder(folder_space(&application)));
         for host in below(&application, "host=")? {
             see(Seen::Folder(folder_space(&host)));
@@ -256,7 +271,10 @@ impl Folder {
     /// When it cannot be made.
     pub fn partition(&mut self, partition: &Path) -> io::Result<PathBuf> {
         let path = self.path.join(partition);
-        let new = path.ancestors().take(2).filter(|folder| !folder.is_dir());
+        let new = path
+            .ancestors()
+            .take(LEVELS)
+            .filter(|folder| !folder.is_dir());
         let created: Vec<PathBuf> = new.map(Path::to_owned).collect();
         make(&path, self.gid)?;
         for folder in created {
@@ -331,8 +349,8 @@ impl Folder {
             }
             self.usage.bytes = self.usage.bytes.saturating_sub(space);
             self.usage.files = self.usage.files.saturating_sub(1);
-            // A folder is removed with its last file.
-            for empty in found.path.ancestors().skip(1).take(2) {
+            // A folder is removed with its last entry.
+            for empty in found.path.ancestors().skip(1).take(LEVELS) {
                 let space = folder_space(empty);
                 if fs::remove_dir(empty).is_err() {
                     break;
@@ -383,12 +401,13 @@ mod tests {
         ] {
             assert_eq!(escaped(text), name, "{text:?}");
         }
-        let partition = partition("/../..", "..");
+        let partition = partition(Some(1000), "/../..", "..");
         assert_eq!(
             partition,
-            Path::new("application_id=%2F..%2F..").join("host=..")
+            Path::new("uid=1000/application_id=%2F..%2F..").join("host=..")
         );
-        assert_eq!(partition.components().count(), 2);
+        assert_eq!(partition.components().count(), LEVELS);
+        assert!(super::partition(None, "a", "h").starts_with("uid=__HIVE_DEFAULT_PARTITION__"));
         for long in ["/".repeat(5000), "x".repeat(5000), "ß".repeat(5000)] {
             let name = escaped(&long);
             assert!(name.len() <= 200, "{} bytes", name.len());
@@ -411,8 +430,8 @@ mod tests {
         let scratch = tempfile::tempdir()?;
         let (mut folder, removed) = Folder::take(scratch.path(), None)?;
         assert_eq!(removed, 0);
-        let a = folder.partition(&partition("a", "h"))?;
-        let b = folder.partition(&partition("b", "h"))?;
+        let a = folder.partition(&partition(Some(0), "a", "h"))?;
+        let b = folder.partition(&partition(Some(0), "b", "h"))?;
         for (within, number) in [(&a, 1), (&b, 2), (&b, 3)] {
             let segment = within.join(segment_name(number, 1, number));
             fs::write(&segment, [0; 100])?;
@@ -434,7 +453,11 @@ mod tests {
         let scratch = tempfile::tempdir()?;
         let (mut folder, _) = Folder::take(scratch.path(), None)?;
         for number in 0..300 {
-            let within = folder.partition(&partition(&format!("app-{number}"), "h"))?;
+            let within = folder.partition(&partition(
+                Some(number as u32 % 7),
+                &format!("app-{number}"),
+                "h",
+            ))?;
             let segment = within.join(segment_name(number, 1, number));
             fs::write(&segment, "x")?;
             File::open(&segment)?.sync_all()?;
@@ -475,7 +498,7 @@ mod tests {
     fn more_segments_than_are_known_by_name_are_removed_in_their_order() -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
         let (mut folder, _) = Folder::take(scratch.path(), None)?;
-        let within = folder.partition(&partition("a", "h"))?;
+        let within = folder.partition(&partition(Some(0), "a", "h"))?;
         let count = OLDEST as u64 + 50;
         for number in 0..count {
             fs::write(within.join(segment_name(number, 1, 1)), "x")?;
@@ -501,7 +524,7 @@ mod tests {
         let (mut folder, _) = Folder::take(&path, None)?;
         let busy = Folder::take(&path, None).expect_err("it is taken");
         assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
-        let inside = folder.partition(&partition("a", "h"))?;
+        let inside = folder.partition(&partition(Some(0), "a", "h"))?;
         let name = segment_name(1, 1, 1);
         fs::write(inside.join(format!(".{name}{IN_PROGRESS}")), "half")?;
         fs::write(inside.join(&name), "whole")?;

@@ -12,13 +12,15 @@ use parquet::record::{Field, List, Row};
 use serde_json::{Map, Value, json};
 use smtt_model::time::utc;
 
-use crate::segment::{APPLICATION_KEY, HOST_KEY};
+use crate::segment::{APPLICATION_KEY, HOST_KEY, USER_KEY};
 
 pub use parquet::errors::ParquetError;
 
 /// A segment that is open for reading.
 pub struct Reader {
     file: SerializedFileReader<File>,
+    /// User of the executors, as the kernel said.
+    pub uid: Option<u32>,
     /// Application id, as the executor claimed it.
     pub application_id: String,
     /// Host, as Spark names it.
@@ -39,15 +41,17 @@ impl Reader {
                 .unwrap_or_default()
         };
         let (application_id, host) = (said(APPLICATION_KEY), said(HOST_KEY));
+        let uid = said(USER_KEY).parse().ok();
         Ok(Self {
             file,
+            uid,
             application_id,
             host,
         })
     }
 
-    /// Records in the order in which they were written: every present column by name, application and host first. They
-    /// end with the first error.
+    /// Records in the order in which they were written: every present column by name, user, application and host first.
+    /// They end with the first error.
     ///
     /// # Errors
     /// When the file's schema cannot be read.
@@ -63,6 +67,9 @@ impl Reader {
             let row = row.transpose()?;
             Some(row.map(|row| {
                 let mut record = Map::new();
+                if let Some(uid) = self.uid {
+                    record.insert("uid".into(), json!(uid));
+                }
                 record.insert("application_id".into(), json!(self.application_id));
                 record.insert("host".into(), json!(self.host));
                 add(&mut record, &row);

@@ -16,6 +16,10 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Origin of records: one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// User of the process, as the kernel says; `None` where it is not known.
+    pub uid: Option<u32>,
+    /// User whose share of the queue the records use.
+    pub share: Option<u32>,
     /// Spark's application id, as the executor claims it.
     pub application_id: String,
     /// Host, as Spark names it.
@@ -191,10 +195,13 @@ impl Record {
         }
     }
 
-    /// The record as [`super::read::Reader`] returns it: application and host, then every present column by name.
+    /// The record as [`super::read::Reader`] returns it: user, application and host, then every present column by name.
     #[must_use]
     pub fn object(&self) -> Map<String, Json> {
         let mut object = Map::new();
+        if let Some(uid) = self.source.uid {
+            object.insert("uid".into(), json!(uid));
+        }
         object.insert("application_id".into(), json!(self.source.application_id));
         object.insert("host".into(), json!(self.source.host));
         for column in COLUMNS {
@@ -299,7 +306,10 @@ const fn column(name: &'static str, value: Value, help: &'static str) -> Column 
     Column { name, value, help }
 }
 
-/// Every column of the file, in the paper's order. Application and host are in the folder's names.
+/// Columns that are in the names of folders, and in each file's own metadata.
+pub const FOLDER_COLUMNS: [&str; 3] = ["uid", "application_id", "host"];
+
+/// Every column of the file, in the paper's order; [`FOLDER_COLUMNS`] come before them.
 pub const COLUMNS: &[Column] = &[
     column(
         "time",

@@ -18,6 +18,8 @@ use parquet::schema::types::{ColumnPath, TypePtr};
 
 use super::record::{COLUMNS, Origin, Record, Value};
 
+/// Key of the user's number in a file's own metadata; absent where the user is not known.
+pub const USER_KEY: &str = "smtt.uid";
 /// Key of the application id in a file's own metadata.
 pub const APPLICATION_KEY: &str = "smtt.application_id";
 /// Key of the host in a file's own metadata.
@@ -108,10 +110,14 @@ impl Form {
 
     fn properties(&self, source: &Origin) -> WriterPropertiesPtr {
         let mut builder = self.properties.clone().into_builder();
-        builder = builder.set_key_value_metadata(Some(vec![
+        let mut pairs = vec![
             KeyValue::new(APPLICATION_KEY.to_owned(), source.application_id.clone()),
             KeyValue::new(HOST_KEY.to_owned(), source.host.clone()),
-        ]));
+        ];
+        if let Some(uid) = source.uid {
+            pairs.push(KeyValue::new(USER_KEY.to_owned(), uid.to_string()));
+        }
+        builder = builder.set_key_value_metadata(Some(pairs));
         Arc::new(builder.build())
     }
 }

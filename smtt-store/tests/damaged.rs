@@ -15,6 +15,8 @@ const RECORDS: u64 = 8;
 /// The bytes of a small segment.
 fn segment(folder: &Path) -> Vec<u8> {
     let origin = Arc::new(Origin {
+        uid: Some(1000),
+        share: Some(1000),
         application_id: "app-1".to_owned(),
         host: "worker-1".to_owned(),
         executor_id: "0".to_owned(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use smtt_model::units;
-use smtt_store::record::COLUMNS;
+use smtt_store::record::{COLUMNS, FOLDER_COLUMNS};
 
 use super::{Record, number, word};
 
@@ -40,7 +40,7 @@ fn field(value: &Value) -> String {
 
 pub(super) fn csv(record: &Record) -> String {
     let names = COLUMNS.iter().map(|column| column.name);
-    let fields: Vec<String> = ["application_id", "host"]
+    let fields: Vec<String> = FOLDER_COLUMNS
         .into_iter()
         .chain(names)
         .map(|name| record.get(name).map_or_else(String::new, field))
@@ -218,10 +218,12 @@ mod tests {
     #[test]
     fn commas_and_quotes_survive_csv() {
         let line = csv(&record(json!({
-            "application_id": "a,\"b\"", "host": "h", "further_addresses": [1, 2],
+            "uid": 7, "application_id": "a,\"b\"", "host": "h", "further_addresses": [1, 2],
         })));
-        assert!(line.starts_with("\"a,\"\"b\"\"\",h,"), "{line}");
+        assert!(line.starts_with("7,\"a,\"\"b\"\"\",h,"), "{line}");
         assert!(line.contains(",1 2,"), "{line}");
-        assert_eq!(line.matches(',').count(), COLUMNS.len() + 2);
+        // One comma is in a quoted field.
+        let fields = COLUMNS.len() + FOLDER_COLUMNS.len();
+        assert_eq!(line.matches(',').count(), fields);
     }
 }

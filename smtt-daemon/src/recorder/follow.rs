@@ -29,6 +29,7 @@ fn wants(query: &FollowQuery, record: &Record) -> bool {
     }
     let source = &record.source;
     is(query.app.as_deref(), || Some(&source.application_id))
+        && is(query.user, || source.uid)
         && is(query.executor.as_deref(), || Some(&source.executor_id))
         && is(query.rdd, || record.rdd_id)
         && is(query.stage, || record.stage_id)

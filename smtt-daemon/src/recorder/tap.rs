@@ -57,7 +57,7 @@ impl Tap {
     pub fn record_access(&mut self, state: &State, event: &Event) {
         let executor = state.executors().get(&event.executor);
         if let Fact::ExecutorDescribed(described) = &event.fact {
-            self.described(state, event.executor, described);
+            self.described(state, event, described);
             return;
         }
         if self.queue.is_none() && !self.followers.has_clients() {
@@ -75,7 +75,7 @@ impl Tap {
             Fact::Span(span) => Kind::Span(Activity(span.activity)),
             _ => return,
         };
-        let source = self.source(state, event.executor);
+        let source = self.source(state, event);
         let time_ns = self.boot_unix_ns.saturating_add(event.time_ns);
         let mut record = Record::new(source, time_ns, kind);
         match &event.fact {
@@ -125,16 +125,18 @@ impl Tap {
 
     /// An executor describes itself. The first description counts: an executor has one partition, whatever it says
     /// later.
-    fn described(&mut self, state: &State, key: u64, said: &ExecutorDescribed) {
+    fn described(&mut self, state: &State, event: &Event, said: &ExecutorDescribed) {
+        let key = event.executor;
         if !self.sources.get(&key).is_some_and(|(_, named)| *named) {
             let known = state.executors().get(&key);
             let first = known.and_then(|executor| executor.described.as_ref());
-            self.keep(state, key, Some(first.unwrap_or(said)));
+            self.keep(state, event, Some(first.unwrap_or(said)));
         }
     }
 
     /// The origin of an executor's records.
-    fn source(&mut self, state: &State, key: u64) -> Arc<Origin> {
+    fn source(&mut self, state: &State, event: &Event) -> Arc<Origin> {
+        let key = event.executor;
         let said = || {
             let executor = state.executors().get(&key)?;
             executor.described.as_ref()
@@ -142,15 +144,26 @@ impl Tap {
         match self.sources.get(&key) {
             Some((source, true)) => Arc::clone(source),
             Some((source, false)) if said().is_none() => Arc::clone(source),
-            _ => self.keep(state, key, said()),
+            _ => self.keep(state, event, said()),
         }
     }
 
-    fn keep(&mut self, state: &State, key: u64, said: Option<&ExecutorDescribed>) -> Arc<Origin> {
+    fn keep(
+        &mut self,
+        state: &State,
+        event: &Event,
+        said: Option<&ExecutorDescribed>,
+    ) -> Arc<Origin> {
+        let known = state.executors().get(&event.executor);
+        // The first user stays, as in the state, which does not know the executor before its first event.
+        let uid = known.and_then(|known| known.uid).or(Some(event.uid));
+        let share = known.and_then(|known| known.share);
         let text = |of: fn(&ExecutorDescribed) -> &String| said.map_or("", |said| of(said));
         let (application_id, host) = (text(|said| &said.application_id), text(|said| &said.host));
         let source = Arc::new(Origin {
-            partition: partition(application_id, host),
+            uid,
+            share: share.or_else(|| state.share_of(uid)),
+            partition: partition(uid, application_id, host),
             application_id: application_id.to_owned(),
             host: host.to_owned(),
             executor_id: text(|said| &said.executor_id).to_owned(),
@@ -160,7 +173,7 @@ impl Tap {
             self.sources.retain(|key, _| known.contains_key(key));
         }
         let kept = (Arc::clone(&source), said.is_some());
-        self.sources.insert(key, kept);
+        self.sources.insert(event.executor, kept);
         source
     }
 }

@@ -20,11 +20,17 @@ use super::writer::Writer;
 use super::*;
 
 fn source(application_id: &str) -> Arc<Origin> {
+    source_of(1000, application_id)
+}
+
+fn source_of(user: u32, application_id: &str) -> Arc<Origin> {
     Arc::new(Origin {
+        uid: Some(user),
+        share: Some(user),
         application_id: application_id.to_owned(),
         host: "host-1".to_owned(),
         executor_id: "0".to_owned(),
-        partition: partition(application_id, "host-1"),
+        partition: partition(Some(user), application_id, "host-1"),
     })
 }
 
@@ -207,7 +213,7 @@ fn every_column_comes_back_as_it_was_written() {
         assert!(rows[0].contains_key(column.name), "{} is lost", column.name);
     }
     let expected = serde_json::json!({
-        "application_id": "app-1", "host": "host-1", "kind": "get", "virtual_address": 0x1ff8, "length_bytes": 16,
+        "uid": 1000, "application_id": "app-1", "host": "host-1", "kind": "get", "virtual_address": 0x1ff8, "length_bytes": 16,
         "further_addresses": [0x3000, 0x5000], "further_lengths": [4096, 1], "first_page": 1, "pages": 4,
         "crosses_pages": true, "examined_age_ms": 1_790_000_000_000u64, "present_bytes": 4097, "frames": [9, -1, 7], "nodes": [0, 1], "spans_nodes": true, "hotness": 0.5, "hotness_method": "block reads",
     });
@@ -217,7 +223,14 @@ fn every_column_comes_back_as_it_was_written() {
     let there: Vec<&str> = rows[1].keys().map(String::as_str).collect();
     assert_eq!(
         there,
-        ["application_id", "host", "time", "kind", "executor_id"],
+        [
+            "uid",
+            "application_id",
+            "host",
+            "time",
+            "kind",
+            "executor_id"
+        ],
         "what is not known is absent"
     );
 }
@@ -268,18 +281,41 @@ fn applications_and_hosts_have_their_own_files() {
         .filter(|row| row["application_id"] == "../../app/7")
         .count();
     assert_eq!(of_7, 3);
-    let above: Vec<_> = fs::read_dir(scratch.path())
-        .expect("readable")
-        .filter_map(Result::ok)
-        .filter(|entry| {
-            !entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with("application_id=..%2F")
-        })
-        .map(|entry| entry.file_name())
+    let names = |folder: &Path| {
+        let entries = fs::read_dir(folder).expect("readable");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("readable").file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(scratch.path()), [".lock", "uid=1000"]);
+    for name in names(&scratch.path().join("uid=1000")) {
+        let name = name.to_string_lossy();
+        assert!(name.starts_with("application_id=..%2F"), "{name}");
+    }
+}
+
+#[test]
+fn a_claim_of_another_user_s_application_has_files_of_its_own() {
+    let scratch = tempfile::tempdir().expect("scratch");
+    let mut bench = Bench::new(settings(scratch.path()));
+    for user in [1000, 1001] {
+        bench.take(records(&source_of(user, "app-1"), 0, 3));
+    }
+    assert_eq!(bench.finish().written, 6);
+    for user in [1000, 1001] {
+        let folder = format!("uid={user}/application_id=app-1/host=host-1");
+        let files = fs::read_dir(scratch.path().join(folder)).expect("readable");
+        assert_eq!(files.count(), 1, "user {user}");
+    }
+    let mut users: Vec<_> = written(scratch.path())
+        .iter()
+        .map(|row| row["uid"].as_u64())
         .collect();
-    assert_eq!(above, [".lock"]);
+    users.sort_unstable();
+    let (one, other) = (Some(1000), Some(1001));
+    assert_eq!(users, [one, one, one, other, other, other]);
 }
 
 #[test]
@@ -472,7 +508,8 @@ fn a_queue_that_is_full_refuses_and_counts() {
         ledger: Arc::clone(&ledger),
     };
     let source = source("app-1");
-    let most = QUEUE * 3 / 4;
+    // Three quarters of what one user alone may have.
+    let most = QUEUE * 9 / 16;
     queue.send(records(&source, 0, most - 10));
     queue.send(records(&source, 0, 30));
     queue.send(records(&source, 0, 5));

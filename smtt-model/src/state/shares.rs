@@ -11,7 +11,7 @@ use super::{Executor, Limits, State};
 use crate::subordinate::SubordinateIds;
 
 /// A user by [`Executor::share`]; `None` stands for executors whose user is not known yet.
-type User = Option<u32>;
+pub type User = Option<u32>;
 
 /// One part in `SPARE` of the budget stays free for users with less than an even share.
 const SPARE: usize = 16;
@@ -86,7 +86,9 @@ impl State {
         self.shares.ids = ids;
     }
 
-    pub(super) fn share_of(&self, uid: Option<u32>) -> User {
+    /// The user whose share processes of this user use.
+    #[must_use]
+    pub fn share_of(&self, uid: Option<u32>) -> User {
         Some(self.shares.ids.share_of(uid?))
     }
 

@@ -110,10 +110,12 @@ fn measure(folder: &Path, records: u64) -> Result<()> {
 
 fn source(id: &str) -> Arc<Origin> {
     Arc::new(Origin {
+        uid: Some(0),
+        share: Some(0),
         application_id: id.to_owned(),
         host: "host".to_owned(),
         executor_id: "0".to_owned(),
-        partition: partition(id, "host"),
+        partition: partition(Some(0), id, "host"),
     })
 }
 

@@ -150,10 +150,12 @@ impl Drop for Live {
 /// Writes trace files of a block that is put once and read twice, with three records per access; returns their folder.
 fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
     let source = Arc::new(Origin {
+        uid: Some(0),
+        share: Some(0),
         application_id: application.to_owned(),
         host: "elsewhere".to_owned(),
         executor_id: "9".to_owned(),
-        partition: partition(application, "elsewhere"),
+        partition: partition(Some(0), application, "elsewhere"),
     });
     let settings = TraceSettings {
         folder: folder.to_owned(),
@@ -280,7 +282,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     // Another worker's records of the same application: a block whose ranges take three records.
     let elsewhere = lab.folder().join("elsewhere");
     let told = block_of_many_ranges(&elsewhere, &id)?;
-    let of_application = folder.join(format!("application_id={id}"));
+    let of_application = folder.join(format!("uid=0/application_id={id}"));
     std::fs::rename(told, of_application.join("host=elsewhere"))?;
     let script = lab.paths.root.join("docs/examples/trace_report.py");
     // The same folder; this application's records are complete.

@@ -13,6 +13,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
     let source = Arc::new(Origin {
+        uid: Some(1000),
+        share: Some(1000),
         application_id: "app-1".to_owned(),
         host: "host-1".to_owned(),
         executor_id: "0".to_owned(),
@@ -99,6 +101,8 @@ fn every_part_of_a_question_counts() {
     for (question, expected) in [
         (r#"{"app":"app-1"}"#, true),
         (r#"{"app":"app-2"}"#, false),
+        (r#"{"user":1000}"#, true),
+        (r#"{"app":"app-1","user":1001}"#, false),
         (r#"{"executor":"0"}"#, true),
         (r#"{"executor":"1"}"#, false),
         (r#"{"rdd":0,"kind":"get"}"#, true),

@@ -1,17 +1,53 @@
-//! What one executor leaves to others: room in the queue, files of the folder.
+//! What a user and an executor leave to others: room in the queue, files of the folder.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-#[test]
-fn greedy_executors_leave_room_in_the_queue_for_others() {
+/// A queue that no writer empties.
+fn queue() -> (Queue, Arc<Ledger>, mpsc::Receiver<Vec<Record>>) {
     let ledger = Arc::new(Ledger::new("test"));
-    let (records_in, waiting) = mpsc::channel();
+    let (records, waiting) = mpsc::channel();
     let queue = Queue {
-        records: records_in,
+        records,
         ledger: Arc::clone(&ledger),
     };
+    (queue, ledger, waiting)
+}
+
+#[test]
+fn many_executors_of_a_user_leave_room_in_the_queue_for_another_user() {
+    let (queue, ledger, waiting) = queue();
+    for round in 0..3 {
+        for executor in 0..500 {
+            let source = source_of(666, &format!("{round}-{executor}"));
+            queue.send(records(&source, 0, 100));
+        }
+    }
+    let before = ledger.status().counts;
+    let most = QUEUE / 4 * 3 + 1;
+    assert!(before.queued <= most, "{before:?}");
+    assert!(before.queued >= QUEUE / 2, "{before:?}");
+    // As much as the greedy user leaves by the rule: three quarters of the rest.
+    let victim = source_of(1000, "victim");
+    queue.send(records(&victim, 0, 2000));
+    let after = ledger.status().counts;
+    assert_eq!(
+        after.queued,
+        before.queued + 2000,
+        "the victim lost records"
+    );
+    // What leaves the queue makes room again.
+    let left: Vec<Record> = waiting.try_iter().flatten().collect();
+    ledger.taken(&left);
+    ledger.lock().counts.queued = 0;
+    queue.send(records(&victim, 0, 2000));
+    assert_eq!(ledger.status().counts.queued, 2000);
+}
+
+#[test]
+fn greedy_executors_leave_room_in_the_queue_for_others() {
+    let (queue, ledger, waiting) = queue();
     let greedy: Vec<_> = (0..4).map(|n| source(&format!("greedy-{n}"))).collect();
     for _ in 0..100 {
         for source in &greedy {
@@ -46,6 +82,7 @@ fn files_of_many_applications_stay_within_the_number() {
         assert!(files <= 100, "{files} files");
     }
     bench.finish();
-    let folders = fs::read_dir(scratch.path()).expect("readable").count();
-    assert!(folders <= 101, "{folders} folders");
+    let of_user = scratch.path().join("uid=1000");
+    let folders = fs::read_dir(of_user).expect("readable").count();
+    assert!(folders <= 100, "{folders} folders");
 }
