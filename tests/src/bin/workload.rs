@@ -16,6 +16,8 @@ mod hot;
 mod marker;
 #[path = "workload/pages.rs"]
 mod pages;
+#[path = "workload/races.rs"]
+mod races;
 #[path = "workload/resync.rs"]
 mod resync;
 #[path = "workload/scenario.rs"]
@@ -104,6 +106,8 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "twins" => races::twins,
+        "touch_and_tell" => races::touch_and_tell,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))
