@@ -270,6 +270,13 @@ pub fn thread_slot(tid: u32) -> Option<u64> {
     unsafe { THREADS.get(tid).map(|thread| thread.slot_address) }
 }
 
+/// The executor of a thread, zero for none.
+#[inline(always)]
+pub fn thread_executor(tid: u32) -> u64 {
+    // SAFETY: copied at once.
+    unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor)
+}
+
 /// Removes a thread's row.
 #[inline(always)]
 pub fn forget_thread(tid: u32) {

@@ -145,7 +145,7 @@ impl Executors {
         now_ns: u64,
     ) -> anyhow::Result<(u64, u64)> {
         let reported_before = reported_before(probes, &found);
-        let executor = probes.adopt_executor(found.pid)?;
+        let executor = probes.adopt_found(found.pid, found.handle())?;
         // Not before: a thread that registers between this list and the probes would stay without a row.
         let threads = found.threads();
         // The executor's claims may exceed its share. Then some of its threads have no context.
