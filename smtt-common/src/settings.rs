@@ -173,9 +173,9 @@ coded! {
         ADOPT_THREAD = 3 "adopt_thread",
         /// pid, executor key, hot word, task attempt id, stage id, stage attempt: set the task of a Python worker.
         SET_WORKER = 4 "set_worker",
-        /// tid: remove the thread, which has exited.
+        /// tid, executor key: remove the thread, which has exited. A row of another executor stays; zero means any.
         FORGET_THREAD = 5 "forget_thread",
-        /// pid: remove the process, which has exited.
+        /// pid, executor key: remove the process, which has exited. A row of another executor stays.
         FORGET_PROCESS = 6 "forget_process",
         /// executor key, count: this number of its contexts was removed from the table.
         RELEASE_CONTEXTS = 7 "release_contexts",

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
-use smtt_machine::proc::{self, Handle, Image, MAPS, Next, children_of, in_our_namespace};
+use smtt_machine::proc::{self, Handle, Image, MAPS, Next, Started, children_of, in_our_namespace};
 
 pub use self::slots::{SlotFile, ThreadSlot};
 use crate::complaints::{Complaints, printable};
@@ -34,7 +34,7 @@ pub struct Found {
     /// Whether the executor's copy of the marker's library is probed; `None` where it maps none.
     pub library: Option<Probing>,
     /// The executor's descendants, in the daemon's pid namespace.
-    pub children: Vec<u32>,
+    pub children: Vec<Started>,
     /// Whether it shares the daemon's pid namespace.
     pub same_namespace: bool,
     /// User whose share the process uses.
@@ -61,6 +61,12 @@ impl Adoption {
 }
 
 impl Found {
+    /// The process, pinned: its id may be another's by now.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Threads that have a slot now, with thread ids of the daemon's pid namespace. Read them when the probes are in
     /// place and the kernel side knows the executor: a thread that registers later is seen by the probes.
     #[must_use]

@@ -532,6 +532,9 @@ impl EventLoop {
                 let wanted = self.shared.state().resyncs_wanted();
                 let requests = self.executors.request_lost_facts(&readings, &wanted, now);
                 let dead = self.executors.dead();
+                for executor in &readings.gone {
+                    self.executors.forget(*executor);
+                }
                 let tick = Tick {
                     readings,
                     slots: slots.counters,
@@ -545,7 +548,7 @@ impl EventLoop {
                 self.shared.progress().enter(Step::ForgetExecutors);
                 for executor in forgotten {
                     self.executors.forget(executor);
-                    if let Err(error) = self.probes.forget_executor(executor) {
+                    if let Err(error) = self.probes.leave_executor(executor) {
                         tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");
                     }
                 }

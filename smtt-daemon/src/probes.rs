@@ -10,6 +10,7 @@ mod owner;
 pub mod page_walks;
 mod perf_link;
 mod reading;
+mod sweep;
 mod table;
 mod tables;
 mod wire;
@@ -30,6 +31,7 @@ use smtt_common::settings::{
 use smtt_config::ProbeSettings;
 use smtt_machine::btf;
 use smtt_machine::page_walks::{NotMeasured, Wanted};
+use smtt_machine::proc::{Handle, Started};
 use smtt_model::readings::{PageWalkReadings, Readings};
 use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
@@ -40,6 +42,7 @@ use self::library::{Libraries, Places};
 use self::owner::SharesOfOwners;
 use self::page_walks::Sampler;
 use self::reading::Reader;
+use self::sweep::Sweep;
 use self::table::SoftwareEvent;
 use self::wire::Wire;
 
@@ -88,6 +91,11 @@ pub struct Probes {
     fault_hooks: FaultHooks,
     before: Before,
     shares: SharesOfOwners,
+    sweep: Sweep,
+    /// Executors whose totals the next reading removes.
+    leaving: Vec<u64>,
+    /// Last totals of executors whose rows were removed since the last reading.
+    forgotten: Vec<(u64, ExecutorCounters)>,
 }
 
 impl Drop for Probes {
@@ -177,6 +185,9 @@ impl Probes {
             fault_hooks: FaultHooks::new(wanted.fault_idle),
             before: Before::default(),
             shares,
+            sweep: Sweep::default(),
+            leaving: Vec::new(),
+            forgotten: Vec::new(),
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, offsets.err());
@@ -243,6 +254,7 @@ impl Probes {
     /// When a table cannot be read, which happens only when the kernel is out of memory.
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
         self.follow_cpus();
+        self.remove_leaving()?;
         let living = self.living()?;
         self.follow_executors(!living.is_empty());
         // Before the counters, so that it is never more than what they have and what was there before.
@@ -257,6 +269,12 @@ impl Probes {
         if self.faults_counted() {
             readings.before = self.before.faults();
         }
+        let keys: BTreeSet<u64> = living.iter().map(|(_, key)| *key).collect();
+        let counted = readings.executors.iter().map(|(key, _)| *key);
+        readings.gone = self.sweep.executors(&keys, counted);
+        for (tid, executor) in self.sweep.threads(&keys, self.reader.threads()) {
+            self.change(TableOperation::FORGET_THREAD, &[u64::from(tid), executor])?;
+        }
         readings.access_known = self.access_known;
         readings.major_known = self.major_known;
         if let Ok(sampler) = &mut self.walks {
@@ -266,6 +284,8 @@ impl Probes {
                 ..sampler.read(&self.ebpf)?
             });
         }
+        // Last, so that an error above loses none.
+        readings.forgotten = std::mem::take(&mut self.forgotten);
         Ok(readings)
     }
 
@@ -344,8 +364,18 @@ impl Probes {
     /// # Errors
     /// When the process has ended, the table of executors is full, or the process's user has used up its share.
     pub fn adopt_executor(&mut self, pid: u32) -> anyhow::Result<u64> {
-        let owner = owner::of(pid)?;
+        let process = Handle::open(pid).with_context(|| format!("process {pid} ended"))?;
+        self.adopt_found(pid, &process)
+    }
+
+    /// As [`Probes::adopt_executor`], for a process that was found before: a later one with its id gets no row.
+    ///
+    /// # Errors
+    /// As [`Probes::adopt_executor`].
+    pub fn adopt_found(&mut self, pid: u32, found: &Handle) -> anyhow::Result<u64> {
+        let owner = owner::of(found).with_context(|| format!("process {pid} is not traced"))?;
         self.follow_executors(true);
+        let described = self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok();
         if !self.change(
             TableOperation::ADOPT_EXECUTOR,
             &[u64::from(pid), u64::from(owner.uid), owner.cgroup],
@@ -359,6 +389,13 @@ impl Probes {
             .map::<u32, Process>("PROCESSES")?
             .get(&pid, 0)
             .with_context(|| format!("process {pid} ended"))?;
+        // The hook of its exit may have run before the row was there.
+        if !found.is_running() {
+            if !described {
+                self.leave_executor(process.executor)?;
+            }
+            bail!("process {pid} ended");
+        }
         Ok(process.executor)
     }
 
@@ -396,15 +433,29 @@ impl Probes {
             .map(drop)
     }
 
-    /// Adds a child process that an executor had before its discovery.
+    /// Adds a child process that an executor had before its discovery. Returns false, and leaves no row, where that
+    /// process has ended.
     ///
     /// # Errors
     /// When the table of processes is full, or the executor has used up its share.
-    pub fn adopt_child(&mut self, executor: u64, pid: u32) -> anyhow::Result<()> {
-        if self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])?
-            || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok()
-        {
-            return Ok(());
+    pub fn adopt_child(&mut self, executor: u64, child: Started) -> anyhow::Result<bool> {
+        let pid = child.pid;
+        let Ok(process) = Handle::open(pid) else {
+            return Ok(false);
+        };
+        if process.start_ticks() != Some(child.start_ticks) {
+            return Ok(false);
+        }
+        let added = self.change(TableOperation::ADOPT_CHILD, &[u64::from(pid), executor])?;
+        // The hook of its exit may have run before the row was there.
+        if !process.is_running() {
+            if added {
+                self.change(TableOperation::FORGET_PROCESS, &[u64::from(pid), executor])?;
+            }
+            return Ok(false);
+        }
+        if added || self.map::<u32, Process>("PROCESSES")?.get(&pid, 0).is_ok() {
+            return Ok(true);
         }
         bail!("no room for process {pid} in the table of processes: raise [limits] processes")
     }
@@ -450,23 +501,52 @@ impl Probes {
         tables::change(&self.ebpf, operation, words)
     }
 
-    /// Frees the rows of a dead executor, after its last reading.
+    /// Begins to free the rows of an executor: its processes and threads are not traced any more. The next reading
+    /// removes the rest and has its last totals. In between, hooks that run on other processors at this moment end, so
+    /// that the totals have what they count.
+    ///
+    /// # Errors
+    /// When a table is missing from the object.
+    pub fn leave_executor(&mut self, executor: u64) -> anyhow::Result<()> {
+        if !self.leaving.contains(&executor) {
+            self.leaving.push(executor);
+        }
+        self.remove_processes(executor)
+    }
+
+    /// Frees the rows of an executor at once. The next reading has its last totals.
     ///
     /// # Errors
     /// When a table is missing from the object.
     pub fn forget_executor(&mut self, executor: u64) -> anyhow::Result<()> {
+        self.leave_executor(executor)?;
+        self.remove_leaving()
+    }
+
+    fn remove_leaving(&mut self) -> anyhow::Result<()> {
+        while let Some(executor) = self.leaving.last().copied() {
+            // A child that was born just before its parent's row went.
+            self.remove_processes(executor)?;
+            let last = self.reader.forget(&mut self.ebpf, executor)?;
+            self.before.forget(executor);
+            self.change(TableOperation::FORGET_EXECUTOR, &[executor])?;
+            self.forgotten.push((executor, last));
+            self.leaving.pop();
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of an executor's processes and threads.
+    fn remove_processes(&self, executor: u64) -> anyhow::Result<()> {
         let own = self.rows_of::<Process>("PROCESSES", |process| process.executor == executor)?;
         for pid in own {
-            self.change(TableOperation::FORGET_PROCESS, &[u64::from(pid)])?;
+            self.change(TableOperation::FORGET_PROCESS, &[u64::from(pid), executor])?;
         }
         let own = self.rows_of::<Thread>("THREADS", |thread| thread.executor == executor)?;
         for tid in own {
-            self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])?;
+            self.change(TableOperation::FORGET_THREAD, &[u64::from(tid), executor])?;
         }
-        self.reader.forget(&mut self.ebpf, executor)?;
-        self.before.forget(executor);
-        self.change(TableOperation::FORGET_EXECUTOR, &[executor])
-            .map(drop)
+        Ok(())
     }
 
     /// An executor's use of the shared tables, or `None` when it has no row.

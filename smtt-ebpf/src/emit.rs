@@ -104,6 +104,12 @@ pub fn ring_bytes(payload: u64) -> u64 {
 /// Bytes that the kernel's ring puts before each record.
 const RING_HEADER: usize = 8;
 
+/// Bytes of the ring that a record with a payload of the kernel side's own takes.
+#[inline(always)]
+pub const fn record_bytes<P>() -> u64 {
+    (RING_HEADER + size_of::<Record<P>>()) as u64
+}
+
 /// Puts a record with a payload of the kernel side's own on the ring; false when the ring is full.
 #[inline(always)]
 pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &P) -> bool {
@@ -129,7 +135,7 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &
 #[inline(always)]
 pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P, always: bool) {
     count(Counter::RECORDS_SEEN);
-    if !always && !spend(executor, (RING_HEADER + size_of::<Record<P>>()) as u64) {
+    if !always && !spend(executor, record_bytes::<P>()) {
         count(Counter::RECORDS_RATE_LIMITED);
         return;
     }

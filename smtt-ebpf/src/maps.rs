@@ -268,6 +268,22 @@ pub fn take_all(counter: *mut u64) -> u64 {
     value
 }
 
+/// Sets such a value to `new` if it is `expected`, in one step. Returns the old value.
+#[inline(always)]
+pub fn compare_exchange(value: *mut u64, expected: u64, new: u64) -> u64 {
+    let found: u64;
+    // SAFETY: as for `add`. The instruction compares with r0 and leaves the old value there.
+    unsafe {
+        asm!(
+            "r0 = cmpxchg_64({value} + 0, r0, {new})",
+            value = in(reg) value,
+            new = in(reg) new,
+            inout("r0") expected => found,
+        );
+    }
+    found
+}
+
 /// Adds one and returns true if the value was below the limit; otherwise takes the addition back.
 #[inline(always)]
 pub fn add_below(counter: *mut u64, limit: u64) -> bool {

@@ -6,7 +6,8 @@
 //!
 //! Ring: two token buckets for each executor and each user. The bucket of facts limits the daemon's time. The bucket of
 //! bytes limits the part of the ring that others find full; it counts only while the ring is busy. Where there is a
-//! second executor, a record costs more of it the fuller the ring is.
+//! second executor, a record costs more of it the fuller the ring is. Samples with an address take from the same
+//! buckets, down to their half: the other half is for facts.
 
 use core::ptr;
 
@@ -179,6 +180,18 @@ pub fn uid(executor: u64) -> u32 {
 /// a few more through: it is a brake, not a measurement.
 #[inline(always)]
 pub fn spend(executor: u64, bytes: u64) -> bool {
+    spend_part(executor, bytes, 1)
+}
+
+/// As [`spend`], for a sample with an address: it leaves half of each bucket to facts, which no other record repeats.
+#[inline(always)]
+pub fn spend_on_sample(executor: u64, bytes: u64) -> bool {
+    spend_part(executor, bytes, 2)
+}
+
+/// Takes a record out of the executor's and its user's buckets, of which one `part`-th may be used.
+#[inline(always)]
+fn spend_part(executor: u64, bytes: u64, part: u64) -> bool {
     let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
         return false;
     };
@@ -192,9 +205,11 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
     // Without another executor there is none to leave room to.
     let cost = bytes * if is_alone() { 1 } else { price.max(1) };
     let bytes_ns = cost * SECOND_NS / bytes_per_second;
-    let burst_ns = u64::from(setting!(burst_bytes)) * SECOND_NS / bytes_per_second;
+    let burst_ns = u64::from(setting!(burst_bytes)) * SECOND_NS / bytes_per_second / part;
+    let second_ns = SECOND_NS / part;
     let is_busy = price > 0;
-    if !from(own, now, [fact_ns, bytes_ns], burst_ns, is_busy) {
+    let bursts = [second_ns, burst_ns];
+    if !from(own, now, [fact_ns, bytes_ns], bursts, is_busy) {
         return false;
     }
     let Some(user) = user(share) else {
@@ -206,7 +221,7 @@ pub fn spend(executor: u64, bytes: u64) -> bool {
         all,
         now,
         [fact_ns / USER_RATE, bytes_ns / USER_RATE],
-        burst_ns / USER_RATE,
+        [second_ns, burst_ns / USER_RATE],
         is_busy,
     )
 }
@@ -223,7 +238,7 @@ fn is_alone() -> bool {
 /// Takes one record out of both buckets. What is taken from one bucket and refused by the next stays taken: a sender
 /// above its rate gains nothing by trying.
 #[inline(always)]
-fn from(buckets: *mut Buckets, now: u64, costs: [u64; 2], burst_ns: u64, is_busy: bool) -> bool {
+fn from(buckets: *mut Buckets, now: u64, costs: [u64; 2], bursts: [u64; 2], is_busy: bool) -> bool {
     // SAFETY: the callers pass pointers to map values.
     let (facts, bytes) = unsafe {
         (
@@ -231,10 +246,10 @@ fn from(buckets: *mut Buckets, now: u64, costs: [u64; 2], burst_ns: u64, is_busy
             &raw mut (*buckets).bytes_full_ns,
         )
     };
-    if !from_one(facts, now, costs[0], SECOND_NS) {
+    if !from_one(facts, now, costs[0], bursts[0]) {
         return false;
     }
-    from_one(bytes, now, costs[1], burst_ns) || !is_busy
+    from_one(bytes, now, costs[1], bursts[1]) || !is_busy
 }
 
 /// Takes from a bucket that is full at the time `full`; false, and nothing is taken, when it holds less than `cost`.

@@ -1,6 +1,8 @@
 //! Adds and removes executors, processes and threads. All changes of those tables are here, so that an executor's use
 //! of them is counted in one place.
 
+use core::ptr;
+
 use aya_ebpf::{
     bindings::{BPF_ANY, BPF_NOEXIST},
     helpers::{
@@ -18,8 +20,8 @@ use smtt_common::{
 
 use crate::{
     maps::{
-        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
-        announce, count, withdraw,
+        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
+        add, announce, compare_exchange, count, withdraw,
     },
     pending,
     shares::{Table, claim, claim_for_user, release, release_executor, release_of_user, share_of},
@@ -54,14 +56,15 @@ pub fn running_owner() -> Owner {
 }
 
 /// Makes a process an executor and returns its key. An existing executor keeps its key and its owner.
+///
+/// Several threads of the process and the daemon may do this at the same time. One of them makes the row; the others
+/// take back what they made and return the key in that row.
 #[inline(always)]
 pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
-    let mut parent = 0;
-    if let Some(known) = process(pid) {
-        if known.role == ROLE_EXECUTOR {
-            return Some(known.executor);
-        }
-        parent = known.executor;
+    if let Some(known) = process(pid)
+        && known.role == ROLE_EXECUTOR
+    {
+        return Some(known.executor);
     }
     let owner = Owner {
         share: share_of(owner.uid),
@@ -98,45 +101,73 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         },
         owner,
     };
+    let placed = if BUDGETS.insert(key, &budget, u64::from(BPF_ANY)).is_ok() {
+        place(pid, key)
+    } else {
+        0
+    };
+    if placed == key {
+        return Some(key);
+    }
+    let _ = BUDGETS.remove(key);
+    let _ = EXECUTORS.remove(key);
+    release_executor(owner.share, 1);
+    if placed == 0 {
+        count(Counter::EXECUTORS_REFUSED);
+        return None;
+    }
+    Some(placed)
+}
+
+/// Makes the row of a process that of executor `key`. Returns the key that the row then has, zero where there is no
+/// room. A plain number: the compiler may leave one half of an `Option` undefined, and the verifier rejects a read of it.
+#[inline(always)]
+fn place(pid: u32, key: u64) -> u64 {
     let row = Process {
         executor: key,
         role: ROLE_EXECUTOR,
         reserved: 0,
         context: NO_HEAD,
     };
-    // The daemon and the process's own first fact may do this at the same time: only one of them makes the row.
-    let flags = if parent == 0 { BPF_NOEXIST } else { BPF_ANY };
-    let mut made = BUDGETS.insert(key, &budget, u64::from(BPF_ANY));
-    if made.is_ok() {
-        made = insert_process(pid, &row, flags);
+    match insert_process(pid, &row) {
+        Ok(()) => key,
+        Err(EEXIST) => promote(pid, key),
+        Err(_) => 0,
     }
-    if let Err(error) = made {
-        let _ = BUDGETS.remove(key);
-        let _ = EXECUTORS.remove(key);
-        release_executor(owner.share, 1);
-        if error == EEXIST
-            && let Some(known) = process(pid)
-            && known.role == ROLE_EXECUTOR
-        {
-            return Some(known.executor);
-        }
-        count(Counter::EXECUTORS_REFUSED);
-        return None;
-    }
-    if parent != 0 {
-        // An executor that another executor started, as in a local cluster, stops being its child here. Its row was
-        // replaced, so one of the two announcements goes.
-        withdraw(pid);
-        release(parent, Table::Processes, 1);
-    }
-    Some(key)
 }
 
-/// Adds the row of a process.
+/// Makes a child of an executor an executor, as in a local cluster, in its row: the process has a row at any moment.
+/// Returns as [`place`].
 #[inline(always)]
-fn insert_process(pid: u32, row: &Process, flags: u32) -> Result<(), i32> {
+fn promote(pid: u32, key: u64) -> u64 {
+    let Some(row) = PROCESSES.get_ptr_mut(pid) else {
+        return 0;
+    };
+    // SAFETY: the row was just looked up, and this process has not ended. Volatile, so that the compiler keeps the order
+    // of the stores.
+    unsafe {
+        let holder = &raw mut (*row).executor;
+        let parent = ptr::read_volatile(holder);
+        // A key has the id of its process: with the process's own id, another thread was first.
+        if executor_pid(parent) == pid {
+            return parent;
+        }
+        let found = compare_exchange(holder, parent, key);
+        if found != parent {
+            return if executor_pid(found) == pid { found } else { 0 };
+        }
+        ptr::write_volatile(&raw mut (*row).context.hot, 0);
+        ptr::write_volatile(&raw mut (*row).role, ROLE_EXECUTOR);
+        release(parent, Table::Processes, 1);
+    }
+    key
+}
+
+/// Adds the row of a process that has none.
+#[inline(always)]
+fn insert_process(pid: u32, row: &Process) -> Result<(), i32> {
     announce(pid);
-    let made = PROCESSES.insert(pid, row, u64::from(flags));
+    let made = PROCESSES.insert(pid, row, u64::from(BPF_NOEXIST));
     if made.is_err() {
         withdraw(pid);
     }
@@ -160,8 +191,14 @@ pub fn forget_executor(executor: u64) {
 }
 
 /// Makes a process a child of an executor; false when there is no room.
+///
+/// A process with the id of the executor's own process is refused: the executor is dead and left descendants, and one of
+/// them got its id. The id in a key tells an executor's own row from that of a child.
 #[inline(always)]
 pub fn adopt_child(pid: u32, executor: u64) -> bool {
+    if executor_pid(executor) == pid {
+        return false;
+    }
     if !claim(executor, Table::Processes) {
         count(Counter::PROCESSES_REFUSED);
         return false;
@@ -172,7 +209,7 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
         reserved: 0,
         context: NO_HEAD,
     };
-    match insert_process(pid, &row, BPF_NOEXIST) {
+    match insert_process(pid, &row) {
         Ok(()) => true,
         Err(error) => {
             release(executor, Table::Processes, 1);
@@ -238,6 +275,13 @@ fn refuse_thread(executor: u64) -> bool {
 pub fn thread_slot(tid: u32) -> Option<u64> {
     // SAFETY: copied at once.
     unsafe { THREADS.get(tid).map(|thread| thread.slot_address) }
+}
+
+/// The executor of a thread, zero for none.
+#[inline(always)]
+pub fn thread_executor(tid: u32) -> u64 {
+    // SAFETY: copied at once.
+    unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor)
 }
 
 /// Removes a thread's row.

@@ -124,6 +124,15 @@ impl Handle {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Whether a thread of the process has not begun to exit. The answer "no" comes before the kernel's hooks for the exit
+    /// run, so whoever adds something that those hooks remove must ask afterwards.
+    pub fn is_running(&self) -> bool {
+        let text = self.read("stat").unwrap_or_default();
+        // The flags are those of the first thread, which may exit before the others.
+        stat(text.as_bytes())
+            .is_some_and(|stat| stat.flags & PF_EXITING == 0 || stat.num_threads > 1)
+    }
+
     /// Start time in clock ticks since boot; `None` once the process has ended.
     pub fn start_ticks(&self) -> Option<u64> {
         start_ticks(&self.read("stat").ok()?)
@@ -150,6 +159,18 @@ impl Handle {
     pub fn user(&self) -> io::Result<u32> {
         user(&self.read("status")?).ok_or_else(|| io::Error::other("status has no Uid"))
     }
+}
+
+/// The kernel's flag of a thread that exits.
+const PF_EXITING: u32 = 4;
+
+/// A process, distinguished by its start from a later one with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
 }
 
 /// Real user of a process, from its `status`.
@@ -183,9 +204,11 @@ fn numbers() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// The parent of a process, and the process with its start.
+fn parent(pid: u32) -> Option<(u32, Started)> {
     let stat = stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-    u32::try_from(stat.ppid).ok()
+    let start_ticks = stat.starttime;
+    Some((u32::try_from(stat.ppid).ok()?, Started { pid, start_ticks }))
 }
 
 /// The fields of a `/proc/PID/stat`; `None` where the text is malformed.
@@ -238,21 +261,19 @@ const fn image_of(stat: &Stat) -> Image {
 
 /// All descendants of a process.
 #[must_use]
-pub fn children_of(root: u32) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for pid in numbers() {
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
+pub fn children_of(root: u32) -> Vec<Started> {
+    let mut children: HashMap<u32, Vec<Started>> = HashMap::new();
+    for (parent, child) in numbers().filter_map(parent) {
+        children.entry(parent).or_default().push(child);
     }
-    let mut family = vec![root];
+    // Removed, so that processes whose parents changed while they were read make no circle.
+    let mut family = children.remove(&root).unwrap_or_default();
     let mut at = 0;
     while at < family.len() {
-        // Removed, so that processes whose parents changed while they were read make no circle.
-        family.extend(children.remove(&family[at]).unwrap_or_default());
+        family.extend(children.remove(&family[at].pid).unwrap_or_default());
         at += 1;
     }
-    family.split_off(1)
+    family
 }
 
 /// Inode number of the first pid namespace, a constant of the kernel (`PROC_PID_INIT_INO`).
@@ -291,7 +312,7 @@ pub fn descendants_by_inner_id(executor: u32) -> HashMap<u32, u32> {
     children_of(executor)
         .into_iter()
         .take(DESCENDANTS_MAX)
-        .filter_map(|pid| Some((inner(pid)?, pid)))
+        .filter_map(|child| Some((inner(child.pid)?, child.pid)))
         .collect()
 }
 
@@ -380,15 +401,26 @@ mod tests {
             .spawn()
             .expect("sleep starts");
         let children = children_of(std::process::id());
+        let handle = Handle::open(child.id()).expect("it is there");
+        let started = Started {
+            pid: child.id(),
+            start_ticks: handle.start_ticks().expect("it has not ended"),
+        };
         assert!(
-            children.contains(&child.id()),
-            "{children:?} has no {}",
-            child.id()
+            children.contains(&started),
+            "{children:?} has no {started:?}"
         );
+        assert!(handle.is_running());
         assert!(in_our_namespace(child.id()));
         let found = descendants_by_inner_id(std::process::id());
         assert_eq!(found.get(&child.id()), Some(&child.id()));
         child.kill().expect("it ends");
+        // It is a zombie until it is reaped, and its start can still be read.
+        while handle.is_running() {
+            std::thread::yield_now();
+        }
+        assert_eq!(handle.start_ticks(), Some(started.start_ticks));
         child.wait().expect("it is reaped");
+        assert!(!handle.is_running() && handle.start_ticks().is_none());
     }
 }

@@ -14,6 +14,10 @@ pub struct Readings {
     pub contexts: Vec<(ContextKey, ContextCounters)>,
     /// Totals per executor key since it was registered, summed over CPUs.
     pub executors: Vec<(u64, ExecutorCounters)>,
+    /// Last totals of executors whose rows were removed from the kernel side's tables since the last reading.
+    pub forgotten: Vec<(u64, ExecutorCounters)>,
+    /// Executors that still have totals although their process was gone at this reading and at the one before.
+    pub gone: Vec<u64>,
     /// User and cgroup of each executor key, as the kernel says.
     pub owners: Vec<(u64, Owner)>,
     /// Faults of each executor key's process from before they were counted, by the kernel's own count.

@@ -24,6 +24,7 @@ mod placement;
 mod rdd;
 mod reads;
 mod resync;
+mod rowless;
 mod shares;
 mod spark_page;
 mod task;
@@ -42,6 +43,7 @@ use crate::ledger::AggregateCounts;
 use crate::readings::{Calibration, PageWalkReadings, Readings};
 
 use bytes::Caps;
+use rowless::Rowless;
 use shares::Shares;
 
 pub use accessed::{Accessed, LastAccessed};
@@ -66,8 +68,6 @@ pub use spark_page::{SparkPage, SparkPageKey};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
 
-/// Maximum number of executors without a row whose kernel totals are kept.
-const STRANGERS_MAX: usize = 1024;
 /// One row in `FREE_SHARE` is kept free of dead executors.
 const FREE_SHARE: usize = 4;
 /// Maximum number of keys of expired executors that are kept, so that a late reading does not restore an expired
@@ -145,14 +145,12 @@ pub struct State {
     /// Page-walk samples of executors that are expired or have no row.
     other_walks: WalkCounters,
     calibration: Option<Calibration>,
-    /// Sums of expired executors.
-    forgotten: ExecutorCounters,
     /// Facts emitted and seen of expired executors; `None` before the first one with a slot file.
     forgotten_marker: Option<(u64, u64)>,
     /// Rows and bytes by user.
     shares: Shares,
-    /// Last totals of executors without a row.
-    strangers: BTreeMap<u64, ExecutorCounters>,
+    /// Totals of executors without a row.
+    rowless: Rowless,
     /// Faults in contexts of executors without a row.
     stranger_faults: FaultCounters,
     /// Executors that found no room.
@@ -181,10 +179,9 @@ impl State {
             page_walks: None,
             other_walks: WalkCounters::default(),
             calibration: None,
-            forgotten: ExecutorCounters::default(),
             forgotten_marker: None,
             shares: Shares::default(),
-            strangers: BTreeMap::new(),
+            rowless: Rowless::default(),
             stranger_faults: FaultCounters::default(),
             executors_refused: 0,
             kernel: [0; COUNTERS],
@@ -262,16 +259,16 @@ impl State {
         let share = self.share_of(user);
         if !self.executors.contains_key(&key) {
             if self.executors.len() >= self.limits.executors && !self.free_row(share) {
-                if !self.strangers.contains_key(&key) {
+                if !self.rowless.contains(key) {
                     self.executors_refused += 1;
-                    self.remember_stranger(key, ExecutorCounters::default());
+                    self.rowless.set(key, ExecutorCounters::default());
                 }
                 return None;
             }
             self.supersede(executor_pid(key), now_ns);
             let mut row = Executor::new(executor_pid(key), user, now_ns);
             // Counts from before it had a row are in its totals, which are read again; sums must not fall until then.
-            row.counters = self.strangers.remove(&key).unwrap_or_default();
+            row.counters = self.rowless.take(key);
             row.share = share;
             self.executors.insert(key, row);
             self.settle(key);
@@ -292,22 +289,12 @@ impl State {
         }
     }
 
-    fn remember_stranger(&mut self, key: u64, counters: ExecutorCounters) {
-        if self.strangers.len() >= STRANGERS_MAX
-            && !self.strangers.contains_key(&key)
-            && let Some((_, old)) = self.strangers.pop_first()
-        {
-            faults::add_executor(&mut self.forgotten, &old);
-        }
-        self.strangers.insert(key, counters);
-    }
-
     fn forget(&mut self, key: u64) {
         let Some(executor) = self.executors.remove(&key) else {
             return;
         };
         self.unsettle(&executor);
-        faults::add_executor(&mut self.forgotten, &executor.counters);
+        self.rowless.set(key, executor.counters);
         self.forgotten_marker = sum_of(self.forgotten_marker, executor.marker_counts());
         self.other_walks.add(&executor.all_walks.life);
         self.expired.push_back(key);
@@ -332,6 +319,7 @@ impl State {
             .collect();
         for (key, totals) in &readings.executors {
             if self.expired_set.contains(key) {
+                self.rowless.update(*key, totals);
                 continue;
             }
             let user = owners.get(key).copied();
@@ -340,7 +328,13 @@ impl State {
                 executor.see_first_minute(now_ns);
             });
             if known.is_none() {
-                self.remember_stranger(*key, *totals);
+                self.rowless.set(*key, *totals);
+            }
+        }
+        for (key, totals) in &readings.forgotten {
+            match self.executors.get_mut(key) {
+                Some(executor) => executor.counters = *totals,
+                None => self.rowless.close(*key, totals),
             }
         }
         for (key, faults) in &readings.before {
@@ -466,7 +460,7 @@ impl State {
 
     /// Removes executors that died before the retention time, the longest dead ones where rows are scarce, and Spark
     /// pages whose freeing was lost. Returns the keys of executors removed since the last call: their rows in the
-    /// kernel side can be removed too.
+    /// kernel side can be removed too. [`Readings::forgotten`] must then have their last totals.
     pub fn expire(&mut self, now_ns: u64) -> Vec<u64> {
         self.now_ns = self.now_ns.max(now_ns);
         for key in self.keys() {
@@ -546,14 +540,9 @@ impl State {
     /// Totals over all executors since the start.
     #[must_use]
     pub fn executor_totals(&self) -> ExecutorCounters {
-        let mut sum = self.forgotten;
-        for counters in self
-            .executors
-            .values()
-            .map(|executor| &executor.counters)
-            .chain(self.strangers.values())
-        {
-            faults::add_executor(&mut sum, counters);
+        let mut sum = self.rowless.sum();
+        for executor in self.executors.values() {
+            faults::add_executor(&mut sum, &executor.counters);
         }
         sum
     }

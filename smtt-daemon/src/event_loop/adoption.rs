@@ -52,7 +52,7 @@ impl Adoptions {
     /// When there is no row for it, or its user has too many adoptions that have not come back.
     pub fn begin(&mut self, probes: &mut Probes, found: Found) -> anyhow::Result<()> {
         self.give_back();
-        let executor = probes.adopt_executor(found.pid)?;
+        let executor = probes.adopt_found(found.pid, found.handle())?;
         let seen = probes.facts_seen_reader(executor)?;
         let adopted = self.adopted.clone();
         let user = found.user;

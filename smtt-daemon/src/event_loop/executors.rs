@@ -474,7 +474,9 @@ fn add_rows(
         probes.forget_thread(thread.tid)
     });
     let mut children = found.children.iter();
-    let with_children = children.try_for_each(|child| probes.adopt_child(executor, *child));
+    // A child that has ended meanwhile gets no row.
+    let with_children =
+        children.try_for_each(|child| probes.adopt_child(executor, *child).map(|_| ()));
     with_threads.and(with_children)
 }
 

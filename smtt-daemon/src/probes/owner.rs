@@ -54,13 +54,10 @@ impl SharesOfOwners {
     }
 }
 
-/// The owner of a process. A process that takes the id of another one meanwhile is not read.
-pub fn of(pid: u32) -> anyhow::Result<Owner> {
-    let process = Handle::open(pid).with_context(|| format!("process {pid} ended"))?;
-    let status = process
-        .read("status")
-        .with_context(|| format!("process {pid} ended"))?;
-    let uid = real_user(&status).with_context(|| format!("process {pid} shows no user"))?;
+/// The owner of a process.
+pub fn of(process: &Handle) -> anyhow::Result<Owner> {
+    let status = process.read("status").context("it has ended")?;
+    let uid = real_user(&status).context("it shows no user")?;
     let cgroup = process
         .read("cgroup")
         .ok()

@@ -46,6 +46,10 @@ pub struct Reader {
     attributed: Known<u64, FaultCounters>,
     /// The part of `attributed` that Python workers had.
     of_workers: Known<u64, u64>,
+    /// Threads with a row at the last reading, and their executors.
+    threads: Vec<(u32, u64)>,
+    /// Page-walk samples of executors that were forgotten, since the last reading.
+    walks_left: Vec<(ContextKey, WalkCounters)>,
 }
 
 impl Default for Reader {
@@ -63,6 +67,8 @@ impl Default for Reader {
             },
             attributed: Known::new(),
             of_workers: Known::new(),
+            threads: Vec::new(),
+            walks_left: Vec::new(),
         }
     }
 }
@@ -70,7 +76,7 @@ impl Default for Reader {
 impl Reader {
     /// Reads everything but page walks.
     pub fn read(&mut self, ebpf: &mut Ebpf) -> anyhow::Result<Readings> {
-        flush(ebpf)?;
+        self.threads = flush(ebpf)?;
         let mut readings = Readings {
             contexts: self.faults.read(ebpf)?,
             ..Readings::default()
@@ -86,15 +92,8 @@ impl Reader {
             ebpf.map("EXECUTORS").context("no table EXECUTORS")?,
         )?;
         for (key, values) in executors.iter().flatten() {
-            let attributed = self.attributed.get(&key).copied().unwrap_or_default();
-            let start = ExecutorCounters {
-                attributed,
-                ..ExecutorCounters::default()
-            };
-            readings.executors.push((
-                key,
-                values.iter().fold(start, |sum, Wire(one)| plus(sum, one)),
-            ));
+            let totals = self.totals(key, values.iter().map(|Wire(one)| one));
+            readings.executors.push((key, totals));
         }
         let budgets = HashMap::<_, u64, Wire<Budget>>::try_from(
             ebpf.map("BUDGETS").context("no table BUDGETS")?,
@@ -125,7 +124,28 @@ impl Reader {
         &mut self,
         ebpf: &mut Ebpf,
     ) -> anyhow::Result<Vec<(ContextKey, WalkCounters)>> {
-        self.walks.read(ebpf)
+        let mut grown = std::mem::take(&mut self.walks_left);
+        grown.extend(self.walks.read(ebpf)?);
+        Ok(grown)
+    }
+
+    /// Threads with a row at the last reading, and their executors.
+    pub fn threads(&self) -> &[(u32, u64)] {
+        &self.threads
+    }
+
+    /// Totals of an executor, from the counters of each processor.
+    fn totals<'a>(
+        &self,
+        executor: u64,
+        counters: impl Iterator<Item = &'a ExecutorCounters>,
+    ) -> ExecutorCounters {
+        let attributed = self.attributed.get(&executor).copied().unwrap_or_default();
+        let start = ExecutorCounters {
+            attributed,
+            ..ExecutorCounters::default()
+        };
+        counters.fold(start, plus)
     }
 
     /// Current contexts of an executor in the table.
@@ -133,27 +153,41 @@ impl Reader {
         self.faults.rows(ebpf, executor)
     }
 
-    /// Removes the contexts of an executor that is forgotten.
-    pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<()> {
-        self.faults.forget(ebpf, executor)?;
-        self.walks.forget(ebpf, executor)?;
+    /// Removes the contexts of an executor that is forgotten, and returns its last totals. Its row of totals is still
+    /// there.
+    pub fn forget(&mut self, ebpf: &mut Ebpf, executor: u64) -> anyhow::Result<ExecutorCounters> {
+        for (_, growth) in self.faults.forget(ebpf, executor)? {
+            let total = self.attributed.entry(executor).or_default();
+            *total = sum(*total, &growth);
+        }
+        let left = self.walks.forget(ebpf, executor)?;
+        self.walks_left.extend(left);
+        let executors = PerCpuHashMap::<_, u64, Wire<ExecutorCounters>>::try_from(
+            ebpf.map("EXECUTORS").context("no table EXECUTORS")?,
+        )?;
+        // Without a row it was removed before: there is nothing to add.
+        let counters = executors.get(&executor, 0).ok();
+        let counters = counters.iter().flat_map(|values| values.iter());
+        let totals = self.totals(executor, counters.map(|Wire(one)| one));
         self.attributed.remove(&executor);
         self.of_workers.remove(&executor);
-        Ok(())
+        Ok(totals)
     }
 }
 
-/// Moves the faults that threads have pending to the table of contexts.
-fn flush(ebpf: &Ebpf) -> anyhow::Result<()> {
+/// Moves the faults that threads have pending to the table of contexts. Returns the threads and their executors.
+fn flush(ebpf: &Ebpf) -> anyhow::Result<Vec<(u32, u64)>> {
     let map = memory::map_fd(ebpf.map("THREADS").context("no table THREADS")?)
         .context("THREADS is no hash table")?;
     let threads = tables::rows::<u32, Thread>(map).context("the table THREADS cannot be read")?;
-    for (tid, thread) in threads {
+    for (tid, thread) in &threads {
+        let tid = *tid;
         if thread.pending != [FaultCounters::default(); 2] {
             tables::change(ebpf, TableOperation::FLUSH_THREAD, &[u64::from(tid)])?;
         }
     }
-    Ok(())
+    let executor = |(tid, thread): &(u32, Thread)| (*tid, thread.executor);
+    Ok(threads.iter().map(executor).collect())
 }
 
 impl<V: Growing> Contexts<V> {
@@ -220,16 +254,17 @@ impl<V: Growing> Contexts<V> {
             .count())
     }
 
-    /// Removes the rows of an executor.
-    fn forget(&mut self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<()> {
-        let map = self.map(ebpf)?;
-        for (key, _) in tables::rows::<ContextKey, V>(map)? {
-            if key.executor == executor {
-                tables::take_context::<V>(map, &key);
-            }
-        }
+    /// Removes the rows of an executor, and returns their growth since the last reading.
+    fn forget(&mut self, ebpf: &Ebpf, executor: u64) -> anyhow::Result<Vec<(ContextKey, V)>> {
+        let keys: Vec<ContextKey> = tables::rows::<ContextKey, V>(self.map(ebpf)?)?
+            .into_iter()
+            .map(|(key, _)| key)
+            .filter(|key| key.executor == executor)
+            .collect();
+        let mut grown = Vec::new();
+        self.remove(ebpf, &keys, &mut grown)?;
         self.known.retain(|key, _| key.executor != executor);
-        Ok(())
+        Ok(grown)
     }
 
     fn map<'a>(&self, ebpf: &'a Ebpf) -> anyhow::Result<BorrowedFd<'a>> {

@@ -52,10 +52,17 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             true
         }
         TableOperation::FORGET_THREAD => {
-            rows::forget_thread(subject as u32);
+            let known = rows::thread_executor(subject as u32);
+            if executor == 0 || known == executor {
+                rows::forget_thread(subject as u32);
+            }
             true
         }
-        TableOperation::FORGET_PROCESS => rows::forget_process(subject as u32).is_some(),
+        TableOperation::FORGET_PROCESS => {
+            let known = rows::process(subject as u32);
+            known.is_some_and(|known| known.executor == executor)
+                && rows::forget_process(subject as u32).is_some()
+        }
         TableOperation::RELEASE_CONTEXTS => {
             release(subject, Table::Contexts, executor);
             true

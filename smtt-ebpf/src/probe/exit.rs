@@ -13,18 +13,21 @@ use smtt_common::{
     settings::ROLE_EXECUTOR,
 };
 
-use crate::{emit::own_record, maps::setting, tables};
+use crate::{
+    emit::own_record,
+    maps::{may_be_traced, setting},
+    tables,
+};
 
 /// `sched_process_fork(parent, child)`: a child of an executor's process belongs to that executor.
 ///
 /// The hook fires for new threads too; those have their parent's process id. The ids of the child are fields of
 /// the kernel's task, whose offsets the daemon takes from the kernel's own type information.
+///
+/// The child has not run yet, so rows with its ids are of an earlier process whose end was missed: the daemon may have
+/// added them just after that end. They go, whoever the parent is; otherwise the new process would count for them.
 #[raw_tracepoint]
 pub fn fork(ctx: RawTracePointContext) -> i32 {
-    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    let Some(parent) = tables::process(pid) else {
-        return 0;
-    };
     let child: u64 = ctx.arg(1);
     let (Some(child_pid), Some(child_tid)) = (
         field::<u32>(child, setting!(task_tgid_offset)),
@@ -32,10 +35,18 @@ pub fn fork(ctx: RawTracePointContext) -> i32 {
     ) else {
         return 0;
     };
+    tables::forget_thread(child_tid);
     // A new thread has its process's id; a new process has its own, equal to its first thread's.
-    if child_pid == pid || child_pid != child_tid {
+    if child_pid != child_tid {
         return 0;
     }
+    if may_be_traced(child_pid) {
+        tables::forget_process(child_pid);
+    }
+    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let Some(parent) = tables::process(pid) else {
+        return 0;
+    };
     if tables::adopt_child(child_pid, parent.executor) {
         own_record(
             Kind::PROCESS_FORKED,
@@ -81,10 +92,11 @@ pub fn exec(ctx: RawTracePointContext) -> i32 {
 pub fn exit(ctx: RawTracePointContext) -> i32 {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
+    // Before the look at the process: of two last threads that exit at once, the other one may have removed its row.
+    tables::forget_thread(tid);
     if tables::process(pid).is_none() {
         return 0;
     }
-    tables::forget_thread(tid);
     if !last_thread(ctx.arg(0), pid == tid) {
         return 0;
     }

@@ -26,10 +26,10 @@ use smtt_common::{
 
 use crate::{
     context::{Running, is_idle, key, running},
-    emit::record,
-    maps::{EXECUTORS, SAMPLING, THREADS, add, may_be_traced, next, setting},
+    emit::{record, record_bytes},
+    maps::{EXECUTORS, SAMPLING, THREADS, add, may_be_traced, next, setting, take},
     pending,
-    shares::uid,
+    shares::{spend_on_sample, uid},
     tables,
 };
 
@@ -260,7 +260,7 @@ fn is_sampled() -> bool {
     }
 }
 
-/// Sends a fault with its address, within the limit per second.
+/// Sends a fault with its address, within the processor's limit per second and the rates of the executor and its user.
 #[inline(always)]
 fn sample(executor: u64, context: &ContextKey, address: u64, access: u32) {
     let (Some(state), Some(row)) = (SAMPLING.get_ptr_mut(0), EXECUTORS.get_ptr_mut(executor))
@@ -277,6 +277,12 @@ fn sample(executor: u64, context: &ContextKey, address: u64, access: u32) {
         }
     }
     if next(unsafe { &raw mut (*state).samples }) >= u64::from(setting!(fault_samples_per_second)) {
+        add(unsafe { &raw mut (*row).samples_rate_limited }, 1);
+        return;
+    }
+    if !spend_on_sample(executor, record_bytes::<FaultSample>()) {
+        // Its place is for another executor.
+        take(unsafe { &raw mut (*state).samples }, 1);
         add(unsafe { &raw mut (*row).samples_rate_limited }, 1);
         return;
     }

@@ -28,9 +28,9 @@ use smtt_common::{
 
 use crate::{
     context::{Running, running},
-    emit::record,
+    emit::{record, record_bytes},
     maps::{EXECUTORS, NO_WALKS, WALK_LAST, WALK_TOTALS, WALKS, add, count},
-    shares::{Table, claim, release, uid},
+    shares::{Table, claim, release, spend_on_sample, uid},
     tables::EEXIST,
 };
 
@@ -140,7 +140,7 @@ fn row(running: &Running) -> Option<*mut WalkCounters> {
     WALKS.get_ptr_mut(&key)
 }
 
-/// Sends a sample with the address of its data.
+/// Sends a sample with the address of its data, within the rates of the executor and its user.
 #[inline(always)]
 fn send(running: &Running, address: u64, cookie: u64) {
     let Some(executor) = EXECUTORS.get_ptr_mut(running.executor) else {
@@ -148,6 +148,10 @@ fn send(running: &Running, address: u64, cookie: u64) {
     };
     // SAFETY (here and below): the row was just looked up.
     add(unsafe { &raw mut (*executor).samples_seen }, 1);
+    if !spend_on_sample(running.executor, record_bytes::<FaultSample>()) {
+        add(unsafe { &raw mut (*executor).samples_rate_limited }, 1);
+        return;
+    }
     let payload = FaultSample {
         address,
         access: if cookie & COOKIE_WRITE == 0 {

@@ -137,6 +137,10 @@ pub struct Executor {
     pub(super) settled: Option<(Option<u32>, usize)>,
     /// Time of the last reading of the slot file, in nanoseconds since boot.
     slots_read_ns: u64,
+    /// Facts emitted by the slot file's own count at the last reading.
+    slots_said: u64,
+    /// What to add to that count, because it has fallen.
+    slots_before: u64,
     /// Bytes of the history.
     pub(super) history_bytes: usize,
 }
@@ -322,6 +326,9 @@ impl Executor {
 
     /// Applies the counters of the slot file, which the executor writes. What it claims to have emitted beyond what the
     /// kernel side has seen grows by at most `facts_per_second`.
+    ///
+    /// The result never falls. The file's own count may: the executor is adopted again when its library gets its probes,
+    /// with another first fact or with another file, and it may write anything. The count then goes on from where it was.
     pub(super) fn set_slots(&mut self, said: SlotFileCounters, facts_per_second: u64, now_ns: u64) {
         let seen = self.counters.facts_seen;
         let since = match self.slots {
@@ -332,14 +339,19 @@ impl Executor {
         let elapsed_ns = now_ns.saturating_sub(since).max(1_000_000_000);
         let growth = u128::from(facts_per_second) * u128::from(elapsed_ns) / 1_000_000_000;
         let growth = u64::try_from(growth).unwrap_or(u64::MAX);
-        let before = self.slots.map_or(0, |slots| slots.facts_emitted).max(seen);
-        let facts_emitted = said
-            .facts_emitted
-            .min(before.saturating_add(growth))
-            .max(seen);
+        let known = self.slots.unwrap_or_default();
+        if said.facts_emitted < self.slots_said {
+            self.slots_before = known.facts_emitted.saturating_sub(said.facts_emitted);
+        }
+        self.slots_said = said.facts_emitted;
+        let before = known.facts_emitted.max(seen);
+        let facts_emitted = self
+            .slots_before
+            .saturating_add(said.facts_emitted)
+            .clamp(before, before.saturating_add(growth));
         self.slots = Some(SlotFileCounters {
             facts_emitted,
-            ..said
+            slots_refused: known.slots_refused.max(said.slots_refused),
         });
         self.slots_read_ns = now_ns;
     }
@@ -347,12 +359,9 @@ impl Executor {
     /// Facts that the marker has emitted and facts that the kernel side has seen; `None` without a slot file.
     pub(super) fn marker_counts(&self) -> Option<(u64, u64)> {
         let (emitted, seen) = (self.slots?.facts_emitted, self.counters.facts_seen);
-        // The kernel side counts the last facts of a dying executor after the last reading of its slot file.
-        let emitted = match self.died_ns {
-            Some(_) => emitted.max(seen),
-            None => emitted,
-        };
-        Some((emitted, seen))
+        // The kernel side counts facts after the last reading of the slot file: that of a dying executor, or of one that
+        // has cut its file off.
+        Some((emitted.max(seen), seen))
     }
 
     /// Drops what is only history: ended tasks, idle stages and RDDs, and the results of scans.

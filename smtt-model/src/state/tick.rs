@@ -20,7 +20,7 @@ pub struct Tick {
     pub unread: Vec<u64>,
     /// Executors with a requested resync, and the number of the request.
     pub requests: Vec<(u64, u64)>,
-    /// Executors whose process is gone without a record of its exit.
+    /// Executors whose process is gone without a record of its exit, by their slot file.
     pub dead: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ impl State {
         for (executor, request) in &tick.requests {
             self.resync_requested(*executor, *request, now_ns);
         }
-        for executor in &tick.dead {
+        for executor in tick.dead.iter().chain(&tick.readings.gone) {
             self.executor_gone(*executor, now_ns);
         }
         self.record_history(now_ns);

@@ -18,6 +18,8 @@ mod hot;
 mod marker;
 #[path = "workload/pages.rs"]
 mod pages;
+#[path = "workload/races.rs"]
+mod races;
 #[path = "workload/resync.rs"]
 mod resync;
 #[path = "workload/scenario.rs"]
@@ -114,6 +116,8 @@ fn main() -> Result<()> {
         "starting" => starting::starting,
         "victim" => victim::victim,
         "claims" => victim::claims,
+        "twins" => races::twins,
+        "touch_and_tell" => races::touch_and_tell,
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))

@@ -10,7 +10,7 @@ use smtt_tests::skip::skip;
 use crate::lab::{KernelLab, Workload, lab, seen, with_hook};
 
 /// Where the last process id can be set: the kernel allocates the next free one after it.
-const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+pub const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 /// Processes that get the id of the executor that is gone, one after the other.
 const BIRTHS: usize = 10_000;
 /// Births in a row without the id after which a process of the machine has it for longer.
@@ -25,7 +25,7 @@ const READS: u64 = 300;
 const ATTEMPTS: usize = 50;
 
 /// Forks a child that touches pages and ends; returns its process id.
-fn birth(memory: &Mapping) -> Result<i32> {
+pub fn birth(memory: &Mapping) -> Result<i32> {
     // SAFETY: the child calls nothing that allocates or locks: it writes to a mapping and ends.
     let child = unsafe { libc::fork() };
     ensure!(child >= 0, "fork: {}", std::io::Error::last_os_error());

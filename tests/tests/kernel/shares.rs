@@ -293,6 +293,91 @@ fn a_flood_of_facts_costs_another_user_none() -> Result<()> {
 }
 
 #[test]
+fn samples_have_the_rate_of_their_executor_and_of_its_user() -> Result<()> {
+    const RATE: u64 = 1000;
+    let mut settings = with_hook(FaultHook::Auto);
+    settings.settings.fault_sample_every = 1;
+    settings.settings.fault_samples_per_second = 1_000_000;
+    settings.settings.facts_per_second = RATE as u32;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workloads = Vec::new();
+    for _ in 0..4 {
+        workloads.push(Workload::start(
+            "touch_and_tell",
+            &["pages=20000", "facts=400", AS_NOBODY],
+        )?);
+    }
+    let start = Instant::now();
+    for workload in &mut workloads {
+        workload.go()?;
+    }
+    for workload in &mut workloads {
+        workload.done()?;
+    }
+    let seconds = start.elapsed().as_secs() + 1;
+    lab.read()?;
+    let mut all = 0;
+    for (place, workload) in workloads.iter().enumerate() {
+        let executor = lab.executor(workload.pid())?;
+        let totals = lab.totals(executor)?;
+        let samples = lab.of_kind(executor, Kind::FAULT_SAMPLE).len() as u64;
+        println!(
+            "executor {place}: {samples} of {} samples in {seconds} s, facts above the rate: {}",
+            totals.samples_seen, totals.facts_rate_limited
+        );
+        ensure!(
+            totals.samples_rate_limited > 0
+                && totals.samples_seen
+                    == samples + totals.samples_ring_full + totals.samples_rate_limited,
+            "{samples} samples of {totals:?}"
+        );
+        // Half of the bucket at once, and then the rate, since its start: it has a dozen faults before the clock's.
+        ensure!(
+            samples <= RATE / 2 + (seconds + 1) * RATE + 4,
+            "{samples} samples in {seconds} seconds at {RATE} a second"
+        );
+        all += samples;
+    }
+    ensure!(
+        all <= RATE + (seconds + 1) * 2 * RATE + 4,
+        "{all} samples of one user in {seconds} seconds at {} a second",
+        2 * RATE
+    );
+    for workload in workloads {
+        workload.end()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn samples_leave_half_of_the_rate_to_facts() -> Result<()> {
+    let mut settings = with_hook(FaultHook::Auto);
+    settings.settings.fault_sample_every = 1;
+    settings.settings.fault_samples_per_second = 1_000_000;
+    settings.settings.facts_per_second = 1000;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("touch_and_tell", &["pages=20000", "facts=400"])?;
+    let executor = lab.executor(workload.pid())?;
+    workload.run()?;
+    lab.read()?;
+    let totals = lab.totals(executor)?;
+    ensure!(
+        totals.samples_rate_limited > 10_000,
+        "too few samples to take anything from facts: {totals:?}"
+    );
+    ensure!(
+        totals.facts_rate_limited == 0,
+        "samples took the place of {} facts",
+        totals.facts_rate_limited
+    );
+    workload.end()
+}
+
+#[test]
 fn births_and_deaths_have_a_limit() -> Result<()> {
     let mut settings = with_hook(FaultHook::Off);
     settings.settings.facts_per_second = 50;

@@ -389,9 +389,25 @@ fn marker_counts_are_plausible_and_never_fall() {
     let (emitted, seen) = state.marker_counts().expect("slot files");
     let limit = state.limits.facts_per_second;
     assert_eq!((emitted, seen), (520 + 500 + limit, 1000));
-    // Less than the kernel side saw is no possible count.
+    // Less than before is no possible count.
     state.set_slots(key(2), said(0));
-    assert_eq!(state.marker_counts().map(|counts| counts.0), Some(1020));
+    assert_eq!(state.marker_counts(), Some((emitted, 1000)));
+    // Executor 1 is adopted again, and its file counts from another fact on: the count goes on.
+    for (file, emitted) in [(0, 520), (30, 550), (10, 550), (25, 565)] {
+        state.set_slots(key(1), said(file));
+        assert_eq!(
+            state.executors()[&key(1)]
+                .slots
+                .map(|slots| slots.facts_emitted),
+            Some(emitted),
+            "the file says {file}"
+        );
+    }
+    // The file cannot be read any more, and facts are seen.
+    first.executors[0].1.facts_seen = 600;
+    state.add(&first, 2 * S);
+    let sum = 600 + 500 + limit;
+    assert_eq!(state.marker_counts(), Some((sum, 1100)));
     let before = state.marker_counts();
     tell(&mut state, 1, 3 * S, gone());
     tell(&mut state, 2, 3 * S, gone());

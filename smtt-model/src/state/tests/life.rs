@@ -2,7 +2,10 @@
 
 use super::replay::job;
 use super::*;
+use crate::ledger::{LedgerInputs, ledger};
 use crate::rows::ExecutorState;
+use smtt_common::counter::Counter;
+use smtt_common::settings::Owner;
 
 /// Facts of [`tell_all_again`].
 const TOLD: u64 = 8;
@@ -361,4 +364,121 @@ fn dead_executors_make_room_before_a_new_one_needs_it() {
     assert!(state.expire(31 * S).is_empty());
     start(&mut state, 11);
     assert_eq!(state.expire(32 * S), [key(5)], "one living executor more");
+}
+
+/// Totals of an executor that sent `facts` facts, of which `full` found the ring full, and `samples` samples.
+fn sent(facts: u64, full: u64, samples: u64) -> ExecutorCounters {
+    ExecutorCounters {
+        facts_seen: facts,
+        facts_ring_full: full,
+        samples_seen: samples,
+        ..ExecutorCounters::default()
+    }
+}
+
+/// The hop `kernel` of the ledger when nothing moves: attempted, delivered, and whether it adds up.
+fn kernel_hop(state: &State) -> (u64, u64, bool) {
+    let inputs = LedgerInputs {
+        executors: state.executor_totals(),
+        kernel: *state.kernel_counters(),
+        ..LedgerInputs::default()
+    };
+    let hops = ledger(&inputs, &inputs);
+    let hop = hops.iter().find(|hop| hop.name == "kernel").expect("a hop");
+    (hop.attempted, hop.delivered, hop.consistent)
+}
+
+#[test]
+fn the_last_counts_of_a_forgotten_executor_stay_in_the_ledger() {
+    let mut state = state_with(Limits {
+        executors: 2,
+        ..Limits::default()
+    });
+    // Submitted so far, and the totals of executors that have a row in the kernel side.
+    let reading = |submitted: u64, executors: Vec<(u64, ExecutorCounters)>| {
+        let mut readings = readings(Vec::new());
+        readings.counters[Counter::RECORDS_SUBMITTED.0 as usize] = submitted;
+        readings.owners = (1..=2)
+            .map(|n| {
+                (
+                    key(n),
+                    Owner {
+                        uid: 1000,
+                        ..Owner::default()
+                    },
+                )
+            })
+            .collect();
+        readings.executors = executors;
+        readings
+    };
+    for n in 1..=2 {
+        tell(&mut state, n, S, described("app-1", "1"));
+    }
+    let (one, two) = ((key(1), sent(10, 1, 2)), (key(2), sent(10, 0, 0)));
+    state.add(&reading(21, vec![one, two]), 2 * S);
+    assert_eq!(kernel_hop(&state), (22, 21, true));
+    // An executor of another user takes the row of the youngest one, which lives and sends on.
+    state.apply(Event {
+        time_ns: 3 * S,
+        executor: key(3),
+        pid: 103,
+        tid: 103,
+        uid: 2000,
+        fact: described("app-2", "0"),
+    });
+    assert!(!state.executors().contains_key(&key(2)), "it was evicted");
+    let (two, three) = ((key(2), sent(18, 0, 0)), (key(3), sent(1, 0, 0)));
+    state.add(&reading(30, vec![one, two, three]), 4 * S);
+    assert_eq!(kernel_hop(&state), (31, 30, true), "after the eviction");
+    assert_eq!(state.expire(4 * S), [key(2)]);
+    // It sends until the kernel side has removed its rows.
+    let mut last = reading(38, vec![one, three]);
+    last.forgotten = vec![(key(2), sent(26, 0, 0))];
+    state.add(&last, 5 * S);
+    assert_eq!(kernel_hop(&state), (39, 38, true), "with its last facts");
+    state.add(&reading(38, vec![one, three]), 6 * S);
+    assert_eq!(kernel_hop(&state), (39, 38, true), "once");
+}
+
+#[test]
+fn an_executor_that_found_no_row_counts_once() {
+    let mut state = state_with(Limits {
+        executors: 1,
+        ..Limits::default()
+    });
+    tell(&mut state, 1, S, described("app-1", "1"));
+    tell(&mut state, 2, S, described("app-1", "2"));
+    let mut with = readings(Vec::new());
+    with.executors = vec![(key(2), sent(7, 0, 0))];
+    state.add(&with, 2 * S);
+    let end = Fact::ProcessGone {
+        exec: false,
+        is_executor: true,
+    };
+    tell(&mut state, 2, 3 * S, end);
+    assert_eq!(state.expire(3 * S), [key(2)]);
+    let mut last = readings(Vec::new());
+    last.forgotten = vec![(key(2), sent(9, 0, 0))];
+    state.add(&last, 4 * S);
+    state.add(&readings(Vec::new()), 5 * S);
+    assert_eq!(state.executor_totals().facts_seen, 9);
+}
+
+#[test]
+fn an_executor_whose_end_was_not_reported_dies() {
+    let mut state = job();
+    let gone = Tick {
+        readings: Readings {
+            gone: vec![key(1), key(9)],
+            ..readings(Vec::new())
+        },
+        ..Tick::default()
+    };
+    // The other one has no row here, and the kernel side keeps its own for nothing.
+    assert_eq!(state.take_in(&gone, 5 * S), [key(9)]);
+    assert_eq!(state.executors()[&key(1)].died_ns, Some(5 * S));
+    assert!(state.executors()[&key(2)].died_ns.is_none());
+    let retention = Limits::default().retention_ns;
+    assert_eq!(state.take_in(&gone, 5 * S + retention), [key(9), key(1)]);
 }

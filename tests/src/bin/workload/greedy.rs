@@ -62,20 +62,27 @@ pub fn crowd(marker: &Marker, options: &Options) -> Result<Value> {
     Ok(json!({ "executors": executors }))
 }
 
+/// Starts a child process that does the work and ends; returns its process id.
+pub fn fork(work: impl FnOnce()) -> Result<i32> {
+    // SAFETY: this program has one thread, so the child may call any function.
+    match unsafe { libc::fork() } {
+        -1 => bail!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            work();
+            // SAFETY: ends the child without the parent's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        child => Ok(child),
+    }
+}
+
 /// `children` child processes, one after the other, that end at once.
 pub fn forks(_: &Marker, options: &Options) -> Result<Value> {
     let children = options.number("children", 500)?;
     for _ in 0..children {
-        // SAFETY: this program has one thread; the child only ends.
-        match unsafe { libc::fork() } {
-            -1 => bail!("fork: {}", std::io::Error::last_os_error()),
-            // SAFETY: ends the child without the parent's exit handlers.
-            0 => unsafe { libc::_exit(0) },
-            child => {
-                // SAFETY: the child is this process's own.
-                unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            }
-        }
+        let child = fork(|| {})?;
+        // SAFETY: the child is this process's own.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
     Ok(json!({ "children": children }))
 }
