@@ -46,6 +46,9 @@ section!(Web, "web", {
     /// Whether the metrics page shows application ids and the names of applications and RDDs: "hidden" or "shown".
     /// Every local user can read the page. The control socket always shows them to its group.
     names: String = "hidden".into();
+    /// File with the users that may read the metrics, one NAME:HASH a line, as `htpasswd -nB NAME` prints it. It must not
+    /// be readable for all. Empty: every local user may read them.
+    users_file: String = String::new();
 });
 
 section!(Control, "control", {

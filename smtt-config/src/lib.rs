@@ -95,6 +95,8 @@ pub struct Web {
     pub telemetry_path: String,
     /// Whether the metrics show names of applications and RDDs to every local user.
     pub names_shown: bool,
+    /// File with the users that may read the metrics; `None` where all may.
+    pub users_file: Option<PathBuf>,
 }
 
 /// See [`Config::control`].
@@ -412,6 +414,10 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             listen_address,
             telemetry_path: file.web.telemetry_path.clone(),
             names_shown,
+            users_file: match file.web.users_file.as_str() {
+                "" => None,
+                path => Some(absolute("web.users_file", path)?),
+            },
         },
         control: Control {
             socket: absolute("control.socket", &file.control.socket)?,

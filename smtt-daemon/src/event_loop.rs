@@ -42,7 +42,7 @@ use crate::probes::{KernelLog, Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
-use crate::server::{ControlSocket, group_id};
+use crate::server::{ControlSocket, Users, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
 use crate::{discover, hotness, placement, progress, server, subordinate};
 
@@ -70,6 +70,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         "this pid namespace is not the machine's first, so process ids here are not those of the kernel: {}",
         doctor::PID_NAMESPACE_REMEDY
     );
+    let users = config.web.users_file.as_deref().map(Users::load);
+    let users = users.transpose()?.map(Arc::new);
     // The socket first: it shows whether another daemon is running, before anything is loaded into the kernel.
     let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
     let web = TcpListener::bind(config.web.listen_address)
@@ -114,7 +116,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     } else {
         Names::Hidden
     };
-    let served = server::spawn(Arc::clone(&shared), socket, web, names, until_stopped)?;
+    let readers = Web { names, users };
+    let served = server::spawn(Arc::clone(&shared), socket, web, readers, until_stopped)?;
     services.spawn(async move { served.await.context("the listeners' thread crashed")? });
     progress::watch(shared.progress());
     if let Some(log) = probes.take_log() {

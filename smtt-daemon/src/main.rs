@@ -65,7 +65,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("smtt-daemon: {error:#}");
-            if error.chain().any(is_permission) {
+            if error.is::<smtt_daemon::server::UsersError>() {
+                ExitCode::from(EX_CONFIG)
+            } else if error.chain().any(is_permission) {
                 ExitCode::from(EX_NOPERM)
             } else {
                 ExitCode::FAILURE

@@ -4,12 +4,14 @@ mod advice;
 mod connections;
 mod heavy;
 mod lines;
+mod meter;
 mod report;
 mod routes;
 mod rows;
 mod runs;
 mod scrape;
 mod socket;
+mod users;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,6 +28,22 @@ pub use advice::advice;
 pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
+pub use users::{Users, UsersError};
+
+/// Who may read the metrics port, and what it shows.
+#[derive(Clone, Debug)]
+pub struct Web {
+    /// Whether the metrics show names.
+    pub names: Names,
+    /// Users that may read it; `None` where every local user may.
+    pub users: Option<Arc<Users>>,
+}
+
+impl From<Names> for Web {
+    fn from(names: Names) -> Self {
+        Self { names, users: None }
+    }
+}
 
 /// Threads that make answers.
 const THREADS: usize = 8;
@@ -65,10 +83,10 @@ pub async fn serve_control(
 pub async fn serve_web(
     shared: Arc<Shared>,
     listener: TcpListener,
-    names: Names,
+    web: Web,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let router = web_router(shared, names);
+    let router = web_router(shared, web);
     connections::serve(listener, router, connections::WEB, |_| {}, shutdown).await;
     Ok(())
 }
@@ -82,7 +100,7 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
     shared: Arc<Shared>,
     socket: ControlSocket,
     web: TcpListener,
-    names: Names,
+    readers: impl Into<Web>,
     shutdown: impl Fn() -> Until,
 ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -93,6 +111,7 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
         .context("no runtime for the listeners")?;
     // Registered with the other runtime until now.
     let web = web.into_std().context("the metrics port cannot be used")?;
+    let readers = readers.into();
     let (control_until, web_until) = (shutdown(), shutdown());
     let (done, ended) = oneshot::channel();
     let serve = move || {
@@ -106,7 +125,7 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
             });
             listeners.spawn(async move {
                 let web = TcpListener::from_std(web)?;
-                serve_web(shared, web, names, web_until)
+                serve_web(shared, web, readers, web_until)
                     .await
                     .context("the metrics port failed")
             });

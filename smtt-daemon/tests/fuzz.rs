@@ -4,8 +4,10 @@
 //! A run is short and the same every time. `SMTT_FUZZ_SECONDS=600 SMTT_FUZZ_SEED=7` makes it longer and different. A
 //! failure prints the bytes; put them into tests/corpus.
 
+mod served;
+
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,14 +17,14 @@ use std::time::{Duration, Instant};
 use smtt_common::event::{MARKER_FACTS, RecordHeader};
 use smtt_daemon::metrics::{Format, Names};
 use smtt_daemon::recorder::Tap;
-use smtt_daemon::server::{self, ControlSocket};
+use smtt_daemon::server;
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::proc;
 use smtt_model::decode::{decode, encode};
 use smtt_model::rows::{Filter, PagesBy};
 use smtt_model::state::Limits;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+
+use self::served::served;
 
 /// Time of one test without `SMTT_FUZZ_SECONDS`.
 const SECONDS: u64 = 2;
@@ -246,32 +248,16 @@ fn streams_of_changed_facts_leave_a_state_that_all_readers_can_read() {
 
 #[test]
 fn changed_requests_leave_the_server_answering() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("smtt.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let (stop, stopped) = watch::channel(false);
-    let (port, ended) = runtime.block_on(async {
-        let socket = ControlSocket::bind(&path, "").expect("a socket");
-        let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = web.local_addr().expect("an address");
-        let until = || {
-            let mut stopped = stopped.clone();
-            async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }
-        };
-        let served = server::spawn(shared(limits()), socket, web, Names::Hidden, until);
-        (port, served.expect("a thread"))
-    });
+    served(&shared(limits()), ask_changed);
+}
+
+fn ask_changed(path: &Path, port: SocketAddr) {
     let seeds = corpus("http");
     let ask = |bytes: &[u8], unix: bool| -> String {
         let mut answer = Vec::new();
         // The server may close at any time: that is its right.
         if unix {
-            let mut stream = UnixStream::connect(&path).expect("connected");
+            let mut stream = UnixStream::connect(path).expect("connected");
             let _ = stream.write_all(bytes);
             let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
@@ -298,8 +284,6 @@ fn changed_requests_leave_the_server_answering() {
     });
     let answer = ask(b"GET /-/healthy HTTP/1.1\r\nHost: smtt\r\n\r\n", false);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    stop.send(true).expect("still served");
-    runtime.block_on(ended).expect("no crash").expect("served");
 }
 
 #[test]

@@ -1,23 +1,23 @@
 //! The server under everything that is asked at once, within the memory that the systemd unit gives the daemon. The
 //! process of this test is the daemon: it has a state, the server, and clients that keep nothing.
 
+mod served;
+
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use smtt_daemon::metrics::Names;
-use smtt_daemon::server::{self, ControlSocket};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::decode::{
     BlockFact, ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
     StageDescribed, TaskEnded, TaskStarted,
 };
 use smtt_model::state::{Limits, Outcome as Applied};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+
+use self::served::served;
 
 /// `MemoryMax=` of config/smtt.service.
 const MEMORY_MAX: u64 = 256 << 20;
@@ -130,36 +130,13 @@ fn read(mut stream: impl Read + Write, path: &str) -> (u16, u64) {
     }
 }
 
-/// Runs `ask` against a server of the daemon, with the socket and the port of its listeners.
-fn served(shared: &Arc<Shared>, ask: impl FnOnce(&Path, u16)) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("smtt.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let (stop, stopped) = watch::channel(false);
-    let (port, ended) = runtime.block_on(async {
-        let socket = ControlSocket::bind(&path, "").expect("a socket");
-        let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = web.local_addr().expect("an address").port();
-        let until = || {
-            let mut stopped = stopped.clone();
-            async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }
-        };
-        let served = server::spawn(Arc::clone(shared), socket, web, Names::Hidden, until);
-        (port, served.expect("a thread"))
-    });
-    ask(&path, port);
-    stop.send(true).expect("still served");
-    let ended = runtime.block_on(ended).expect("no crash");
-    ended.expect("served");
-}
-
 /// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
-fn ask_all(socket: &Path, port: u16, paths: &[&str], times: usize) -> Vec<(String, u16, u64)> {
+fn ask_all(
+    socket: &Path,
+    port: SocketAddr,
+    paths: &[&str],
+    times: usize,
+) -> Vec<(String, u16, u64)> {
     std::thread::scope(|scope| {
         let mut asked = Vec::new();
         for path in paths.iter().copied() {
@@ -173,7 +150,7 @@ fn ask_all(socket: &Path, port: u16, paths: &[&str], times: usize) -> Vec<(Strin
         }
         for _ in 0..times {
             asked.push(scope.spawn(move || {
-                let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                let stream = TcpStream::connect(port).expect("connected");
                 let (status, bytes) = read(stream, "/metrics");
                 ("port /metrics".to_owned(), status, bytes)
             }));
@@ -329,7 +306,7 @@ fn clients_that_ask_and_hang_up_start_no_work_beside_each_other() {
         // Nothing that is begun can end.
         let state = shared.state();
         for _ in 0..100 {
-            let mut scraper = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+            let mut scraper = TcpStream::connect(port).expect("connected");
             let mut client = UnixStream::connect(socket).expect("connected");
             let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");
             scraper
@@ -343,7 +320,7 @@ fn clients_that_ask_and_hang_up_start_no_work_beside_each_other() {
         let threads = answering();
         assert!((1..=2).contains(&threads), "{threads} threads make answers");
         drop(state);
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        let stream = TcpStream::connect(port).expect("connected");
         assert_eq!(read(stream, "/metrics").0, 200);
     });
 }
@@ -378,7 +355,7 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
         let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");
         let scrapers: Vec<TcpStream> = (0..40)
             .map(|_| {
-                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+                let mut stream = TcpStream::connect(port).expect("connected");
                 // The server may close it before.
                 let _ = stream.write_all(question("/metrics").as_bytes());
                 stream

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +21,25 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Sleep, sleep, timeout};
+
+use super::meter::Meter;
 
 /// Bytes of a request's head, and of what waits to be sent.
 const BUFFER: usize = 16 << 10;
 /// Headers of a request.
 const HEADERS: usize = 64;
+/// Bytes of an answer that the kernel holds for one connection to the metrics port, at most about twice this number.
+const KERNEL_BUFFER: usize = 128 << 10;
+/// Time between two checks, while a listener is full, whether a connection makes room.
+const CHECK: Duration = Duration::from_millis(20);
+/// An answer that is slower than [`Limits::rate`] may take this long.
+const SLOW: Duration = Duration::from_secs(2);
 /// How long connections may finish when the server stops.
 const FINISH: Duration = Duration::from_secs(2);
 
@@ -43,6 +54,8 @@ pub struct Limits {
     pub stall: Duration,
     /// Time from the connection to the end of the answer; `None` where answers may be endless.
     pub life: Option<Duration>,
+    /// Least bytes per second of an answer that is not finished after [`SLOW`]; `None` where clients may pause.
+    pub rate: Option<u64>,
 }
 
 /// The metrics port: any local user may connect.
@@ -51,6 +64,7 @@ pub const WEB: Limits = Limits {
     head: Duration::from_secs(5),
     stall: Duration::from_secs(10),
     life: Some(Duration::from_secs(30)),
+    rate: Some(64 << 10),
 };
 
 /// The control socket: its group may connect.
@@ -59,7 +73,54 @@ pub const CONTROL: Limits = Limits {
     head: Duration::from_secs(5),
     stall: Duration::from_secs(30),
     life: None,
+    rate: None,
 };
+
+/// A stream of a listener.
+pub trait Peer: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Prepares a new connection.
+    fn prepare(&self) {}
+
+    /// Whether the kernel holds bytes of the answer that would stay with it after the stream is closed.
+    fn holds_unsent(&self) -> bool {
+        false
+    }
+
+    /// The answer is with the client: closing the stream loses nothing.
+    fn finish(&self) {}
+}
+
+impl Peer for UnixStream {}
+
+impl Peer for TcpStream {
+    /// Bytes in the kernel are bounded, and a connection that is given up leaves none of them: it ends with a reset.
+    fn prepare(&self) {
+        // A refusal is no error: then the kernel's defaults hold.
+        let _ = setsockopt(self, sockopt::SndBuf, &KERNEL_BUFFER);
+        set_reset(self, true);
+    }
+
+    fn holds_unsent(&self) -> bool {
+        let mut bytes = 0_i32;
+        // SAFETY: the descriptor is open, and the request writes one integer.
+        let asked =
+            unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        asked == 0 && bytes > 0
+    }
+
+    fn finish(&self) {
+        set_reset(self, false);
+    }
+}
+
+/// Sets whether closing the stream drops what the kernel holds for its peer.
+fn set_reset(stream: &TcpStream, reset: bool) {
+    let linger = libc::linger {
+        l_onoff: i32::from(reset),
+        l_linger: 0,
+    };
+    let _ = setsockopt(stream, sockopt::Linger, &linger);
+}
 
 /// In the extensions of a request: whether its client may stop reading for any time, because the answer has a bounded
 /// queue of its own.
@@ -72,7 +133,7 @@ impl Endless {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn is_set(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -80,12 +141,20 @@ impl Endless {
 /// A running connection.
 struct Place {
     connection: AbortHandle,
-    /// Whether the head of its request is complete.
-    asked: Arc<AtomicBool>,
+    meter: Arc<Meter>,
+}
+
+/// The connection that makes room for a new one: the first of those that make it best.
+fn makes_room(places: &[Place]) -> Option<usize> {
+    let rooms = places.iter().enumerate();
+    let rooms = rooms.filter_map(|(index, place)| Some((place.meter.room()?, index)));
+    rooms
+        .max_by_key(|(room, index)| (*room, std::cmp::Reverse(*index)))
+        .map(|(_, index)| index)
 }
 
 /// Serves a listener until `shutdown` is done. `greet` sees each new connection.
-pub async fn serve<L: Listener>(
+pub async fn serve<L: Listener<Io: Peer>>(
     mut listener: L,
     router: Router,
     limits: Limits,
@@ -99,29 +168,24 @@ pub async fn serve<L: Listener>(
     tokio::pin!(shutdown);
     loop {
         places.retain(|place| !place.connection.is_finished());
-        let silent = |places: &[Place]| {
-            places
-                .iter()
-                .position(|place| !place.asked.load(Ordering::Acquire))
-        };
         let full = places.len() >= limits.connections;
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = running.join_next() => {}
-            (io, _) = listener.accept(), if !full || silent(&places).is_some() => {
+            () = sleep(CHECK), if full => {}
+            (io, _) = listener.accept(), if !full || makes_room(&places).is_some() => {
                 places.retain(|place| !place.connection.is_finished());
                 if places.len() >= limits.connections {
-                    // The connection that has waited longest without a request makes room: clients that never ask
-                    // keep no other client out.
-                    match silent(&places) {
-                        Some(longest) => places.remove(longest).connection.abort(),
-                        None => continue,
+                    // Clients that never ask, or do not read, keep no other client out.
+                    if let Some(index) = makes_room(&places) {
+                        places.remove(index).connection.abort();
                     }
                 }
                 greet(&io);
-                let asked = Arc::new(AtomicBool::new(false));
-                let answered = answer(io, router.clone(), limits, Arc::clone(&asked), stopped.clone());
-                places.push(Place { connection: running.spawn(answered), asked });
+                io.prepare();
+                let meter = Arc::new(Meter::default());
+                let answered = answer(io, router.clone(), limits, Arc::clone(&meter), stopped.clone());
+                places.push(Place { connection: running.spawn(answered), meter });
             }
         }
     }
@@ -134,24 +198,24 @@ pub async fn serve<L: Listener>(
 }
 
 /// Answers the request of one connection.
-async fn answer<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn answer<Io: Peer>(
     io: Io,
     router: Router,
     limits: Limits,
-    asked: Arc<AtomicBool>,
+    meter: Arc<Meter>,
     mut stopped: watch::Receiver<()>,
 ) {
-    let endless = Endless::default();
     let io = Watched {
         io,
-        stall: limits.stall,
-        endless: endless.clone(),
+        limits,
+        meter: Arc::clone(&meter),
         stalled: None,
+        check: None,
     };
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        asked.store(true, Ordering::Release);
-        request.extensions_mut().insert(endless.clone());
+        meter.ask();
+        request.extensions_mut().insert(meter.endless.clone());
         let answer = router.call(request);
         async move { answer.await as Result<Response<Body>, Infallible> }
     });
@@ -183,29 +247,43 @@ async fn answer<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
 }
 
-/// A stream whose writes fail when the peer reads nothing for a while.
+/// A stream whose writes fail when the peer reads nothing for a while, or less than the least rate.
 struct Watched<Io> {
     io: Io,
-    stall: Duration,
-    endless: Endless,
+    limits: Limits,
+    meter: Arc<Meter>,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs while the last bytes wait for the peer.
+    check: Option<Pin<Box<Sleep>>>,
 }
 
 impl<Io> Watched<Io> {
+    fn count(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.meter.wrote(*bytes);
+        }
+    }
+
+    fn wait_for_check(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let check = self.check.get_or_insert_with(|| Box::pin(sleep(CHECK)));
+        check.as_mut().poll(context)
+    }
+
     /// Judges the result of a write.
     fn judge<T>(
         &mut self,
         written: Poll<io::Result<T>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() || self.endless.is_set() {
+        self.meter.set_blocked(written.is_pending());
+        if written.is_ready() || self.meter.endless.is_set() {
             self.stalled = None;
             return written;
         }
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(sleep(self.stall)));
+        let Limits { stall, rate, .. } = self.limits;
+        let wait = rate.map_or(stall, |rate| self.meter.patience(rate, SLOW).min(stall));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait)));
         match stalled.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -213,7 +291,7 @@ impl<Io> Watched<Io> {
     }
 }
 
-impl<Io: AsyncRead + Unpin> AsyncRead for Watched<Io> {
+impl<Io: Peer> AsyncRead for Watched<Io> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -223,13 +301,14 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Watched<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Watched<Io> {
+impl<Io: Peer> AsyncWrite for Watched<Io> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.count(&written);
         self.judge(written, context)
     }
 
@@ -239,6 +318,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Watched<Io> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write_vectored(context, pieces);
+        self.count(&written);
         self.judge(written, context)
     }
 
@@ -253,6 +333,16 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Watched<Io> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.io).poll_shutdown(context);
+        if matches!(ended, Poll::Ready(Ok(()))) && self.io.holds_unsent() {
+            // The place is free when the answer is with the client: otherwise the kernel's memory had no bound.
+            while self.wait_for_check(context).is_ready() {
+                self.check = None;
+            }
+            return self.judge(Poll::Pending, context);
+        }
+        if ended.is_ready() {
+            self.io.finish();
+        }
         self.judge(ended, context)
     }
 }

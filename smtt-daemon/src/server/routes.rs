@@ -15,6 +15,7 @@ use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
 use smtt_model::rows::{Filter, Listing, PagesBy};
 use smtt_model::sort::{Keys, Sort, SortError};
 
+use super::Web;
 use super::advice::advice;
 use super::connections::Endless;
 use super::heavy::Turns;
@@ -23,6 +24,7 @@ use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
+use super::users::Access;
 use crate::metrics::{Format, Names};
 use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
@@ -33,17 +35,17 @@ pub struct Service {
     shared: Arc<Shared>,
     turns: Turns,
     scrapes: Scrapes,
-    /// Whether its metrics show names.
-    names: Names,
+    /// Who may read its metrics, and whether they show names.
+    web: Web,
 }
 
 impl Service {
-    fn new(shared: Arc<Shared>, names: Names) -> Self {
+    fn new(shared: Arc<Shared>, web: impl Into<Web>) -> Self {
         Self {
             shared,
             turns: Turns::default(),
             scrapes: Scrapes::default(),
-            names,
+            web: web.into(),
         }
     }
 }
@@ -145,14 +147,14 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
 }
 
 /// The routes of the metrics port, whose metrics show names or hide them.
-pub fn web_router(shared: Arc<Shared>, names: Names) -> Router {
+pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
     let path = shared.info().telemetry_path.clone();
     Router::new()
         .route("/", get(landing))
         .route(&path, get(metrics))
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
-        .with_state(Service::new(shared, names))
+        .with_state(Service::new(shared, web))
 }
 
 fn refused(message: &str) -> Response {
@@ -321,7 +323,27 @@ async fn history(
     }
 }
 
-async fn landing(State(service): Held) -> Html<String> {
+/// The refusal of a request that may not see the metrics; `None` where it may.
+async fn denied(service: &Service, headers: &HeaderMap) -> Option<Response> {
+    let users = service.web.users.as_ref()?;
+    match users.access(headers).await {
+        Access::Granted => None,
+        Access::Denied => {
+            let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"smtt\"")];
+            Some((StatusCode::UNAUTHORIZED, ask, "unknown user or password\n").into_response())
+        }
+        Access::Busy => {
+            let retry = [(header::RETRY_AFTER, "5")];
+            let text = "too many passwords are being verified\n";
+            Some((StatusCode::SERVICE_UNAVAILABLE, retry, text).into_response())
+        }
+    }
+}
+
+async fn landing(State(service): Held, headers: HeaderMap) -> Response {
+    if let Some(denied) = denied(&service, &headers).await {
+        return denied;
+    }
     let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
@@ -331,6 +353,7 @@ async fn landing(State(service): Held) -> Html<String> {
         version = info.version,
         path = info.telemetry_path,
     ))
+    .into_response()
 }
 
 /// Waits for no lock and for no other thread.
@@ -354,15 +377,18 @@ async fn ready(State(service): Held) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(service): Held, headers: HeaderMap) -> Response {
+    if let Some(denied) = denied(&service, &headers).await {
+        return denied;
+    }
     let accept = headers.get(header::ACCEPT);
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
         shared,
         scrapes,
-        names,
+        web,
         ..
     } = &service;
-    match scrapes.answer(shared, format, *names).await {
+    match scrapes.answer(shared, format, web.names).await {
         Ok(pieces) => {
             let content_type = [(header::CONTENT_TYPE, format.content_type())];
             (content_type, Body::new(pieces)).into_response()

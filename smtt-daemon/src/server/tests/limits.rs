@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::connections::{self, WEB};
@@ -18,7 +19,8 @@ struct Served {
 }
 
 /// Runs `ask` on this thread while the server has a thread of its own, as in the daemon.
-fn both(shared: &Arc<Shared>, names: Names, ask: impl FnOnce(&Served)) {
+fn both(shared: &Arc<Shared>, web: impl Into<Web>, ask: impl FnOnce(&Served)) {
+    let readers = web.into();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("smtt.sock");
     let runtime = runtime();
@@ -33,7 +35,7 @@ fn both(shared: &Arc<Shared>, names: Names, ask: impl FnOnce(&Served)) {
                 let _ = stopped.wait_for(|stop| *stop).await;
             }
         };
-        let served = spawn(Arc::clone(shared), socket, web, names, until);
+        let served = spawn(Arc::clone(shared), socket, web, readers, until);
         (port, served.expect("a thread"))
     });
     ask(&Served { socket: path, port });
@@ -79,7 +81,12 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 fn question(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n")
+    let request = if path.contains(' ') {
+        path.to_owned()
+    } else {
+        format!("{path} HTTP/1.1")
+    };
+    format!("GET {request}\r\nHost: smtt\r\n\r\n")
 }
 
 /// Head and body of an answer.
@@ -102,40 +109,47 @@ fn timed(address: SocketAddr, path: &str) -> (String, Duration) {
 
 /// Many RDDs with long names, told by one executor.
 fn large(rdds: u32) -> Arc<Shared> {
+    larger(1, rdds)
+}
+
+/// Many RDDs with long names, told by several executors.
+fn larger(executors: u64, rdds: u32) -> Arc<Shared> {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max: 1000,
+        series_max: 1000 * executors as usize,
         doctor: checks,
     };
     let shared = Shared::new(info, Limits::default());
-    let apply = |fact| {
-        shared.state().apply(Event {
-            time_ns: 1,
-            executor: 9,
-            pid: 9,
-            tid: 9,
-            uid: 1000,
-            fact,
-        })
-    };
-    apply(Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
-        application_id: "app-secret-0001".to_owned(),
-        application_name: "payroll \u{1f4b0}".repeat(60),
-        executor_id: "0".to_owned(),
-        ..ExecutorDescribed::default()
-    })));
-    for rdd_id in 0..rdds {
-        let name = format!(
-            "SELECT salary FROM people /* {rdd_id} */ {}",
-            "x".repeat(900)
-        );
-        apply(Fact::RddDescribed(Box::new(RddDescribed {
-            rdd_id,
-            name,
-            ..RddDescribed::default()
+    for executor in 9..9 + executors {
+        let apply = |fact| {
+            shared.state().apply(Event {
+                time_ns: 1,
+                executor,
+                pid: executor as u32,
+                tid: executor as u32,
+                uid: 1000,
+                fact,
+            })
+        };
+        apply(Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
+            application_id: "app-secret-0001".to_owned(),
+            application_name: "payroll \u{1f4b0}".repeat(60),
+            executor_id: (executor - 9).to_string(),
+            ..ExecutorDescribed::default()
         })));
+        for rdd_id in 0..rdds {
+            let name = format!(
+                "SELECT salary FROM people /* {rdd_id} */ {}",
+                "x".repeat(900)
+            );
+            apply(Fact::RddDescribed(Box::new(RddDescribed {
+                rdd_id,
+                name,
+                ..RddDescribed::default()
+            })));
+        }
     }
     Arc::new(shared)
 }
@@ -199,6 +213,95 @@ fn clients_that_do_not_read_keep_no_other_client_out_for_long() {
         assert_eq!(status, "200");
         assert!(time < Duration::from_secs(10), "{time:?}");
         drop(greedy);
+    });
+}
+
+#[test]
+fn a_scraper_gets_its_answer_beside_slow_readers_that_come_back() {
+    const SLOW: usize = 64;
+    // More than the kernel takes for a client that does not read.
+    with_limits(larger(2, 1000), WEB, |address| {
+        let stop = AtomicBool::new(false);
+        let connections = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let (stop, connections) = (&stop, &connections);
+            for _ in 0..SLOW {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        connections.fetch_add(1, Ordering::Relaxed);
+                        read_slowly(address, stop);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            let _stop = StopAtEnd(stop);
+            for second in 0..20 {
+                let begin = Instant::now();
+                let (head, body) = get(connect(address), "/metrics");
+                let time = begin.elapsed();
+                assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+                assert!(body.len() > 600_000, "{} bytes", body.len());
+                assert!(time < Duration::from_secs(2), "{time:?} in second {second}");
+                std::thread::sleep(Duration::from_secs(1).saturating_sub(time));
+            }
+        });
+        let connections = connections.into_inner();
+        assert!(connections > SLOW, "no connection was displaced");
+    });
+}
+
+/// Stops the other threads of a test also when it fails.
+struct StopAtEnd<'test>(&'test AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks for the metrics and reads a byte now and then, until the connection is closed.
+fn read_slowly(address: SocketAddr, stop: &AtomicBool) {
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return;
+    };
+    if stream.write_all(question("/metrics").as_bytes()).is_err() {
+        return;
+    }
+    let mut byte = [0];
+    while !stop.load(Ordering::Relaxed) {
+        if !matches!(stream.read(&mut byte), Ok(1)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_client_below_the_least_rate_is_closed_and_leaves_nothing_in_the_kernel() {
+    let limits = connections::Limits {
+        rate: Some(1 << 20),
+        ..WEB
+    };
+    with_limits(larger(2, 1000), limits, |address| {
+        let mut stream = connect(address);
+        stream
+            .write_all(question("/metrics").as_bytes())
+            .expect("asked");
+        let begin = Instant::now();
+        // The server closes with a reset, so that the kernel keeps nothing for this client.
+        let closed = loop {
+            if let Some(error) = stream.take_error().expect("asked") {
+                break error;
+            }
+            assert!(begin.elapsed() < WEB.stall, "it is still open");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(closed.kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(
+            begin.elapsed() > Duration::from_secs(1),
+            "{:?}",
+            begin.elapsed()
+        );
     });
 }
 
@@ -271,6 +374,38 @@ fn the_port_hides_what_only_the_group_may_read() {
     both(&shared, Names::Shown, |served| {
         let (_, text) = get(connect(served.port), "/metrics");
         assert!(text.contains("app-secret-0001"), "{text}");
+    });
+}
+
+#[test]
+fn with_users_the_port_shows_names_only_to_those_who_authenticate() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let hash = bcrypt::hash("secret", 4).expect("hashed");
+    std::fs::write(file.path(), format!("ann:{hash}\n")).expect("written");
+    let web = Web {
+        names: Names::Shown,
+        users: Some(Arc::new(Users::load(file.path()).expect("users"))),
+    };
+    both(&large(3), web, |served| {
+        for path in ["/metrics", "/"] {
+            for credentials in ["", "Authorization: Basic YW5uOndyb25n\r\n"] {
+                let request = format!("{path} HTTP/1.1\r\n{credentials}Accept: text/plain");
+                let (head, text) = get(connect(served.port), &request);
+                assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+                let asks = "www-authenticate: basic realm=\"smtt\"";
+                assert!(head.to_lowercase().contains(asks), "{head}");
+                assert!(!text.contains("app-secret") && !text.contains("smtt_"));
+            }
+        }
+        let request =
+            "/metrics HTTP/1.1\r\nAuthorization: Basic YW5uOnNlY3JldA==\r\nAccept: text/plain";
+        let (head, text) = get(connect(served.port), request);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(text.contains("app-secret-0001") && text.contains("SELECT salary"));
+        // Health shows nothing, and the control socket has its own permissions.
+        assert_eq!(timed(served.port, "/-/healthy").0, "200");
+        let socket = UnixStream::connect(&served.socket).expect("connected");
+        assert!(get(socket, "/metrics").0.starts_with("HTTP/1.1 200"));
     });
 }
 

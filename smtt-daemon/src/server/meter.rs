@@ -1,0 +1,175 @@
+//! The progress of one connection's answer, for the choice of a connection that makes room and for the least rate.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::connections::Endless;
+
+/// A connection that has written nothing for this time, because its client does not read, makes room for a new one.
+const BLOCKED: Duration = Duration::from_millis(100);
+/// So does the one with the least rate among those whose answers began this long ago.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Progress of an answer. Times are milliseconds since the connection began, plus one; 0 stands for none.
+#[derive(Debug)]
+pub struct Meter {
+    origin: Instant,
+    asked: AtomicU64,
+    begun: AtomicU64,
+    blocked: AtomicU64,
+    written: AtomicU64,
+    /// The answer has no time limit.
+    pub endless: Endless,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            origin: Instant::now(),
+            asked: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            endless: Endless::default(),
+        }
+    }
+}
+
+/// How well a connection makes room: the greatest makes room first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// Bytes per second of an answer that began some time ago, subtracted from the greatest number.
+    Slow(u64),
+    /// Milliseconds for which nothing could be written.
+    Blocked(u64),
+    /// Milliseconds without a request.
+    Silent(u64),
+}
+
+impl Meter {
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    /// The head of the request is complete.
+    pub fn ask(&self) {
+        self.asked.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// The kernel took bytes of the answer.
+    pub fn wrote(&self, bytes: usize) {
+        let _ = self
+            .begun
+            .compare_exchange(0, self.now(), Ordering::Relaxed, Ordering::Relaxed);
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The kernel takes no more bytes until the client has read some, or takes them again.
+    pub fn set_blocked(&self, blocked: bool) {
+        if !blocked {
+            self.blocked.store(0, Ordering::Relaxed);
+            return;
+        }
+        let _ = self
+            .blocked
+            .compare_exchange(0, self.now(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How long the answer may go on without further progress before it is below the least rate.
+    pub fn patience(&self, rate: u64, first: Duration) -> Duration {
+        let begun = match self.begun.load(Ordering::Relaxed) {
+            0 => self.now(),
+            begun => begun,
+        };
+        let paid = self.written.load(Ordering::Relaxed).saturating_mul(1000) / rate.max(1);
+        let until = begun + paid.max(first.as_millis() as u64);
+        Duration::from_millis(until.saturating_sub(self.now()))
+    }
+
+    /// Whether the connection may make room for a new one. A client that waits for its answer never does.
+    pub fn room(&self) -> Option<Room> {
+        let now = self.now();
+        let since = |time: u64| now.saturating_sub(time);
+        if self.asked.load(Ordering::Relaxed) == 0 {
+            return Some(Room::Silent(now));
+        }
+        let begun = self.begun.load(Ordering::Relaxed);
+        if begun == 0 || self.endless.is_set() {
+            return None;
+        }
+        let blocked = self.blocked.load(Ordering::Relaxed);
+        if blocked != 0 && u128::from(since(blocked)) >= BLOCKED.as_millis() {
+            return Some(Room::Blocked(since(blocked)));
+        }
+        let slow = u128::from(since(begun)) >= SETTLED.as_millis();
+        let rate = self.written.load(Ordering::Relaxed).saturating_mul(1000) / since(begun).max(1);
+        slow.then_some(Room::Slow(u64::MAX - rate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A meter of a connection that began some time ago.
+    fn old() -> Meter {
+        Meter {
+            origin: Instant::now()
+                .checked_sub(Duration::from_secs(100))
+                .expect("the machine runs for longer"),
+            ..Meter::default()
+        }
+    }
+
+    #[test]
+    fn silent_connections_make_room_first_then_blocked_ones_then_slow_ones() {
+        let silent = old();
+        let blocked = old();
+        blocked.ask();
+        blocked.wrote(1 << 30);
+        blocked
+            .blocked
+            .store(blocked.now() - 200, Ordering::Relaxed);
+        let (slow, fast) = (old(), old());
+        for (meter, bytes) in [(&slow, 1 << 10), (&fast, 1 << 20)] {
+            meter.ask();
+            meter.wrote(bytes);
+            meter.begun.store(meter.now() - 5000, Ordering::Relaxed);
+        }
+        let rooms = [fast.room(), slow.room(), blocked.room(), silent.room()];
+        assert!(rooms.is_sorted() && rooms[0].is_some(), "{rooms:?}");
+    }
+
+    #[test]
+    fn a_client_that_waits_for_its_answer_or_follows_makes_no_room() {
+        let waiting = old();
+        waiting.ask();
+        assert_eq!(waiting.room(), None);
+        let new = Meter::default();
+        new.ask();
+        new.wrote(1);
+        new.set_blocked(true);
+        assert_eq!(new.room(), None, "it has a moment to read");
+        let follows = old();
+        follows.ask();
+        follows.wrote(1);
+        follows.blocked.store(1, Ordering::Relaxed);
+        assert!(follows.room().is_some());
+        follows.endless.set();
+        assert_eq!(follows.room(), None);
+    }
+
+    #[test]
+    fn patience_is_bought_with_bytes() {
+        let first = Duration::from_secs(2);
+        let meter = old();
+        assert_eq!(meter.patience(1000, first), first);
+        meter.wrote(1000);
+        assert_eq!(meter.patience(1000, first), first);
+        meter.wrote(4000);
+        let patience = meter.patience(1000, first).as_millis();
+        assert!((4900..=5000).contains(&patience), "{patience}");
+        meter.begun.store(meter.now() - 9000, Ordering::Relaxed);
+        assert_eq!(meter.patience(1000, first), Duration::ZERO);
+    }
+}

@@ -1,0 +1,327 @@
+//! Basic authentication of the metrics port. The users stand in a file, one `name:hash` a line, as `htpasswd -B` writes
+//! it; the lines of `basic_auth_users` in the web configuration of Prometheus exporters are read too.
+//!
+//! To verify a hash takes a while, on purpose. So one is verified at a time, with a pause after a wrong one, and the
+//! digest of the last right credentials of each user is kept in memory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bcrypt::HashParts;
+use sha2::{Digest as _, Sha256};
+use tokio::time::{sleep, timeout};
+
+/// Most bytes of the file, and most users.
+const FILE_MAX: u64 = 1 << 20;
+const USERS_MAX: usize = 1024;
+/// The highest cost of a hash: about a second of work.
+const COST_MAX: u32 = 14;
+/// Most bytes of the header with the credentials.
+const CREDENTIALS_MAX: usize = 1024;
+/// Pause after wrong credentials.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a request waits until its credentials can be verified.
+const WAIT: Duration = Duration::from_secs(15);
+
+/// Why the users' file is not used. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersError {
+    /// The file cannot be read.
+    #[error("users file {} cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// Every local user may read or write the file.
+    #[error("users file {} is open to every local user: chmod o-rw {}", .0.display(), .0.display())]
+    Open(PathBuf),
+    /// The file has an invalid line, or no user.
+    #[error("users file {}, line {line}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The error.
+        message: String,
+    },
+}
+
+/// Whether a request may see the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The credentials are right.
+    Granted,
+    /// They are wrong or absent.
+    Denied,
+    /// They could not be verified in time.
+    Busy,
+}
+
+/// The users of the metrics port.
+#[derive(Debug)]
+pub struct Users {
+    hashes: BTreeMap<String, String>,
+    /// Digests of the last right credentials, by user.
+    known: Mutex<BTreeMap<String, [u8; 32]>>,
+    /// Held while a hash is verified.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Users {
+    /// Reads the users' file.
+    ///
+    /// # Errors
+    /// When it cannot be read, every local user may read or write it, or a line is invalid.
+    pub fn load(path: &Path) -> Result<Self, UsersError> {
+        let unreadable = |error| UsersError::Unreadable {
+            path: path.to_owned(),
+            error,
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+        if mode & 0o006 != 0 {
+            return Err(UsersError::Open(path.to_owned()));
+        }
+        let mut text = String::new();
+        let read = file.take(FILE_MAX).read_to_string(&mut text);
+        read.map_err(unreadable)?;
+        Self::parse(&text).map_err(|(line, message)| UsersError::Wrong {
+            path: path.to_owned(),
+            line,
+            message,
+        })
+    }
+
+    /// Reads the users out of the file's text; an error has its line.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut hashes = BTreeMap::new();
+        for (index, line) in text.lines().enumerate() {
+            let wrong = |message: &str| (index + 1, message.to_owned());
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') || line == "basic_auth_users:" {
+                continue;
+            }
+            let (name, hash) = line
+                .split_once(':')
+                .ok_or_else(|| wrong("a line is NAME:HASH, as htpasswd -B prints it"))?;
+            let (name, hash) = (bare(name), bare(hash));
+            let parts: HashParts = hash
+                .parse()
+                .map_err(|_| wrong("the hash is no bcrypt hash: make it with htpasswd -nB NAME"))?;
+            if parts.get_cost() > COST_MAX {
+                return Err(wrong(&format!("the cost of the hash is above {COST_MAX}")));
+            }
+            if name.is_empty() || hashes.len() == USERS_MAX {
+                return Err(wrong(&format!("no name, or more than {USERS_MAX} users")));
+            }
+            if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
+                return Err(wrong(&format!("user {name:?} stands twice")));
+            }
+        }
+        if hashes.is_empty() {
+            return Err((1, "there is no user".to_owned()));
+        }
+        Ok(Self {
+            hashes,
+            known: Mutex::default(),
+            turn: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Whether these headers have the credentials of a user.
+    pub async fn access(&self, headers: &HeaderMap) -> Access {
+        let Some((name, password)) = credentials(headers) else {
+            return Access::Denied;
+        };
+        let digest = Sha256::new_with_prefix(name.as_bytes())
+            .chain_update([0])
+            .chain_update(password.as_bytes())
+            .finalize();
+        let digest: [u8; 32] = digest.into();
+        if self.knows(&name, &digest) {
+            return Access::Granted;
+        }
+        let Ok(_turn) = timeout(WAIT, self.turn.lock()).await else {
+            return Access::Busy;
+        };
+        // Another request with the same credentials may have been before this one.
+        if self.knows(&name, &digest) {
+            return Access::Granted;
+        }
+        // An unknown name takes as long as a known one.
+        let hash = self.hashes.get(&name);
+        let any = self.hashes.values().next();
+        let (is_user, hash) = (hash.is_some(), hash.or(any).cloned().unwrap_or_default());
+        let verify = move || bcrypt::verify(password, &hash).unwrap_or(false);
+        let right = tokio::task::spawn_blocking(verify).await.unwrap_or(false);
+        if right && is_user {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(name, digest);
+            return Access::Granted;
+        }
+        sleep(PAUSE).await;
+        Access::Denied
+    }
+
+    fn knows(&self, name: &str, digest: &[u8; 32]) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(name) == Some(digest)
+    }
+}
+
+/// A word without blanks and quotation marks around it.
+fn bare(word: &str) -> &str {
+    word.trim().trim_matches(['"', '\''])
+}
+
+/// Name and password of a request.
+fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
+    let value = headers.get(header::AUTHORIZATION)?;
+    let value = value
+        .to_str()
+        .ok()
+        .filter(|text| text.len() <= CREDENTIALS_MAX)?;
+    let (scheme, coded) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(STANDARD.decode(coded.trim()).ok()?).ok()?;
+    let (name, password) = decoded.split_once(':')?;
+    Some((name.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A line of the file; the lowest cost keeps the test short.
+    fn line(name: &str, password: &str) -> String {
+        format!("{name}:{}\n", bcrypt::hash(password, 4).expect("hashed"))
+    }
+
+    fn with(name: &str, password: &str) -> HeaderMap {
+        let coded = STANDARD.encode(format!("{name}:{password}"));
+        let value = format!("Basic {coded}").parse().expect("a value");
+        HeaderMap::from_iter([(header::AUTHORIZATION, value)])
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    }
+
+    #[test]
+    fn only_users_with_their_password_have_access() {
+        let text = format!(
+            "# a comment\n\n{}{}",
+            line("ann", "secret"),
+            line("bob", "b:c")
+        );
+        let users = Users::parse(&text).expect("users");
+        runtime().block_on(async {
+            for (name, password, access) in [
+                ("ann", "secret", Access::Granted),
+                ("bob", "b:c", Access::Granted),
+                ("ann", "b:c", Access::Denied),
+                ("ann", "", Access::Denied),
+                ("eve", "secret", Access::Denied),
+                ("", "secret", Access::Denied),
+                ("ann", "secret", Access::Granted),
+            ] {
+                assert_eq!(users.access(&with(name, password)).await, access, "{name}");
+            }
+            let bearer = HeaderMap::from_iter([(
+                header::AUTHORIZATION,
+                "Bearer YW5uOnNlY3JldA==".parse().expect("a value"),
+            )]);
+            for headers in [HeaderMap::new(), bearer, with("ann", &"x".repeat(2000))] {
+                assert_eq!(users.access(&headers).await, Access::Denied);
+            }
+        });
+    }
+
+    #[test]
+    fn wrong_credentials_cost_time_and_known_ones_wait_for_nothing() {
+        let users = Users::parse(&line("ann", "secret")).expect("users");
+        runtime().block_on(async {
+            assert_eq!(users.access(&with("ann", "secret")).await, Access::Granted);
+            let wrong = with("ann", "wrong");
+            let begin = Instant::now();
+            let guesses = async {
+                tokio::join!(
+                    users.access(&wrong),
+                    users.access(&wrong),
+                    users.access(&wrong)
+                )
+            };
+            let right = async {
+                sleep(Duration::from_millis(10)).await;
+                let begin = Instant::now();
+                let access = users.access(&with("ann", "secret")).await;
+                (access, begin.elapsed())
+            };
+            let ((first, second, third), (access, time)) = tokio::join!(guesses, right);
+            assert_eq!([first, second, third], [Access::Denied; 3]);
+            assert!(begin.elapsed() >= PAUSE * 3, "one after the other");
+            assert_eq!(access, Access::Granted);
+            assert!(time < PAUSE, "{time:?}");
+        });
+    }
+
+    #[test]
+    fn the_form_of_exporters_is_read() {
+        let hash = bcrypt::hash("secret", 4).expect("hashed");
+        let text = format!("basic_auth_users:\n  \"ann\": \"{hash}\"\n  bob: {hash}\n");
+        let users = Users::parse(&text).expect("users");
+        assert_eq!(users.hashes.keys().collect::<Vec<_>>(), ["ann", "bob"]);
+    }
+
+    #[test]
+    fn a_wrong_file_is_one_line_that_names_the_place() {
+        let good = line("ann", "secret");
+        let dear = good.replacen("$04$", "$31$", 1);
+        for (text, part) in [
+            (String::new(), "line 1: there is no user"),
+            (format!("{good}bob\n"), "line 2: a line is NAME:HASH"),
+            (
+                format!("{good}bob:secret\n"),
+                "line 2: the hash is no bcrypt hash",
+            ),
+            (format!("{good}{good}"), "line 2: user \"ann\" stands twice"),
+            (dear, "line 1: the cost of the hash is above 14"),
+        ] {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), text).expect("written");
+            let error = Users::load(file.path()).expect_err("wrong").to_string();
+            assert!(
+                error.contains(part) && error.lines().count() == 1,
+                "{error}"
+            );
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &good).expect("written");
+        for (mode, may) in [(0o644, false), (0o602, false), (0o640, true), (0o600, true)] {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(file.path(), mode.clone()).expect("set");
+            let loaded = Users::load(file.path());
+            assert_eq!(loaded.is_ok(), may, "{mode:?}: {loaded:?}");
+        }
+        let error = Users::load(Path::new("/nowhere/users")).expect_err("absent");
+        assert!(error.to_string().contains("cannot be read"), "{error}");
+    }
+}
