@@ -6,7 +6,7 @@
 //! touches no memory while it waits, so a test compares counts at quiet moments on both ends.
 //!
 //! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first, `uid=N`
-//! makes it a program of an unprivileged user before that.
+//! makes it a program of an unprivileged user before that, `namespace=own` gives it a pid namespace.
 
 #[path = "workload/churn.rs"]
 mod churn;
@@ -16,6 +16,8 @@ mod greedy;
 mod hot;
 #[path = "workload/marker.rs"]
 mod marker;
+#[path = "workload/namespace.rs"]
+mod namespace;
 #[path = "workload/pages.rs"]
 mod pages;
 #[path = "workload/races.rs"]
@@ -81,6 +83,9 @@ fn main() -> Result<()> {
         // The image that a workload replaces itself with; the image does not know the marker.
         return interval(|| scenario::plain(&options));
     }
+    if options.text("namespace") == Some("own") {
+        namespace::enter()?;
+    }
     let marker = Marker::load(&library)?;
     if options.text("uid").is_some() {
         greedy::become_user(options.number("uid", 0)? as u32)?;
@@ -112,7 +117,9 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "namespaced_worker" => namespace::namespaced_worker,
         "churn" => churn::churn,
+        "fork_times" => churn::fork_times,
         "starting" => starting::starting,
         "victim" => victim::victim,
         "claims" => victim::claims,

@@ -5,15 +5,18 @@
 //! serialises the tests, so they may be started in parallel; each loads its own tables and reads its own workload only.
 //! A test that cannot run here names the missing feature of the kernel.
 
+mod clocks;
 mod discovery;
 mod executor_starts;
 mod foreign_files;
+mod forks;
 mod garbage;
 mod hotness;
 mod lab;
 mod life;
 mod losses;
 mod many;
+mod namespaces;
 mod nodes;
 mod page_faults;
 mod page_limits;

@@ -91,3 +91,43 @@ fn live(library: &str, number: u64) -> Result<()> {
     }
     Ok(())
 }
+
+/// `phases` times, each after a line from the test: for `ms` milliseconds, a child process each millisecond that ends at
+/// once. `PHASE` and how long the calls of `fork` took end each phase.
+pub fn fork_times(_: &Marker, options: &Options) -> Result<Value> {
+    let length = Duration::from_millis(options.number("ms", 10_000)?);
+    let phases = options.number("phases", 2)?;
+    for _ in 0..phases {
+        let start = Instant::now();
+        let mut times = Vec::new();
+        while start.elapsed() < length {
+            let begin = Instant::now();
+            // SAFETY: this program has one thread; the child only ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child without the parent's exit handlers.
+                unsafe { libc::_exit(0) };
+            }
+            times.push(begin.elapsed().as_nanos() as u64);
+            if child < 0 {
+                bail!("fork: {}", std::io::Error::last_os_error());
+            }
+            // SAFETY: the child is this process's own.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        times.sort_unstable();
+        let part = |permille: usize| times[(times.len() - 1) * permille / 1000];
+        let said = json!({
+            "forks": times.len(),
+            "median_ns": part(500),
+            "p99_ns": part(990),
+            "worst_ns": part(1000),
+            "above_10_ms": times.iter().filter(|time| **time > 10_000_000).count(),
+            "sum_ns": times.iter().sum::<u64>(),
+        });
+        crate::say(&format!("PHASE {said}"))?;
+        crate::wait()?;
+    }
+    Ok(json!({ "phases": phases }))
+}

@@ -1,0 +1,75 @@
+//! An executor in another pid namespace: its worker's page faults belong to the worker's task, although the marker reports
+//! an id that is another process on the host. The witness is the number of pages that the worker touches.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use smtt_tests::json::number;
+use smtt_tests::lab::programs;
+use smtt_tests::witness;
+use xtask::daemon::{Daemon, Options};
+use xtask::paths::Paths;
+
+use crate::lab::{Workload, alone};
+
+/// RDD of the worker's context.
+const RDD: u64 = 11;
+/// How long the daemon may take to read the last counters.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_worker_in_another_pid_namespace_belongs_to_its_task() -> Result<()> {
+    let Some(_turn) = alone()? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let daemon = Daemon::start(
+        &Paths::find()?,
+        &programs()?,
+        folder.path(),
+        &Options::default(),
+    )?;
+    let mut workload = Workload::start("namespaced_worker", &["namespace=own", "name=java"])?;
+    let said = workload.run()?;
+    ensure!(
+        said["inner_pid"] == 1,
+        "it is not in a namespace of its own: {said}"
+    );
+    let pages = number(&said, "pages")?;
+    let start = Instant::now();
+    loop {
+        let executors = daemon.rows(&["executors"])?;
+        let own = witness::descendants(workload.pid())?;
+        let executor = executors
+            .iter()
+            .find(|row| {
+                row["pid"]
+                    .as_u64()
+                    .is_some_and(|pid| own.contains(&(pid as u32)))
+            })
+            .context("the executor is not listed by its id on the host")?;
+        let key = executor["executor_id"].as_str().context("no id")?;
+        let rdds = daemon.rows(&["rdds", "--executor", key])?;
+        let faults = rdds
+            .iter()
+            .find(|rdd| rdd["rdd_id"] == RDD)
+            .map_or(Ok(0), |rdd| number(rdd, "page_faults"))?;
+        let idle = executor["unattributed"]["child_process"]
+            .as_u64()
+            .unwrap_or(0);
+        // The second mapping, and a few faults of the allocator.
+        if (pages..pages + 60).contains(&faults) && idle >= pages {
+            println!(
+                "{faults} page faults of the worker in its task, {idle} before; {pages} pages each"
+            );
+            break;
+        }
+        ensure!(
+            start.elapsed() < READ_LIMIT,
+            "{faults} page faults of the worker in its task, {idle} without one; it touched {pages} pages each: {executor}"
+        );
+        thread::sleep(Duration::from_millis(200));
+    }
+    workload.end()
+}
