@@ -15,6 +15,7 @@ use smtt_model::cpu::Encoding;
 pub use self::samples::Samples;
 
 const FLAG_DISABLED: u64 = 1;
+const FLAG_INHERIT: u64 = 1 << 1;
 const FLAG_EXCLUDE_USER: u64 = 1 << 4;
 const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 const FLAG_PRECISE_SHIFT: u32 = 15;
@@ -60,6 +61,8 @@ const _: () = assert!(size_of::<Attributes>() == 112);
 pub enum Of {
     /// Events of the calling thread, on any CPU.
     ThisThread,
+    /// Events of the thread with that id, and of every thread and process that it starts from then on.
+    Descendants(u32),
     /// Events of all processes on that CPU.
     Cpu(u32),
 }
@@ -114,6 +117,7 @@ impl Event {
         let mut flags = u64::from(event.precise_ip & 3) << FLAG_PRECISE_SHIFT;
         for (wanted, flag) in [
             (leader.is_none(), FLAG_DISABLED),
+            (matches!(of, Of::Descendants(_)), FLAG_INHERIT),
             (event.exclude_user, FLAG_EXCLUDE_USER),
             (event.exclude_kernel, FLAG_EXCLUDE_KERNEL),
         ] {
@@ -135,6 +139,7 @@ impl Event {
         };
         let (pid, cpu) = match of {
             Of::ThisThread => (0, -1),
+            Of::Descendants(thread) => (thread as i32, -1),
             Of::Cpu(cpu) => (-1, cpu as i32),
         };
         let group = leader.map_or(-1, |leader| leader.0.as_raw_fd());

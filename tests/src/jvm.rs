@@ -174,28 +174,35 @@ impl Prepared {
         self.folder.path().join(name)
     }
 
-    fn add(&self, from: &Path) -> Result<()> {
+    /// Copies a file into the installation's folder.
+    ///
+    /// # Errors
+    /// When the file does not exist.
+    pub fn add(&self, from: &Path) -> Result<()> {
         let name = from.file_name().context("a file has a name")?;
         fs::copy(from, self.folder.path().join(name))
             .with_context(|| format!("{} is missing: run `cargo xtask setup`", from.display()))?;
         Ok(())
     }
 
-    /// Starts a program, optionally with CPUs and memory of one node alone.
-    ///
-    /// # Errors
-    /// When the JVM cannot be started, or the node has no CPUs.
-    pub fn start(self, program: &'static Program, node: Option<u32>) -> Result<Application> {
-        let (jar, fixture) = (self.at("smtt-marker.jar"), self.at("smtt-fixture.jar"));
+    /// The command of a JVM with Spark in local mode and the marker, without the class: MiB of the young generation, of a
+    /// heap of 640 MiB, and further jars, which are in the installation's folder.
+    #[must_use]
+    pub fn java(&self, young_mib: u32, jars: &[&str]) -> Command {
+        let jar = self.at("smtt-marker.jar");
+        let mut classes = vec![jar.clone(), self.at("smtt-fixture.jar")];
+        classes.extend(jars.iter().map(|name| self.at(name)));
+        classes.push(self.java.jars.join("*"));
+        let classes: Vec<_> = classes
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         let mut command = self.java.command();
-        if let Some(node) = node {
-            node::bind(&mut command, node)?;
-        }
         command
             .args(JAVA_OPTIONS)
             .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .args(["-Xms640m", "-Xmx640m", "-XX:MetaspaceSize=256m"])
-            .arg(format!("-Xmn{}m", program.young_mib))
+            .arg(format!("-Xmn{young_mib}m"))
             // A thread's allocation buffer is a share of the young generation: without a fixed size, more threads than
             // cores would fill it.
             .args(["-XX:TLABSize=128k", "-XX:-ResizeTLAB"])
@@ -203,12 +210,7 @@ impl Prepared {
             .args(["-XX:ReservedCodeCacheSize=240m", "-Xlog:gc:stderr"])
             .arg(format!("-javaagent:{}", jar.display()))
             .arg("-cp")
-            .arg(format!(
-                "{}:{}:{}/*",
-                jar.display(),
-                fixture.display(),
-                self.java.jars.display()
-            ))
+            .arg(classes.join(":"))
             .arg(format!("-Djava.io.tmpdir={}", self.folder.path().display()))
             .arg(format!(
                 "-Dspark.smtt.fixture.barrier={}",
@@ -220,9 +222,20 @@ impl Prepared {
                 "-Dspark.ui.enabled=false",
                 "-Dspark.driver.host=127.0.0.1",
                 "-Dspark.driver.bindAddress=127.0.0.1",
-            ])
-            .arg(program.class)
-            .args(program.arguments);
+            ]);
+        command
+    }
+
+    /// Starts a program, optionally with CPUs and memory of one node alone.
+    ///
+    /// # Errors
+    /// When the JVM cannot be started, or the node has no CPUs.
+    pub fn start(self, program: &'static Program, node: Option<u32>) -> Result<Application> {
+        let mut command = self.java(program.young_mib, &[]);
+        if let Some(node) = node {
+            node::bind(&mut command, node)?;
+        }
+        command.arg(program.class).args(program.arguments);
         let running = Running::start_with_output(
             "the application",
             &mut command,

@@ -2,8 +2,10 @@
 //! beside ours.
 
 mod chart;
+pub mod emulated;
 mod fixture;
 mod paper;
+mod rank;
 mod report;
 pub mod run;
 

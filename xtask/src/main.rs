@@ -62,6 +62,9 @@ enum Task {
         /// Only on so many workers: 1 or 2.
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=2))]
         workers: Option<u8>,
+        /// Run them in this emulated machine instead, whose dTLB counters work: page walks, with all limits of emulation.
+        #[arg(long, value_name = "NAME", conflicts_with = "workers", value_parser = clap::builder::PossibleValuesParser::new(experiment::emulated::MACHINES))]
+        machine: Option<String>,
     },
     /// Build the marker's jar and native library, and check them.
     Marker {
@@ -110,14 +113,18 @@ fn run(arguments: &Arguments) -> Result<()> {
             scale,
             workload,
             workers,
-        } => experiment::experiment(
-            &paths,
-            &experiment::Plan {
+            machine,
+        } => {
+            let plan = experiment::Plan {
                 scale: *scale,
                 workload: workload.clone(),
                 workers: workers.map(usize::from),
-            },
-        ),
+            };
+            match machine {
+                Some(machine) => experiment::emulated::experiment(&paths, &plan, machine),
+                None => experiment::experiment(&paths, &plan),
+            }
+        }
         Task::Marker { jars, out, test } => {
             let jars = jars
                 .clone()

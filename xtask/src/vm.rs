@@ -12,10 +12,12 @@
 //! | [`machine`] | boots a guest, runs a script in it, returns output and exit status |
 //! | [`jvm`] | the files of a traced JVM in a guest |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
+//! | [`experiment`] | the experiment's workloads in a guest |
 //! | [`matrix`] | the table of each guest's features and of the tests that passed in it |
 
 mod archive;
 mod disk;
+mod experiment;
 mod guest;
 mod jvm;
 mod kernel_tests;
@@ -35,6 +37,7 @@ use crate::paths::Paths;
 use crate::setup;
 
 pub use disk::disk;
+pub use experiment::experiment;
 pub use guest::{Guest, Processor};
 pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Machine, Ran};

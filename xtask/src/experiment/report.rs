@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::CORES;
 use super::chart::{Series, bars};
+use super::emulated;
 use super::paper::{MACHINES, PAPER, RDD_SHARE_AVERAGE, WALK_READ_AVERAGE, WALK_WRITE_AVERAGE};
 use super::run::Outcome;
 use crate::process::output;
@@ -105,7 +106,7 @@ impl Results {
             }
             fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let text = self.text();
+        let text = emulated::with_section(&self.text(), &emulated::kept_section(folder)?);
         let path = folder.join("EXPERIMENT.md");
         fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(text)
@@ -392,7 +393,7 @@ fn count(number: Option<u64>) -> String {
 }
 
 /// A name shortened to the width of a table cell.
-fn short(name: &str) -> String {
+pub fn short(name: &str) -> String {
     let name: String = name
         .chars()
         .take_while(|character| *character != '\n')

@@ -198,7 +198,7 @@ pub fn small(paths: &Paths, processor: Processor, built: &Path) -> Result<PathBu
 }
 
 /// Path of a program in cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())

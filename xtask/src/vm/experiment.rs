@@ -1,0 +1,114 @@
+//! The experiment's workloads in a guest whose dTLB counters work.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::guest::Guest;
+use super::kernel_tests::executable;
+use super::machine::{GuestFile, Machine};
+use super::{disk, jvm, prepare};
+use crate::cross::{self, BUILD_LIMIT};
+use crate::paths::Paths;
+use crate::setup;
+use crate::step::Steps;
+
+/// The program that runs the workloads in the guest.
+const PROGRAM: &str = "experiment";
+
+/// Boots the guest and runs the program with `arguments`; each line of its output goes to `line`.
+///
+/// # Errors
+/// When a part does not build, the guest has no dTLB counter, does not boot or takes longer than `limit`, or the
+/// program fails.
+pub fn experiment(
+    paths: &Paths,
+    name: &str,
+    arguments: &[&str],
+    limit: Duration,
+    line: impl FnMut(&str),
+) -> Result<()> {
+    setup::for_machines(paths)?;
+    let Some(guest) = Guest::named(Some(name))?.pop() else {
+        bail!("no emulated machine {name}");
+    };
+    let prepared = prepare(paths, guest)?;
+    let (files, program) = build(paths, guest)?;
+    let machine = Machine {
+        guest,
+        prepared: &prepared,
+        files,
+        disk: Some(disk(paths, guest.processor)?),
+        time_out: limit,
+        log: paths
+            .target
+            .join(format!("log/vm-experiment-{}.log", guest.name)),
+    };
+    let script = format!(
+        "{}{} {}\n",
+        jvm::variables(guest.processor),
+        program,
+        arguments.join(" ")
+    );
+    let ran = machine.run(&script, line)?;
+    if ran.status != 0 {
+        bail!(
+            "the workloads ended with {}: {} has their messages",
+            ran.status,
+            machine.log.display()
+        );
+    }
+    Ok(())
+}
+
+/// The guest's files, and the path of the program in it.
+fn build(paths: &Paths, guest: &Guest) -> Result<(Vec<GuestFile>, String)> {
+    let architecture = guest.processor.debian();
+    let library = cross::marker_library(paths, guest.processor)?;
+    let mut files = jvm::files(paths, guest.processor, &library)?;
+    files.push(GuestFile {
+        there: paths
+            .marker()
+            .join(smtt_common::event::marker::LIBRARY_NAME)
+            .display()
+            .to_string(),
+        here: library,
+    });
+    files.push(GuestFile {
+        there: paths.scala_jar().display().to_string(),
+        here: paths.scala_jar(),
+    });
+    // The packages of the tests, and one test: another choice would build the shared dependencies again with other
+    // features.
+    let mut command = cross::build(paths, guest.processor)?;
+    command.args(["--message-format=json", "--package", "smtt-tests"]);
+    command.args(["--test", "jvm"]);
+    command.args(["--package", "smtt-daemon", "--package", "smtt-ctl"]);
+    let binaries = [jvm::PROGRAMS[0], jvm::PROGRAMS[1], PROGRAM];
+    for binary in binaries {
+        command.args(["--bin", binary]);
+    }
+    let log = paths
+        .target
+        .join(format!("log/build-experiment-{architecture}.log"));
+    Steps::new(1).always(
+        &format!("the experiment's programs for {architecture}"),
+        log.clone(),
+        |step| step.run(&mut command, BUILD_LIMIT),
+    )?;
+    let messages =
+        fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let mut there = String::new();
+    for binary in binaries {
+        let built: PathBuf =
+            executable(&messages, binary).with_context(|| format!("cargo built no {binary}"))?;
+        there = built.display().to_string();
+        files.push(GuestFile {
+            here: built,
+            there: there.clone(),
+        });
+    }
+    Ok((files, there))
+}
