@@ -31,7 +31,7 @@ pub struct Settings {
     /// Bytes of the ring per second that one executor may use while the ring is busy; a user may use [`USER_RATE`]
     /// times that.
     pub bytes_per_second: u32,
-    /// Bytes of the ring that one executor, or one user, may use at once while the ring is busy.
+    /// Bytes of the ring that one user may use at once while the ring is busy; one executor may use half of that.
     pub burst_bytes: u32,
     /// Share of a table that one user may hold where no other user holds rows, in thousandths.
     pub user_share_permille: u32,
@@ -104,6 +104,18 @@ pub struct Owner {
     /// User whose share of the tables and of the ring the executor uses: the owner of the range of subordinate ids that
     /// has `uid`, else `uid` itself. The kernel side sets it when it adopts the executor.
     pub share: u32,
+}
+
+/// Key of the table of groups: the executors of one user in one cgroup.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// See [`Owner::cgroup`].
+    pub cgroup: u64,
+    /// See [`Owner::share`].
+    pub share: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Rows of the table of subordinate ids: blocks of ids with the same leading bits.
@@ -207,6 +219,7 @@ const _: () = {
     assert!(size_of::<Thread>() == 112);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
+    assert!(size_of::<Group>() == 16);
     assert!(size_of::<TableRows>() == 40);
     assert!(size_of::<User>() == 56);
 };

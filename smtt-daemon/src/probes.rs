@@ -107,11 +107,12 @@ impl Drop for Probes {
 /// One executor, or one user, may fill this part of a busy ring at once.
 const BURST_SHARE: u32 = 8;
 
-/// Rows of the kernel side's tables of executors. One user may hold a part of them only: a machine with one user can
-/// have all executors of the configuration.
+/// Rows of the kernel side's tables of executors. One user may hold a part of them only, and one cgroup a part of that: a
+/// machine with one user and one cgroup can have all executors of the configuration.
 fn executor_rows(wanted: &ProbeSettings) -> u32 {
     let share = u64::from(wanted.settings.user_share_permille).clamp(1, 1000);
-    u32::try_from(u64::from(wanted.executors) * 1000 / share).unwrap_or(u32::MAX)
+    u32::try_from((u64::from(wanted.executors) * 1_000_000).div_ceil(share * share))
+        .unwrap_or(u32::MAX)
 }
 
 /// The object that `build.rs` made.
@@ -162,6 +163,7 @@ impl Probes {
             .map_max_entries("EXECUTORS", executors)
             .map_max_entries("BUDGETS", executors)
             .map_max_entries("USERS", executors)
+            .map_max_entries("GROUPS", executors)
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
             .load(OBJECT)

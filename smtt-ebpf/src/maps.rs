@@ -11,7 +11,9 @@ use aya_ebpf::{
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
     page_walk::WalkCounters,
-    settings::{Buckets, Budget, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User},
+    settings::{
+        Buckets, Budget, Group, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
+    },
 };
 
 /// Facts and samples on their way to the daemon. A task is a few facts of 160 bytes; 4 MiB holds the burst of
@@ -57,6 +59,10 @@ pub static BUDGETS: HashMap<u64, Budget> = HashMap::with_max_entries(64, 0);
 /// User, by [`smtt_common::settings::Owner::share`] -> use of the tables above by all of the user's executors. A row lives as long as an executor of the user.
 #[map]
 pub static USERS: HashMap<u32, User> = HashMap::with_max_entries(64, 0);
+
+/// User and cgroup -> number of executors. A row lives as long as such an executor.
+#[map]
+pub static GROUPS: HashMap<Group, u64> = HashMap::with_max_entries(64, 0);
 
 /// Leading bits of a user id in network byte order -> the user to whom `/etc/subuid` gives these ids. The daemon fills it;
 /// it is read only when an executor is adopted.

@@ -4,6 +4,8 @@
 //! Rows: a user gets another row while the rows that it holds are fewer than a fixed multiple of the free rows. One
 //! user alone can hold `user_share` of a table, several get equal parts, and some rows are always free for the next.
 //!
+//! Executors: the same rule again within a user, by cgroup.
+//!
 //! Ring: two token buckets for each executor and each user. The bucket of facts limits the daemon's time. The bucket of
 //! bytes limits the part of the ring that others find full; it counts only while the ring is busy. Where there is a
 //! second executor, a record costs more of it the fuller the ring is. Samples with an address take from the same
@@ -12,13 +14,13 @@
 use core::ptr;
 
 use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_boot_ns, maps::lpm_trie::Key};
-use smtt_common::settings::{Buckets, TableRows, USER_RATE, User};
+use smtt_common::settings::{Buckets, Group, Owner, TableRows, USER_RATE, User};
 
 use crate::{
     emit::ring_price,
     maps::{
-        BUDGETS, NO_USER, SHARE_OWNERS, TOTALS, USERS, add_below, fetch_add, next, setting, take,
-        take_at_most,
+        BUDGETS, GROUPS, NO_USER, SHARE_OWNERS, TOTALS, USERS, add_below, fetch_add, next, setting,
+        take, take_at_most,
     },
     tables::SECOND_NS,
 };
@@ -124,6 +126,53 @@ pub fn claim_for_user(share: u32, table: Table) -> bool {
     false
 }
 
+/// Counts one more executor of an owner; false when its user or its cgroup has no room. A cgroup gets another row while
+/// it holds fewer than the fixed multiple of the rows that its user may still add: where many processes run as one user,
+/// one cgroup cannot take the whole share.
+#[inline(always)]
+pub fn claim_executor(owner: &Owner) -> bool {
+    if !claim_for_user(owner.share, Table::Executors) {
+        return false;
+    }
+    let key = group(owner);
+    let _ = GROUPS.insert(key, 0, u64::from(BPF_NOEXIST));
+    if let (Some(held), Some(user), Some(totals)) = (
+        GROUPS.get_ptr_mut(key),
+        USERS.get_ptr_mut(owner.share),
+        TOTALS.get_ptr_mut(0),
+    ) {
+        // SAFETY: the rows were just looked up; other programs write whole words.
+        let (own, used) = unsafe {
+            (
+                ptr::read_volatile(&raw const (*user).rows.executors),
+                ptr::read_volatile(&raw const (*totals).executors),
+            )
+        };
+        let part = u64::from(setting!(user_share_permille));
+        // As they were before this claim.
+        let (own, used) = (own.saturating_sub(1), used.saturating_sub(1));
+        let free = Table::Executors.size().saturating_sub(used);
+        let left = (free * part).saturating_sub(own * (1000 - part));
+        // A cgroup without an executor is not refused, so that no refusal leaves a row.
+        let before = next(held);
+        if before == 0 || before * (1000 - part) * 1000 < left * part {
+            return true;
+        }
+        take(held, 1);
+    }
+    release_executor_of_user(owner.share, 1);
+    false
+}
+
+#[inline(always)]
+fn group(owner: &Owner) -> Group {
+    Group {
+        cgroup: owner.cgroup,
+        share: owner.share,
+        reserved: 0,
+    }
+}
+
 /// Gives rows of an executor back.
 #[inline(always)]
 pub fn release(executor: u64, table: Table, count: u64) {
@@ -148,9 +197,22 @@ pub fn release_of_user(share: u32, table: Table, count: u64) {
     }
 }
 
-/// Gives the row of an executor back. The row of its user goes with the user's last executor.
+/// Gives the row of an executor back. The rows of its cgroup and of its user go with their last executor.
 #[inline(always)]
-pub fn release_executor(share: u32, count: u64) {
+pub fn release_executor(owner: &Owner, count: u64) {
+    let key = group(owner);
+    if let Some(held) = GROUPS.get_ptr_mut(key) {
+        take_at_most(held, count);
+        // SAFETY: the row was just looked up; other programs write whole words.
+        if unsafe { ptr::read_volatile(held) } == 0 {
+            let _ = GROUPS.remove(key);
+        }
+    }
+    release_executor_of_user(owner.share, count);
+}
+
+#[inline(always)]
+fn release_executor_of_user(share: u32, count: u64) {
     release_of_user(share, Table::Executors, count);
     // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
     if unsafe { USERS.get(share) }.is_some_and(|user| user.rows.executors == 0) {
@@ -208,7 +270,8 @@ fn spend_part(executor: u64, bytes: u64, part: u64) -> bool {
     let burst_ns = u64::from(setting!(burst_bytes)) * SECOND_NS / bytes_per_second / part;
     let second_ns = SECOND_NS / part;
     let is_busy = price > 0;
-    let bursts = [second_ns, burst_ns];
+    // Half of the user's burst, so that one executor cannot use all of it.
+    let bursts = [second_ns, burst_ns / 2];
     if !from(own, now, [fact_ns, bytes_ns], bursts, is_busy) {
         return false;
     }

@@ -24,7 +24,7 @@ use crate::{
         add, announce, compare_exchange, count, withdraw,
     },
     pending,
-    shares::{Table, claim, claim_for_user, release, release_executor, release_of_user, share_of},
+    shares::{Table, claim, claim_executor, release, release_executor, release_of_user, share_of},
 };
 
 /// Nanoseconds in a second.
@@ -70,7 +70,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         share: share_of(owner.uid),
         ..*owner
     };
-    if !claim_for_user(owner.share, Table::Executors) {
+    if !claim_executor(&owner) {
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
@@ -83,7 +83,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
         made = EXECUTORS.insert(key, &NO_EXECUTOR_COUNTERS, u64::from(BPF_NOEXIST));
     }
     if made.is_err() {
-        release_executor(owner.share, 1);
+        release_executor(&owner, 1);
         count(Counter::EXECUTORS_REFUSED);
         return None;
     }
@@ -111,7 +111,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
     }
     let _ = BUDGETS.remove(key);
     let _ = EXECUTORS.remove(key);
-    release_executor(owner.share, 1);
+    release_executor(&owner, 1);
     if placed == 0 {
         count(Counter::EXECUTORS_REFUSED);
         return None;
@@ -185,7 +185,7 @@ pub fn forget_executor(executor: u64) {
         release_of_user(owner.share, Table::Threads, rows.threads);
         release_of_user(owner.share, Table::Processes, rows.processes);
         release_of_user(owner.share, Table::Walks, rows.walks);
-        release_executor(owner.share, rows.executors);
+        release_executor(&owner, rows.executors);
     }
     let _ = EXECUTORS.remove(executor);
 }

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
 use smtt_common::page_walk::WalkCounters;
-use smtt_common::settings::executor_pid;
+use smtt_common::settings::{Owner, executor_pid};
 
 use crate::attribute::{Claim, Names, names};
 use crate::decode::{Event, Fact};
@@ -246,6 +246,7 @@ impl State {
     ) -> Option<R> {
         let share = self.executors.get(&key)?.share;
         self.reclaim_for(share);
+        self.reclaim_within(key, share);
         let caps = self.caps(key);
         let executor = self.executors.get_mut(&key)?;
         let result = change(executor, &caps);
@@ -258,7 +259,7 @@ impl State {
     fn executor(&mut self, key: u64, user: Option<u32>, now_ns: u64) -> Option<&mut Executor> {
         let share = self.share_of(user);
         if !self.executors.contains_key(&key) {
-            if self.executors.len() >= self.limits.executors && !self.free_row(share) {
+            if self.executors.len() >= self.limits.executors && !self.free_row(key, share) {
                 if !self.rowless.contains(key) {
                     self.executors_refused += 1;
                     self.rowless.set(key, ExecutorCounters::default());
@@ -312,17 +313,14 @@ impl State {
         self.measured.access = readings.access_known;
         self.measured.major = readings.major_known;
         self.kernel = readings.counters;
-        let owners: BTreeMap<u64, u32> = readings
-            .owners
-            .iter()
-            .map(|(key, owner)| (*key, owner.uid))
-            .collect();
+        let owners: BTreeMap<u64, Owner> = readings.owners.iter().copied().collect();
+        self.set_cgroups(&owners);
         for (key, totals) in &readings.executors {
             if self.expired_set.contains(key) {
                 self.rowless.update(*key, totals);
                 continue;
             }
-            let user = owners.get(key).copied();
+            let user = owners.get(key).map(|owner| owner.uid);
             let known = self.change(*key, user, now_ns, |executor, _| {
                 executor.counters = *totals;
                 executor.see_first_minute(now_ns);
@@ -346,7 +344,7 @@ impl State {
             if growth == &FaultCounters::default() || self.expired_set.contains(&context.executor) {
                 continue;
             }
-            let user = owners.get(&context.executor).copied();
+            let user = owners.get(&context.executor).map(|owner| owner.uid);
             let known = self.change(context.executor, user, now_ns, |executor, caps| {
                 executor.add(context, growth, now_ns, caps);
             });

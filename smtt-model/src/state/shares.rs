@@ -2,9 +2,13 @@
 //!
 //! Shares are max-min fair: a user may use what others leave, and gives it back when a user with less wants it. Ended
 //! executors go first, then rows of living ones that are only history, then a living executor as a whole.
+//!
+//! The executors of one user share its part in the same way by cgroup, once the kernel has reported their cgroups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use smtt_common::settings::Owner;
 
 use super::bytes::Caps;
 use super::{Executor, Limits, State};
@@ -29,6 +33,8 @@ pub(super) struct Shares {
     total: usize,
     by_user: BTreeMap<User, Use>,
     ids: Arc<SubordinateIds>,
+    /// Cgroup of each executor of the last reading.
+    cgroups: BTreeMap<u64, u64>,
 }
 
 impl Shares {
@@ -54,6 +60,11 @@ impl Shares {
             used.bytes = used.bytes.saturating_add(bytes);
             used.executors += 1;
         }
+    }
+
+    /// Cgroup of an executor; 0 where it is not known yet.
+    fn cgroup(&self, key: u64) -> u64 {
+        self.cgroups.get(&key).copied().unwrap_or(0)
     }
 
     fn richest(&self) -> Option<(User, Use)> {
@@ -90,6 +101,32 @@ impl State {
     #[must_use]
     pub fn share_of(&self, uid: Option<u32>) -> User {
         Some(self.shares.ids.share_of(uid?))
+    }
+
+    pub(super) fn set_cgroups(&mut self, owners: &BTreeMap<u64, Owner>) {
+        let cgroups = owners.iter().map(|(key, owner)| (*key, owner.cgroup));
+        self.shares.cgroups = cgroups.collect();
+    }
+
+    /// What the cgroups of a user use.
+    fn groups(&self, user: User) -> BTreeMap<u64, Use> {
+        let mut groups: BTreeMap<u64, Use> = BTreeMap::new();
+        for (key, executor) in &self.executors {
+            if executor.share == user {
+                let used = groups.entry(self.shares.cgroup(*key)).or_default();
+                used.executors += 1;
+                used.bytes += executor.settled.map_or(0, |(_, bytes)| bytes);
+            }
+        }
+        groups
+    }
+
+    /// Whether an executor's cgroup uses less than an even share of its user's bytes.
+    fn is_small_group(&self, key: u64, user: User) -> bool {
+        let groups = self.groups(user);
+        let own = groups.get(&self.shares.cgroup(key)).copied();
+        let own = own.unwrap_or_default().bytes;
+        groups.len() > 1 && own < self.shares.of(user).bytes / groups.len()
     }
 
     /// Bytes of all executors' tables.
@@ -130,10 +167,14 @@ impl State {
         if users > 1 {
             room = room.min(limits.user_bytes().saturating_sub(used));
         }
-        let spare = if used < limits.state_bytes / users {
+        let reserve = limits.state_bytes / SPARE;
+        // Cgroups are only counted where they decide.
+        let spare = if used < limits.state_bytes / users
+            || (free <= 2 * reserve && self.is_small_group(key, user))
+        {
             0
         } else {
-            limits.state_bytes / SPARE
+            reserve
         };
         Caps::new(limits, room.min(free.saturating_sub(spare)))
     }
@@ -149,37 +190,74 @@ impl State {
             if richest == user || most.bytes <= used.saturating_add(spare) {
                 return;
             }
-            if let Some(dead) = self.oldest_dead(|owner| owner == richest) {
+            if let Some(dead) = self.oldest_dead(|_, owner| owner == richest) {
                 self.evict(dead);
                 continue;
             }
-            let of_richest = self
-                .executors
-                .iter()
-                .filter(|(_, executor)| executor.settled.map(|(owner, _)| owner) == Some(richest));
-            let largest = of_richest
-                .max_by_key(|(_, executor)| executor.settled)
-                .map(|(key, _)| *key);
-            let Some(key) = largest else { return };
-            let before = self.shares.total;
-            let own = self.executors.get(&key).map_or(0, Executor::bytes);
-            if let Some(executor) = self.executors.get_mut(&key) {
-                executor.shed();
+            let groups = self.groups(richest);
+            let most = groups.iter().max_by_key(|(_, used)| used.bytes);
+            let Some(key) = most.and_then(|(group, _)| self.largest(richest, *group)) else {
+                return;
+            };
+            self.shed(key);
+        }
+    }
+
+    /// Frees bytes for a cgroup with less than an even share of its user's bytes, from the cgroup of that user with the
+    /// most.
+    pub(super) fn reclaim_within(&mut self, key: u64, user: User) {
+        let spare = self.limits.state_bytes / SPARE;
+        while self.limits.state_bytes.saturating_sub(self.shares.total) < spare {
+            let groups = self.groups(user);
+            let mine = self.shares.cgroup(key);
+            let own = groups.get(&mine).copied().unwrap_or_default().bytes;
+            let most = groups.iter().max_by_key(|(_, used)| used.bytes);
+            let Some((group, most)) = most.map(|(group, used)| (*group, used.bytes)) else {
+                return;
+            };
+            if group == mine || most <= own.saturating_add(spare) {
+                return;
             }
-            self.settle(key);
-            let freed = before.saturating_sub(self.shares.total);
-            // Hardly any of it was history: it is mostly running tasks and memory in use, which only go with it.
-            if freed < own / 4 {
-                self.evict(key);
+            let of_group =
+                |key: u64, owner: User| owner == user && self.shares.cgroup(key) == group;
+            match self.oldest_dead(of_group) {
+                Some(dead) => self.evict(dead),
+                None => match self.largest(user, group) {
+                    Some(largest) => self.shed(largest),
+                    None => return,
+                },
             }
         }
     }
 
-    /// The executor that died first, of those whose user `may_lose` selects.
-    fn oldest_dead(&self, may_lose: impl Fn(User) -> bool) -> Option<u64> {
+    /// The executor with the most bytes of a user's cgroup.
+    fn largest(&self, user: User, group: u64) -> Option<u64> {
+        let all = self.executors.iter();
+        all.filter(|(key, executor)| executor.share == user && self.shares.cgroup(**key) == group)
+            .max_by_key(|(_, executor)| executor.settled)
+            .map(|(key, _)| *key)
+    }
+
+    /// Frees rows of an executor that are only history, or the executor as a whole.
+    fn shed(&mut self, key: u64) {
+        let before = self.shares.total;
+        let own = self.executors.get(&key).map_or(0, Executor::bytes);
+        if let Some(executor) = self.executors.get_mut(&key) {
+            executor.shed();
+        }
+        self.settle(key);
+        let freed = before.saturating_sub(self.shares.total);
+        // Hardly any of it was history: it is mostly running tasks and memory in use, which only go with it.
+        if freed < own / 4 {
+            self.evict(key);
+        }
+    }
+
+    /// The executor that died first, of those that `may_lose` selects by key and user.
+    fn oldest_dead(&self, may_lose: impl Fn(u64, User) -> bool) -> Option<u64> {
         self.executors
             .iter()
-            .filter(|(_, executor)| may_lose(executor.share))
+            .filter(|(key, executor)| may_lose(**key, executor.share))
             .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
             .min()
             .map(|(_, key)| key)
@@ -206,12 +284,13 @@ impl State {
     }
 
     /// Frees a row for a new executor of this user in a full table: the longest dead one of the user with the most
-    /// executors; where none is dead, the youngest one of a user above its share. Returns whether a row is free.
-    pub(super) fn free_row(&mut self, user: User) -> bool {
+    /// executors; where none is dead, the youngest one of a user above its share, or of a cgroup above its share of the
+    /// new executor's user. Returns whether a row is free.
+    pub(super) fn free_row(&mut self, new: u64, user: User) -> bool {
         let losers = self.losers(user);
         let dead = losers
             .iter()
-            .find_map(|(loser, _)| self.oldest_dead(|owner| owner == *loser));
+            .find_map(|(loser, _)| self.oldest_dead(|_, owner| owner == *loser));
         let most = self.limits.user_executors();
         let own = self.shares.of(user).executors;
         let living = || {
@@ -224,13 +303,34 @@ impl State {
                 .max()
                 .map(|(_, key)| key)
         };
-        match dead.or_else(living) {
+        match dead
+            .or_else(living)
+            .or_else(|| self.youngest_beside(new, user))
+        {
             Some(key) => {
                 self.evict(key);
                 true
             }
             None => false,
         }
+    }
+
+    /// The youngest executor of the largest cgroup of a user, where that cgroup is above its share of the user's rows and
+    /// has more than the cgroup of a new executor. A new executor whose cgroup is not known yet has no claim.
+    fn youngest_beside(&self, new: u64, user: User) -> Option<u64> {
+        let mine = self.shares.cgroups.get(&new)?;
+        let groups = self.groups(user);
+        let own = groups.get(mine).map_or(0, |used| used.executors);
+        let (group, most) = groups.iter().max_by_key(|(_, used)| used.executors)?;
+        let share = share_of(self.shares.of(user).executors, self.limits.user_share);
+        if group == mine || most.executors <= share || most.executors <= own + 1 {
+            return None;
+        }
+        let all = self.executors.iter();
+        all.filter(|(key, executor)| executor.share == user && self.shares.cgroup(**key) == *group)
+            .map(|(key, executor)| (executor.first_seen_ns, *key))
+            .max()
+            .map(|(_, key)| key)
     }
 
     /// Removes the oldest dead executor of the user with the most executors; users with less than an even share lose
@@ -242,7 +342,7 @@ impl State {
         users.sort_by_key(|(_, used)| std::cmp::Reverse(used.executors));
         let dead = users
             .into_iter()
-            .find_map(|(user, _)| self.oldest_dead(|owner| owner == *user));
+            .find_map(|(user, _)| self.oldest_dead(|_, owner| owner == *user));
         match dead {
             Some(key) => {
                 self.evict(key);

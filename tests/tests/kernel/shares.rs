@@ -1,5 +1,9 @@
 //! Shares per user: processes of an unprivileged user take no rows, no room in the ring and no facts from another user.
 
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +13,7 @@ use smtt_common::event::Kind;
 use smtt_common::settings::Owner;
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_model::subordinate::SubordinateIds;
+use tempfile::TempDir;
 
 use crate::lab::{Workload, all, lab, with_hook};
 
@@ -147,6 +152,85 @@ fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
     crowd.end()
 }
 
+/// A cgroup of its own, removed at the end.
+struct Cgroup {
+    /// The folder of the mount stays where the mount cannot be removed.
+    _mounted: TempDir,
+    at: CString,
+    folder: PathBuf,
+}
+
+impl Cgroup {
+    fn new() -> Result<Self> {
+        let mounted = tempfile::tempdir()?;
+        let at = CString::new(mounted.path().as_os_str().as_bytes())?;
+        let kind = c"cgroup2".as_ptr();
+        // SAFETY: the texts are NUL-terminated and outlive the call.
+        let done = unsafe { libc::mount(kind, at.as_ptr(), kind, 0, std::ptr::null()) };
+        ensure!(
+            done == 0,
+            "mount of cgroup2: {}",
+            std::io::Error::last_os_error()
+        );
+        let folder = mounted.path().join(format!("smtt-{}", std::process::id()));
+        let cgroup = Self {
+            _mounted: mounted,
+            at,
+            folder,
+        };
+        fs::create_dir(&cgroup.folder)?;
+        Ok(cgroup)
+    }
+
+    fn take(&self, pid: u32) -> Result<()> {
+        Ok(fs::write(
+            self.folder.join("cgroup.procs"),
+            pid.to_string(),
+        )?)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Killed processes take a moment to leave it.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // SAFETY: the text is NUL-terminated.
+        unsafe { libc::umount2(self.at.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn a_crowd_in_one_cgroup_refuses_no_other_cgroup_of_its_user() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let cgroup = Cgroup::new()?;
+    let configured = u64::from(ProbeSettings::default().executors);
+    let wanted = 2 * configured;
+    let mut crowd = Workload::start(
+        "crowd",
+        &[&format!("executors={wanted}"), AS_NOBODY, "describe=no"],
+    )?;
+    cgroup.take(crowd.pid())?;
+    crowd.run()?;
+    lab.read()?;
+    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    ensure!(
+        (configured..wanted).contains(&held.rows.executors),
+        "one cgroup may have the executors of the configuration: {held:?}"
+    );
+    let victim = Workload::start("steady", &["ms=100", AS_NOBODY])?;
+    let executor = lab.executor(victim.pid())?;
+    ensure!(lab.probes.budget(executor)?.is_some());
+    victim.end()?;
+    crowd.end()
+}
+
 #[test]
 fn a_refused_user_takes_no_row_of_the_table_of_users() -> Result<()> {
     let settings = ProbeSettings {
@@ -158,8 +242,8 @@ fn a_refused_user_takes_no_row_of_the_table_of_users() -> Result<()> {
     };
     let start =
         |user: u32| Workload::start("steady", &["ms=1", "describe=no", &format!("uid={user}")]);
-    // Four rows of executors and of users; the first user has two executors.
-    let crowd = [70_001, 70_001, 70_002, 70_003]
+    // Six rows of executors and of users; two users have two executors.
+    let crowd = [70_001, 70_001, 70_002, 70_003, 70_003, 70_006]
         .into_iter()
         .map(start)
         .collect::<Result<Vec<_>>>()?;
@@ -187,7 +271,7 @@ fn a_refused_user_takes_no_row_of_the_table_of_users() -> Result<()> {
     for executor in adopted.drain(1..).chain([executor]) {
         lab.probes.forget_executor(executor)?;
     }
-    for user in 70_001..=70_005 {
+    for user in 70_001..=70_006 {
         ensure!(
             lab.probes.user(user)?.is_none(),
             "user {user} without executors keeps its row"

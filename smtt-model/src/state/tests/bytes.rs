@@ -313,6 +313,77 @@ fn subordinate_ids_use_the_share_of_their_owner() {
     assert_eq!((row.uid, row.share), (Some(100_000), Some(666)));
 }
 
+/// A reading with the cgroups of executors of user 1000.
+fn in_cgroups(executors: impl Iterator<Item = (u32, u64)>) -> Readings {
+    let mut all = readings(Vec::new());
+    for (n, cgroup) in executors {
+        all.executors.push((key(n), ExecutorCounters::default()));
+        let owner = smtt_common::settings::Owner {
+            cgroup,
+            uid: 1000,
+            share: 1000,
+        };
+        all.owners.push((key(n), owner));
+    }
+    all
+}
+
+#[test]
+fn a_cgroup_leaves_rows_to_another_one_of_its_user() {
+    let limits = Limits {
+        executors: 8,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    for n in 10..18 {
+        tell_as(&mut state, 1000, n, S, described("app", &n.to_string()));
+    }
+    let told = tell_as(&mut state, 1000, 1, 2 * S, described("app", "1"));
+    assert_eq!(told, Outcome::OverCap("executors"), "no cgroup is known");
+    let all = |more| (10..18).map(|n| (n, 5)).chain((1..=more).map(|n| (n, 6)));
+    for more in 1..=3 {
+        state.add(&in_cgroups(all(more)), 3 * S);
+    }
+    let rows: Vec<u32> = state.executors().keys().map(|key| *key as u32).collect();
+    // Three quarters and the rest; the youngest of the large cgroup are gone.
+    let expected: Vec<u32> = [1, 2]
+        .into_iter()
+        .chain(10..16)
+        .map(|n| key(n) as u32)
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_cgroup_leaves_bytes_to_another_one_of_its_user() {
+    let limits = Limits {
+        state_bytes: 4 * MIB,
+        state_per_executor_bytes: 2 * MIB,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    state.add(&in_cgroups((1..5).map(|n| (n, 5)).chain([(9, 6)])), S);
+    let greedy = |state: &mut State| {
+        for n in 1..5 {
+            for task in 0..3000 {
+                tell_as(state, 1000, n, S, started(task, 1));
+            }
+        }
+    };
+    greedy(&mut state);
+    for round in 0..20_u64 {
+        for task in 0..100 {
+            let id = round * 100 + task;
+            let told = tell_as(&mut state, 1000, 9, (2 + round) * S, started(id, 1));
+            assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
+        }
+        greedy(&mut state);
+        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+    }
+    let victim = &state.executors()[&key(9)];
+    assert_eq!((victim.tasks.tasks.len(), victim.bytes_refused), (2000, 0));
+}
+
 #[test]
 fn the_first_user_of_an_executor_stays() {
     let mut state = state();
