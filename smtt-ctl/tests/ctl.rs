@@ -147,12 +147,10 @@ impl Daemon {
         let readings = Readings {
             contexts: vec![(context, growth)],
             executors: vec![(KEY, totals)],
-            owners: Vec::new(),
-            before: Vec::new(),
             counters,
             access_known: true,
             major_known: true,
-            page_walks: None,
+            ..Readings::default()
         };
         daemon.shared.state().add(&readings, 20_000_000);
         daemon.shared.tick(

@@ -4,6 +4,7 @@ mod attach;
 mod before;
 mod health;
 mod kernel_function;
+mod kernel_log;
 pub mod library;
 mod memory;
 mod owner;
@@ -16,7 +17,6 @@ mod tables;
 mod wire;
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,8 +38,9 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use self::attach::FaultHooks;
 use self::before::Before;
+pub use self::kernel_log::KernelLog;
 use self::library::{Libraries, Places};
-use self::owner::SharesOfOwners;
+use self::owner::{SharesOfOwners, executor_rows};
 use self::page_walks::Sampler;
 use self::reading::Reader;
 use self::sweep::Sweep;
@@ -55,22 +56,6 @@ pub struct Rows {
     pub threads: usize,
     /// Contexts of the executor.
     pub contexts: usize,
-}
-
-/// The kernel side's rare diagnostics; [`KernelLog::flush`] hands them to the daemon's log.
-pub struct KernelLog(aya_log::EbpfLogger<&'static dyn log::Log>);
-
-impl KernelLog {
-    /// Logs the diagnostics that arrived since the last call.
-    pub fn flush(&mut self) {
-        self.0.flush();
-    }
-}
-
-impl AsRawFd for KernelLog {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
 }
 
 /// The kernel side, loaded and attached. Dropping it leaves nothing behind in the kernel.
@@ -106,14 +91,6 @@ impl Drop for Probes {
 
 /// One executor, or one user, may fill this part of a busy ring at once.
 const BURST_SHARE: u32 = 8;
-
-/// Rows of the kernel side's tables of executors. One user may hold a part of them only, and one cgroup a part of that: a
-/// machine with one user and one cgroup can have all executors of the configuration.
-fn executor_rows(wanted: &ProbeSettings) -> u32 {
-    let share = u64::from(wanted.settings.user_share_permille).clamp(1, 1000);
-    u32::try_from((u64::from(wanted.executors) * 1_000_000).div_ceil(share * share))
-        .unwrap_or(u32::MAX)
-}
 
 /// The object that `build.rs` made.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use smtt_common::settings::Owner;
+use smtt_config::ProbeSettings;
 use smtt_machine::proc::Handle;
 use smtt_model::subordinate::{Block, SubordinateIds};
 
@@ -84,6 +85,14 @@ fn cgroup_id(text: &str) -> Option<u64> {
         .filter(|root| PathBuf::from(root).join("cgroup.controllers").exists())
         .find_map(|root| fs::metadata(PathBuf::from(root).join(path)).ok())
         .map(|folder| folder.ino())
+}
+
+/// Rows of the kernel side's tables of executors. One user may hold a part of them only, and one cgroup a part of that: a
+/// machine with one user and one cgroup can have all executors of the configuration.
+pub(super) fn executor_rows(wanted: &ProbeSettings) -> u32 {
+    let share = u64::from(wanted.settings.user_share_permille).clamp(1, 1000);
+    u32::try_from((u64::from(wanted.executors) * 1_000_000).div_ceil(share * share))
+        .unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
