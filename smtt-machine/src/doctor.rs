@@ -47,8 +47,19 @@ const CAPABILITIES: &[(u32, &str, &str)] = &[
     (39, "CAP_BPF", "tables and programs"),
     (38, "CAP_PERFMON", "probes and software events"),
     (19, "CAP_SYS_PTRACE", "the slot files of executors"),
-    (21, "CAP_SYS_ADMIN", "/proc/PID/map_files"),
+    (
+        CHECKPOINT_RESTORE,
+        "CAP_CHECKPOINT_RESTORE",
+        "/proc/PID/map_files",
+    ),
 ];
+
+/// Bit of `CAP_CHECKPOINT_RESTORE`.
+const CHECKPOINT_RESTORE: u32 = 40;
+/// Bit of `CAP_SYS_ADMIN`. It includes what `CAP_CHECKPOINT_RESTORE` allows, and uprobes need it before Linux 6.6.
+const SYS_ADMIN: u32 = 21;
+/// The first kernel with links for many uprobes.
+const UPROBE_MULTI: (u32, u32) = (6, 6);
 
 fn capabilities() -> MachineCheck {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -56,20 +67,28 @@ fn capabilities() -> MachineCheck {
         .lines()
         .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
         .unwrap_or(0);
-    let missing: Vec<String> = CAPABILITIES
-        .iter()
-        .filter(|(bit, _, _)| effective & (1 << bit) == 0)
-        .map(|(_, name, why)| format!("{name} ({why})"))
-        .collect();
+    let missing = missing_capabilities(effective, kernel_release().1);
     let seen = if missing.is_empty() {
         Ok("all that is needed".into())
     } else {
         Err((
             format!("missing: {}", missing.join(", ")),
-            "run as root, or give the service these capabilities (config/smtt.service does)",
+            "run as root, or give the service these capabilities (config/smtt.service does, config/smtt-sys-admin.conf adds CAP_SYS_ADMIN)",
         ))
     };
     check("capabilities", true, seen)
+}
+
+fn missing_capabilities(effective: u64, kernel: (u32, u32)) -> Vec<String> {
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    if !has(SYS_ADMIN) && kernel < UPROBE_MULTI {
+        return vec!["CAP_SYS_ADMIN (uprobes before Linux 6.6)".into()];
+    }
+    CAPABILITIES
+        .iter()
+        .filter(|(bit, _, _)| !(has(*bit) || *bit == CHECKPOINT_RESTORE && has(SYS_ADMIN)))
+        .map(|(_, name, why)| format!("{name} ({why})"))
+        .collect()
 }
 
 /// What to do in a pid namespace that is not the first.
@@ -99,7 +118,8 @@ fn type_information() -> MachineCheck {
     check("type information (BTF)", false, seen)
 }
 
-fn kernel_version() -> MachineCheck {
+/// The running kernel's release, and its first two numbers.
+fn kernel_release() -> (String, (u32, u32)) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .unwrap_or_default()
         .trim()
@@ -108,6 +128,11 @@ fn kernel_version() -> MachineCheck {
         .split(['.', '-'])
         .map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    (release, version)
+}
+
+fn kernel_version() -> MachineCheck {
+    let (release, version) = kernel_release();
     let seen = if version >= (5, 15) {
         Ok(release)
     } else {
@@ -272,6 +297,20 @@ fn hotness() -> MachineCheck {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sys_admin_is_needed_before_the_link_for_many_uprobes_only() {
+        use super::missing_capabilities;
+        let bits = |bits: &[u32]| bits.iter().map(|bit| 1_u64 << bit).sum::<u64>();
+        let unit = bits(&[39, 38, 19, 40]);
+        assert!(missing_capabilities(unit, (6, 6)).is_empty());
+        assert_eq!(
+            missing_capabilities(unit, (6, 1)),
+            ["CAP_SYS_ADMIN (uprobes before Linux 6.6)"]
+        );
+        assert!(missing_capabilities(bits(&[39, 38, 19, 21]), (6, 1)).is_empty());
+        assert_eq!(missing_capabilities(bits(&[39, 38, 19]), (6, 6)).len(), 1);
+    }
+
     #[test]
     fn every_failed_check_says_what_to_do() {
         for check in super::examine() {

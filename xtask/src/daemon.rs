@@ -1,5 +1,6 @@
 //! A daemon with its own configuration, socket and port, and queries to it through `smtt-ctl`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,6 +32,8 @@ pub struct Options {
     pub marker_toml: String,
     /// Do not configure the path of the native library, only its digest: the daemon must find it in executors.
     pub without_library: bool,
+    /// The command that starts the daemon, with its arguments: as another user, for example. Empty for none.
+    pub launcher: Vec<String>,
 }
 
 /// A running daemon; dropping this value stops it.
@@ -40,7 +43,8 @@ pub struct Daemon {
     ctl: PathBuf,
     socket: PathBuf,
     config: PathBuf,
-    program: PathBuf,
+    /// The daemon, behind its launcher.
+    program: Vec<OsString>,
     /// Port of `/metrics` on 127.0.0.1.
     pub port: u16,
 }
@@ -79,6 +83,8 @@ impl Daemon {
         );
         let config = folder.join("smtt.toml");
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let launcher = options.launcher.iter().map(OsString::from);
+        let program: Vec<OsString> = launcher.chain([program.into_os_string()]).collect();
         let running = launch(&program, &config)?;
         let mut daemon = Self {
             running,
@@ -229,9 +235,11 @@ fn sha256(path: &Path) -> Result<String> {
         .collect())
 }
 
-fn launch(program: &Path, config: &Path) -> Result<Running> {
-    let mut command = Command::new(program);
+fn launch(program: &[OsString], config: &Path) -> Result<Running> {
+    let (first, more) = program.split_first().context("no program")?;
+    let mut command = Command::new(first);
     command
+        .args(more)
         .arg("--config")
         .arg(config)
         .env_remove("NOTIFY_SOCKET");

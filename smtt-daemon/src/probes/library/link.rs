@@ -73,10 +73,19 @@ impl Attacher {
         entries
             .iter()
             .map(|(cookie, offset)| {
-                let event = Event::uprobe(self.kind, &path, *offset)?;
+                let event = Event::uprobe(self.kind, &path, *offset).map_err(explained)?;
                 // The link keeps the event.
                 link(self.program.as_fd(), event.as_fd(), *cookie)
             })
             .collect()
     }
+}
+
+/// What to do where the kernel refuses the event of a uprobe.
+fn explained(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let text = "Linux before 6.6 needs CAP_SYS_ADMIN for uprobes (config/smtt-sys-admin.conf)";
+        return io::Error::new(error.kind(), text);
+    }
+    error
 }
