@@ -36,6 +36,13 @@ pub fn section(results: &Value) -> String {
         text(&results["guest"]["kernel"]),
         text(&results["spark"]),
     );
+    if let Some(rate) = results["guest"]["cycles_per_second"].as_f64() {
+        let _ = writeln!(
+            out,
+            "\nA thread that only spins counts {:.2} G cycles per second.",
+            rate / 1e9
+        );
+    }
     for key in ["read", "write"] {
         let all = costs(results, key);
         let _ = match (all.first(), cost(results, key), all.last()) {
@@ -85,10 +92,22 @@ fn cost(results: &Value, key: &str) -> Option<f64> {
     costs.get(costs.len() / 2).copied()
 }
 
-/// Cycles of the process in a run: its CPU time, at the rate of the cycle counter.
+/// A run without the daemon that succeeded.
+fn again<'a>(results: &'a Value, workload: &str) -> Option<&'a Value> {
+    find(results, "plain", workload).filter(|run| run["succeeded"] == true)
+}
+
+/// Counted cycles per second of CPU time in the plain run of the workload.
+fn rate(results: &Value, workload: &str) -> Option<f64> {
+    let run = again(results, workload)?;
+    let seconds = run["cpu_ms"].as_f64().filter(|time| *time > 0.0)? / 1000.0;
+    Some(run["cycles"].as_f64()? / seconds)
+}
+
+/// Cycles of the process in a traced run: its CPU time, at the rate of the plain run.
 fn cycles(results: &Value, run: &Value) -> Option<f64> {
-    let rate = results["guest"]["cycles_per_second"].as_f64()?;
-    Some(run["cpu_ms"].as_f64()? / 1000.0 * rate)
+    let seconds = run["cpu_ms"].as_f64()? / 1000.0;
+    Some(seconds * rate(results, run["workload"].as_str()?)?)
 }
 
 /// Estimated ratios of `counts` to `cycles`: walks times the calibrated cost.
@@ -110,7 +129,7 @@ fn of_workload(results: &Value, workload: &str) -> Option<[Ratios; 2]> {
 }
 
 fn ratios(results: &Value) -> String {
-    let mut out = "\n### Ratios\n\nIn per cent of the cycles of the process (its CPU time at the rate of the cycle counter, because the emulator loses samples of cycles); ours are estimated. `RDDs`: walks in contexts of RDDs. `process`: walks of the whole JVM, with collector, compiler and scheduler.\n\n| workload | paper, read | paper, write | ~read, RDDs | ~write, RDDs | ~read, process | ~write, process | page faults | s | result |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n".to_owned();
+    let mut out = "\n### Ratios\n\nIn per cent of the cycles of the process. The emulator loses the overflow interrupts of cycles, so the cycles of a traced run are its CPU time, at the counted cycles per second of CPU time of the plain run below (`G cycles/s`); without a plain run there is no ratio. `RDDs`: walks in contexts of RDDs. `process`: walks of the whole JVM, with collector, compiler and scheduler.\n\n| workload | paper, read | paper, write | ~read, RDDs | ~write, RDDs | ~read, process | ~write, process | G cycles/s | page faults | s | result |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n".to_owned();
     for paper in PAPER {
         let _ = write!(
             out,
@@ -126,7 +145,8 @@ fn ratios(results: &Value) -> String {
             let run = traced(results, paper.workload).unwrap_or(&Value::Null);
             let _ = writeln!(
                 out,
-                "| {} | {:.0} | {} |",
+                "| {} | {} | {:.0} | {} |",
+                plain(rate(results, paper.workload).map(|rate| rate / 1e9)),
                 run["faults"],
                 run["seconds"].as_f64().unwrap_or_default(),
                 run["result"].as_str().unwrap_or_default()
@@ -134,7 +154,7 @@ fn ratios(results: &Value) -> String {
         } else {
             let _ = writeln!(
                 out,
-                "| absent | absent | absent | absent | | | {} |",
+                "| absent | absent | absent | absent | absent | | | {} |",
                 reason(results, paper.workload)
             );
         }
@@ -223,8 +243,7 @@ fn witness(results: &Value) -> String {
         let Some(run) = traced(results, paper.workload) else {
             continue;
         };
-        let again =
-            find(results, "plain", paper.workload).filter(|again| again["succeeded"] == true);
+        let again = again(results, paper.workload);
         for (key, what) in [("read", "read walks"), ("write", "write walks")] {
             let counts = again.and_then(|again| {
                 let plain = again[key].as_f64().filter(|plain| *plain > 0.0)?;
@@ -308,7 +327,7 @@ mod tests {
     fn results() -> Value {
         let run = |kind: &str, workload: &str, read: u64| {
             json!({
-                "kind": kind, "workload": workload, "succeeded": true, "cpu_ms": 2, "read": read, "write": 10,
+                "kind": kind, "workload": workload, "succeeded": true, "cpu_ms": 2, "cycles": 1000, "read": read, "write": 10,
                 "seconds": 1.5, "result": "fine", "faults": 7,
                 "of_rdds": {"read": read / 2, "write": 5},
                 "rdds": [{"id": 3, "name": "points", "read": 4, "write": 1, "cycles": 100, "cycles_samples": 40}],
@@ -317,7 +336,6 @@ mod tests {
         let failed = json!({"kind": "traced", "workload": "SVDPlusPlus", "succeeded": false, "result": "no room"});
         json!({
             "machine": "riscv64", "scale": 5, "seconds": 60, "reason_of_absence": "the guest was switched off",
-            "guest": {"cycles_per_second": 500_000.0},
             "calibrations": [{"read": {"cycles": 9.0}}, {"read": {"cycles": 1.0}}, {"read": {"cycles": 2.0}}],
             "runs": [run("traced", "SVM", 20), run("plain", "SVM", 22), run("traced", "PageRank", 50), run("plain", "PageRank", 100), failed],
         })
@@ -328,11 +346,13 @@ mod tests {
         let text = section(&results());
         // 20 walks of 2 cycles in 1000 cycles, half of them of RDDs; writes have no cost.
         assert!(
-            text.contains("| SVM | 1.72 | 2.03 | 2.00 | absent | 4.00 | absent | 7 | 2 | fine |"),
+            text.contains(
+                "| SVM | 1.72 | 2.03 | 2.00 | absent | 4.00 | absent | 0.00 | 7 | 2 | fine |"
+            ),
             "{text}"
         );
-        assert!(text.contains("| SVDPlusPlus | absent | absent | absent | absent | absent | absent | | | failed: no room |"), "{text}");
-        assert!(text.contains("| TriangleCount | 4.87 | 5.21 | absent | absent | absent | absent | | | absent: the guest was switched off |"), "{text}");
+        assert!(text.contains("| SVDPlusPlus | absent | absent | absent | absent | absent | absent | absent | | | failed: no room |"), "{text}");
+        assert!(text.contains("| TriangleCount | 4.87 | 5.21 | absent | absent | absent | absent | absent | | | absent: the guest was switched off |"), "{text}");
         assert!(
             text.contains("| SVM | 3 points | 4 | 1 | 0.80 | absent | 8.00 | absent |"),
             "{text}"
