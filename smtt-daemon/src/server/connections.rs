@@ -297,7 +297,11 @@ impl<Io: Peer> AsyncRead for Watched<Io> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, into)
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        if read.is_pending() {
+            self.meter.wait_for_bytes();
+        }
+        read
     }
 }
 

@@ -1,19 +1,23 @@
 //! The progress of one connection's answer, for the choice of a connection that makes room and for the least rate.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::connections::Endless;
 
-/// A connection that has written nothing for this time, because its client does not read, makes room for a new one.
+/// A connection makes room for a new one when it has no request this long after its beginning, and its stream was read.
+/// Until then the request may be there and not read yet.
+const SILENT: Duration = Duration::from_millis(20);
+/// So does one that has written nothing for this time, because its client does not read.
 const BLOCKED: Duration = Duration::from_millis(100);
 /// So does the one with the least rate among those whose answers began this long ago.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED: Duration = Duration::from_millis(200);
 
 /// Progress of an answer. Times are milliseconds since the connection began, plus one; 0 stands for none.
 #[derive(Debug)]
 pub struct Meter {
     origin: Instant,
+    read: AtomicBool,
     asked: AtomicU64,
     begun: AtomicU64,
     blocked: AtomicU64,
@@ -26,6 +30,7 @@ impl Default for Meter {
     fn default() -> Self {
         Self {
             origin: Instant::now(),
+            read: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
@@ -49,6 +54,11 @@ pub enum Room {
 impl Meter {
     fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    /// The stream was read, and had no more bytes.
+    pub fn wait_for_bytes(&self) {
+        self.read.store(true, Ordering::Relaxed);
     }
 
     /// The head of the request is complete.
@@ -91,7 +101,8 @@ impl Meter {
         let now = self.now();
         let since = |time: u64| now.saturating_sub(time);
         if self.asked.load(Ordering::Relaxed) == 0 {
-            return Some(Room::Silent(now));
+            let silent = u128::from(now) > SILENT.as_millis() && self.read.load(Ordering::Relaxed);
+            return silent.then_some(Room::Silent(now));
         }
         let begun = self.begun.load(Ordering::Relaxed);
         if begun == 0 || self.endless.is_set() {
@@ -124,6 +135,8 @@ mod tests {
     #[test]
     fn silent_connections_make_room_first_then_blocked_ones_then_slow_ones() {
         let silent = old();
+        assert_eq!(silent.room(), None, "its request may be there");
+        silent.wait_for_bytes();
         let blocked = old();
         blocked.ask();
         blocked.wrote(1 << 30);
@@ -142,6 +155,11 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_for_its_answer_or_follows_makes_no_room() {
+        assert_eq!(
+            Meter::default().room(),
+            None,
+            "its request may be on its way"
+        );
         let waiting = old();
         waiting.ask();
         assert_eq!(waiting.room(), None);

@@ -269,7 +269,9 @@ fn read_slowly(address: SocketAddr, stop: &AtomicBool) {
     }
     let mut byte = [0];
     while !stop.load(Ordering::Relaxed) {
-        if !matches!(stream.read(&mut byte), Ok(1)) {
+        // Bytes that arrived before the reset would hide it from a read.
+        let is_reset = !matches!(stream.take_error(), Ok(None));
+        if is_reset || !matches!(stream.read(&mut byte), Ok(1)) {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
