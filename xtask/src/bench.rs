@@ -32,7 +32,7 @@ use crate::spark::Spark;
 use crate::step::Steps;
 use crate::{demo, experiment, witness};
 
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 /// How long the idle daemon is measured.
 const IDLE: Duration = Duration::from_secs(30);

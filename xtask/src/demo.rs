@@ -14,7 +14,7 @@ use crate::setup::setup;
 use crate::spark::{Application, Spark, Submitted};
 use crate::step::Steps;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 /// Time between two updates, on a terminal and in a log.
 const REFRESH: Duration = Duration::from_secs(2);

@@ -27,7 +27,7 @@ pub use paper::{PAPER, Paper};
 use report::{Machine, Results};
 use run::{Job, Outcome};
 
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// Cores of all workers together: one executor or two share the same cores.
 pub const CORES: usize = 2;
 /// MiB that a worker may give to its executor: the heap of 1 GiB and Spark's overhead.

@@ -36,7 +36,7 @@ const BPF_LINKER: &str = "0.10.0";
 
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const UNPACK_LIMIT: Duration = Duration::from_secs(300);
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Step: a compiler that can build `core` for eBPF.
 pub(super) fn kernel_side(paths: &Paths, steps: &mut Steps) -> Result<()> {
