@@ -1,8 +1,9 @@
 //! The experiment's workloads on an emulated machine whose dTLB counters work: page walks of each workload and of its
-//! RDDs as the daemon samples them, and then the same workload again, counted plainly without the daemon.
+//! RDDs as the daemon samples them, and then the same workload again, counted plainly.
 //!
 //! `experiment SCALE WORKLOADS ROUNDS` runs in the guest (`cargo xtask experiment --machine riscv64`); lists are
-//! separated by commas. The rounds are `traced` and `plain`. Lines of output that begin with `progress` are for people;
+//! separated by commas. The rounds are `traced`, and without the daemon `machine`
+//! (counters of all processors) and `process` (counters of the threads of the JVM). Lines of output that begin with `progress` are for people;
 //! those that begin with `figure` carry one JSON object each.
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ const FOUND_LIMIT: Duration = Duration::from_secs(120);
 const PERIODS: &str =
     "{ cycles = 1000003, load_walks_completed = 1009, store_walks_completed = 101 }";
 /// How long the rate of the cycle counter is measured.
-const RATE_TIME: Duration = Duration::from_secs(2);
+const RATE_TIME: Duration = Duration::from_secs(5);
 /// MiB of the young generation, of a heap of 640 MiB. The old generation holds what the workloads cache.
 const YOUNG_MIB: u32 = 240;
 /// Partitions of every input.
@@ -101,17 +102,20 @@ fn main() -> Result<()> {
         for round in rounds.split(',') {
             application.reach(&format!("{round}-{workload}-begin"))?;
             say(&format!("{round} {workload}"));
-            if round == "plain" {
-                daemon.stop();
-                figure(&application.plain(&events, workload)?);
-            } else {
+            if round == "traced" {
                 if !traces {
                     daemon.start_again()?;
                     figure(&machine(&daemon, rate)?);
                 }
+                traces = true;
                 figure(&application.traced(&daemon, workload)?);
+            } else {
+                if traces {
+                    daemon.stop();
+                }
+                traces = false;
+                figure(&application.plain(&events, round, workload)?);
             }
-            traces = round != "plain";
         }
     }
     let status = application.running.wait(RUN_LIMIT, || Ok(()))?;
@@ -337,46 +341,61 @@ impl Application {
         Ok(figure)
     }
 
-    /// One run without the daemon: the kernel counts the events of every thread of the process.
-    fn plain(&mut self, events: &[Encoding; 3], workload: &str) -> Result<Value> {
+    /// Who is counted in a round without the daemon.
+    fn counted(&self, round: &str) -> Result<Vec<Of>> {
+        if round == "machine" {
+            let processors = std::thread::available_parallelism()?.get();
+            return Ok((0..processors as u32).map(Of::Cpu).collect());
+        }
+        let mut threads = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
+            threads.push(Of::Descendants(
+                entry?.file_name().to_string_lossy().parse()?,
+            ));
+        }
+        Ok(threads)
+    }
+
+    /// One run without the daemon, counted by the kernel: every thread of the process, or all processors.
+    fn plain(&mut self, events: &[Encoding; 3], round: &str, workload: &str) -> Result<Value> {
         let pid = self.running.pid();
         let before = Process::of(pid)?;
-        let mut threads = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let thread: u32 = entry?.file_name().to_string_lossy().parse()?;
+        let mut open = Vec::new();
+        for of in self.counted(round)? {
             for (index, event) in events.iter().enumerate() {
                 let opened = Event::open(Opening {
                     event,
-                    of: Of::Descendants(thread),
+                    of,
                     period: 0,
                     addresses: false,
                     leader: None,
                 });
                 match opened {
-                    Ok(event) => threads.push((index, event)),
+                    Ok(event) => open.push((index, event)),
                     // The thread has ended.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => bail!("thread {thread}: {}", refusal(&error)),
+                    Err(error) => bail!("{of:?}: {}", refusal(&error)),
                 }
             }
         }
-        for (_, event) in &threads {
+        for (_, event) in &open {
             event.enable()?;
         }
-        let seconds = self.run("plain", workload)?;
+        let seconds = self.run(round, workload)?;
         let mut counts = [0; 3];
         let (mut enabled, mut counted) = (0, 0);
-        for (index, event) in &threads {
+        for (index, event) in &open {
             let count = event.read()?;
             counts[*index] += count.value;
             enabled += count.enabled_ns;
             counted += count.running_ns;
         }
         let after = Process::of(pid)?;
-        let (succeeded, result) = self.end("plain", workload)?;
+        let (succeeded, result) = self.end(round, workload)?;
         Ok(json!({
-            "kind": "plain", "workload": workload, "seconds": seconds, "succeeded": succeeded, "result": result,
-            "cpu_ms": after.cpu_ms - before.cpu_ms, "faults": after.faults - before.faults, "threads": threads.len() / events.len(), "enabled_ns": enabled, "running_ns": counted,
+            "kind": round, "workload": workload, "seconds": seconds, "succeeded": succeeded, "result": result,
+            "cpu_ms": after.cpu_ms - before.cpu_ms, "faults": after.faults - before.faults,
+            "counters": open.len(), "enabled_ns": enabled, "running_ns": counted,
             "cycles": counts[0], "read": counts[1], "write": counts[2],
         }))
     }

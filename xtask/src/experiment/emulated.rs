@@ -53,7 +53,7 @@ pub fn experiment(paths: &Paths, plan: &Plan, machine: &str) -> Result<()> {
     let ran = vm::experiment(
         paths,
         machine,
-        &[&scale, &names, "traced,plain"],
+        &[&scale, &names, "traced,machine,process"],
         LIMIT,
         |line| results.line(line),
     );
