@@ -158,7 +158,7 @@ fn machine(daemon: &Daemon, cycles_per_second: f64) -> Result<Value> {
     let processors = fs::read_to_string("/proc/cpuinfo")?;
     let isa = processors.lines().find_map(|line| line.strip_prefix("isa"));
     Ok(json!({
-        "kind": "machine",
+        "kind": "guest",
         "isa": isa.map(|isa| isa.trim_start_matches([' ', '\t', ':'])),
         "kernel": release.trim(),
         "cycles_per_second": cycles_per_second,

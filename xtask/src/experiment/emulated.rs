@@ -121,7 +121,7 @@ impl Results {
         match serde_json::from_str::<Value>(text) {
             Ok(mut figure) => {
                 println!("  {}", shown(&figure));
-                if figure["kind"] == "machine" {
+                if figure["kind"] == "guest" {
                     if let Some(costs) = self.value["calibrations"].as_array_mut() {
                         costs.push(figure["page_walks"]["calibration"].clone());
                     }
@@ -212,7 +212,7 @@ pub fn kept_section(folder: &Path) -> Result<String> {
 /// One line for the terminal.
 fn shown(figure: &Value) -> String {
     match figure["kind"].as_str() {
-        Some("machine") => format!(
+        Some("guest") => format!(
             "Linux {}; cost of a walk: {}",
             figure["kernel"].as_str().unwrap_or_default(),
             figure["page_walks"]["calibration"]
