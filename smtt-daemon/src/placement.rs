@@ -150,7 +150,7 @@ impl Resolver {
             let start = cpu_ns();
             let (targets, user) = {
                 let state = shared.state();
-                let user = state.executors().get(&executor).and_then(|row| row.uid);
+                let user = state.executors().get(&executor).and_then(|row| row.share);
                 (state.targets(executor), user.unwrap_or_default())
             };
             self.spend(0, cpu_ns().saturating_sub(start));

@@ -234,7 +234,9 @@ impl Probes {
     pub fn readings(&mut self) -> anyhow::Result<Readings> {
         self.follow_cpus();
         self.remove_leaving()?;
-        let living = self.living()?;
+        let mut living = self.living()?;
+        // A row that was made while its process ended is no proof of life.
+        living.retain(|(pid, _)| Path::new(&format!("/proc/{pid}")).exists());
         self.follow_executors(!living.is_empty());
         // Before the counters, so that it is never more than what they have and what was there before.
         let kernel = self.before.kernel_counts(&living);
@@ -407,8 +409,8 @@ impl Probes {
     ///
     /// # Errors
     /// When the kernel side's program cannot be run.
-    pub fn forget_thread(&mut self, tid: u32) -> anyhow::Result<()> {
-        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid)])
+    pub fn forget_thread(&mut self, tid: u32, executor: u64) -> anyhow::Result<()> {
+        self.change(TableOperation::FORGET_THREAD, &[u64::from(tid), executor])
             .map(drop)
     }
 

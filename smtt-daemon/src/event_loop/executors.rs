@@ -471,7 +471,7 @@ fn add_rows(
         if Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
             return Ok(());
         }
-        probes.forget_thread(thread.tid)
+        probes.forget_thread(thread.tid, executor)
     });
     let mut children = found.children.iter();
     // A child that has ended meanwhile gets no row.

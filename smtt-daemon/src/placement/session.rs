@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::inspect::InspectError;
 use crate::helpers::{Helpers, Places};
@@ -16,6 +16,8 @@ const PLACES: Places = Places {
 };
 /// Longest time of one step.
 const STEP: Duration = Duration::from_secs(2);
+/// Longest time of one session: a process that makes each step wait a little less holds up the others no longer.
+const SESSION: Duration = Duration::from_secs(5);
 
 type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
@@ -24,6 +26,7 @@ type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 pub struct Session<T> {
     steps: Sender<Step<T>>,
     hangs: Cell<bool>,
+    deadline: Instant,
 }
 
 /// The helpers of sessions.
@@ -69,6 +72,7 @@ impl Sessions {
         let session = Session {
             steps,
             hangs: Cell::new(false),
+            deadline: Instant::now() + SESSION,
         };
         session.wait(&result)??;
         Ok(session)
@@ -106,13 +110,16 @@ impl<T> Session<T> {
     }
 
     fn wait<R>(&self, result: &Receiver<R>) -> Result<R, InspectError> {
-        result.recv_timeout(STEP).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                self.hangs.set(true);
-                InspectError::Hangs
-            }
-            RecvTimeoutError::Disconnected => InspectError::Ended,
-        })
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        result
+            .recv_timeout(STEP.min(left))
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => {
+                    self.hangs.set(true);
+                    InspectError::Hangs
+                }
+                RecvTimeoutError::Disconnected => InspectError::Ended,
+            })
     }
 }
 
@@ -120,7 +127,6 @@ impl<T> Session<T> {
 mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
-    use std::time::Instant;
 
     #[test]
     fn a_process_that_hangs_is_given_up_and_keeps_no_place_of_others() {

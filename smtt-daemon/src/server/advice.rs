@@ -32,9 +32,12 @@ fn views(shared: &Shared, filter: &Filter) -> (Vec<View>, BTreeMap<u32, u32>) {
         .rows
         .iter()
         .filter(|row| row.state == ExecutorState::Alive);
-    let processes = alive
-        .map(|row| (row.who.pid, row.who.uid.unwrap_or_default()))
-        .collect();
+    let processes = {
+        let state = shared.state();
+        alive
+            .filter_map(|row| Some((row.who.pid, state.share_of(row.who.uid)?)))
+            .collect()
+    };
     let keys: BTreeSet<ApplicationKey> = listing
         .rows
         .iter()

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
@@ -17,7 +17,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
 use sha2::{Digest as _, Sha256};
-use tokio::time::{sleep, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Most bytes of the file, and most users.
 const FILE_MAX: u64 = 1 << 20;
@@ -30,6 +31,9 @@ const CREDENTIALS_MAX: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a request waits until its credentials can be verified.
 const WAIT: Duration = Duration::from_secs(15);
+/// Requests that may wait for that: with the name of a user, and with another name. Further ones are refused at once, so
+/// that wrong passwords leave room to clients whose credentials are remembered.
+const WAITING: [usize; 2] = [8, 4];
 
 /// Why the users' file is not used. One line each.
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +78,10 @@ pub struct Users {
     hashes: BTreeMap<String, String>,
     /// Digests of the last right credentials, by user.
     known: Mutex<BTreeMap<String, [u8; 32]>>,
-    /// Held while a hash is verified.
-    turn: tokio::sync::Mutex<()>,
+    /// Held while a hash is verified, also when the client has gone meanwhile.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Requests that may wait for their turn: with the name of a user, and with another name.
+    waiting: [Semaphore; 2],
 }
 
 impl Users {
@@ -94,8 +100,10 @@ impl Users {
             return Err(UsersError::Open(path.to_owned()));
         }
         let mut text = String::new();
-        let read = file.take(FILE_MAX).read_to_string(&mut text);
-        read.map_err(unreadable)?;
+        let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+        if read.map_err(unreadable)? as u64 > FILE_MAX {
+            return Err(unreadable(io::ErrorKind::FileTooLarge.into()));
+        }
         Self::parse(&text).map_err(|(line, message)| UsersError::Wrong {
             path: path.to_owned(),
             line,
@@ -135,7 +143,8 @@ impl Users {
         Ok(Self {
             hashes,
             known: Mutex::default(),
-            turn: tokio::sync::Mutex::new(()),
+            turn: Arc::default(),
+            waiting: WAITING.map(Semaphore::new),
         })
     }
 
@@ -152,7 +161,12 @@ impl Users {
         if self.knows(&name, &digest) {
             return Access::Granted;
         }
-        let Ok(_turn) = timeout(WAIT, self.turn.lock()).await else {
+        let hash = self.hashes.get(&name);
+        let waiting = &self.waiting[usize::from(hash.is_none())];
+        let Ok(_waits) = waiting.try_acquire() else {
+            return Access::Busy;
+        };
+        let Ok(turn) = timeout(WAIT, Arc::clone(&self.turn).lock_owned()).await else {
             return Access::Busy;
         };
         // Another request with the same credentials may have been before this one.
@@ -160,17 +174,21 @@ impl Users {
             return Access::Granted;
         }
         // An unknown name takes as long as a known one.
-        let hash = self.hashes.get(&name);
         let any = self.hashes.values().next();
         let (is_user, hash) = (hash.is_some(), hash.or(any).cloned().unwrap_or_default());
-        let verify = move || bcrypt::verify(password, &hash).unwrap_or(false);
-        let right = tokio::task::spawn_blocking(verify).await.unwrap_or(false);
-        if right && is_user {
+        let verify = move || {
+            let _turn = turn;
+            let right = bcrypt::verify(password, &hash).unwrap_or(false) && is_user;
+            if !right {
+                std::thread::sleep(PAUSE);
+            }
+            right
+        };
+        if tokio::task::spawn_blocking(verify).await.unwrap_or(false) {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.insert(name, digest);
             return Access::Granted;
         }
-        sleep(PAUSE).await;
         Access::Denied
     }
 
@@ -205,6 +223,7 @@ fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
 mod tests {
     use super::*;
     use std::time::Instant;
+    use tokio::time::sleep;
 
     /// A line of the file; the lowest cost keeps the test short.
     fn line(name: &str, password: &str) -> String {
@@ -279,6 +298,31 @@ mod tests {
             assert!(begin.elapsed() >= PAUSE * 3, "one after the other");
             assert_eq!(access, Access::Granted);
             assert!(time < PAUSE, "{time:?}");
+        });
+    }
+
+    #[test]
+    fn clients_that_hang_up_verify_one_at_a_time_and_few_wait() {
+        let users = Users::parse(&line("ann", "secret")).expect("users");
+        runtime().block_on(async {
+            let begin = Instant::now();
+            for _ in 0..3 {
+                // The client is gone long before the end.
+                let wrong = with("ann", "wrong");
+                let gone = timeout(Duration::from_millis(20), users.access(&wrong)).await;
+                assert!(gone.is_err());
+            }
+            assert_eq!(users.access(&with("ann", "secret")).await, Access::Granted);
+            assert!(begin.elapsed() >= PAUSE, "the first one's turn goes on");
+            let users = Arc::new(users);
+            let mut strangers = tokio::task::JoinSet::new();
+            for _ in 0..=WAITING[1] {
+                let users = Arc::clone(&users);
+                strangers.spawn(async move { users.access(&with("eve", "wrong")).await });
+            }
+            let answers = strangers.join_all().await;
+            let busy = answers.iter().filter(|access| **access == Access::Busy);
+            assert_eq!(busy.count(), 1);
         });
     }
 

@@ -6,9 +6,9 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use aya::Ebpf;
 use aya_obj::Object;
 
@@ -79,8 +79,13 @@ pub fn load(object: &[u8], ebpf: &Ebpf, name: &str) -> anyhow::Result<OwnedFd> {
         *to = from;
     }
     // SAFETY: the struct and all that it points at outlive the call.
-    let fd = unsafe { bpf(BPF_PROG_LOAD, &load) }.context("the kernel refuses the program")?;
-    Ok(fd)
+    let program = unsafe { bpf(BPF_PROG_LOAD, &load) }.context("the kernel refuses the program")?;
+    // An older kernel loads the program too, and refuses every link. One that has such links looks for the file first.
+    match link(program.as_fd(), c"/", &[(0, 0)]) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(program),
+        Err(error) => Err(error).context("the kernel has no links to many uprobes"),
+        Ok(_) => bail!("the kernel attaches a uprobe to a folder"),
+    }
 }
 
 /// Attaches the program to all entry points (cookie and file offset) of a file, or to none.
