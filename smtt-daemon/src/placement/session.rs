@@ -16,8 +16,10 @@ const PLACES: Places = Places {
 };
 /// Longest time of one step.
 const STEP: Duration = Duration::from_secs(2);
-/// Longest time of one session: a process that makes each step wait a little less holds up the others no longer.
-const SESSION: Duration = Duration::from_secs(5);
+/// A step of this length is slow: it inspects at most some hundred pages. A session ends at its
+/// [`SLOW_STEPS`]th one, because a process may make each step wait for almost [`STEP`].
+const SLOW: Duration = Duration::from_millis(250);
+const SLOW_STEPS: u32 = 16;
 
 type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
@@ -26,7 +28,7 @@ type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 pub struct Session<T> {
     steps: Sender<Step<T>>,
     hangs: Cell<bool>,
-    deadline: Instant,
+    slow_steps: Cell<u32>,
 }
 
 /// The helpers of sessions.
@@ -72,7 +74,7 @@ impl Sessions {
         let session = Session {
             steps,
             hangs: Cell::new(false),
-            deadline: Instant::now() + SESSION,
+            slow_steps: Cell::new(0),
         };
         session.wait(&result)??;
         Ok(session)
@@ -110,16 +112,21 @@ impl<T> Session<T> {
     }
 
     fn wait<R>(&self, result: &Receiver<R>) -> Result<R, InspectError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let start = Instant::now();
+        let result = result.recv_timeout(STEP).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                self.hangs.set(true);
+                InspectError::Hangs
+            }
+            RecvTimeoutError::Disconnected => InspectError::Ended,
+        });
+        if start.elapsed() >= SLOW {
+            self.slow_steps.set(self.slow_steps.get() + 1);
+            if self.slow_steps.get() >= SLOW_STEPS {
+                self.hangs.set(true);
+            }
+        }
         result
-            .recv_timeout(STEP.min(left))
-            .map_err(|error| match error {
-                RecvTimeoutError::Timeout => {
-                    self.hangs.set(true);
-                    InspectError::Hangs
-                }
-                RecvTimeoutError::Disconnected => InspectError::Ended,
-            })
     }
 }
 
@@ -127,6 +134,25 @@ impl<T> Session<T> {
 mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
+
+    #[test]
+    fn a_process_that_makes_every_step_wait_ends_its_session() {
+        let mut sessions = Sessions::default();
+        let session = sessions.open(1, 1000, || Ok(7)).expect("opened");
+        let slow = |_: &mut i32| std::thread::sleep(SLOW + Duration::from_millis(10));
+        for step in 0..SLOW_STEPS {
+            assert!(
+                session.step(|process| *process).is_ok(),
+                "before step {step}"
+            );
+            assert!(session.step(slow).is_ok(), "step {step}");
+        }
+        assert!(matches!(
+            session.step(|process| *process),
+            Err(InspectError::Hangs)
+        ));
+        sessions.close(session);
+    }
 
     #[test]
     fn a_process_that_hangs_is_given_up_and_keeps_no_place_of_others() {
