@@ -127,7 +127,7 @@ pub struct Libraries {
     attacher: Attacher,
     state: Mutex<State>,
     closing: Sender<Links>,
-    /// Places for files of executors with probes: 19 descriptors each.
+    /// Places for files of executors with probes: a descriptor each, 19 before Linux 6.6.
     places: Places,
     owners: Arc<ShareOwners>,
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-const BPF_LINK_CREATE: libc::c_long = 28;
+pub(super) const BPF_LINK_CREATE: libc::c_long = 28;
 /// `BPF_PERF_EVENT` of the kernel's `enum bpf_attach_type`.
 const BPF_PERF_EVENT: u32 = 41;
 
@@ -30,12 +30,21 @@ pub fn link(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::
         cookie,
     };
     // SAFETY: the struct outlives the call and is laid out as the kernel's.
+    unsafe { bpf(BPF_LINK_CREATE, &link) }
+}
+
+/// bpf(2) for a command that returns a new descriptor.
+///
+/// # Safety
+/// The attributes are laid out as the kernel's for the command, and what they point at is valid.
+pub(super) unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,
-            BPF_LINK_CREATE,
-            &raw const link,
-            size_of::<Link>(),
+            command,
+            &raw const *attributes,
+            size_of::<T>(),
         )
     };
     if fd < 0 {

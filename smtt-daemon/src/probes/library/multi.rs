@@ -6,16 +6,16 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use anyhow::{Context as _, bail};
 use aya::Ebpf;
 use aya_obj::Object;
 
 use crate::probes::memory::map_fd;
+use crate::probes::perf_link::{BPF_LINK_CREATE, bpf};
 
 const BPF_PROG_LOAD: libc::c_long = 5;
-const BPF_LINK_CREATE: libc::c_long = 28;
 /// `BPF_PROG_TYPE_KPROBE`, which uprobes have too.
 const KPROBE: u32 = 2;
 /// `BPF_TRACE_UPROBE_MULTI` of the kernel's `enum bpf_attach_type`.
@@ -126,25 +126,4 @@ pub fn link(program: BorrowedFd<'_>, path: &CStr, entries: &[(u64, u64)]) -> io:
     };
     // SAFETY: the struct and all that it points at outlive the call.
     unsafe { bpf(BPF_LINK_CREATE, &link) }
-}
-
-/// bpf(2) for a command that returns a new descriptor.
-///
-/// # Safety
-/// The attributes are laid out as the kernel's for the command, and what they point at is valid.
-unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            &raw const *attributes,
-            size_of::<T>(),
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

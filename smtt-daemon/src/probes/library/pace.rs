@@ -1,4 +1,5 @@
-//! How many files a user may bring. Each costs the kernel some 100 ms; forks of all processes wait for a part of that.
+//! How many files a user may bring. Before Linux 6.6 each costs the kernel some 100 ms; forks of all processes wait for a
+//! part of that.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
