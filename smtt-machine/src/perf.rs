@@ -8,53 +8,16 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
-use std::ptr;
 
+use perf_event_open_sys::bindings::{
+    DISABLE, ENABLE, PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_TOTAL_TIME_ENABLED,
+    PERF_FORMAT_TOTAL_TIME_RUNNING, PERF_IOC_FLAG_GROUP, PERF_SAMPLE_ADDR, PERIOD, RESET,
+    perf_event_attr, perf_event_ioctls,
+};
+use perf_event_open_sys::perf_event_open;
 use smtt_model::cpu::Encoding;
 
 pub use self::samples::Samples;
-
-const FLAG_DISABLED: u64 = 1;
-const FLAG_INHERIT: u64 = 1 << 1;
-const FLAG_EXCLUDE_USER: u64 = 1 << 4;
-const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
-const FLAG_PRECISE_SHIFT: u32 = 15;
-const FORMAT_TIMES: u64 = 1 | 2;
-const SAMPLE_ADDRESS: u64 = 1 << 3;
-const OPEN_CLOSE_ON_EXEC: libc::c_ulong = 8;
-const IOC_ENABLE: u32 = 0x2400;
-const IOC_DISABLE: u32 = 0x2401;
-const IOC_RESET: u32 = 0x2403;
-const IOC_PERIOD: u32 = 0x4008_2404;
-/// `PERF_IOC_FLAG_GROUP`.
-const WHOLE_GROUP: usize = 1;
-
-/// The kernel's `perf_event_attr` up to its fifth published size.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    breakpoint: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clock: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
-}
-
-const _: () = assert!(size_of::<Attributes>() == 112);
 
 /// Whose events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,36 +77,29 @@ impl Event {
         let Some(kind) = event.perf_type else {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
-        let mut flags = u64::from(event.precise_ip & 3) << FLAG_PRECISE_SHIFT;
-        for (wanted, flag) in [
-            (leader.is_none(), FLAG_DISABLED),
-            (matches!(of, Of::Descendants(_)), FLAG_INHERIT),
-            (event.exclude_user, FLAG_EXCLUDE_USER),
-            (event.exclude_kernel, FLAG_EXCLUDE_KERNEL),
-        ] {
-            if wanted {
-                flags |= flag;
-            }
-        }
-        let attributes = Attributes {
-            kind,
-            size: size_of::<Attributes>() as u32,
-            config: event.perf_config,
-            config1: event.config1,
-            config2: event.config2,
-            sample_period: period,
-            sample_type: if addresses { SAMPLE_ADDRESS } else { 0 },
-            read_format: FORMAT_TIMES,
-            flags,
-            ..Attributes::default()
+        let mut attributes = attributes(kind, event.perf_config);
+        attributes.config1 = event.config1;
+        attributes.config2 = event.config2;
+        attributes.sample_period = period;
+        attributes.sample_type = if addresses {
+            PERF_SAMPLE_ADDR.into()
+        } else {
+            0
         };
+        attributes.read_format =
+            (PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING).into();
+        attributes.set_precise_ip(u64::from(event.precise_ip & 3));
+        attributes.set_disabled(leader.is_none().into());
+        attributes.set_inherit(matches!(of, Of::Descendants(_)).into());
+        attributes.set_exclude_user(event.exclude_user.into());
+        attributes.set_exclude_kernel(event.exclude_kernel.into());
         let (pid, cpu) = match of {
             Of::ThisThread => (0, -1),
             Of::Descendants(thread) => (thread as i32, -1),
             Of::Cpu(cpu) => (-1, cpu as i32),
         };
         let group = leader.map_or(-1, |leader| leader.0.as_raw_fd());
-        Self::with(&attributes, pid, cpu, group)
+        Self::with(attributes, pid, cpu, group)
     }
 
     /// Opens a probe on an instruction of a file, for all processes. `kind` is the type number of the PMU `uprobe`.
@@ -151,35 +107,23 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn uprobe(kind: u32, path: &CStr, offset: u64) -> io::Result<Self> {
-        let attributes = Attributes {
-            kind,
-            size: size_of::<Attributes>() as u32,
-            config1: path.as_ptr() as u64,
-            config2: offset,
-            ..Attributes::default()
-        };
+        let mut attributes = attributes(kind, 0);
+        attributes.uprobe_path = path.as_ptr() as u64;
+        attributes.probe_offset = offset;
         // All processes: the CPU that is named does not matter to a probe.
-        Self::with(&attributes, -1, 0, -1)
+        Self::with(attributes, -1, 0, -1)
     }
 
     /// Opens what the attributes say.
-    fn with(attributes: &Attributes, pid: i32, cpu: i32, group: i32) -> io::Result<Self> {
+    fn with(mut attributes: perf_event_attr, pid: i32, cpu: i32, group: i32) -> io::Result<Self> {
+        let flags = libc::c_ulong::from(PERF_FLAG_FD_CLOEXEC);
         // SAFETY: the attributes outlive the call and carry their own size.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_perf_event_open,
-                ptr::from_ref(attributes),
-                pid,
-                cpu,
-                group,
-                OPEN_CLOSE_ON_EXEC,
-            )
-        };
+        let fd = unsafe { perf_event_open(&raw mut attributes, pid, cpu, group, flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
+        Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
 
     /// The count since the event was opened or reset.
@@ -209,7 +153,7 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn enable(&self) -> io::Result<()> {
-        self.control(IOC_ENABLE, 0)
+        self.control(ENABLE, 0)
     }
 
     /// Disables the group that this event leads.
@@ -217,7 +161,7 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn disable(&self) -> io::Result<()> {
-        self.control(IOC_DISABLE, 0)
+        self.control(DISABLE, 0)
     }
 
     /// Resets the counts of the group that this event leads; the times continue.
@@ -225,7 +169,7 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn reset(&self) -> io::Result<()> {
-        self.control(IOC_RESET, WHOLE_GROUP)
+        self.control(RESET, PERF_IOC_FLAG_GROUP as usize)
     }
 
     /// Changes how many events make a sample, from the next sample on.
@@ -233,16 +177,26 @@ impl Event {
     /// # Errors
     /// The kernel's refusal.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
-        self.control(IOC_PERIOD, &raw const period as usize)
+        self.control(PERIOD, &raw const period as usize)
     }
 
-    fn control(&self, request: u32, argument: usize) -> io::Result<()> {
+    fn control(&self, request: perf_event_ioctls, argument: usize) -> io::Result<()> {
         // SAFETY: the requests take a number, or a pointer to one that outlives the call.
         let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument) };
         if done < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+}
+
+/// Attributes of an event of a PMU; the rest is zero.
+fn attributes(kind: u32, config: u64) -> perf_event_attr {
+    perf_event_attr {
+        type_: kind,
+        size: size_of::<perf_event_attr>() as u32,
+        config,
+        ..perf_event_attr::default()
     }
 }
 

@@ -12,6 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use perf_event_open_sys::bindings::{
+    PERF_COUNT_HW_CACHE_ITLB, PERF_COUNT_HW_CACHE_RESULT_MISS, PERF_TYPE_HW_CACHE, perf_event_attr,
+};
+use perf_event_open_sys::perf_event_open;
 use smtt_common::context::{Access, Activity, ContextWord, Region};
 use smtt_common::counter::ContextKey;
 use smtt_common::page_walk::WalkCounters;
@@ -368,50 +372,28 @@ fn guest_processors_that_go_and_come_are_sampled_again() -> Result<()> {
 
 /// Opens idle events on every processor, so that they occupy counters.
 fn take_counters(pinned: bool) -> Result<Vec<OwnedFd>> {
-    /// The kernel's `perf_event_attr` in its first size.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Attributes {
-        kind: u32,
-        size: u32,
-        config: u64,
-        period: u64,
-        sample_type: u64,
-        read_format: u64,
-        flags: u64,
-        rest: [u64; 2],
-    }
     /// Misses of the instruction TLB, which SMTT does not measure.
-    const INSTRUCTION_MISSES: (u32, u64) = (3, 4 | 1 << 16);
-    const PINNED: u64 = 1 << 2;
+    const INSTRUCTION_MISSES: u32 =
+        PERF_COUNT_HW_CACHE_ITLB | PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
     let mut open = Vec::new();
-    for cpu in 0..thread::available_parallelism()?.get() {
+    for cpu in 0..thread::available_parallelism()?.get() as i32 {
         for _ in 0..COUNTERS {
-            let attributes = Attributes {
-                kind: INSTRUCTION_MISSES.0,
-                config: INSTRUCTION_MISSES.1,
-                size: size_of::<Attributes>() as u32,
-                flags: if pinned { PINNED } else { 0 },
-                ..Attributes::default()
+            let mut attributes = perf_event_attr {
+                type_: PERF_TYPE_HW_CACHE,
+                size: size_of::<perf_event_attr>() as u32,
+                config: INSTRUCTION_MISSES.into(),
+                ..perf_event_attr::default()
             };
+            attributes.set_pinned(pinned.into());
             // SAFETY: the attributes outlive the call and carry their size.
-            let event = unsafe {
-                libc::syscall(
-                    libc::SYS_perf_event_open,
-                    &raw const attributes,
-                    -1,
-                    cpu,
-                    -1,
-                    0,
-                )
-            };
+            let event = unsafe { perf_event_open(&raw mut attributes, -1, cpu, -1, 0) };
             ensure!(
                 event >= 0,
                 "processor {cpu}: {}",
                 std::io::Error::last_os_error()
             );
             // SAFETY: the kernel has just given this descriptor to us alone.
-            open.push(unsafe { OwnedFd::from_raw_fd(event as i32) });
+            open.push(unsafe { OwnedFd::from_raw_fd(event) });
         }
     }
     Ok(open)

@@ -1,21 +1,20 @@
 //! The records of a tracepoint, from a buffer that is shared with the kernel.
 
+use std::mem::offset_of;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, ptr};
 
-use super::{Attributes, Event};
+use perf_event_open_sys::bindings::{
+    PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_SAMPLE_RAW, PERF_TYPE_TRACEPOINT,
+    perf_event_mmap_page,
+};
 
-/// `PERF_TYPE_TRACEPOINT`.
-const TYPE_TRACEPOINT: u32 = 2;
-/// `PERF_SAMPLE_RAW`: the tracepoint's fields.
-const SAMPLE_RAW: u64 = 1 << 10;
-/// `PERF_RECORD_LOST` and `PERF_RECORD_SAMPLE`.
-const RECORD_LOST: u32 = 2;
-const RECORD_SAMPLE: u32 = 9;
+use super::{Event, attributes};
+
 /// Offsets, in the first page of the buffer, of the kernel's write position and of the read position.
-const HEAD: usize = 1024;
-const TAIL: usize = 1032;
+const HEAD: usize = offset_of!(perf_event_mmap_page, data_head);
+const TAIL: usize = offset_of!(perf_event_mmap_page, data_tail);
 
 /// An open tracepoint and its buffer. Dropping it closes both.
 #[derive(Debug)]
@@ -37,15 +36,10 @@ impl Samples {
     /// # Errors
     /// The kernel's refusal.
     pub fn of_tracepoint(id: u64, thread: u32, pages: usize) -> io::Result<Self> {
-        let attributes = Attributes {
-            kind: TYPE_TRACEPOINT,
-            size: size_of::<Attributes>() as u32,
-            config: id,
-            sample_period: 1,
-            sample_type: SAMPLE_RAW,
-            ..Attributes::default()
-        };
-        let event = Event::with(&attributes, thread as i32, -1, -1)?;
+        let mut attributes = attributes(PERF_TYPE_TRACEPOINT, id);
+        attributes.sample_period = 1;
+        attributes.sample_type = PERF_SAMPLE_RAW.into();
+        let event = Event::with(attributes, thread as i32, -1, -1)?;
         let page_bytes = procfs::page_size() as usize;
         let pages = pages.next_power_of_two();
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
@@ -110,9 +104,9 @@ impl Samples {
             tail += bytes;
             match kind {
                 // The length of the fields, then the fields.
-                RECORD_SAMPLE if record.len() > 4 => take(&record[4..]),
+                PERF_RECORD_SAMPLE if record.len() > 4 => take(&record[4..]),
                 // An id, then the number of lost records.
-                RECORD_LOST if record.len() >= 16 => {
+                PERF_RECORD_LOST if record.len() >= 16 => {
                     let mut many = [0; 8];
                     many.copy_from_slice(&record[8..16]);
                     lost = lost.saturating_add(u64::from_ne_bytes(many));
