@@ -13,6 +13,8 @@ mod sample;
 mod trace;
 mod workload;
 
+pub use self::pairs::geometric_mean;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -39,7 +39,7 @@ const PROGRAMS: &[&str] = &[
     "--bins",
 ];
 
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -170,6 +170,26 @@ const STAGES: [Stage; 8] = [
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_SOAK", "600")],
     },
+    Stage {
+        name: "victim",
+        about: "what attackers cost an executor",
+        commands: &[
+            PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "kernel",
+                "victim::price",
+                "--",
+                "--ignored",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(2400),
+        longer: &[("SMTT_VICTIM", "8")],
+    },
 ];
 
 /// Names of the stages, in their order.
@@ -200,14 +220,16 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         (only.is_empty() && stage.longer.is_empty()) || only.iter().any(|name| name == stage.name)
     };
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
-    if chosen
-        .iter()
-        .any(|stage| matches!(stage.name, "kernel" | "spark" | "starts" | "soak"))
-    {
+    if chosen.iter().any(|stage| {
+        matches!(
+            stage.name,
+            "kernel" | "spark" | "starts" | "soak" | "victim"
+        )
+    }) {
         // SAFETY: geteuid(2) has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             bail!(
-                "the stages kernel, spark, starts and soak need root; without it there are {}",
+                "the stages kernel, spark, starts, soak and victim need root; without it there are {}",
                 names()[..3].join(", ")
             );
         }
@@ -379,7 +401,7 @@ mod tests {
             .filter(|stage| !stage.longer.is_empty())
             .map(|stage| stage.name)
             .collect();
-        assert_eq!(longer, ["starts", "soak"]);
+        assert_eq!(longer, ["starts", "soak", "victim"]);
     }
 
     #[test]

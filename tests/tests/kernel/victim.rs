@@ -4,6 +4,8 @@
 //! The witnesses are the victim's own count of its facts, the kernel's count of its threads' page faults, the daemon's
 //! `VmHWM`, and a server without work, which shows how long an answer takes on a machine whose CPUs are busy.
 
+mod price;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};

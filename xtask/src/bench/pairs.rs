@@ -171,7 +171,8 @@ impl<'a> Pairs<'a> {
 }
 
 /// The geometric mean and its 95 % confidence interval.
-fn geometric_mean(ratios: &[f64]) -> (f64, f64, f64) {
+#[must_use]
+pub fn geometric_mean(ratios: &[f64]) -> (f64, f64, f64) {
     let count = ratios.len() as f64;
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let mean = logs.iter().sum::<f64>() / count;

@@ -22,7 +22,7 @@ const RDD: u32 = 8;
 const PAGES: usize = 4096;
 
 /// `phases` times, each after a line from the test: two threads make `per_second` operations a second for `ms`
-/// milliseconds. An operation sends one fact and writes to `pages` fresh pages. `PHASE` and the threads' own counts,
+/// milliseconds. An operation sends one fact, writes to `pages` fresh pages and computes for `steps` steps. `PHASE` and the threads' own counts,
 /// with their CPU time, end each phase. A requested snapshot is reported.
 pub fn victim(marker: &Marker, options: &Options) -> Result<Value> {
     let phases = options.number("phases", 2)?;
@@ -30,6 +30,7 @@ pub fn victim(marker: &Marker, options: &Options) -> Result<Value> {
         per_second: options.number("per_second", 400)?.div_ceil(THREADS),
         length: Duration::from_millis(options.number("ms", 15_000)?),
         pages: options.number("pages", 8)? as usize,
+        steps: options.number("steps", 0)?,
     };
     for phase in 0..phases {
         let sums = Mutex::new(Sums::default());
@@ -52,6 +53,7 @@ struct Operations {
     per_second: u64,
     length: Duration,
     pages: usize,
+    steps: u64,
 }
 
 /// What threads did, by their own counts and the kernel's of these threads.
@@ -108,6 +110,7 @@ impl Operations {
                 memory.write(page * PAGE);
                 page += 1;
             }
+            std::hint::black_box(compute(self.steps));
             sums.cpu_ns += thread_cpu_time_ns() - begin;
             sums.operations += 1;
             sums.pages += self.pages as u64;
@@ -125,6 +128,11 @@ impl Operations {
         sums.operations += 1;
         Ok(sums)
     }
+}
+
+/// Work in registers, which caches and other programs do not slow.
+fn compute(steps: u64) -> u64 {
+    (0..steps).fold(1, |sum, step| sum.rotate_left(5) ^ step)
 }
 
 /// Describes itself as executor `executor` of the application that all workloads claim, and reports facts about RDD 8
