@@ -1,0 +1,82 @@
+//! A build that a later stage needs, at low priority beside a stage that waits much.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::paths::Paths;
+use crate::process::{Running, cargo, check_interrupt, tail};
+
+/// The stage that needs the build, and the stage beside which it runs: tests with Spark start JVMs and then wait, so they
+/// leave a third of two processors idle.
+const NEEDED_BY: &str = "vm";
+const BESIDE: &str = "spark";
+/// The build. It has target folders of its own, so it neither changes nor locks the programs of the other stage.
+const BUILD: [&str; 4] = ["xtask", "vm", "riscv64", "--only-build"];
+/// Time limit of the rest of the build, once the stage that needs it waits.
+const REST_LIMIT: Duration = Duration::from_secs(2400);
+
+/// The running build; dropping this value stops it.
+#[derive(Debug)]
+pub struct Ahead(Running);
+
+/// Whether the build runs beside `stage`, when those stages run.
+fn is_beside(stage: &str, chosen: &[&str]) -> bool {
+    stage == BESIDE && chosen.contains(&NEEDED_BY)
+}
+
+impl Ahead {
+    /// Starts the build, if `stage` is the one beside which it runs and a later one of the chosen needs it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(paths: &Paths, stage: &str, chosen: &[&str]) -> Result<Option<Self>> {
+        if !is_beside(stage, chosen) {
+            return Ok(None);
+        }
+        let log = paths.target.join("log/build-ahead.log");
+        let mut command = cargo();
+        command.args(BUILD).current_dir(&paths.root);
+        let running = Running::start("the build for riscv64", &mut command, &log)?;
+        println!(
+            "beside this stage the programs of the stage {NEEDED_BY} are built for riscv64; the output goes to {}",
+            log.display()
+        );
+        Ok(Some(Self(running)))
+    }
+
+    /// Waits for the build if `stage` needs it; returns the build's own report of its time, or why there is none. After a
+    /// failed build the stage builds again, and its error is the stage's.
+    ///
+    /// # Errors
+    /// When the user pressed Ctrl-C.
+    pub fn finish(&mut self, stage: &str) -> Result<Option<String>> {
+        if stage != NEEDED_BY {
+            return Ok(None);
+        }
+        let ended = self.0.wait(REST_LIMIT, || Ok(()));
+        check_interrupt()?;
+        let last = || tail(self.0.output(), 1).pop().unwrap_or_default();
+        let report = match ended {
+            Ok(status) if status.success() => last(),
+            Ok(status) => format!("the build failed ({status}): {}", last()),
+            Err(problem) => format!("{problem:#}"),
+        };
+        Ok(Some(format!("beside the stage {BESIDE}: {report}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_runs_ahead_only_where_both_stages_run() {
+        assert!(is_beside("spark", &["unit", "spark", "vm"]));
+        assert!(!is_beside("kernel", &["kernel", "spark", "vm"]));
+        assert!(!is_beside("spark", &["spark"]));
+        let stages = crate::stages::names();
+        let at = |name| stages.iter().position(|stage| *stage == name);
+        assert!(at(BESIDE) < at(NEEDED_BY) && at(BESIDE).is_some());
+    }
+}
