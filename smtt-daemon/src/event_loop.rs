@@ -104,12 +104,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     shared.set_verdicts(probes.verdicts());
 
     let (stop, stopped) = watch::channel(false);
-    let until_stopped = || {
-        let mut stopped = stopped.clone();
-        async move {
-            let _ = stopped.wait_for(|stop| *stop).await;
-        }
-    };
+    let until_stopped = || server::until_stopped(stopped.clone());
     let mut services = JoinSet::new();
     let names = if config.web.names_shown {
         Names::Shown

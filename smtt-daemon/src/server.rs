@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::metrics::Names;
@@ -89,6 +89,11 @@ pub async fn serve_web(
     let router = web_router(shared, web);
     connections::serve(listener, router, connections::WEB, |_| {}, shutdown).await;
     Ok(())
+}
+
+/// Waits until `stopped` is true, or its sender is gone.
+pub async fn until_stopped(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// Serves both on a thread of its own, which answers whatever the event loop does. `shutdown` makes a future that is

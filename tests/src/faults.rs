@@ -1,11 +1,11 @@
 //! Page faults of executors as the kernel and the daemon count them, read while no task runs.
 //!
 //! Alignment of the interval: no task runs at a gate. The kernel's counters (`minflt` + `majflt` in `/proc/PID/stat`)
-//! are read before and after the daemon's, two ticks apart. A reading is valid only when the kernel's two values and
-//! the daemon's two values are (nearly) the same: then no fault happened between the sides and the daemon has read
-//! every counter. The differences between two gates are compared.
+//! are read again and again together with the daemon's. A reading is valid only when the kernel's values and the daemon's
+//! values are (nearly) those of two ticks before: then no fault happened between the sides and the daemon has read every
+//! counter. The differences between two gates are compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use crate::witness;
 
 /// The daemon reads the kernel's tables once per second.
 const TWO_TICKS: Duration = Duration::from_millis(2200);
+/// Pause between two readings.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// Faults that idle threads of a JVM may have between two readings.
 const IDLE_FAULTS: u64 = 100;
 
@@ -67,10 +69,25 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
 /// When the executors do not come to rest.
 pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     let start = Instant::now();
-    let mut before = look(daemon, run)?;
+    let mut before = VecDeque::from([(Instant::now(), look(daemon, run)?)]);
     while start.elapsed() < LIMIT {
-        thread::sleep(TWO_TICKS);
+        thread::sleep(LOOK_EVERY);
+        let began = Instant::now();
         let mut now = look(daemon, run)?;
+        before.push_back((Instant::now(), now.clone()));
+        // The last reading that ended two ticks before this one began.
+        while before
+            .get(1)
+            .is_some_and(|(end, _)| began.duration_since(*end) >= TWO_TICKS)
+        {
+            before.pop_front();
+        }
+        let Some((end, before)) = before.front() else {
+            continue;
+        };
+        if began.duration_since(*end) < TWO_TICKS {
+            continue;
+        }
         let mut quiet = !now.is_empty() && now.len() == before.len();
         for (executor, pair) in &mut now {
             let then = before.get(executor).copied().unwrap_or_default();
@@ -82,7 +99,6 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         if quiet {
             return Ok(now);
         }
-        before = now;
     }
     bail!("the executors do not come to rest at the gate: {before:?}")
 }

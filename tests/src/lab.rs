@@ -22,6 +22,16 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(20);
 /// Two Sparks at once would starve each other on a small machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// Options of a daemon that examines all pages twice a second, instead of within the default's CPU time.
+#[must_use]
+pub fn quick_placement() -> Options {
+    Options {
+        toml: "[placement]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"500ms\"\n"
+            .to_owned(),
+        ..Options::default()
+    }
+}
+
 /// All files and programs of one test. A failed test keeps them on the disk.
 #[derive(Debug)]
 pub struct SparkLab {

@@ -15,6 +15,7 @@
 //! | [`service`] | what the systemd unit allows |
 //! | [`skip`] | tests that need a feature which not every machine has |
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
+//! | [`steps`] | lines between a test and a program that it starts |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
@@ -32,6 +33,7 @@ pub mod records;
 pub mod service;
 pub mod skip;
 pub mod slot;
+pub mod steps;
 pub mod truth;
 
 pub use xtask::witness;

@@ -44,6 +44,9 @@ enum Task {
         /// Only this machine.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
+        /// Build the tests and prepare the machines, but do not boot them.
+        #[arg(long)]
+        only_build: bool,
     },
     /// Measure what tracing costs, against its targets.
     Bench {
@@ -107,7 +110,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         Task::Demo { spark, python } => demo::demo(&paths, spark, *python),
         Task::Test { stages } => stages::test(&paths, stages),
-        Task::Vm { machine } => vm::test(&paths, machine.as_deref()),
+        Task::Vm {
+            machine,
+            only_build,
+        } => vm::test(&paths, machine.as_deref(), *only_build),
         Task::Bench { names } => bench::bench(&paths, names),
         Task::Experiment {
             scale,

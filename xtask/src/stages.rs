@@ -1,5 +1,6 @@
 //! `cargo xtask test`: all stages of tests with one command, and one summary line at the end.
 
+mod ahead;
 mod output;
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
@@ -14,6 +15,7 @@ use crate::features;
 use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::{cargo, check_interrupt};
 use crate::setup::setup;
+use crate::stages::ahead::Ahead;
 use crate::stages::output::{Output, Tally};
 
 /// One stage: cargo commands with a time limit, which ends a hanging stage. The limit allows for other work on the
@@ -38,6 +40,26 @@ const PROGRAMS: &[&str] = &[
     "smtt-tests",
     "--bins",
 ];
+
+/// Commands that run some of the tests against this machine's kernel, and show what they print.
+macro_rules! kernel_tests {
+    ($filter:literal $(, $option:literal)*) => {
+        &[
+            PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "kernel",
+                $filter,
+                "--",
+                "--nocapture",
+                $($option,)*
+            ],
+        ]
+    };
+}
 
 const STAGES: [Stage; 9] = [
     Stage {
@@ -135,58 +157,21 @@ const STAGES: [Stage; 9] = [
     Stage {
         name: "starts",
         about: "500 executors that begin while the daemon finds them",
-        commands: &[
-            PROGRAMS,
-            &[
-                "test",
-                "-p",
-                "smtt-tests",
-                "--test",
-                "kernel",
-                "executor_starts::",
-                "--",
-                "--nocapture",
-            ],
-        ],
+        commands: kernel_tests!("executor_starts::"),
         limit: Duration::from_secs(7200),
         longer: &[("SMTT_STARTS", "500")],
     },
     Stage {
         name: "soak",
         about: "ten minutes of executors that come and go",
-        commands: &[
-            PROGRAMS,
-            &[
-                "test",
-                "-p",
-                "smtt-tests",
-                "--test",
-                "kernel",
-                "soak::",
-                "--",
-                "--nocapture",
-            ],
-        ],
+        commands: kernel_tests!("soak::"),
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_SOAK", "600")],
     },
     Stage {
         name: "victim",
         about: "what attackers cost an executor",
-        commands: &[
-            PROGRAMS,
-            &[
-                "test",
-                "-p",
-                "smtt-tests",
-                "--test",
-                "kernel",
-                "victim::price",
-                "--",
-                "--ignored",
-                "--nocapture",
-            ],
-        ],
+        commands: kernel_tests!("victim::price", "--ignored"),
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_VICTIM", "8")],
     },
@@ -239,9 +224,17 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     println!("{}={must_have}", features::MUST_HAVE);
     let mut total = Tally::default();
     let (mut summary, mut tests) = (Vec::new(), Vec::new());
+    let chosen_names: Vec<&str> = chosen.iter().map(|stage| stage.name).collect();
+    let mut ahead = None;
     for stage in chosen {
         println!("\n== {}: {}", stage.name, stage.about);
         let start = Instant::now();
+        if ahead.is_none() {
+            ahead = Ahead::start(paths, stage.name, &chosen_names)?;
+        }
+        // The rest of a build ahead counts as time of the stage that needs it.
+        let built = ahead.as_mut().map(|ahead| ahead.finish(stage.name));
+        let built = built.transpose()?.flatten();
         let mut said = Said::default();
         let mut error = None;
         for arguments in stage.commands {
@@ -269,6 +262,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
             .programs
             .iter()
             .filter(|(_, time)| *time >= Duration::from_secs(1));
+        summary.extend(built.map(|built| format!("{:22}{built}", "")));
         summary
             .extend(timed.map(|(name, time)| format!("{:17}{:3} s  {name}", "", time.as_secs())));
         total.add(said.tally);

@@ -23,12 +23,7 @@ pub fn served(shared: &Arc<Shared>, ask: impl FnOnce(&Path, SocketAddr)) {
         let socket = ControlSocket::bind(&path, "").expect("a socket");
         let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = web.local_addr().expect("an address");
-        let until = || {
-            let mut stopped = stopped.clone();
-            async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }
-        };
+        let until = || server::until_stopped(stopped.clone());
         let served = server::spawn(Arc::clone(shared), socket, web, Names::Hidden, until);
         (port, served.expect("a thread"))
     });

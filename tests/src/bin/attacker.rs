@@ -24,6 +24,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::context::{HEADER_SIZE, MAGIC, SLOT_SIZE, VERSION};
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_tests::memory;
+use smtt_tests::steps::{say, wait};
 
 /// Slots of a slot file.
 const SLOTS: u32 = 64;
@@ -71,22 +72,6 @@ fn main() -> Result<()> {
         "slow-readers" => slow_readers(place),
         other => bail!("there is no attack {other}"),
     }
-}
-
-fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
-}
-
-/// Waits for a line; end of input ends the program.
-fn wait() -> Result<()> {
-    let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line)? == 0 {
-        std::process::exit(0);
-    }
-    Ok(())
 }
 
 /// Stays as it is until the end of input.

@@ -34,12 +34,12 @@ mod victim;
 mod walks;
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, Write as _};
 
 use anyhow::{Context as _, Result, bail};
 use marker::Marker;
 use serde_json::Value;
 use smtt_tests::memory;
+use smtt_tests::steps::{say, wait};
 
 /// `key=value` arguments.
 pub struct Options(HashMap<String, String>);
@@ -140,20 +140,4 @@ fn interval(run: impl FnOnce() -> Result<Value>) -> Result<()> {
     done["cpu_ns"] = (memory::cpu_time_ns() - start).into();
     say(&format!("DONE {done}"))?;
     wait()
-}
-
-fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
-}
-
-/// Waits for a line; end of input ends the program.
-fn wait() -> Result<()> {
-    let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line)? == 0 {
-        std::process::exit(0);
-    }
-    Ok(())
 }

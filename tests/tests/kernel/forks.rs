@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::json::number;
-use smtt_tests::lab::programs;
-use xtask::daemon::{Daemon, Options};
-use xtask::paths::Paths;
+use xtask::daemon::Options;
 
 use crate::foreign_files::{NOBODY, Scene};
-use crate::lab::{Workload, alone};
+use crate::lab::{Workload, daemon_alone};
 
 /// Length of each of the phases: without probes, while they are attached, while they are removed.
 const PHASE: Duration = Duration::from_secs(10);
@@ -29,20 +27,13 @@ fn milliseconds(said: &Value, field: &str) -> Result<f64> {
 
 #[test]
 fn forks_wait_a_bounded_time_while_probes_come_and_go() -> Result<()> {
-    let Some(_turn) = alone()? else {
+    let Some(daemon) = daemon_alone(&Options::default())? else {
         return Ok(());
     };
     let at_once = match std::env::var("SMTT_LIBRARY_FILES") {
         Ok(text) => text.parse().context("SMTT_LIBRARY_FILES is no number")?,
         Err(_) => AT_ONCE,
     };
-    let folder = tempfile::tempdir()?;
-    let daemon = Daemon::start(
-        &Paths::find()?,
-        &programs()?,
-        folder.path(),
-        &Options::default(),
-    )?;
     let scene = Scene::new()?;
     let length = format!("ms={}", PHASE.as_millis());
     let mut forks = Workload::start("fork_times", &[&length, "phases=3", "describe=no"])?;

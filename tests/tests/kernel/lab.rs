@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,8 +20,11 @@ use smtt_daemon::ring::{Record, SourceCounters, next_batch};
 use smtt_model::cpu::Role;
 use smtt_model::readings::{Channel, PageWalkReadings, Readings};
 use smtt_model::verdict::{Verdict, VerdictState};
+use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
+use tempfile::TempDir;
+use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 
 /// How long anything may take on a busy machine.
@@ -61,6 +65,35 @@ pub fn alone() -> Result<Option<MutexGuard<'static, ()>>> {
         return Ok(None);
     }
     Ok(Some(turn))
+}
+
+/// A daemon during the turn of a test. The fields are dropped in this order: the daemon writes into the folder.
+pub struct DaemonAlone {
+    daemon: Daemon,
+    _folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for DaemonAlone {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+/// Starts a daemon when it is this test's turn; `None` (and a line that says why) without root.
+pub fn daemon_alone(options: &Options) -> Result<Option<DaemonAlone>> {
+    let Some(turn) = alone()? else {
+        return Ok(None);
+    };
+    let folder = tempfile::tempdir()?;
+    let daemon = Daemon::start(&Paths::find()?, &programs()?, folder.path(), options)?;
+    Ok(Some(DaemonAlone {
+        daemon,
+        _folder: folder,
+        _turn: turn,
+    }))
 }
 
 /// Loads the probes; `None` (and a line that says why) where this machine cannot run the test.

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_tests::json::number;
-use smtt_tests::lab::programs;
 use smtt_tests::witness;
-use xtask::daemon::{Daemon, Options};
-use xtask::paths::Paths;
+use xtask::daemon::Options;
 
-use crate::lab::{Workload, alone};
+use crate::lab::{Workload, daemon_alone};
 
 /// RDD of the worker's context.
 const RDD: u64 = 11;
@@ -20,16 +18,9 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_worker_in_another_pid_namespace_belongs_to_its_task() -> Result<()> {
-    let Some(_turn) = alone()? else {
+    let Some(daemon) = daemon_alone(&Options::default())? else {
         return Ok(());
     };
-    let folder = tempfile::tempdir()?;
-    let daemon = Daemon::start(
-        &Paths::find()?,
-        &programs()?,
-        folder.path(),
-        &Options::default(),
-    )?;
     let mut workload = Workload::start("namespaced_worker", &["namespace=own", "name=java"])?;
     let said = workload.run()?;
     ensure!(

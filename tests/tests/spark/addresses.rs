@@ -1,6 +1,7 @@
 //! SMTT reports the address of what an application wrote, before and after collections, for every storage level and
 //! every way of sorting, under every collector and with every method of tracking addresses. The witness is
-//! `/proc/PID/mem`.
+//! `/proc/PID/mem`. Both compilers of the JVM run under G1, its default; which of them made the application's code does
+//! not change where a collector puts memory.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use smtt_tests::lab::SparkLab;
 use smtt_tests::skip::skip;
 use xtask::paths::{DEMO_SPARK, Jdk};
 use xtask::process::wait_for;
+use xtask::spark::QUICK_COMPILER;
 
 /// All memory is at its reported address; a collection moves a part of it, and the new addresses are reported.
 fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
@@ -97,12 +99,20 @@ fn addresses_are_followed_under_g1() -> Result<()> {
 
 #[test]
 fn addresses_are_followed_under_the_parallel_collector() -> Result<()> {
-    followed(DEMO_SPARK, &Jdk::main()?, &["-XX:+UseParallelGC"])
+    followed(
+        DEMO_SPARK,
+        &Jdk::main()?,
+        &["-XX:+UseParallelGC", QUICK_COMPILER],
+    )
 }
 
 #[test]
 fn addresses_are_followed_under_the_serial_collector() -> Result<()> {
-    followed(DEMO_SPARK, &Jdk::main()?, &["-XX:+UseSerialGC"])
+    followed(
+        DEMO_SPARK,
+        &Jdk::main()?,
+        &["-XX:+UseSerialGC", QUICK_COMPILER],
+    )
 }
 
 #[test]
@@ -117,6 +127,7 @@ fn addresses_are_followed_where_headers_are_compact() -> Result<()> {
             "-XX:+UseG1GC",
             "-XX:G1HeapRegionSize=8m",
             "-XX:+UseCompactObjectHeaders",
+            QUICK_COMPILER,
         ],
     )
 }
@@ -173,7 +184,14 @@ fn samples_are_looked_at(subject: &Subject) -> Result<()> {
 fn addresses_are_asked_for_where_handles_are_not_read() -> Result<()> {
     // A setting of the agent; the agent chooses the same by itself where handles do not agree with the JVM.
     let lab = SparkLab::new(DEMO_SPARK)?;
-    let mut subject = start(&lab, &["-XX:+UseParallelGC", "-Dsmtt.addresses=slow"])?;
+    let mut subject = start(
+        &lab,
+        &[
+            "-XX:+UseParallelGC",
+            "-Dsmtt.addresses=slow",
+            QUICK_COMPILER,
+        ],
+    )?;
     for (open, reach) in [("", ""), ("cached", "young"), ("young", "full")] {
         if !open.is_empty() {
             subject.run.open(open)?;
@@ -199,7 +217,14 @@ fn addresses_are_asked_for_where_handles_are_not_read() -> Result<()> {
 #[test]
 fn addresses_are_found_again_where_collections_are_polled() -> Result<()> {
     let lab = SparkLab::new(DEMO_SPARK)?;
-    let mut subject = start(&lab, &["-XX:+UseSerialGC", "-Dsmtt.addresses=polled"])?;
+    let mut subject = start(
+        &lab,
+        &[
+            "-XX:+UseSerialGC",
+            "-Dsmtt.addresses=polled",
+            QUICK_COMPILER,
+        ],
+    )?;
     for (open, reach) in [("", ""), ("cached", "young"), ("young", "full")] {
         if !open.is_empty() {
             subject.run.open(open)?;
@@ -254,7 +279,7 @@ fn no_address_on_the_heap_is_told_where_none_is_wanted() -> Result<()> {
 /// No memory on the heap has an address, and everything else works.
 fn refused(java_option: &str) -> Result<()> {
     let lab = SparkLab::new(DEMO_SPARK)?;
-    let mut subject = start(&lab, &[java_option])?;
+    let mut subject = start(&lab, &[java_option, QUICK_COMPILER])?;
     let executor = subject.executor()?;
     ensure!(
         executor["heap_addresses"] == "refused" && executor["heap_addresses_by"] == "refused",

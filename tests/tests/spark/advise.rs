@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::json::{number, sum};
-use smtt_tests::lab::{LIMIT, Run, SparkLab};
+use smtt_tests::lab::{LIMIT, Run, SparkLab, quick_placement};
 use smtt_tests::skip::skip;
 use smtt_tests::truth::same_storage;
 use xtask::daemon::Daemon;
@@ -65,7 +65,8 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
             .conf("spark.rdd.compress", "false")
-            .with_marker(&lab.paths);
+            .with_marker(&lab.paths)
+            .quick_executors();
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -156,7 +157,8 @@ fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", &size, "0", "1"])?
             .conf("spark.rdd.compress", "false")
             .conf("spark.executor.extraJavaOptions", options)
-            .with_marker(&lab.paths);
+            .with_marker(&lab.paths)
+            .quick_executors();
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -193,7 +195,7 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
         );
     }
     let lab = SparkLab::new("4.0.5")?;
-    let daemon = lab.daemon()?;
+    let daemon = lab.daemon_with(&quick_placement())?;
     let (advice, small) = with_heap_on(&lab, &daemon, "-Dsmall.pages=yes")?;
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small > 0.99, "{small} of it is on small pages");
@@ -277,7 +279,8 @@ fn figure(finding: &Value, what: &str) -> Result<u64> {
 fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
         .conf("spark.memory.fraction", fraction)
-        .with_marker(&lab.paths);
+        .with_marker(&lab.paths)
+        .quick_executors();
     let mut run = lab.run(application)?;
     run.reach("shuffled")?;
     let id = run.submitted.application_id()?;
@@ -400,7 +403,8 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         .conf("spark.eventLog.rolling.enabled", "false")
         .conf("spark.eventLog.compress", "false")
         .conf("spark.eventLog.logBlockUpdates.enabled", "true")
-        .with_marker(&lab.paths);
+        .with_marker(&lab.paths)
+        .quick_executors();
     let mut run = lab.run(application)?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::storage;
 use smtt_tests::json::{number, text};
-use smtt_tests::lab::{Run, SparkLab};
+use smtt_tests::lab::{Run, SparkLab, quick_placement};
 use smtt_tests::truth::{same_storage, unless_collected};
-use xtask::daemon::{Daemon, Options};
+use xtask::daemon::Daemon;
 
 const PAGE: u64 = 4096;
 /// The first round after everything was cached comes within two intervals.
@@ -138,11 +138,7 @@ fn pages_of_an_rdd(daemon: &Daemon, run: &Run, name: &str, addresses: &str) -> R
 #[test]
 fn states_of_pages_add_up_to_the_blocks() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
-    let daemon = lab.daemon_with(&Options {
-        toml: "[placement]\npages_per_second = 10000000\nmilliseconds_per_second = 1000\ninterval = \"500ms\"\n"
-            .to_owned(),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon_with(&quick_placement())?;
     let mut run = lab.run(storage(&lab)?)?;
     run.reach("cached")?;
     same_storage(&daemon, &run.submitted)?;

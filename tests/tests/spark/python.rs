@@ -51,7 +51,7 @@ fn page_rank(version: &str) -> Result<()> {
         "pagerank.py",
         &["20000", "10", "2", "4"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.paths))?;
+    let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;
     let (workers_begin, tagged_begin) = (workers(&daemon, &run)?, tagged(&daemon, &run)?);

@@ -10,8 +10,9 @@ use xtask::spark::Application;
 fn every_outcome(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
-    let application =
-        Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.paths);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?
+        .with_marker(&lab.paths)
+        .quick_executors();
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("end")?;

@@ -197,7 +197,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let live = Live::start(&daemon, &lab.folder().join("live.json"))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
+        .quick_executors();
     let mut run = lab.run(application)?;
     let id = {
         run.open("begin")?;
@@ -335,7 +336,8 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
         .conf("spark.locality.wait", "300s")
         .conf("spark.memory.offHeap.enabled", "true")
         .conf("spark.memory.offHeap.size", "256m")
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
+        .quick_executors();
     let mut run = lab.run(application)?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;

@@ -29,12 +29,7 @@ fn both(shared: &Arc<Shared>, web: impl Into<Web>, ask: impl FnOnce(&Served)) {
         let socket = ControlSocket::bind(&path, "").expect("bound");
         let web = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = web.local_addr().expect("an address");
-        let until = || {
-            let mut stopped = stopped.clone();
-            async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }
-        };
+        let until = || until_stopped(stopped.clone());
         let served = spawn(Arc::clone(shared), socket, web, readers, until);
         (port, served.expect("a thread"))
     });

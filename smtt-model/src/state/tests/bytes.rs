@@ -219,6 +219,30 @@ fn an_executor_stays_within_its_bytes_and_says_what_it_refused() {
     assert!(applied > 100, "{applied}");
 }
 
+/// Tasks of the user's executors 1 to 4, more than 4 MiB hold.
+fn fill_greedily(state: &mut State, user: u32) {
+    for n in 1..5 {
+        for task in 0..3000 {
+            tell_as(state, user, n, S, started(task, 1));
+        }
+    }
+}
+
+/// Executor 9 of user 1000 starts 100 tasks per second, between those of the greedy user: each task finds room.
+fn executor_9_finds_room(state: &mut State, greedy: u32) {
+    for round in 0..20_u64 {
+        for task in 0..100 {
+            let id = round * 100 + task;
+            let told = tell_as(state, 1000, 9, (2 + round) * S, started(id, 1));
+            assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
+        }
+        fill_greedily(state, greedy);
+        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+    }
+    let victim = &state.executors()[&key(9)];
+    assert_eq!((victim.tasks.tasks.len(), victim.bytes_refused), (2000, 0));
+}
+
 #[test]
 fn a_user_alone_may_take_everything_and_gives_it_back() {
     let limits = Limits {
@@ -227,29 +251,10 @@ fn a_user_alone_may_take_everything_and_gives_it_back() {
         ..Limits::default()
     };
     let mut state = state_with(limits);
-    let greedy = |state: &mut State| {
-        for n in 1..5 {
-            for task in 0..3000 {
-                tell_as(state, 666, n, S, started(task, 1));
-            }
-        }
-    };
-    greedy(&mut state);
+    fill_greedily(&mut state, 666);
     assert!(state.bytes() > 3 * MIB, "{}", state.bytes());
     assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
-    // 400 facts per second of another user, while the greedy one goes on.
-    for round in 0..20_u64 {
-        for task in 0..100 {
-            let id = round * 100 + task;
-            let told = tell_as(&mut state, 1000, 9, (2 + round) * S, started(id, 1));
-            assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
-        }
-        greedy(&mut state);
-        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
-    }
-    let victim = &state.executors()[&key(9)];
-    assert_eq!(victim.tasks.tasks.len(), 2000);
-    assert_eq!(victim.bytes_refused, 0);
+    executor_9_finds_room(&mut state, 666);
 }
 
 #[test]
@@ -363,25 +368,8 @@ fn a_cgroup_leaves_bytes_to_another_one_of_its_user() {
     };
     let mut state = state_with(limits);
     state.add(&in_cgroups((1..5).map(|n| (n, 5)).chain([(9, 6)])), S);
-    let greedy = |state: &mut State| {
-        for n in 1..5 {
-            for task in 0..3000 {
-                tell_as(state, 1000, n, S, started(task, 1));
-            }
-        }
-    };
-    greedy(&mut state);
-    for round in 0..20_u64 {
-        for task in 0..100 {
-            let id = round * 100 + task;
-            let told = tell_as(&mut state, 1000, 9, (2 + round) * S, started(id, 1));
-            assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
-        }
-        greedy(&mut state);
-        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
-    }
-    let victim = &state.executors()[&key(9)];
-    assert_eq!((victim.tasks.tasks.len(), victim.bytes_refused), (2000, 0));
+    fill_greedily(&mut state, 1000);
+    executor_9_finds_room(&mut state, 1000);
 }
 
 #[test]
