@@ -7,7 +7,7 @@ mod samples;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use smtt_model::cpu::Encoding;
@@ -93,6 +93,15 @@ pub struct Count {
     pub running_ns: u64,
 }
 
+/// Processes in which a uprobe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// All processes that map the file.
+    All,
+    /// The calling process only.
+    This,
+}
+
 /// An open event. Dropping it closes it.
 #[derive(Debug)]
 pub struct Event(File);
@@ -146,11 +155,11 @@ impl Event {
         Self::with(&attributes, pid, cpu, group)
     }
 
-    /// Opens a probe on an instruction of a file, for all processes. `kind` is the type number of the PMU `uprobe`.
+    /// Opens a probe on an instruction of a file. `kind` is the type number of the PMU `uprobe`.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn uprobe(kind: u32, path: &CStr, offset: u64) -> io::Result<Self> {
+    pub fn uprobe(kind: u32, path: &CStr, offset: u64, processes: Processes) -> io::Result<Self> {
         let attributes = Attributes {
             kind,
             size: size_of::<Attributes>() as u32,
@@ -158,8 +167,11 @@ impl Event {
             config2: offset,
             ..Attributes::default()
         };
-        // All processes: the CPU that is named does not matter to a probe.
-        Self::with(&attributes, -1, 0, -1)
+        match processes {
+            // The CPU that is named does not matter to a probe.
+            Processes::All => Self::with(&attributes, -1, 0, -1),
+            Processes::This => Self::with(&attributes, 0, -1, -1),
+        }
     }
 
     /// Opens what the attributes say.
@@ -243,6 +255,12 @@ impl Event {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+}
+
+impl From<Event> for OwnedFd {
+    fn from(event: Event) -> Self {
+        event.0.into()
     }
 }
 
