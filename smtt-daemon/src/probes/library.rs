@@ -190,6 +190,12 @@ impl Libraries {
         self.owners.share_of(uid)
     }
 
+    /// The owners of subordinate ids, as they are at each moment.
+    #[must_use]
+    pub fn owners(&self) -> Arc<ShareOwners> {
+        Arc::clone(&self.owners)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
