@@ -118,8 +118,8 @@ pub fn claim_for_user(share: u32, table: Table) -> bool {
         let own = next(held);
         let part = u64::from(setting!(user_share_permille));
         // Executors keep the row: it may have been removed, and its memory may be another user's by now.
-        let is_there = table != Table::Executors
-            || (own < LEAVING && USERS.get_ptr_mut(share) == Some(user));
+        let is_there =
+            table != Table::Executors || (own < LEAVING && USERS.get_ptr_mut(share) == Some(user));
         if is_there && own * (1000 - part) < (size - used) * part {
             return true;
         }
