@@ -137,6 +137,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         found,
         stopped.clone(),
     );
+    let owners = libraries.owners();
     follow_libraries(libraries, config.marker.libraries, stopped.clone());
     follow_subordinate_ids(ids, stopped.clone());
 
@@ -150,7 +151,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let (trace, queue) = match config.trace {
         Some(mut settings) => {
             settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
-            let (trace, queue) = Trace::start(settings)?;
+            let (trace, queue) = Trace::start(settings, owners)?;
             shared.set_trace(Arc::clone(&trace.ledger));
             (Some(trace), Some(queue))
         }

@@ -251,8 +251,7 @@ impl Probes {
             readings.before = self.before.faults();
         }
         let keys: BTreeSet<u64> = living.iter().map(|(_, key)| *key).collect();
-        let counted = readings.executors.iter().map(|(key, _)| *key);
-        readings.gone = self.sweep.executors(&keys, counted);
+        readings.gone = self.sweep.executors(&keys, &mut readings.executors);
         for (tid, executor) in self.sweep.threads(&keys, self.reader.threads()) {
             self.change(TableOperation::FORGET_THREAD, &[u64::from(tid), executor])?;
         }

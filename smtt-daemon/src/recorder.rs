@@ -21,6 +21,7 @@ use smtt_store::record::Record;
 
 use self::counts::Ledger;
 use self::writer::Writer;
+use crate::subordinate::ShareOwners;
 
 pub use self::tap::Tap;
 
@@ -68,13 +69,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts the writer. A folder that cannot be written now is no error: the writer retries.
+    /// Starts the writer. A folder that cannot be written now is no error: the writer retries. Users share its disk space
+    /// as `owners` says.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(settings: TraceSettings) -> anyhow::Result<(Self, Queue)> {
+    pub fn start(
+        settings: TraceSettings,
+        owners: Arc<ShareOwners>,
+    ) -> anyhow::Result<(Self, Queue)> {
         let ledger = Arc::new(Ledger::new(&settings.folder.display().to_string()));
-        let writer = Writer::new(settings, Arc::clone(&ledger))
+        let writer = Writer::new(settings, Arc::clone(&ledger), owners)
             .context("trace records have no valid form")?;
         let (records, incoming) = mpsc::channel();
         let thread = std::thread::Builder::new()

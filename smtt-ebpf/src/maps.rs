@@ -229,13 +229,15 @@ pub fn take(counter: *mut u64, count: u64) {
     add(counter, count.wrapping_neg());
 }
 
-/// Subtracts from such a counter, which does not fall below zero.
+/// Subtracts from such a counter, which does not fall below zero. Returns what it gave.
 #[inline(always)]
-pub fn take_at_most(counter: *mut u64, count: u64) {
+pub fn take_at_most(counter: *mut u64, count: u64) -> u64 {
     let before = fetch_add(counter, count.wrapping_neg());
-    if before < count {
-        add(counter, count - before);
+    if before >= count {
+        return count;
     }
+    add(counter, count - before);
+    before
 }
 
 /// Adds one to such a counter and returns the old value.

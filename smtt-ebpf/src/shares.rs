@@ -19,8 +19,8 @@ use smtt_common::settings::{Buckets, Group, Owner, TableRows, USER_RATE, User};
 use crate::{
     emit::ring_price,
     maps::{
-        BUDGETS, GROUPS, NO_USER, SHARE_OWNERS, TOTALS, USERS, add_below, fetch_add, next, setting,
-        take, take_at_most,
+        BUDGETS, GROUPS, NO_USER, SHARE_OWNERS, TOTALS, USERS, add_below, compare_exchange,
+        fetch_add, next, setting, take, take_at_most,
     },
     tables::SECOND_NS,
 };
@@ -117,10 +117,16 @@ pub fn claim_for_user(share: u32, table: Table) -> bool {
         let held = unsafe { table.of(&raw mut (*user).rows) };
         let own = next(held);
         let part = u64::from(setting!(user_share_permille));
-        if own * (1000 - part) < (size - used) * part {
+        // Executors keep the row: it may have been removed, and its memory may be another user's by now.
+        let is_there =
+            table != Table::Executors || (own < LEAVING && USERS.get_ptr_mut(share) == Some(user));
+        if is_there && own * (1000 - part) < (size - used) * part {
             return true;
         }
         take(held, 1);
+        if table == Table::Executors {
+            leave_user(share);
+        }
     }
     take(total, 1);
     false
@@ -153,12 +159,14 @@ pub fn claim_executor(owner: &Owner) -> bool {
         let (own, used) = (own.saturating_sub(1), used.saturating_sub(1));
         let free = Table::Executors.size().saturating_sub(used);
         let left = (free * part).saturating_sub(own * (1000 - part));
-        // A cgroup without an executor is not refused, so that no refusal leaves a row.
         let before = next(held);
-        if before == 0 || before * (1000 - part) * 1000 < left * part {
+        let is_there = before < LEAVING && GROUPS.get_ptr_mut(key) == Some(held);
+        // A cgroup without an executor is not refused.
+        if is_there && (before == 0 || before * (1000 - part) * 1000 < left * part) {
             return true;
         }
         take(held, 1);
+        leave_group(key);
     }
     release_executor_of_user(owner.share, 1);
     false
@@ -173,6 +181,38 @@ fn group(owner: &Owner) -> Group {
     }
 }
 
+/// Counts an executor whose cgroup was not known in its cgroup. The daemon may not know it: in a cgroup namespace of its
+/// own it sees no paths beyond.
+#[inline(always)]
+pub fn know_cgroup(executor: u64, cgroup: u64) {
+    let Some(budget) = BUDGETS.get_ptr_mut(executor) else {
+        return;
+    };
+    // SAFETY: the row was just looked up; other programs write whole words.
+    let (place, share) = unsafe { (&raw mut (*budget).owner.cgroup, (*budget).owner.share) };
+    // SAFETY: as above.
+    if cgroup == 0 || unsafe { ptr::read_volatile(place) } != 0 {
+        return;
+    }
+    let key = |cgroup| Group {
+        cgroup,
+        share,
+        reserved: 0,
+    };
+    let _ = GROUPS.insert(key(cgroup), 0, u64::from(BPF_NOEXIST));
+    let Some(held) = GROUPS.get_ptr_mut(key(cgroup)) else {
+        return;
+    };
+    let is_there = next(held) < LEAVING && GROUPS.get_ptr_mut(key(cgroup)) == Some(held);
+    // One of several threads that describe their process at once.
+    if is_there && compare_exchange(place, 0, cgroup) == 0 {
+        release_group(key(0), 1);
+        return;
+    }
+    take(held, 1);
+    leave_group(key(cgroup));
+}
+
 /// Gives rows of an executor back.
 #[inline(always)]
 pub fn release(executor: u64, table: Table, count: u64) {
@@ -181,8 +221,8 @@ pub fn release(executor: u64, table: Table, count: u64) {
     };
     // SAFETY: the row was just looked up.
     let (own, share) = unsafe { (table.of(&raw mut (*budget).rows), (*budget).owner.share) };
-    take_at_most(own, count);
-    release_of_user(share, table, count);
+    let given = take_at_most(own, count);
+    release_of_user(share, table, given);
 }
 
 /// Gives rows of a user back.
@@ -200,23 +240,46 @@ pub fn release_of_user(share: u32, table: Table, count: u64) {
 /// Gives the row of an executor back. The rows of its cgroup and of its user go with their last executor.
 #[inline(always)]
 pub fn release_executor(owner: &Owner, count: u64) {
-    let key = group(owner);
+    release_group(group(owner), count);
+    release_executor_of_user(owner.share, count);
+}
+
+#[inline(always)]
+fn release_group(key: Group, count: u64) {
     if let Some(held) = GROUPS.get_ptr_mut(key) {
         take_at_most(held, count);
-        // SAFETY: the row was just looked up; other programs write whole words.
-        if unsafe { ptr::read_volatile(held) } == 0 {
-            let _ = GROUPS.remove(key);
-        }
     }
-    release_executor_of_user(owner.share, count);
+    leave_group(key);
 }
 
 #[inline(always)]
 fn release_executor_of_user(share: u32, count: u64) {
     release_of_user(share, Table::Executors, count);
-    // SAFETY: copied at once. An executor of this user that is adopted at this moment adds the row again.
-    if unsafe { USERS.get(share) }.is_some_and(|user| user.rows.executors == 0) {
+    leave_user(share);
+}
+
+/// Number of executors of a row that is being removed. From then on no executor is counted in it: a processor that adds
+/// one finds a count that is no less.
+const LEAVING: u64 = 1 << 63;
+
+/// Removes the row of a user without executors.
+#[inline(always)]
+fn leave_user(share: u32) {
+    if let Some(user) = USERS.get_ptr_mut(share)
+        // SAFETY: the row was just looked up.
+        && compare_exchange(unsafe { &raw mut (*user).rows.executors }, 0, LEAVING) == 0
+    {
         let _ = USERS.remove(share);
+    }
+}
+
+/// Removes the row of a cgroup without executors.
+#[inline(always)]
+fn leave_group(key: Group) {
+    if let Some(held) = GROUPS.get_ptr_mut(key)
+        && compare_exchange(held, 0, LEAVING) == 0
+    {
+        let _ = GROUPS.remove(key);
     }
 }
 

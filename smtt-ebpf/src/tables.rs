@@ -21,10 +21,13 @@ use smtt_common::{
 use crate::{
     maps::{
         BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
-        add, announce, compare_exchange, count, withdraw,
+        add, announce, compare_exchange, count, take_all, withdraw,
     },
     pending,
-    shares::{Table, claim, claim_executor, release, release_executor, release_of_user, share_of},
+    shares::{
+        Table, claim, claim_executor, know_cgroup, release, release_executor, release_of_user,
+        share_of,
+    },
 };
 
 /// Nanoseconds in a second.
@@ -55,7 +58,8 @@ pub fn running_owner() -> Owner {
     }
 }
 
-/// Makes a process an executor and returns its key. An existing executor keeps its key and its owner.
+/// Makes a process an executor and returns its key. An existing executor keeps its key and its owner, whose cgroup may
+/// become known.
 ///
 /// Several threads of the process and the daemon may do this at the same time. One of them makes the row; the others
 /// take back what they made and return the key in that row.
@@ -64,6 +68,7 @@ pub fn adopt_executor(pid: u32, owner: &Owner) -> Option<u64> {
     if let Some(known) = process(pid)
         && known.role == ROLE_EXECUTOR
     {
+        know_cgroup(known.executor, owner.cgroup);
         return Some(known.executor);
     }
     let owner = Owner {
@@ -148,6 +153,10 @@ fn promote(pid: u32, key: u64) -> u64 {
     unsafe {
         let holder = &raw mut (*row).executor;
         let parent = ptr::read_volatile(holder);
+        // The row is being removed.
+        if parent == 0 {
+            return 0;
+        }
         // A key has the id of its process: with the process's own id, another thread was first.
         if executor_pid(parent) == pid {
             return parent;
@@ -297,16 +306,25 @@ pub fn forget_thread(tid: u32) {
     }
 }
 
-/// Removes a process's row and returns it, if this call was the one that removed it.
+/// Removes a process's row and returns its executor, if this call was the one that removed it.
+///
+/// Who takes the executor out of the row has removed it. A processor that makes the child an executor meanwhile
+/// ([`promote`]) exchanges the same word, so that the row is given back once, to the executor that it was of last.
 #[inline(always)]
-pub fn forget_process(pid: u32) -> Option<Process> {
-    let row = process(pid)?;
-    PROCESSES.remove(pid).ok()?;
-    withdraw(pid);
-    if row.role != ROLE_EXECUTOR {
-        release(row.executor, Table::Processes, 1);
+pub fn forget_process(pid: u32) -> Option<u64> {
+    let row = PROCESSES.get_ptr_mut(pid)?;
+    // SAFETY: the row was just looked up.
+    let executor = take_all(unsafe { &raw mut (*row).executor });
+    if PROCESSES.remove(pid).is_ok() {
+        withdraw(pid);
     }
-    Some(row)
+    if executor == 0 {
+        return None;
+    }
+    if executor_pid(executor) != pid {
+        release(executor, Table::Processes, 1);
+    }
+    Some(executor)
 }
 
 /// Sets the task of a Python worker, which must be a child of this executor.

@@ -7,7 +7,7 @@ mod samples;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use perf_event_open_sys::bindings::{
     DISABLE, ENABLE, PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_TOTAL_TIME_ENABLED,
@@ -56,6 +56,15 @@ pub struct Count {
     pub running_ns: u64,
 }
 
+/// Processes in which a uprobe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// All processes that map the file.
+    All,
+    /// The calling process only.
+    This,
+}
+
 /// An open event. Dropping it closes it.
 #[derive(Debug)]
 pub struct Event(File);
@@ -102,16 +111,19 @@ impl Event {
         Self::with(attributes, pid, cpu, group)
     }
 
-    /// Opens a probe on an instruction of a file, for all processes. `kind` is the type number of the PMU `uprobe`.
+    /// Opens a probe on an instruction of a file. `kind` is the type number of the PMU `uprobe`.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn uprobe(kind: u32, path: &CStr, offset: u64) -> io::Result<Self> {
+    pub fn uprobe(kind: u32, path: &CStr, offset: u64, processes: Processes) -> io::Result<Self> {
         let mut attributes = attributes(kind, 0);
         attributes.uprobe_path = path.as_ptr() as u64;
         attributes.probe_offset = offset;
-        // All processes: the CPU that is named does not matter to a probe.
-        Self::with(attributes, -1, 0, -1)
+        match processes {
+            // The CPU that is named does not matter to a probe.
+            Processes::All => Self::with(attributes, -1, 0, -1),
+            Processes::This => Self::with(attributes, 0, -1, -1),
+        }
     }
 
     /// Opens what the attributes say.
@@ -197,6 +209,12 @@ fn attributes(kind: u32, config: u64) -> perf_event_attr {
         size: size_of::<perf_event_attr>() as u32,
         config,
         ..perf_event_attr::default()
+    }
+}
+
+impl From<Event> for OwnedFd {
+    fn from(event: Event) -> Self {
+        event.0.into()
     }
 }
 

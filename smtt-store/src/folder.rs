@@ -3,8 +3,10 @@
 //! Its files are `uid=.../application_id=.../host=.../segment-<milliseconds since 1970>-<pid>-<number>.parquet`, the
 //! layout of partitioned data in Spark and other readers. The user is the one that the kernel reports, so that a process
 //! of another user that claims the same application writes elsewhere. Only files of that form are ever counted or removed.
+//!
+//! Users share the space max-min fairly: where it is used up, the oldest segments of the user with the most go.
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -27,7 +29,7 @@ const LOCK: &str = ".lock";
 const PROBE: &str = ".probe";
 /// Size of the test file: larger than the reserve of some file systems for small files on a full disk.
 const PROBE_BYTES: usize = 64 * 1024;
-/// Segments that are known by name, the oldest ones: the folder is read again after so many removals.
+/// Segments of a user that are known by name, the oldest ones: the folder is read again after so many removals.
 const OLDEST: usize = 1024;
 
 /// Folders from the trace folder to a segment.
@@ -105,7 +107,7 @@ pub fn look(folder: &Path) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
     visit(folder, |seen| match seen {
         Seen::Finished(found, _) => finished.push(found),
         Seen::Unfinished(path) => unfinished.push(path),
-        Seen::Folder(_) => {}
+        Seen::Folder(..) => {}
     })?;
     finished.sort();
     Ok((finished, unfinished))
@@ -121,20 +123,34 @@ fn space(of: &Metadata) -> u64 {
     }
 }
 
+/// A user by the name of its folder; `None` for the folder of records without one.
+type User = Option<u32>;
+
+/// The user whose folder this is.
+fn user_of(folder: &Path) -> User {
+    let name = folder.file_name()?.to_str()?;
+    name.strip_prefix("uid=")?.parse().ok()
+}
+
+/// The user of a file, a host or an application, which are this many folders below that of the user.
+fn user_above(path: &Path, levels: usize) -> User {
+    user_of(path.ancestors().nth(levels)?)
+}
+
 /// What the trace folder contains.
 enum Seen {
     /// A finished segment and its disk space.
     Finished(Found, u64),
     /// An unfinished segment.
     Unfinished(PathBuf),
-    /// Disk space of the folder of a user, application or host.
-    Folder(u64),
+    /// Disk space of the folder of a user, application or host, and the user.
+    Folder(u64, User),
 }
 
 /// Goes through the folders of users, applications and hosts.
 fn visit(folder: &Path, mut see: impl FnMut(Seen)) -> io::Result<()> {
     for user in below(folder, "uid=")? {
-        see(Seen::Folder(folder_space(&user)));
+        see(Seen::Folder(folder_space(&user), user_of(&user)));
         visit_user(&user, &mut see)?;
     }
     Ok(())
@@ -142,9 +158,9 @@ fn visit(folder: &Path, mut see: impl FnMut(Seen)) -> io::Result<()> {
 
 fn visit_user(user: &Path, see: &mut impl FnMut(Seen)) -> io::Result<()> {
     for application in below(user, "application_id=")? {
-        see(Seen::Folder(folder_space(&application)));
+        see(Seen::Folder(folder_space(&application), user_of(user)));
         for host in below(&application, "host=")? {
-            see(Seen::Folder(folder_space(&host)));
+            see(Seen::Folder(folder_space(&host), user_of(user)));
             for entry in entries(&host)? {
                 let Ok(name) = entry.file_name().into_string() else {
                     continue;
@@ -200,9 +216,7 @@ fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
 pub struct Folder {
     path: PathBuf,
     gid: Option<u32>,
-    usage: Usage,
-    /// The oldest finished segments with their disk space, the oldest first.
-    oldest: VecDeque<(Found, u64)>,
+    users: BTreeMap<User, Part>,
     _lock: Flock<File>,
 }
 
@@ -213,6 +227,26 @@ pub struct Usage {
     pub bytes: u64,
     /// Number of segments.
     pub files: u64,
+}
+
+impl Usage {
+    fn add(&mut self, bytes: u64, files: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.files = self.files.saturating_add(files);
+    }
+
+    fn take(&mut self, bytes: u64, files: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.files = self.files.saturating_sub(files);
+    }
+}
+
+/// What one user has in the folder.
+#[derive(Debug, Default)]
+struct Part {
+    usage: Usage,
+    /// The oldest finished segments with their disk space, the oldest first.
+    oldest: VecDeque<(Found, u64)>,
 }
 
 impl Folder {
@@ -257,8 +291,7 @@ impl Folder {
         let mut folder = Self {
             path: path.to_owned(),
             gid,
-            usage: Usage::default(),
-            oldest: VecDeque::new(),
+            users: BTreeMap::new(),
             _lock: lock,
         };
         folder.survey()?;
@@ -277,8 +310,9 @@ impl Folder {
             .filter(|folder| !folder.is_dir());
         let created: Vec<PathBuf> = new.map(Path::to_owned).collect();
         make(&path, self.gid)?;
+        let part = self.users.entry(user_above(&path, LEVELS - 1)).or_default();
         for folder in created {
-            self.usage.bytes = self.usage.bytes.saturating_add(folder_space(&folder));
+            part.usage.add(folder_space(&folder), 0);
         }
         Ok(path)
     }
@@ -291,74 +325,136 @@ impl Folder {
 
     /// What finished segments and their folders take.
     #[must_use]
-    pub const fn usage(&self) -> Usage {
-        self.usage
+    pub fn usage(&self) -> Usage {
+        self.users.values().fold(Usage::default(), |mut all, part| {
+            all.add(part.usage.bytes, part.usage.files);
+            all
+        })
     }
 
     /// Counts a segment that was just finished.
     pub fn finished(&mut self, segment: &Path) {
         // Removed by another process: it takes no space.
-        if let Ok(metadata) = fs::symlink_metadata(segment) {
-            self.usage.bytes = self.usage.bytes.saturating_add(space(&metadata));
-            self.usage.files += 1;
+        let Ok(metadata) = fs::symlink_metadata(segment) else {
+            return;
+        };
+        let part = self.users.entry(user_above(segment, LEVELS)).or_default();
+        let space = space(&metadata);
+        // All of the user's segments are known by name: this one is too.
+        if part.oldest.len() as u64 == part.usage.files
+            && part.oldest.len() < OLDEST
+            && let Some(name) = segment.file_name().and_then(|name| name.to_str())
+        {
+            let found = Found {
+                name: name.to_owned(),
+                path: segment.to_owned(),
+                bytes: metadata.len(),
+            };
+            let at = part.oldest.partition_point(|(other, _)| *other < found);
+            part.oldest.insert(at, (found, space));
         }
+        part.usage.add(space, 1);
     }
 
-    /// Reads the whole folder: what it takes, and its oldest segments.
+    /// Reads the whole folder: what it takes, and the oldest segments of each user.
     fn survey(&mut self) -> io::Result<()> {
-        let mut usage = Usage::default();
         // The newest of the oldest is on top.
-        let mut oldest = BinaryHeap::with_capacity(OLDEST + 1);
+        let mut users: BTreeMap<User, (Usage, BinaryHeap<(Found, u64)>)> = BTreeMap::new();
         visit(&self.path, |seen| match seen {
             Seen::Finished(found, space) => {
-                usage.bytes = usage.bytes.saturating_add(space);
-                usage.files += 1;
+                let (usage, oldest) = users.entry(user_above(&found.path, LEVELS)).or_default();
+                usage.add(space, 1);
                 oldest.push((found, space));
                 if oldest.len() > OLDEST {
                     oldest.pop();
                 }
             }
-            Seen::Folder(space) => usage.bytes = usage.bytes.saturating_add(space),
+            Seen::Folder(space, user) => users.entry(user).or_default().0.add(space, 0),
             Seen::Unfinished(_) => {}
         })?;
-        self.usage = usage;
-        self.oldest = oldest.into_sorted_vec().into();
+        let part = |(usage, oldest): (Usage, BinaryHeap<_>)| Part {
+            usage,
+            oldest: oldest.into_sorted_vec().into(),
+        };
+        self.users = users
+            .into_iter()
+            .map(|(user, found)| (user, part(found)))
+            .collect();
         Ok(())
     }
 
-    /// Removes the oldest finished segments until they are within both limits. Returns the number of removed segments.
+    /// Removes finished segments until they are within both limits: the oldest ones of the share with the most bytes, or
+    /// with the most files where these are too many. `share_of` names the user whose share a user uses. Returns the
+    /// number of removed segments.
     ///
     /// # Errors
     /// When the folder cannot be read or a file cannot be removed.
-    pub fn shrink(&mut self, bytes: u64, files: u64) -> io::Result<u64> {
+    pub fn shrink(
+        &mut self,
+        bytes: u64,
+        files: u64,
+        share_of: impl Fn(u32) -> u32,
+    ) -> io::Result<u64> {
         let mut removed = 0;
-        while self.usage.bytes > bytes || self.usage.files > files {
-            if self.oldest.is_empty() {
-                self.survey()?;
-                if self.usage.bytes <= bytes && self.usage.files <= files {
-                    break;
-                }
+        let mut surveyed = false;
+        loop {
+            let usage = self.usage();
+            if usage.bytes <= bytes && usage.files <= files {
+                break;
             }
-            let Some((found, space)) = self.oldest.pop_front() else {
+            let Some(user) = self.loser(usage.bytes > bytes, &share_of) else {
                 break;
             };
+            let Some(part) = self.users.get_mut(&user) else {
+                break;
+            };
+            let Some((found, space)) = part.oldest.pop_front() else {
+                if std::mem::replace(&mut surveyed, true) {
+                    // Others remove files too.
+                    break;
+                }
+                self.survey()?;
+                continue;
+            };
+            surveyed = false;
             match fs::remove_file(&found.path) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            self.usage.bytes = self.usage.bytes.saturating_sub(space);
-            self.usage.files = self.usage.files.saturating_sub(1);
+            part.usage.take(space, 1);
             // A folder is removed with its last entry.
             for empty in found.path.ancestors().skip(1).take(LEVELS) {
                 let space = folder_space(empty);
                 if fs::remove_dir(empty).is_err() {
                     break;
                 }
-                self.usage.bytes = self.usage.bytes.saturating_sub(space);
+                part.usage.take(space, 0);
+            }
+            if part.usage.files == 0
+                && !found.path.ancestors().nth(LEVELS).is_some_and(Path::exists)
+            {
+                self.users.remove(&user);
             }
         }
         Ok(removed)
+    }
+
+    /// The user whose oldest segment goes: of the share with the most, the user with the oldest segment.
+    fn loser(&self, by_bytes: bool, share_of: &impl Fn(u32) -> u32) -> Option<User> {
+        let mut shares: BTreeMap<User, Usage> = BTreeMap::new();
+        for (user, part) in &self.users {
+            let share = shares.entry(user.map(share_of)).or_default();
+            share.add(part.usage.bytes, part.usage.files);
+        }
+        let most = |usage: &Usage| if by_bytes { usage.bytes } else { usage.files };
+        let with_files = shares.iter().filter(|(_, usage)| usage.files > 0);
+        let (richest, _) = with_files.max_by_key(|(_, usage)| most(usage))?;
+        let own = self.users.iter();
+        let own = own.filter(|(user, part)| user.map(share_of) == *richest && part.usage.files > 0);
+        // A user whose segments are not known by name comes first: the folder is read again.
+        own.min_by_key(|(_, part)| part.oldest.front().map(|(found, _)| &found.name))
+            .map(|(user, _)| *user)
     }
 }
 
@@ -439,12 +535,59 @@ mod tests {
         }
         fs::write(b.join("mine.parquet"), [0; 5000])?;
         assert_eq!(folder.usage().files, 3);
-        assert_eq!(folder.shrink(u64::MAX, 2)?, 1);
+        assert_eq!(folder.shrink(u64::MAX, 2, |uid| uid)?, 1);
         assert!(!a.exists(), "an empty partition goes too");
         assert_eq!(folder.usage().files, 2);
-        assert_eq!(folder.shrink(0, u64::MAX)?, 2);
+        assert_eq!(folder.shrink(0, u64::MAX, |uid| uid)?, 2);
         assert!(b.join("mine.parquet").exists());
         assert_eq!(folder.usage().files, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_flood_of_one_user_removes_its_own_segments() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        let mut number = 0;
+        let mut write = |folder: &mut Folder, uid: Option<u32>| -> io::Result<()> {
+            number += 1;
+            let within = folder.partition(&partition(uid, "a", "h"))?;
+            let segment = within.join(segment_name(number, 1, 1));
+            fs::write(&segment, [0; 5000])?;
+            folder.finished(&segment);
+            Ok(())
+        };
+        // Ids from 100,000 on belong to user 666.
+        let share_of = |uid| if uid < 100_000 { uid } else { 666 };
+        for _ in 0..20 {
+            write(&mut folder, Some(1000))?;
+        }
+        write(&mut folder, None)?;
+        for uid in 0..200 {
+            write(&mut folder, Some(100_000 + uid % 10))?;
+            folder.shrink(u64::MAX, 45, share_of)?;
+        }
+        let count = |folder: &Folder, uid: User| folder.users[&uid].usage.files;
+        assert_eq!((count(&folder, Some(1000)), count(&folder, None)), (20, 1));
+        assert_eq!(folder.usage().files, 45);
+        // Also by bytes, and after another start. The flood has the newest of its segments.
+        drop(folder);
+        let (mut folder, _) = Folder::take(scratch.path(), None)?;
+        let bytes = folder.usage().bytes;
+        assert!(folder.shrink(bytes - 5000, u64::MAX, share_of)? > 0);
+        assert_eq!((count(&folder, Some(1000)), count(&folder, None)), (20, 1));
+        let names = |uid: User| -> io::Result<Vec<String>> {
+            let all = look(scratch.path())?.0.into_iter();
+            Ok(all
+                .filter(|found| user_above(&found.path, LEVELS) == uid)
+                .map(|found| found.name)
+                .collect())
+        };
+        assert_eq!(names(Some(100_009))?.last(), Some(&segment_name(221, 1, 1)));
+        // A user above its even share gives way to others.
+        folder.shrink(u64::MAX, 20, share_of)?;
+        assert!((9..=10).contains(&count(&folder, Some(1000))));
+        assert_eq!(names(Some(1000))?.last(), Some(&segment_name(20, 1, 1)));
         Ok(())
     }
 
@@ -487,7 +630,7 @@ mod tests {
         drop(folder);
         let (mut folder, _) = Folder::take(scratch.path(), None)?;
         assert!(folder.usage().bytes >= truth && folder.usage().files == 300);
-        let removed = folder.shrink(truth / 2, u64::MAX)?;
+        let removed = folder.shrink(truth / 2, u64::MAX, |uid| uid)?;
         assert!(removed >= 100, "{removed} removed");
         let left = on_disk(scratch.path())?;
         assert!(left <= truth / 2, "{left} of {truth} left");
@@ -506,7 +649,7 @@ mod tests {
         drop(folder);
         let (mut folder, _) = Folder::take(scratch.path(), None)?;
         assert_eq!(folder.usage().files, count);
-        assert_eq!(folder.shrink(u64::MAX, 3)?, count - 3);
+        assert_eq!(folder.shrink(u64::MAX, 3, |uid| uid)?, count - 3);
         let left: Vec<String> = look(scratch.path())?
             .0
             .into_iter()

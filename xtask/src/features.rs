@@ -46,6 +46,7 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("loop_ext4", "ext4 on a loop device"),
     ("fuse", "file systems of programs, and /dev/fuse"),
+    ("overlay", "overlay mounts"),
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
     ("systemd", "systemd-analyze, which judges a unit file"),

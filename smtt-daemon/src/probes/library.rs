@@ -7,23 +7,25 @@
 //!   from the known library. A foreign file is never parsed.
 //! * One descriptor. It is checked, read and probed; a name is resolved once, at its opening.
 //! * All probes of a file or none; an error is not remembered.
+//! * An inode has the probes once, however many overlay mounts show it.
 //! * A file whose executors have ended is given back, on a thread of its own: the kernel takes its time for that.
 //!
 //! The owner of a file can still change its bytes afterwards. Then the breakpoints are at these offsets of his own file,
 //! in processes that map a file that he can write: nothing that he could not write there himself.
 
+mod inode;
 mod known;
 mod link;
 mod multi;
 mod pace;
 mod places;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -33,6 +35,7 @@ use nix::fcntl::OFlag;
 use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, Image};
 
+use self::inode::Page;
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
 use self::pace::Pace;
@@ -77,7 +80,8 @@ pub enum Probing {
     Failed(String),
 }
 
-/// Device and inode of an open file. While it has probes the kernel keeps the inode, so it is of no other file.
+/// Device and inode of an open file, as its file system shows them. While it has probes the kernel keeps the file, so they
+/// are of no other one.
 type FileId = (u64, u64);
 
 /// What changes when a file is replaced or rewritten.
@@ -87,6 +91,8 @@ type Stamp = (FileId, u64, i64, i64);
 #[derive(Debug)]
 struct Probed {
     links: Links,
+    /// Shows whether another file is the same inode.
+    page: Arc<Page>,
     /// Bytes that it had when it was probed.
     digest: Digest,
     /// Whether the configuration names the file.
@@ -114,19 +120,22 @@ struct State {
     digests: Vec<Digest>,
     configured: BTreeMap<PathBuf, Configured>,
     files: HashMap<FileId, Probed>,
-    /// Files that a thread is attaching to.
-    attaching: HashSet<FileId>,
+    /// Pages of all files with probes, also of those that are being detached from.
+    pages: Vec<Weak<Page>>,
     pace: Pace,
     /// Living processes whose library is not known.
     unknown: BTreeSet<Process>,
 }
 
-/// The files that are probed. Any thread may use it; the lock is never held while a file or the kernel is waited for.
+/// The files that are probed. Any thread may use it; the lock of the state is never held while a file or the kernel is
+/// waited for.
 #[derive(Debug)]
 pub struct Libraries {
     attacher: Attacher,
+    /// Held by the thread that attaches: another one may have the same inode.
+    turn: Mutex<()>,
     state: Mutex<State>,
-    closing: Sender<Links>,
+    closing: Sender<(Links, Arc<Page>)>,
     /// Places for files of executors with probes: a descriptor each, 19 before Linux 6.6.
     places: Places,
     owners: Arc<ShareOwners>,
@@ -151,18 +160,23 @@ impl Libraries {
         let multi = multi::load(object, ebpf, "marker")
             .inspect_err(|error| tracing::debug!("one link per entry point: {error:#}"))
             .ok();
-        let (closing, closed) = channel::<Links>();
+        let (closing, closed) = channel::<(Links, Arc<Page>)>();
         std::thread::Builder::new()
             .name("smtt-detach".into())
             .spawn(move || {
-                while let Ok(mut links) = closed.recv() {
-                    links.extend(closed.try_iter().flatten());
+                while let Ok((mut links, page)) = closed.recv() {
+                    let mut pages = vec![page];
+                    for (more, page) in closed.try_iter() {
+                        links.extend(more);
+                        pages.push(page);
+                    }
                     close(links);
                 }
             })
             .context("no thread that detaches probes")?;
         Ok(Self {
             attacher: Attacher::new(program, multi)?,
+            turn: Mutex::default(),
             state: Mutex::default(),
             closing,
             places,
@@ -176,14 +190,20 @@ impl Libraries {
         self.owners.share_of(uid)
     }
 
+    /// The owners of subordinate ids, as they are at each moment.
+    #[must_use]
+    pub fn owners(&self) -> Arc<ShareOwners> {
+        Arc::clone(&self.owners)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes probes on the thread for that.
-    fn close(&self, links: Links) {
+    /// Closes a file's probes on the thread for that. Its page is there until the kernel has removed them.
+    fn close(&self, file: Probed) {
         // The thread ends only with this value. If it is gone all the same, the links are closed here.
-        let _ = self.closing.send(links);
+        let _ = self.closing.send((file.links, file.page));
     }
 
     /// Detaches from all files, at the daemon's end: one after the other would take the kernel seconds per file.
@@ -211,7 +231,6 @@ impl Libraries {
         let context = || format!("{} is not probed", path.display());
         let file = File::open(path).with_context(context)?;
         let metadata = file.metadata().with_context(context)?;
-        let id = id(&metadata);
         let done = self
             .probe_configured(&file, &metadata)
             .with_context(context);
@@ -219,10 +238,7 @@ impl Libraries {
         let configured = Configured {
             stamp: stamp(&metadata),
             tried: Instant::now(),
-            file: done
-                .as_ref()
-                .map(|()| id)
-                .map_err(|error| format!("{error:#}")),
+            file: done.as_ref().copied().map_err(|error| format!("{error:#}")),
         };
         let before = state.configured.insert(path.to_owned(), configured);
         // A replaced file keeps its probes while executors have it.
@@ -233,10 +249,10 @@ impl Libraries {
             probed.configured = false;
             probed.idle_since = Instant::now();
         }
-        done
+        done.map(|_| ())
     }
 
-    fn probe_configured(&self, file: &File, metadata: &Metadata) -> anyhow::Result<()> {
+    fn probe_configured(&self, file: &File, metadata: &Metadata) -> anyhow::Result<FileId> {
         ensure!(metadata.is_file(), "this is no regular file");
         ensure!(
             metadata.len() <= SIZE_MAX,
@@ -256,21 +272,18 @@ impl Libraries {
             match state.files.get_mut(&id) {
                 Some(probed) if probed.digest == known.digest => {
                     probed.configured = true;
-                    return Ok(());
+                    return Ok(id);
                 }
                 // Other bytes were written into the same file.
-                Some(probed) => {
-                    self.close(std::mem::take(&mut probed.links));
-                    state.files.remove(&id);
+                Some(_) => {
+                    if let Some(probed) = state.files.remove(&id) {
+                        self.close(probed);
+                    }
                 }
                 None => {}
             }
-            ensure!(
-                state.attaching.insert(id),
-                "another thread is attaching probes to it"
-            );
         }
-        self.attach(file, id, &known, true, None)
+        self.attach(file, id, &known, None)
     }
 
     /// Tries configured libraries again that have changed, or that had an error some time ago.
@@ -354,49 +367,96 @@ impl Libraries {
                 return Ok(Probing::Unknown(format!("its SHA-256 is {}", hex(&found))));
             };
             ensure!(
-                !state.attaching.contains(&id),
-                "another thread is attaching probes to it"
-            );
-            self.make_room(&mut state, process.share)?;
-            ensure!(
                 state.pace.admits(process.share, Instant::now()),
                 "user {} brings too many library files",
                 process.share
             );
-            state.attaching.insert(id);
             known
         };
-        self.attach(&file, id, &known, false, Some(process))?;
+        self.attach(&file, id, &known, Some(process))?;
         Ok(Probing::Probed)
     }
 
-    /// Attaches all probes of a file that is in `attaching`, and takes it out of there.
+    /// Attaches all probes to a file, unless its inode has them. It is a process's, or one of the configuration. Returns
+    /// the file that has the probes.
     fn attach(
         &self,
         file: &File,
         id: FileId,
         known: &Known,
-        configured: bool,
         process: Option<Process>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<FileId> {
         let begin = Instant::now();
+        let (_, pad) = known.entries.first().context("it has no entry point")?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = Arc::new(Page::map(file, *pad).context("its code cannot be mapped")?);
+        let was_probed = page.is_probed()?;
+        let known_as = if was_probed {
+            self.same_inode(file, *pad, &page)?
+        } else {
+            None
+        };
+        if let Some(known_as) = known_as {
+            let mut state = self.state();
+            let probed = state.files.get_mut(&known_as);
+            let probed = probed.context("its probes are being removed")?;
+            probed.configured |= process.is_none();
+            probed.executors.extend(process);
+            return Ok(known_as);
+        }
+        if let Some(process) = process {
+            self.make_room(&mut self.state(), process.share)?;
+        }
         let links = self.attacher.attach(file, &known.entries);
-        let mut state = self.state();
-        state.attaching.remove(&id);
         let probed = Probed {
             links: links.context("the kernel refuses a probe")?,
+            page,
             digest: known.digest,
-            configured,
+            configured: process.is_none(),
             share: process.map_or(0, |process| process.share),
             executors: process.into_iter().collect(),
             idle_since: Instant::now(),
         };
+        let page = Arc::downgrade(&probed.page);
+        if !probed.page.is_probed()? {
+            // An overlay shows another inode after its first change, which came in between.
+            self.close(probed);
+            bail!("it changes");
+        }
+        let mut state = self.state();
+        state.pages.push(page);
         state.files.insert(id, probed);
         tracing::debug!(
             milliseconds = begin.elapsed().as_millis() as u64,
             "probes attached"
         );
-        Ok(())
+        Ok(id)
+    }
+
+    /// The file with probes that is the same inode, if there is one. Only in turn: another thread's mark would mislead.
+    fn same_inode(&self, file: &File, pad: u64, own: &Arc<Page>) -> anyhow::Result<Option<FileId>> {
+        let mut pages = vec![Arc::clone(own)];
+        {
+            let mut state = self.state();
+            state.pages.retain(|page| page.strong_count() > 0);
+            pages.extend(state.pages.iter().filter_map(Weak::upgrade));
+        }
+        let mut marked = inode::marked(&self.attacher, file, pad, pages)?;
+        ensure!(
+            !marked.is_empty() && Arc::ptr_eq(&marked.remove(0), own),
+            "it changes"
+        );
+        if marked.is_empty() {
+            return Ok(None);
+        }
+        let state = self.state();
+        let files = state.files.iter();
+        let mut same =
+            files.filter(|(_, probed)| marked.iter().any(|page| Arc::ptr_eq(page, &probed.page)));
+        let (id, _) = same
+            .next()
+            .context("its earlier probes are being removed")?;
+        Ok(Some(*id))
     }
 
     /// Makes room for one more file of a share; files without executors go.
@@ -416,7 +476,7 @@ impl Libraries {
                 ),
             };
             if let Some(probed) = state.files.remove(&idle) {
-                self.close(probed.links);
+                self.close(probed);
             }
         }
     }
@@ -437,18 +497,13 @@ impl Libraries {
 
     /// Detaches from files whose executors have ended some time ago.
     pub fn give_back(&self) {
-        let mut given = Vec::new();
-        self.state().files.retain(|_, probed| {
-            let keep = probed.configured
-                || !probed.executors.is_empty()
-                || probed.idle_since.elapsed() < IDLE;
-            if !keep {
-                given.push(std::mem::take(&mut probed.links));
-            }
-            keep
-        });
-        for links in given {
-            self.close(links);
+        let is_idle = |probed: &Probed| {
+            let unused = !probed.configured && probed.executors.is_empty();
+            unused && probed.idle_since.elapsed() >= IDLE
+        };
+        let files = &mut self.state().files;
+        for (_, probed) in files.extract_if(|_, probed| is_idle(probed)) {
+            self.close(probed);
         }
     }
 

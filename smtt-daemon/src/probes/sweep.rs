@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smtt_common::settings::executor_pid;
+
 /// Most threads whose rows are removed at one reading.
 const THREADS_MAX: usize = 256;
 
@@ -16,13 +18,21 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// The executors with totals that lack a process at this reading and lacked it at the last one.
-    pub fn executors(
+    /// The executors with totals that lack a process at this reading and lacked it at the last one. Takes those out that
+    /// lack it and have another key of the same process beside them: of two threads that describe their process at once,
+    /// one makes a key and takes it back. Reported, that would be a later executor.
+    pub fn executors<T>(
         &mut self,
         living: &BTreeSet<u64>,
-        counted: impl Iterator<Item = u64>,
+        counted: &mut Vec<(u64, T)>,
     ) -> Vec<u64> {
-        let lacking: BTreeSet<u64> = counted.filter(|key| !living.contains(key)).collect();
+        let mut keys: BTreeMap<u32, u32> = BTreeMap::new();
+        for (key, _) in &*counted {
+            *keys.entry(executor_pid(*key)).or_default() += 1;
+        }
+        let all = counted.iter().map(|(key, _)| *key);
+        let lacking: BTreeSet<u64> = all.filter(|key| !living.contains(key)).collect();
+        counted.retain(|(key, _)| !lacking.contains(key) || keys[&executor_pid(*key)] == 1);
         let gone = lacking.intersection(&self.executors).copied().collect();
         self.executors = lacking;
         gone
@@ -46,18 +56,43 @@ impl Sweep {
 
 #[cfg(test)]
 mod tests {
+    use smtt_common::settings::executor_key;
+
     use super::*;
 
     #[test]
     fn an_executor_is_gone_at_the_second_reading_without_a_process() {
         let mut sweep = Sweep::default();
         let living = |keys: &[u64]| keys.iter().copied().collect();
-        let mut read = |alive: &[u64]| sweep.executors(&living(alive), 1..=3);
+        let mut read = |alive: &[u64]| {
+            let mut counted = vec![(1, ()), (2, ()), (3, ())];
+            let gone = sweep.executors(&living(alive), &mut counted);
+            assert_eq!(counted.len(), 3);
+            gone
+        };
         assert_eq!(read(&[1, 2]), [] as [u64; 0], "3 may be on its way");
         assert_eq!(read(&[1, 3]), [] as [u64; 0], "3 has come");
         assert_eq!(read(&[1, 3]), [2]);
         assert_eq!(read(&[3]), [2], "until its totals are removed");
         assert_eq!(read(&[3]), [1, 2]);
+    }
+
+    #[test]
+    fn a_key_that_a_thread_takes_back_is_not_reported() {
+        let [real, back, other, lone] =
+            [(7, 100), (7, 101), (8, 100), (9, 100)].map(|(pid, second)| executor_key(pid, second));
+        let reported = |living: &[u64]| -> BTreeSet<u64> {
+            let mut counted = [real, back, other, lone].map(|key| (key, ())).to_vec();
+            Sweep::default().executors(&living.iter().copied().collect(), &mut counted);
+            counted.into_iter().map(|(key, ())| key).collect()
+        };
+        // The lone one may have ended already.
+        assert_eq!(reported(&[real, other]), [real, other, lone].into());
+        assert_eq!(
+            reported(&[other]),
+            [other, lone].into(),
+            "neither has its process yet"
+        );
     }
 
     #[test]

@@ -118,7 +118,7 @@ struct Bench {
 impl Bench {
     fn new(settings: TraceSettings) -> Self {
         let ledger = Arc::new(Ledger::new("test"));
-        let writer = Writer::new(settings, Arc::clone(&ledger)).expect("a writer");
+        let writer = Writer::new(settings, ledger.clone(), Arc::default()).expect("a writer");
         Self {
             writer: writer.retry_every(Duration::from_millis(20)),
             ledger,

@@ -20,6 +20,7 @@ use smtt_store::record::{Origin, Record};
 use smtt_store::segment::{Form, Segment};
 
 use super::counts::Ledger;
+use crate::subordinate::ShareOwners;
 
 /// Records of one row group at most.
 const GROUP: usize = 16_384;
@@ -59,6 +60,7 @@ enum Disk {
 /// See the module.
 pub struct Writer {
     settings: TraceSettings,
+    owners: Arc<ShareOwners>,
     ledger: Arc<Ledger>,
     form: Form,
     disk: Disk,
@@ -104,9 +106,14 @@ impl Writer {
     ///
     /// # Errors
     /// When the form of segments is not valid, which a test rules out.
-    pub fn new(settings: TraceSettings, ledger: Arc<Ledger>) -> Result<Self, ParquetError> {
+    pub fn new(
+        settings: TraceSettings,
+        ledger: Arc<Ledger>,
+        owners: Arc<ShareOwners>,
+    ) -> Result<Self, ParquetError> {
         let mut writer = Self {
             settings,
+            owners,
             ledger,
             form: Form::new()?,
             disk: Disk::Failed {
@@ -320,7 +327,7 @@ impl Writer {
         status.counts.lose(cause, records);
     }
 
-    /// Keeps the folder within its bytes and files: the oldest finished segments go.
+    /// Keeps the folder within its bytes and files: the oldest finished segments of the user with the most go.
     fn stay_within(&mut self) {
         let open: u64 = self.open.values().map(Open::bytes).sum();
         let bound = self.settings.max_bytes;
@@ -334,7 +341,12 @@ impl Writer {
         let Disk::Taken(folder) = &mut self.disk else {
             return;
         };
-        match folder.shrink(bound.saturating_sub(open), self.settings.max_files) {
+        let share_of = |uid| self.owners.share_of(uid);
+        match folder.shrink(
+            bound.saturating_sub(open),
+            self.settings.max_files,
+            share_of,
+        ) {
             Ok(removed) => {
                 let disk_bytes = folder.usage().bytes;
                 let mut status = self.ledger.lock();

@@ -161,8 +161,8 @@ impl Users {
         if self.knows(&name, &digest) {
             return Access::Granted;
         }
-        let hash = self.hashes.get(&name);
-        let waiting = &self.waiting[usize::from(hash.is_none())];
+        let is_user = self.hashes.contains_key(&name);
+        let waiting = &self.waiting[usize::from(!is_user)];
         let Ok(_waits) = waiting.try_acquire() else {
             return Access::Busy;
         };
@@ -173,9 +173,7 @@ impl Users {
         if self.knows(&name, &digest) {
             return Access::Granted;
         }
-        // An unknown name takes as long as a known one.
-        let any = self.hashes.values().next();
-        let (is_user, hash) = (hash.is_some(), hash.or(any).cloned().unwrap_or_default());
+        let hash = self.hash_for(&name).to_owned();
         let verify = move || {
             let _turn = turn;
             let right = bcrypt::verify(password, &hash).unwrap_or(false) && is_user;
@@ -190,6 +188,17 @@ impl Users {
             return Access::Granted;
         }
         Access::Denied
+    }
+
+    /// The hash to verify a password of this name against. A name that is no user's has one of a user, always the same:
+    /// hashes may differ in cost, and so in time, but no time says whether there is such a user.
+    fn hash_for(&self, name: &str) -> &str {
+        if let Some(hash) = self.hashes.get(name) {
+            return hash;
+        }
+        let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
+        let place = u16::from_le_bytes([digest[0], digest[1]]) as usize % self.hashes.len().max(1);
+        self.hashes.values().nth(place).map_or("", String::as_str)
     }
 
     fn knows(&self, name: &str, digest: &[u8; 32]) -> bool {
@@ -324,6 +333,25 @@ mod tests {
             let busy = answers.iter().filter(|access| **access == Access::Busy);
             assert_eq!(busy.count(), 1);
         });
+    }
+
+    #[test]
+    fn a_name_without_a_user_costs_as_much_as_one_of_the_users() {
+        let dear = format!("bob:{}\n", bcrypt::hash("secret", 5).expect("hashed"));
+        let users = Users::parse(&format!("{}{dear}", line("ann", "secret"))).expect("users");
+        assert_eq!(users.hash_for("bob"), users.hashes["bob"]);
+        let hashes: Vec<&str> = (0..100)
+            .map(|n| users.hash_for(&format!("eve{n}")))
+            .collect();
+        let again = (0..100).map(|n| users.hash_for(&format!("eve{n}")));
+        assert!(
+            again.eq(hashes.iter().copied()),
+            "a name costs the same each time"
+        );
+        for hash in users.hashes.values() {
+            let count = hashes.iter().filter(|other| *other == hash).count();
+            assert!((30..70).contains(&count), "{count} of 100 have {hash}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use smtt_common::{
         Kind,
         exit::{ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT},
     },
-    settings::ROLE_EXECUTOR,
+    settings::{ROLE_EXECUTOR, executor_pid},
 };
 
 use crate::{
@@ -100,11 +100,11 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
     if !last_thread(ctx.arg(0), pid == tid) {
         return 0;
     }
-    if let Some(process) = tables::forget_process(pid) {
-        let is_executor = u32::from(process.role == ROLE_EXECUTOR);
+    if let Some(executor) = tables::forget_process(pid) {
+        let is_executor = u32::from(executor_pid(executor) == pid);
         own_record(
             Kind::PROCESS_GONE,
-            process.executor,
+            executor,
             &ProcessGone {
                 reason: REASON_EXIT,
                 is_executor,

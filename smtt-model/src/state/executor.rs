@@ -17,6 +17,7 @@ use super::page_walks::{LATE_NS, Meaning, Walks};
 use super::placement::{LastExamined, RangesId, Seen};
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
+use super::shares::Settled;
 use super::task::{OverCap, TaskState, Tasks};
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey};
 use crate::decode::ExecutorDescribed;
@@ -133,8 +134,8 @@ pub struct Executor {
     /// Inserts that were refused because the bytes did not fit.
     pub bytes_refused: u64,
     pub(super) rdds_search: Search,
-    /// User and bytes as they are in the sums of the state.
-    pub(super) settled: Option<(Option<u32>, usize)>,
+    /// As it is in the sums of the state.
+    pub(super) settled: Option<Settled>,
     /// Time of the last reading of the slot file, in nanoseconds since boot.
     slots_read_ns: u64,
     /// Facts emitted by the slot file's own count at the last reading.

@@ -5,7 +5,7 @@
 //!
 //! The executors of one user share its part in the same way by cgroup, once the kernel has reported their cgroups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smtt_common::settings::Owner;
@@ -20,56 +20,156 @@ pub type User = Option<u32>;
 /// One part in `SPARE` of the budget stays free for users with less than an even share.
 const SPARE: usize = 16;
 
-/// What one user uses.
+/// What one user uses, or one of its cgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
     pub executors: usize,
     pub bytes: usize,
 }
 
+/// What is counted of one executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    user: User,
+    /// Its cgroup; 0 where it is not known yet.
+    group: u64,
+    is_dead: bool,
+    bytes: usize,
+}
+
+/// Parts of the whole by number, and in the order of their bytes: a change and the largest part cost no pass over all.
+#[derive(Debug)]
+pub(super) struct Parts<K> {
+    pub uses: BTreeMap<K, Use>,
+    by_bytes: BTreeSet<(usize, K)>,
+}
+
+impl<K> Default for Parts<K> {
+    fn default() -> Self {
+        Self {
+            uses: BTreeMap::new(),
+            by_bytes: BTreeSet::new(),
+        }
+    }
+}
+
+impl<K: Copy + Ord> Parts<K> {
+    fn of(&self, key: K) -> Use {
+        self.uses.get(&key).copied().unwrap_or_default()
+    }
+
+    fn len(&self) -> usize {
+        self.uses.len()
+    }
+
+    fn largest(&self) -> Option<(K, usize)> {
+        self.by_bytes.last().map(|(bytes, key)| (*key, *bytes))
+    }
+
+    /// Replaces what a part uses; one without executors goes.
+    fn set(&mut self, key: K, used: Use) {
+        if let Some(before) = self.uses.remove(&key) {
+            self.by_bytes.remove(&(before.bytes, key));
+        }
+        if used.executors > 0 {
+            self.uses.insert(key, used);
+            self.by_bytes.insert((used.bytes, key));
+        }
+    }
+
+    fn add(&mut self, key: K, bytes: usize) {
+        let Use {
+            executors,
+            bytes: before,
+        } = self.of(key);
+        self.set(
+            key,
+            Use {
+                executors: executors + 1,
+                bytes: before.saturating_add(bytes),
+            },
+        );
+    }
+
+    fn take(&mut self, key: K, bytes: usize) {
+        let Use {
+            executors,
+            bytes: before,
+        } = self.of(key);
+        self.set(
+            key,
+            Use {
+                executors: executors.saturating_sub(1),
+                bytes: before.saturating_sub(bytes),
+            },
+        );
+    }
+}
+
 /// What all users use.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     total: usize,
-    by_user: BTreeMap<User, Use>,
+    users: Parts<User>,
+    /// Cgroups of each user.
+    pub groups: BTreeMap<User, Parts<u64>>,
     ids: Arc<SubordinateIds>,
     /// Cgroup of each executor of the last reading.
     cgroups: BTreeMap<u64, u64>,
+    /// Users and cgroups for which no row could be freed since the last change of users, cgroups or lives.
+    without_room: BTreeSet<(User, Option<u64>)>,
+    /// Searches through all executors.
+    pub searches: u64,
 }
 
 impl Shares {
     pub(super) fn of(&self, user: User) -> Use {
-        self.by_user.get(&user).copied().unwrap_or_default()
+        self.users.of(user)
     }
 
     /// Replaces what an executor used (`None`: it had no row) by what it uses now.
-    fn change(&mut self, before: Option<(User, usize)>, after: Option<(User, usize)>) {
-        if let Some((user, bytes)) = before {
+    fn change(&mut self, before: Option<Settled>, after: Option<Settled>) {
+        if let Some(Settled {
+            user, group, bytes, ..
+        }) = before
+        {
             self.total = self.total.saturating_sub(bytes);
-            if let Some(used) = self.by_user.get_mut(&user) {
-                used.bytes = used.bytes.saturating_sub(bytes);
-                used.executors = used.executors.saturating_sub(1);
-                if used.executors == 0 {
-                    self.by_user.remove(&user);
+            self.users.take(user, bytes);
+            if let Some(groups) = self.groups.get_mut(&user) {
+                groups.take(group, bytes);
+                if groups.len() == 0 {
+                    self.groups.remove(&user);
                 }
             }
         }
-        if let Some((user, bytes)) = after {
+        if let Some(Settled {
+            user, group, bytes, ..
+        }) = after
+        {
             self.total = self.total.saturating_add(bytes);
-            let used = self.by_user.entry(user).or_default();
-            used.bytes = used.bytes.saturating_add(bytes);
-            used.executors += 1;
+            self.users.add(user, bytes);
+            self.groups.entry(user).or_default().add(group, bytes);
+        }
+        let place = |settled: Settled| (settled.user, settled.group, settled.is_dead);
+        if before.map(place) != after.map(place) {
+            self.without_room.clear();
         }
     }
 
     /// Cgroup of an executor; 0 where it is not known yet.
-    fn cgroup(&self, key: u64) -> u64 {
+    pub(super) fn cgroup(&self, key: u64) -> u64 {
         self.cgroups.get(&key).copied().unwrap_or(0)
     }
 
-    fn richest(&self) -> Option<(User, Use)> {
-        let all = self.by_user.iter().map(|(user, used)| (*user, *used));
-        all.max_by_key(|(_, used)| used.bytes)
+    /// What a cgroup of a user uses.
+    fn of_group(&self, user: User, group: u64) -> Use {
+        let groups = self.groups.get(&user);
+        groups.map_or_else(Use::default, |groups| groups.of(group))
+    }
+
+    /// The cgroup of a user with the most bytes.
+    fn largest_group(&self, user: User) -> Option<(u64, usize)> {
+        self.groups.get(&user)?.largest()
     }
 }
 
@@ -105,28 +205,24 @@ impl State {
 
     pub(super) fn set_cgroups(&mut self, owners: &BTreeMap<u64, Owner>) {
         let cgroups = owners.iter().map(|(key, owner)| (*key, owner.cgroup));
-        self.shares.cgroups = cgroups.collect();
-    }
-
-    /// What the cgroups of a user use.
-    fn groups(&self, user: User) -> BTreeMap<u64, Use> {
-        let mut groups: BTreeMap<u64, Use> = BTreeMap::new();
-        for (key, executor) in &self.executors {
-            if executor.share == user {
-                let used = groups.entry(self.shares.cgroup(*key)).or_default();
-                used.executors += 1;
-                used.bytes += executor.settled.map_or(0, |(_, bytes)| bytes);
-            }
+        let cgroups: BTreeMap<u64, u64> = cgroups.collect();
+        if self.shares.cgroups == cgroups {
+            return;
         }
-        groups
+        self.shares.cgroups = cgroups;
+        // An executor without a row may have a claim now.
+        self.shares.without_room.clear();
+        let keys: Vec<u64> = self.executors.keys().copied().collect();
+        for key in keys {
+            self.settle(key);
+        }
     }
 
     /// Whether an executor's cgroup uses less than an even share of its user's bytes.
     fn is_small_group(&self, key: u64, user: User) -> bool {
-        let groups = self.groups(user);
-        let own = groups.get(&self.shares.cgroup(key)).copied();
-        let own = own.unwrap_or_default().bytes;
-        groups.len() > 1 && own < self.shares.of(user).bytes / groups.len()
+        let groups = self.shares.groups.get(&user).map_or(0, Parts::len);
+        let own = self.shares.of_group(user, self.shares.cgroup(key)).bytes;
+        groups > 1 && own < self.shares.of(user).bytes / groups
     }
 
     /// Bytes of all executors' tables.
@@ -140,7 +236,12 @@ impl State {
         let Some(executor) = self.executors.get_mut(&key) else {
             return;
         };
-        let after = (executor.share, executor.bytes());
+        let after = Settled {
+            user: executor.share,
+            group: self.shares.cgroup(key),
+            is_dead: executor.died_ns.is_some(),
+            bytes: executor.bytes(),
+        };
         if executor.settled != Some(after) {
             let before = executor.settled.replace(after);
             self.shares.change(before, Some(after));
@@ -155,20 +256,17 @@ impl State {
     /// The limits of one executor's tables at this moment.
     pub(super) fn caps(&self, key: u64) -> Caps {
         let limits = self.limits;
-        let (user, own) = self
-            .executors
-            .get(&key)
-            .and_then(|executor| executor.settled)
-            .unwrap_or_default();
+        let settled = self.executors.get(&key);
+        let settled = settled.and_then(|executor| executor.settled);
+        let (user, own) = settled.map_or((None, 0), |settled| (settled.user, settled.bytes));
         let used = self.shares.of(user).bytes;
-        let users = self.shares.by_user.len().max(1);
+        let users = self.shares.users.len().max(1);
         let free = limits.state_bytes.saturating_sub(self.shares.total);
         let mut room = limits.state_per_executor_bytes.saturating_sub(own);
         if users > 1 {
             room = room.min(limits.user_bytes().saturating_sub(used));
         }
         let reserve = limits.state_bytes / SPARE;
-        // Cgroups are only counted where they decide.
         let spare = if used < limits.state_bytes / users
             || (free <= 2 * reserve && self.is_small_group(key, user))
         {
@@ -184,19 +282,19 @@ impl State {
         let spare = self.limits.state_bytes / SPARE;
         while self.limits.state_bytes.saturating_sub(self.shares.total) < spare {
             let used = self.shares.of(user).bytes;
-            let Some((richest, most)) = self.shares.richest() else {
+            let Some((richest, most)) = self.shares.users.largest() else {
                 return;
             };
-            if richest == user || most.bytes <= used.saturating_add(spare) {
+            if richest == user || most <= used.saturating_add(spare) {
                 return;
             }
+            self.shares.searches += 1;
             if let Some(dead) = self.oldest_dead(|_, owner| owner == richest) {
                 self.evict(dead);
                 continue;
             }
-            let groups = self.groups(richest);
-            let most = groups.iter().max_by_key(|(_, used)| used.bytes);
-            let Some(key) = most.and_then(|(group, _)| self.largest(richest, *group)) else {
+            let most = self.shares.largest_group(richest);
+            let Some(key) = most.and_then(|(group, _)| self.largest(richest, group)) else {
                 return;
             };
             self.shed(key);
@@ -208,16 +306,15 @@ impl State {
     pub(super) fn reclaim_within(&mut self, key: u64, user: User) {
         let spare = self.limits.state_bytes / SPARE;
         while self.limits.state_bytes.saturating_sub(self.shares.total) < spare {
-            let groups = self.groups(user);
             let mine = self.shares.cgroup(key);
-            let own = groups.get(&mine).copied().unwrap_or_default().bytes;
-            let most = groups.iter().max_by_key(|(_, used)| used.bytes);
-            let Some((group, most)) = most.map(|(group, used)| (*group, used.bytes)) else {
+            let own = self.shares.of_group(user, mine).bytes;
+            let Some((group, most)) = self.shares.largest_group(user) else {
                 return;
             };
             if group == mine || most <= own.saturating_add(spare) {
                 return;
             }
+            self.shares.searches += 1;
             let of_group =
                 |key: u64, owner: User| owner == user && self.shares.cgroup(key) == group;
             match self.oldest_dead(of_group) {
@@ -234,7 +331,7 @@ impl State {
     fn largest(&self, user: User, group: u64) -> Option<u64> {
         let all = self.executors.iter();
         all.filter(|(key, executor)| executor.share == user && self.shares.cgroup(**key) == group)
-            .max_by_key(|(_, executor)| executor.settled)
+            .max_by_key(|(_, executor)| executor.settled.map(|settled| settled.bytes))
             .map(|(key, _)| *key)
     }
 
@@ -274,7 +371,8 @@ impl State {
         let above = own >= self.limits.user_executors();
         let mut losers: Vec<_> = self
             .shares
-            .by_user
+            .users
+            .uses
             .iter()
             .map(|(other, used)| (*other, *used))
             .filter(|(other, used)| *other == user || (!above && used.executors > own))
@@ -287,6 +385,12 @@ impl State {
     /// executors; where none is dead, the youngest one of a user above its share, or of a cgroup above its share of the
     /// new executor's user. Returns whether a row is free.
     pub(super) fn free_row(&mut self, new: u64, user: User) -> bool {
+        // Facts of an executor without a row cost no search each.
+        let place = (user, self.shares.cgroups.get(&new).copied());
+        if self.shares.without_room.contains(&place) {
+            return false;
+        }
+        self.shares.searches += 1;
         let losers = self.losers(user);
         let dead = losers
             .iter()
@@ -311,7 +415,10 @@ impl State {
                 self.evict(key);
                 true
             }
-            None => false,
+            None => {
+                self.shares.without_room.insert(place);
+                false
+            }
         }
     }
 
@@ -319,7 +426,7 @@ impl State {
     /// has more than the cgroup of a new executor. A new executor whose cgroup is not known yet has no claim.
     fn youngest_beside(&self, new: u64, user: User) -> Option<u64> {
         let mine = self.shares.cgroups.get(&new)?;
-        let groups = self.groups(user);
+        let groups = &self.shares.groups.get(&user)?.uses;
         let own = groups.get(mine).map_or(0, |used| used.executors);
         let (group, most) = groups.iter().max_by_key(|(_, used)| used.executors)?;
         let share = share_of(self.shares.of(user).executors, self.limits.user_share);
@@ -336,8 +443,8 @@ impl State {
     /// Removes the oldest dead executor of the user with the most executors; users with less than an even share lose
     /// none.
     pub(super) fn evict_dead(&mut self) -> bool {
-        let even = self.executors.len() / self.shares.by_user.len().max(1);
-        let mut users: Vec<_> = self.shares.by_user.iter().collect();
+        let even = self.executors.len() / self.shares.users.len().max(1);
+        let mut users: Vec<_> = self.shares.users.uses.iter().collect();
         users.retain(|(_, used)| used.executors >= even);
         users.sort_by_key(|(_, used)| std::cmp::Reverse(used.executors));
         let dead = users

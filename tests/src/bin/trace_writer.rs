@@ -77,7 +77,7 @@ fn measure(folder: &Path, records: u64) -> Result<()> {
         max_files: 1 << 20,
         gid: None,
     };
-    let (trace, queue) = Trace::start(settings)?;
+    let (trace, queue) = Trace::start(settings, std::sync::Arc::default())?;
     let source = source("app-1");
     let batches: Vec<Vec<Record>> = (0..records)
         .step_by(BATCH as usize)
@@ -134,7 +134,7 @@ fn main() -> Result<()> {
         max_files: 1 << 20,
         gid: None,
     };
-    let (trace, queue) = Trace::start(settings)?;
+    let (trace, queue) = Trace::start(settings, std::sync::Arc::default())?;
     // Two applications, so that a kill finds several segments at different points.
     let sources = ["app-1", "app-2"].map(source);
     println!("writing");

@@ -148,7 +148,7 @@ fn scan(discoverer: &mut Discoverer, now: Instant) -> Result<Vec<Found>> {
 }
 
 /// Scans until a process is found. Attaching takes the kernel longer than a scan waits where it is still closing others.
-fn find(discoverer: &mut Discoverer, pid: u32) -> Result<Found> {
+pub fn find(discoverer: &mut Discoverer, pid: u32) -> Result<Found> {
     let until = Instant::now() + FIND_LIMIT;
     while Instant::now() < until {
         let found = scan(discoverer, Instant::now())?;

@@ -19,6 +19,7 @@ mod losses;
 mod many;
 mod namespaces;
 mod nodes;
+mod overlays;
 mod page_faults;
 mod page_limits;
 mod page_walk_verdicts;

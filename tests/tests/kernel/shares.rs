@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +13,11 @@ use smtt_common::counter::{Counter, Unattributed};
 use smtt_common::event::Kind;
 use smtt_common::settings::Owner;
 use smtt_config::{FaultHook, ProbeSettings};
+use smtt_daemon::discover::Discoverer;
 use smtt_model::subordinate::SubordinateIds;
 use tempfile::TempDir;
 
+use crate::foreign_files::find;
 use crate::lab::{Workload, all, lab, with_hook};
 
 /// The user of the attackers.
@@ -161,7 +164,7 @@ struct Cgroup {
 }
 
 impl Cgroup {
-    fn new() -> Result<Self> {
+    fn new(name: &str) -> Result<Self> {
         let mounted = tempfile::tempdir()?;
         let at = CString::new(mounted.path().as_os_str().as_bytes())?;
         let kind = c"cgroup2".as_ptr();
@@ -172,7 +175,9 @@ impl Cgroup {
             "mount of cgroup2: {}",
             std::io::Error::last_os_error()
         );
-        let folder = mounted.path().join(format!("smtt-{}", std::process::id()));
+        let folder = mounted
+            .path()
+            .join(format!("smtt-{}-{name}", std::process::id()));
         let cgroup = Self {
             _mounted: mounted,
             at,
@@ -187,6 +192,13 @@ impl Cgroup {
             self.folder.join("cgroup.procs"),
             pid.to_string(),
         )?)
+    }
+
+    /// Moves this process back to the root.
+    fn give_back(&self) -> Result<()> {
+        let root = self.folder.parent().context("it has no parent")?;
+        let own = std::process::id().to_string();
+        Ok(fs::write(root.join("cgroup.procs"), own)?)
     }
 }
 
@@ -209,7 +221,7 @@ fn a_crowd_in_one_cgroup_refuses_no_other_cgroup_of_its_user() -> Result<()> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
         return Ok(());
     };
-    let cgroup = Cgroup::new()?;
+    let cgroup = Cgroup::new("crowd")?;
     let configured = u64::from(ProbeSettings::default().executors);
     let wanted = 2 * configured;
     let mut crowd = Workload::start(
@@ -229,6 +241,36 @@ fn a_crowd_in_one_cgroup_refuses_no_other_cgroup_of_its_user() -> Result<()> {
     ensure!(lab.probes.budget(executor)?.is_some());
     victim.end()?;
     crowd.end()
+}
+
+#[test]
+fn a_daemon_that_sees_no_path_of_a_cgroup_learns_it_from_the_kernel() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let (own, container) = (Cgroup::new("daemon")?, Cgroup::new("container")?);
+    let mut workload = Workload::start("late", &["name=java", "describe=no"])?;
+    workload.go()?;
+    workload.expect("REGISTERED")?;
+    container.take(workload.pid())?;
+    let found = find(&mut Discoverer::new(lab.probes.libraries()), workload.pid())?;
+    // This thread sees cgroups from its own one on, as a daemon in a container does. The thread ends with the test.
+    own.take(std::process::id())?;
+    // SAFETY: the call takes no pointer, and changes this thread only.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
+    own.give_back()?;
+    ensure!(done == 0, "{}", std::io::Error::last_os_error());
+    let executor = lab.probes.adopt_executor(workload.pid())?;
+    ensure!(
+        owner(&mut lab, executor)?.cgroup == 0,
+        "the path leads somewhere"
+    );
+    found.slots.request_resync(41)?;
+    workload.run()?;
+    let id = fs::metadata(&container.folder)?.ino();
+    let owner = owner(&mut lab, executor)?;
+    ensure!(owner.cgroup == id, "{owner:?}, its cgroup is {id}");
+    workload.end()
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn block_of_many_ranges(folder: &Path, application: &str) -> Result<PathBuf> {
         max_files: 1 << 20,
         gid: None,
     };
-    let (trace, queue) = Trace::start(settings)?;
+    let (trace, queue) = Trace::start(settings, std::sync::Arc::default())?;
     for (time_ns, kind) in [(1, Kind::Put), (2, Kind::Get), (3, Kind::Get)] {
         let records = [0, 96, 192].map(|first| {
             let mut record = Record::new(Arc::clone(&source), time_ns, kind);

@@ -11,11 +11,11 @@ pub type Digest = [u8; 32];
 
 /// First instruction of every entry point: the kernel turns a probe on it into a plain call.
 #[cfg(target_arch = "x86_64")]
-const PAD: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+pub const PAD: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
 #[cfg(target_arch = "aarch64")]
-const PAD: &[u8] = &[0x1f, 0x20, 0x03, 0xd5];
+pub const PAD: &[u8] = &[0x1f, 0x20, 0x03, 0xd5];
 #[cfg(target_arch = "riscv64")]
-const PAD: &[u8] = &[0x13, 0x00, 0x00, 0x00];
+pub const PAD: &[u8] = &[0x13, 0x00, 0x00, 0x00];
 
 /// A library that may be probed wherever a file has its bytes.
 #[derive(Clone, Debug)]

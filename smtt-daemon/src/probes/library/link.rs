@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use anyhow::Context as _;
 use aya::programs::ProgramFd;
-use smtt_machine::perf::Event;
+use smtt_machine::perf::{Event, Processes};
 
 use super::multi;
 use crate::probes::perf_link::link;
@@ -65,20 +65,39 @@ impl Attacher {
     /// # Errors
     /// The kernel's refusal.
     pub fn attach(&self, file: &File, entries: &[(u64, u64)]) -> io::Result<Links> {
-        // The path leads to the open file itself, whatever its name leads to by now.
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let path = path_of(file)?;
         if let Some(program) = &self.multi {
-            return Ok(vec![multi::link(program.as_fd(), &path, entries)?]);
+            return Ok(vec![multi::link(program.as_fd(), &path, entries, 0)?]);
         }
         entries
             .iter()
             .map(|(cookie, offset)| {
-                let event = Event::uprobe(self.kind, &path, *offset).map_err(explained)?;
+                let event =
+                    Event::uprobe(self.kind, &path, *offset, Processes::All).map_err(explained)?;
                 // The link keeps the event.
                 link(self.program.as_fd(), event.as_fd(), *cookie)
             })
             .collect()
     }
+
+    /// Puts a probe on an instruction, in mappings of this process only.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn mark(&self, file: &File, offset: u64) -> io::Result<OwnedFd> {
+        let path = path_of(file)?;
+        if let Some(program) = &self.multi {
+            return multi::link(program.as_fd(), &path, &[(0, offset)], std::process::id());
+        }
+        Event::uprobe(self.kind, &path, offset, Processes::This)
+            .map(OwnedFd::from)
+            .map_err(explained)
+    }
+}
+
+/// A path that leads to the open file itself, whatever its name leads to by now.
+fn path_of(file: &File) -> io::Result<CString> {
+    Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
 }
 
 /// What to do where the kernel refuses the event of a uprobe.

@@ -81,18 +81,24 @@ pub fn load(object: &[u8], ebpf: &Ebpf, name: &str) -> anyhow::Result<OwnedFd> {
     // SAFETY: the struct and all that it points at outlive the call.
     let program = unsafe { bpf(BPF_PROG_LOAD, &load) }.context("the kernel refuses the program")?;
     // An older kernel loads the program too, and refuses every link. One that has such links looks for the file first.
-    match link(program.as_fd(), c"/", &[(0, 0)]) {
+    match link(program.as_fd(), c"/", &[(0, 0)], 0) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(program),
         Err(error) => Err(error).context("the kernel has no links to many uprobes"),
         Ok(_) => bail!("the kernel attaches a uprobe to a folder"),
     }
 }
 
-/// Attaches the program to all entry points (cookie and file offset) of a file, or to none.
+/// Attaches the program to all entry points (cookie and file offset) of a file, or to none. `pid` limits the probes to
+/// one process; 0 stands for all.
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn link(program: BorrowedFd<'_>, path: &CStr, entries: &[(u64, u64)]) -> io::Result<OwnedFd> {
+pub fn link(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    entries: &[(u64, u64)],
+    pid: u32,
+) -> io::Result<OwnedFd> {
     /// The part of the kernel's `union bpf_attr` for a link to many entry points.
     #[repr(C)]
     struct Link {
@@ -121,7 +127,7 @@ pub fn link(program: BorrowedFd<'_>, path: &CStr, entries: &[(u64, u64)]) -> io:
         cookies: cookies.as_ptr() as u64,
         count: entries.len() as u32,
         probe_flags: 0,
-        pid: 0,
+        pid,
         padding: 0,
     };
     // SAFETY: the struct and all that it points at outlive the call.

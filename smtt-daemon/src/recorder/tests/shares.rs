@@ -86,3 +86,27 @@ fn files_of_many_applications_stay_within_the_number() {
     let folders = fs::read_dir(of_user).expect("readable").count();
     assert!(folders <= 100, "{folders} folders");
 }
+
+#[test]
+fn a_flood_of_one_user_removes_no_trace_of_another() {
+    let scratch = tempfile::tempdir().expect("scratch");
+    let mut bench = Bench::new(TraceSettings {
+        max_files: 40,
+        ..settings(scratch.path())
+    });
+    for number in 0..10 {
+        bench.take(records(&source_of(1000, &format!("job-{number}")), 0, 1));
+        bench.writer.finish_all();
+    }
+    for number in 0..200 {
+        bench.take(records(&source_of(666, &format!("flood-{number}")), 0, 1));
+        bench.writer.finish_all();
+    }
+    let counts = bench.finish();
+    assert_eq!(counts.segments_removed, 170, "{counts:?}");
+    for (user, kept) in [(1000, 10), (666, 30)] {
+        let folder = scratch.path().join(format!("uid={user}"));
+        let folders = fs::read_dir(folder).expect("readable").count();
+        assert_eq!(folders, kept, "user {user}");
+    }
+}

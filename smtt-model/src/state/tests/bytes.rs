@@ -1,5 +1,7 @@
 //! Bytes and rows: what is counted is what is there, nothing exceeds its limit, and a user takes nothing from another.
 
+use std::collections::BTreeMap;
+
 use super::hostile::any_fact;
 use super::*;
 use crate::decode::ConsumerUsed;
@@ -370,6 +372,81 @@ fn a_cgroup_leaves_bytes_to_another_one_of_its_user() {
     state.add(&in_cgroups((1..5).map(|n| (n, 5)).chain([(9, 6)])), S);
     fill_greedily(&mut state, 1000);
     executor_9_finds_room(&mut state, 1000);
+}
+
+#[test]
+fn facts_of_a_full_state_search_the_executors_when_something_changes_only() {
+    let limits = Limits {
+        executors: 64,
+        state_bytes: 4 * MIB,
+        ..Limits::default()
+    };
+    let mut state = state_with(limits);
+    state.add(&in_cgroups((1..65).map(|n| (n, u64::from(n % 4)))), S);
+    // All its cgroups have even shares, and nothing is free: neither a row nor a byte.
+    for task in 0..3000 {
+        for n in 1..65 {
+            tell_as(&mut state, 1000, n, S, started(task, 1));
+        }
+    }
+    assert!(state.bytes() > 3 * MIB, "{}", state.bytes());
+    let refused = |state: &mut State, n| {
+        let told = tell_as(state, 1000, n, S, started(9000, 1));
+        assert_eq!(told, Outcome::OverCap("executors"));
+    };
+    refused(&mut state, 70);
+    let before = state.shares.searches;
+    for task in 0..10_000_u64 {
+        tell_as(
+            &mut state,
+            1000,
+            1 + task as u32 % 64,
+            S,
+            started(3000 + task, 1),
+        );
+        refused(&mut state, 70 + task as u32 % 8);
+    }
+    assert_eq!(state.shares.searches - before, 0);
+    // After an end there is room again.
+    tell_as(&mut state, 1000, 5, 2 * S, gone());
+    assert_ne!(
+        tell_as(&mut state, 1000, 70, 3 * S, started(1, 1)),
+        Outcome::OverCap("executors")
+    );
+    assert_eq!(state.shares.searches - before, 1);
+}
+
+#[test]
+fn sums_by_cgroup_are_those_of_the_executors() {
+    let mut state = state();
+    let check = |state: &State, expected: &[(u64, usize)]| {
+        let mut sums = BTreeMap::new();
+        for (key, executor) in state.executors() {
+            let used: &mut (usize, usize) = sums.entry(state.shares.cgroup(*key)).or_default();
+            used.0 += 1;
+            used.1 += executor.bytes();
+        }
+        let counted: BTreeMap<u64, (usize, usize)> = state.shares.groups[&Some(1000)]
+            .uses
+            .iter()
+            .map(|(group, used)| (*group, (used.executors, used.bytes)))
+            .collect();
+        assert_eq!(counted, sums);
+        let executors: Vec<_> = sums.iter().map(|(group, used)| (*group, used.0)).collect();
+        assert_eq!(executors, expected);
+    };
+    for n in 1..5 {
+        tell_as(&mut state, 1000, n, S, described("app", &n.to_string()));
+        tell_as(&mut state, 1000, n, S, started(u64::from(n), 1));
+    }
+    check(&state, &[(0, 4)]);
+    state.add(&in_cgroups([(1, 5), (2, 5), (3, 6), (4, 6)].into_iter()), S);
+    check(&state, &[(5, 2), (6, 2)]);
+    state.add(&in_cgroups([(1, 5), (2, 6), (3, 6)].into_iter()), 2 * S);
+    check(&state, &[(0, 1), (5, 1), (6, 2)]);
+    tell_as(&mut state, 1000, 3, 3 * S, gone());
+    tell_as(&mut state, 1000, 2, 3 * S, started(77, 2));
+    check(&state, &[(0, 1), (5, 1), (6, 2)]);
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! Which files are one inode for the kernel's probes.
+//!
+//! Overlay mounts of one lower folder, as containers of one image have them, show a file each, with numbers of its own
+//! since Linux 6.8; the kernel probes the inode behind them. Another link to that inode would report each fact of all its
+//! processes once more. No number that a file shows says this for certain, and users can mount overlays of files that are
+//! not theirs. The kernel's own breakpoints say it: this process maps a page of every probed file, and a probe on an
+//! instruction in that page, for this process alone, appears in the mappings of the same inode only.
+//!
+//! The page is never executed. It is read through `/proc/self/mem`: where the file has been truncated, that is an error
+//! rather than a signal.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::ptr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use super::known::PAD;
+use super::link::Attacher;
+
+/// A private mapping of the page of a file that has a probe pad.
+#[derive(Debug)]
+pub struct Page {
+    start: usize,
+    length: NonZeroUsize,
+    /// Address of the pad.
+    pad: usize,
+}
+
+impl Page {
+    /// Maps the page with the pad at this file offset.
+    ///
+    /// # Errors
+    /// When the file system or the mount refuses. A mount without programs (`noexec`) does: the kernel shows no
+    /// breakpoints there.
+    pub fn map(file: &File, pad: u64) -> io::Result<Self> {
+        // SAFETY: sysconf has no precondition.
+        let length = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
+            .ok()
+            .and_then(NonZeroUsize::new)
+            .ok_or(io::ErrorKind::Unsupported)?;
+        let inside = pad as usize % length;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length.get(),
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                (pad - inside as u64) as libc::off_t,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let page = Self {
+            start: start as usize,
+            length,
+            pad: start as usize + inside,
+        };
+        // SAFETY: exactly the mapping made above, which nothing uses.
+        if unsafe { libc::mprotect(start, length.get(), libc::PROT_READ) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(page)
+    }
+
+    /// The first byte of the pad, and that of the instruction behind it. They are in one page: pads are aligned.
+    fn code(&self) -> io::Result<[u8; 2]> {
+        let mut code = [0; PAD.len() + 1];
+        File::open("/proc/self/mem")?.read_exact_at(&mut code, self.pad as u64)?;
+        Ok([code[0], code[PAD.len()]])
+    }
+
+    /// Whether the pad has a breakpoint: the inode is probed, by this process or another one.
+    ///
+    /// # Errors
+    /// When the file has no such page any more.
+    pub fn is_probed(&self) -> io::Result<bool> {
+        Ok(self.code()?[0] != PAD[0])
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nothing has a reference into it.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, self.length.get()) };
+    }
+}
+
+/// Those of the pages that are of the same inode as a file with a pad at this offset. Only one thread may ask at a time:
+/// another one's mark would mislead.
+///
+/// # Errors
+/// When the kernel refuses a probe.
+pub fn marked(
+    attacher: &Attacher,
+    file: &File,
+    pad: u64,
+    mut pages: Vec<Arc<Page>>,
+) -> anyhow::Result<Vec<Arc<Page>>> {
+    let behind = |page: &Page| page.code().ok().map(|code| code[1]);
+    let before: Vec<_> = pages.iter().map(|page| behind(page)).collect();
+    let mark = attacher.mark(file, pad + PAD.len() as u64);
+    let mark = mark.context("the kernel refuses a probe")?;
+    let mut before = before.into_iter();
+    pages.retain(|page| {
+        let (before, now) = (before.next().flatten(), behind(page));
+        before.is_some() && now.is_some() && before != now
+    });
+    drop(mark);
+    Ok(pages)
+}
