@@ -17,6 +17,7 @@ mod lab;
 mod life;
 mod losses;
 mod many;
+mod memory_lock;
 mod namespaces;
 mod nodes;
 mod page_faults;
