@@ -33,4 +33,5 @@ mod shares;
 mod soak;
 mod stale;
 mod starts;
+mod suspend;
 mod victim;
