@@ -2,6 +2,7 @@
 
 mod attach;
 mod before;
+mod cpus;
 mod health;
 mod kernel_function;
 mod kernel_log;
@@ -38,13 +39,13 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use self::attach::FaultHooks;
 use self::before::Before;
+use self::cpus::Cpus;
 pub use self::kernel_log::KernelLog;
 use self::library::{Libraries, Places};
 use self::owner::{SharesOfOwners, executor_rows};
 use self::page_walks::Sampler;
 use self::reading::Reader;
 use self::sweep::Sweep;
-use self::table::SoftwareEvent;
 use self::wire::Wire;
 
 /// Rows of one executor in the kernel side's tables.
@@ -68,10 +69,7 @@ pub struct Probes {
     major_known: bool,
     /// The sampled page-walk events, or why there are none.
     walks: Result<Sampler, NotMeasured>,
-    /// CPUs on which the software events are open.
-    online: BTreeSet<u32>,
-    /// Software events that are attached, with their programs.
-    software: Vec<(&'static str, SoftwareEvent)>,
+    cpus: Cpus,
     /// Hooks of page faults that are attached only while an executor lives.
     fault_hooks: FaultHooks,
     before: Before,
@@ -159,8 +157,7 @@ impl Probes {
             access_known: false,
             major_known: false,
             walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.turn)),
-            online: attach::online()?,
-            software: Vec::new(),
+            cpus: Cpus::new()?,
             fault_hooks: FaultHooks::new(wanted.fault_idle),
             before: Before::default(),
             shares,

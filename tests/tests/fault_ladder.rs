@@ -172,8 +172,11 @@ fn every_processor_that_comes_back_is_counted() {
     // The workload's second thread is pinned to the last one.
     let switch = format!("/sys/devices/system/cpu/cpu{}/online", processors - 1);
     let mut probes = load(FaultHook::Software);
-    for state in ["0", "1"] {
-        std::fs::write(&switch, state).unwrap_or_else(|error| panic!("{switch}: {error}"));
+    // The last time it goes and comes between two readings.
+    for states in [&["0"][..], &["1"], &["0", "1"]] {
+        for state in states {
+            std::fs::write(&switch, state).unwrap_or_else(|error| panic!("{switch}: {error}"));
+        }
         probes.readings().expect("the tables can be read");
     }
     let (readings, _) = workload(&mut probes);

@@ -37,6 +37,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("free_damon", "DAMON that no other program uses"),
     ("processor_switch", "a CPU that the test may take offline"),
     (
+        "suspend",
+        "suspend to memory, and a clock that wakes the machine again",
+    ),
+    (
         "madvise_huge_pages",
         "transparent huge pages for memory that asks for them",
     ),

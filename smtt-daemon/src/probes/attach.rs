@@ -1,19 +1,15 @@
 //! Attaches the rows of the probe table, and the first rung of the page-fault ladder that works.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use aya::Ebpf;
-use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{PerfEvent, RawTracePoint};
+use aya::programs::RawTracePoint;
 use smtt_config::FaultHook;
 use smtt_model::verdict::{Verdict, VerdictState};
 
+use super::cpus::Change;
 use super::health::verdict;
-use super::table::{
-    self, Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
-};
+use super::table::{Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
 use super::{Probes, kernel_function};
 
 /// The hooks of page faults, which every process on the machine pays for. Raw tracepoints and trampolines are detached
@@ -156,7 +152,7 @@ impl Probes {
                     .map(|link| self.fault_hooks.links.push(Box::new(link)))
             }
             Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
-            Hook::Software(event) => self.attach_software(row, event),
+            Hook::Software(event) => self.cpus.attach(&mut self.ebpf, row.program, event),
             Hook::Marker => Ok(()),
         };
         match attached {
@@ -201,71 +197,17 @@ impl Probes {
         Ok(())
     }
 
-    fn attach_software(&mut self, row: &Row, event: table::SoftwareEvent) -> anyhow::Result<()> {
-        let program = program(&mut self.ebpf, row.program)?;
-        program.load().context("the kernel refuses the program")?;
-        for cpu in &self.online {
-            attach_to_cpu(program, event, *cpu)?;
-        }
-        self.software.push((row.program, event));
-        Ok(())
-    }
-
-    /// Follows CPU hotplug. A CPU that comes online gets the software events of the other CPUs; the kernel closes the
-    /// events of a CPU that goes offline.
+    /// Follows CPU hotplug. The events of a CPU that went offline are gone, also where it came back at once.
     pub(super) fn follow_cpus(&mut self) {
-        let Ok(now) = online() else { return };
-        if now == self.online {
+        let change = self.cpus.follow(&mut self.ebpf);
+        if change == Change::default() {
             return;
         }
-        let before = std::mem::replace(&mut self.online, now);
-        for cpu in self.online.difference(&before) {
-            for (name, event) in &self.software {
-                let attached = program(&mut self.ebpf, name)
-                    .and_then(|program| attach_to_cpu(program, *event, *cpu));
-                match attached {
-                    Ok(()) => tracing::info!(cpu, "a CPU came online: {name} is attached to it"),
-                    Err(error) => tracing::warn!("a CPU came online and is not counted: {error:#}"),
-                }
-            }
-        }
+        let now = self.cpus.online();
         if let Ok(sampler) = &mut self.walks {
-            sampler.follow_cpus(&self.ebpf, &self.online);
+            let stayed = now.difference(&change.come).copied().collect();
+            sampler.follow_cpus(&self.ebpf, &stayed);
+            sampler.follow_cpus(&self.ebpf, &now);
         }
     }
-}
-
-/// CPUs that are online.
-pub(super) fn online() -> anyhow::Result<BTreeSet<u32>> {
-    let cpus =
-        aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-    Ok(cpus.into_iter().collect())
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut PerfEvent> {
-    Ok(ebpf
-        .program_mut(name)
-        .context("the object lacks the program")?
-        .try_into()?)
-}
-
-/// Attaches a program to a software event of all processes on a CPU; it runs once per occurrence.
-fn attach_to_cpu(
-    program: &mut PerfEvent,
-    event: table::SoftwareEvent,
-    cpu: u32,
-) -> anyhow::Result<()> {
-    let event = match event {
-        table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
-        table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
-    };
-    program
-        .attach(
-            PerfEventConfig::Software(event),
-            PerfEventScope::AllProcessesOneCpu { cpu },
-            SamplePolicy::Period(1),
-            false,
-        )
-        .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))?;
-    Ok(())
 }

@@ -10,6 +10,8 @@ mod beside;
 mod elf;
 #[path = "attacker/fuse.rs"]
 mod fuse;
+#[path = "attacker/hang.rs"]
+mod hang;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, Write as _};
@@ -68,6 +70,7 @@ fn main() -> Result<()> {
         "long-maps" => long_maps(&place),
         "many-slots" => many_slots(),
         "fuse" => fuse_library(&place),
+        "hang" => hang(&place),
         "garbage-slots" => garbage_slots(&place),
         "slow-readers" => slow_readers(place),
         other => bail!("there is no attack {other}"),
@@ -317,11 +320,23 @@ fn fuse_library(place: &Place) -> Result<()> {
     ensure!(alone == 0, "unshare: {}", std::io::Error::last_os_error());
     fuse::mount(&device, &folder)?;
     let silent: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-    std::thread::spawn(move || fuse::serve(&device, &bytes, silent));
+    std::thread::spawn(move || fuse::serve(&device, &bytes, |_| silent.load(Ordering::Relaxed)));
     let _slots = slots()?;
     let (library, _) = map_code(&folder.join(LIBRARY_NAME))?;
     // Its closing asks the file system; the mapping stays.
     drop(library);
     silent.store(true, Ordering::Relaxed);
     stay()
+}
+
+/// A slot file, without a library, behind a memory lock that is never released.
+fn hang(place: &Place) -> Result<()> {
+    let _slots = slots()?;
+    let folder = place.folder.join("hang");
+    fs::create_dir_all(&folder)?;
+    let held = hang::hold(&place.folder.join("device"), &folder)?;
+    say("READY")?;
+    while std::io::stdin().lock().read_line(&mut String::new())? > 0 {}
+    drop(held);
+    Ok(())
 }

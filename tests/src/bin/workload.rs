@@ -10,8 +10,12 @@
 
 #[path = "workload/churn.rs"]
 mod churn;
+#[path = "attacker/fuse.rs"]
+mod fuse;
 #[path = "workload/greedy.rs"]
 mod greedy;
+#[path = "attacker/hang.rs"]
+mod hang;
 #[path = "workload/hot.rs"]
 mod hot;
 #[path = "workload/marker.rs"]
@@ -34,10 +38,11 @@ mod victim;
 mod walks;
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use marker::Marker;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use smtt_tests::memory;
 use smtt_tests::steps::{say, wait};
 
@@ -106,6 +111,7 @@ fn main() -> Result<()> {
         "resync" => resync::resync,
         "pages" => pages::pages,
         "latency" => pages::latency,
+        "hang" => hanging,
         "hot" => hot::hot,
         "monitor" => hot::monitor,
         "walks" => walks::walks,
@@ -128,6 +134,21 @@ fn main() -> Result<()> {
         other => bail!("there is no scenario {other}"),
     };
     interval(|| run(&marker, &options))
+}
+
+/// Reports a block and holds its own memory lock with a file system that is mounted on `folder`, until the next line.
+fn hanging(marker: &Marker, options: &Options) -> Result<Value> {
+    let path = |key| options.text(key).map(Path::new).context(key);
+    let bytes = 64 * memory::PAGE;
+    let address = pages::small(bytes)?;
+    pages::write(address, 0..64);
+    pages::tell(marker, 20, address, bytes);
+    let held = hang::hold(path("device")?, path("folder")?)?;
+    say("HELD")?;
+    // The lock is released at the end of the input as well.
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    drop(held);
+    Ok(Value::Object(Map::new()))
 }
 
 /// Runs the scenario between two waits for a line.

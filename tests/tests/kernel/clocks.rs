@@ -9,9 +9,9 @@ use smtt_machine::clock::now_boot_ns;
 use crate::lab::{Workload, lab, with_hook};
 
 /// Resolution of `/proc/uptime`.
-const RESOLUTION_NS: u64 = 10_000_000;
+pub const RESOLUTION_NS: u64 = 10_000_000;
 
-fn uptime_ns() -> Result<u64> {
+pub fn uptime_ns() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/uptime")?;
     let seconds = text.split(' ').next().context("/proc/uptime is empty")?;
     let (whole, hundredths) = seconds.split_once('.').context("no fraction")?;

@@ -67,7 +67,7 @@ const FACTS: [(&str, &[&str]); 7] = [
 ];
 
 /// The daemon's row of a process.
-fn row(daemon: &Daemon, pid: u32) -> Result<Value> {
+pub fn row(daemon: &Daemon, pid: u32) -> Result<Value> {
     let rows = daemon.rows(&["executors"])?;
     rows.into_iter()
         .find(|row| row["pid"] == pid)
@@ -85,7 +85,7 @@ fn dropped_of(daemon: &Daemon, user: u32) -> Result<u64> {
 
 /// What the daemon says of the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
+pub struct Counted {
     facts: u64,
     attributed: u64,
     /// All page faults since the process began.
@@ -93,7 +93,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn read(daemon: &Daemon, pid: u32) -> Result<(Self, Value)> {
+    pub fn read(daemon: &Daemon, pid: u32) -> Result<(Self, Value)> {
         let row = row(daemon, pid)?;
         let counted = Self {
             facts: row["facts_by_kind"]["blockRead"].as_u64().unwrap_or(0),
@@ -105,14 +105,14 @@ impl Counted {
 }
 
 /// The victim's counts of one phase.
-fn phase(victim: &mut Workload) -> Result<Value> {
+pub fn phase(victim: &mut Workload) -> Result<Value> {
     let said: Value = serde_json::from_str(&victim.expect("PHASE ")?)?;
     victim.quiet()?;
     Ok(said)
 }
 
 /// Compares a phase with the daemon's growth since `before`; the daemon reads its counters once a second.
-fn same(daemon: &Daemon, victim: &Workload, said: &Value, before: Counted) -> Result<Counted> {
+pub fn same(daemon: &Daemon, victim: &Workload, said: &Value, before: Counted) -> Result<Counted> {
     let (operations, faults) = (number(said, "operations")?, number(said, "faults")?);
     ensure!(
         faults >= number(said, "pages")?,
@@ -162,7 +162,7 @@ fn cpu_us(said: &Value) -> Result<f64> {
 }
 
 /// A server that answers at once, on a thread of this process.
-fn server_without_work() -> Result<u16> {
+pub fn server_without_work() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
@@ -186,7 +186,7 @@ fn server_without_work() -> Result<u16> {
 
 /// Times of answers, the slowest last.
 #[derive(Default)]
-struct Times(Vec<Duration>);
+pub struct Times(Vec<Duration>);
 
 impl Times {
     fn ask(&mut self, port: u16, path: &str) -> Result<()> {
@@ -197,7 +197,7 @@ impl Times {
     }
 
     /// Median and slowest.
-    fn sum_up(&mut self) -> Result<(Duration, Duration)> {
+    pub fn sum_up(&mut self) -> Result<(Duration, Duration)> {
         self.0.sort_unstable();
         let median = *self.0.get(self.0.len() / 2).context("no answer")?;
         Ok((median, *self.0.last().context("no answer")?))
@@ -205,7 +205,7 @@ impl Times {
 }
 
 /// Asks until the phase is over.
-fn answers(
+pub fn answers(
     ports: (u16, u16),
     end: &AtomicBool,
     each: &mut dyn FnMut() -> Result<()>,

@@ -49,6 +49,8 @@ const FOREIGN: &[Chosen] = &[
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
 /// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
+/// Tests that suspend the machine, in the guest that wakes again. The last ones: a guest that slept is not as it was.
+const SUSPENDED: Chosen = ("kernel", "suspend::", 900);
 /// The programs that some of the tests start.
 const STARTED: [&str; 2] = ["workload", "attacker"];
 
@@ -83,6 +85,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
         if guest.processor == Processor::X86 {
             last.push(SWAPPED_JVM);
         }
+        last.push(SUSPENDED);
     }
     // The tests expect the library where `cargo xtask setup` puts it.
     files.push(GuestFile {
@@ -152,13 +155,19 @@ fn must_have(guest: &Guest) -> String {
         Processor::X86 => "",
         Processor::Riscv => ",dtlb_counters",
     };
+    // The one that is known to wake again and has a daemon.
+    let suspend = if guest.jvm && guest.processor == Processor::X86 {
+        ",suspend"
+    } else {
+        ""
+    };
     let monitor = if guest.rungs.contains("damon") {
         ",free_damon"
     } else {
         ""
     };
     format!(
-        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}",
+        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}{suspend}",
         guest.rungs
     )
 }

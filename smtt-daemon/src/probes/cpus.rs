@@ -1,0 +1,225 @@
+//! CPUs that go offline and come back. The kernel switches the events of a CPU off for good when the CPU goes offline,
+//! and reports nothing: the events of a CPU that came back have to be opened again.
+//!
+//! A suspend takes all CPUs but one offline and brings them back while the daemon is frozen, so the list of online CPUs
+//! is the same before and after. Each CPU therefore has an event that counts nothing: its time stops with the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::programs::PerfEvent;
+use aya::programs::perf_event::{
+    PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
+};
+use smtt_machine::perf::{Event, Of, Opening};
+use smtt_model::cpu::Encoding;
+
+use super::table;
+
+/// `PERF_TYPE_SOFTWARE`.
+const SOFTWARE: u32 = 1;
+/// `PERF_COUNT_SW_DUMMY`.
+const DUMMY: u64 = 9;
+
+/// The event that counts nothing, and its last time.
+#[derive(Debug)]
+struct Clock {
+    event: Event,
+    enabled_ns: u64,
+}
+
+impl Clock {
+    /// `None` where the kernel refuses: then only CPUs that are offline at a reading are seen.
+    fn start(cpu: u32) -> Option<Self> {
+        let nothing = Encoding {
+            pmu: "software".into(),
+            perf_type: Some(SOFTWARE),
+            perf_config: DUMMY,
+            config1: 0,
+            config2: 0,
+            precise_ip: 0,
+            exclude_kernel: false,
+            exclude_user: false,
+        };
+        let event = Event::open(Opening {
+            event: &nothing,
+            of: Of::Cpu(cpu),
+            period: 0,
+            addresses: false,
+            leader: None,
+        });
+        let event = event.ok()?;
+        event.enable().ok()?;
+        Some(Self {
+            event,
+            enabled_ns: 0,
+        })
+    }
+
+    /// Whether its time has stopped since the last call.
+    fn stopped(&mut self) -> bool {
+        let Ok(count) = self.event.read() else {
+            return true;
+        };
+        let before = std::mem::replace(&mut self.enabled_ns, count.enabled_ns);
+        before == count.enabled_ns
+    }
+}
+
+/// What changed since the last reading. A CPU that went and came is in both sets.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    pub gone: BTreeSet<u32>,
+    pub come: BTreeSet<u32>,
+}
+
+/// The CPUs with events, and the software events on them.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    clocks: BTreeMap<u32, Option<Clock>>,
+    /// Software events that are attached, with their programs.
+    software: Vec<(&'static str, table::SoftwareEvent)>,
+    links: Vec<(u32, &'static str, PerfEventLinkId)>,
+}
+
+impl Cpus {
+    /// The CPUs that are online.
+    ///
+    /// # Errors
+    /// When the kernel does not list them.
+    pub fn new() -> anyhow::Result<Self> {
+        let clocks = online()?.into_iter().map(|cpu| (cpu, Clock::start(cpu)));
+        Ok(Self {
+            clocks: clocks.collect(),
+            software: Vec::new(),
+            links: Vec::new(),
+        })
+    }
+
+    /// Attaches a program to a software event of all processes on all CPUs.
+    pub fn attach(
+        &mut self,
+        ebpf: &mut Ebpf,
+        name: &'static str,
+        event: table::SoftwareEvent,
+    ) -> anyhow::Result<()> {
+        let program = program(ebpf, name)?;
+        program.load().context("the kernel refuses the program")?;
+        for cpu in self.clocks.keys() {
+            self.links
+                .push((*cpu, name, attach_to_cpu(program, event, *cpu)?));
+        }
+        self.software.push((name, event));
+        Ok(())
+    }
+
+    /// CPUs that went or came since the last call, whose software events are replaced.
+    pub fn follow(&mut self, ebpf: &mut Ebpf) -> Change {
+        let Ok(now) = online() else {
+            return Change::default();
+        };
+        let change = self.change(&now);
+        for (cpu, name, link) in std::mem::take(&mut self.links) {
+            if !change.gone.contains(&cpu) {
+                self.links.push((cpu, name, link));
+            } else if let Ok(program) = program(ebpf, name) {
+                // The kernel has switched its event off; an error could only say that it is gone.
+                let _ = program.detach(link);
+            }
+        }
+        for cpu in &change.come {
+            for (name, event) in &self.software {
+                let attached =
+                    program(ebpf, name).and_then(|program| attach_to_cpu(program, *event, *cpu));
+                match attached {
+                    Ok(link) => {
+                        tracing::info!(cpu, "a CPU came online: {name} is attached to it");
+                        self.links.push((*cpu, name, link));
+                    }
+                    Err(error) => tracing::warn!("a CPU came online and is not counted: {error:#}"),
+                }
+            }
+        }
+        change
+    }
+
+    /// Compares with the CPUs that are online now, and remembers these.
+    fn change(&mut self, now: &BTreeSet<u32>) -> Change {
+        let mut gone = BTreeSet::new();
+        for (cpu, clock) in &mut self.clocks {
+            let stopped = clock.as_mut().is_some_and(Clock::stopped);
+            if stopped || !now.contains(cpu) {
+                gone.insert(*cpu);
+            }
+        }
+        self.clocks.retain(|cpu, _| !gone.contains(cpu));
+        let come: BTreeSet<u32> = now
+            .iter()
+            .filter(|cpu| !self.clocks.contains_key(cpu))
+            .copied()
+            .collect();
+        for cpu in &come {
+            self.clocks.insert(*cpu, Clock::start(*cpu));
+        }
+        Change { gone, come }
+    }
+
+    /// The CPUs that were online at the last reading.
+    pub fn online(&self) -> BTreeSet<u32> {
+        self.clocks.keys().copied().collect()
+    }
+}
+
+/// CPUs that are online.
+fn online() -> anyhow::Result<BTreeSet<u32>> {
+    let cpus =
+        aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+    Ok(cpus.into_iter().collect())
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut PerfEvent> {
+    Ok(ebpf
+        .program_mut(name)
+        .context("the object lacks the program")?
+        .try_into()?)
+}
+
+/// Attaches a program to a software event of all processes on a CPU; it runs once per occurrence.
+fn attach_to_cpu(
+    program: &mut PerfEvent,
+    event: table::SoftwareEvent,
+    cpu: u32,
+) -> anyhow::Result<PerfEventLinkId> {
+    let event = match event {
+        table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
+        table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
+    };
+    program
+        .attach(
+            PerfEventConfig::Software(event),
+            PerfEventScope::AllProcessesOneCpu { cpu },
+            SamplePolicy::Period(1),
+            false,
+        )
+        .with_context(|| format!("the software event cannot be opened on CPU {cpu}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_go_and_come_are_told_apart_from_those_that_stay() {
+        let mut cpus = Cpus {
+            clocks: (0..3).map(|cpu| (cpu, None)).collect(),
+            software: Vec::new(),
+            links: Vec::new(),
+        };
+        assert_eq!(cpus.change(&BTreeSet::from([0, 1, 2])), Change::default());
+        let change = cpus.change(&BTreeSet::from([0, 2, 9999]));
+        assert_eq!(change.gone, BTreeSet::from([1]));
+        assert_eq!(change.come, BTreeSet::from([9999]));
+        assert_eq!(cpus.online(), BTreeSet::from([0, 2, 9999]));
+    }
+}
