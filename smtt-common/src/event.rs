@@ -10,6 +10,7 @@
 pub mod exit;
 pub mod fault;
 pub mod marker;
+pub mod used;
 
 pub use marker::{MARKER_FACTS, Schema};
 
@@ -83,6 +84,10 @@ coded! {
         ADDRESSES_TOLD = 18 "addresses_told",
         /// Number of facts that the snapshot has reported so far.
         RESYNC_TOLD = 19 "resync_told",
+        /// A thread begins a task: the fact comes from that thread, once, and no resync repeats it.
+        TASK_BEGUN = 20 "task_begun",
+        /// What a task used of the Java heap, from the thread that ran it, just before the task's end.
+        TASK_HEAP = 21 "task_heap",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.
@@ -91,6 +96,8 @@ coded! {
         FAULT_SAMPLE = 34 "fault_sample",
         /// A sampled page walk with the address of its data; the payload is that of a fault sample.
         WALK_SAMPLE = 35 "walk_sample",
+        /// What a task attempt used, by the kernel's accounts.
+        TASK_USED = 40 "task_used",
     }
 }
 

@@ -43,6 +43,11 @@ pub struct Settings {
     pub process_rows: u32,
     /// Rows of the table of executors.
     pub executor_rows: u32,
+    /// Offset of each account of [`crate::event::used`] in the kernel's `task_struct`; 0 when not found. That of
+    /// `DISK_WAIT_NS` is the offset of the pointer `delays`.
+    pub account_offsets: [u32; crate::event::used::ACCOUNTS],
+    /// Offset of `blkio_delay` in the kernel's `task_delay_info`.
+    pub blkio_delay_offset: u32,
 }
 
 /// Value of the process table (key: process id in the initial pid namespace).
@@ -214,7 +219,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 72);
+    assert!(size_of::<Settings>() == 120);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 112);
     assert!(size_of::<Budget>() == 72);

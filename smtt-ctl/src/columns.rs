@@ -39,6 +39,16 @@ const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
 const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
 const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
 
+/// Columns of what tasks used; columns of accounts that the machine does not keep are absent.
+const CPU: Column = column("cpu_ns", "CPU", Form::Duration, 2);
+const CPU_WAIT: Column = column("cpu_wait_ns", "CPU WAIT", Form::Duration, 4);
+const DISK_WAIT: Column = column("disk_wait_ns", "DISK WAIT", Form::Duration, 4);
+const ALLOCATED: Column = column("heap_allocated_bytes", "ALLOC", Form::Bytes, 3);
+const COLLECTION: Column = column("collection_ns", "GC", Form::Duration, 4);
+const SWITCHES: Column = column("context_switches", "SWITCHES", Form::Count, 6);
+const DISK_READ: Column = column("disk_read_bytes", "DISK R", Form::Bytes, 6);
+const DISK_WRITTEN: Column = column("disk_written_bytes", "DISK W", Form::Bytes, 6);
+
 /// Columns of page walks. Columns that the machine cannot measure are absent. Estimates have a tilde, occupancies are
 /// named so.
 macro_rules! page_walks {
@@ -137,7 +147,7 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<16, 2, 32>(
+    columns: &with_page_walks::<24, 2, 40>(
         [
             APPLICATION,
             USER,
@@ -151,6 +161,14 @@ pub const STAGES: ListingKind = ListingKind {
             column("tasks_killed", "KILL", Form::Count, 8),
             column("tasks_lost", "LOST", Form::Count, 9),
             column("task_time_ns", "TASK TIME", Form::Duration, 3),
+            CPU,
+            CPU_WAIT,
+            DISK_WAIT,
+            ALLOCATED,
+            COLLECTION,
+            SWITCHES,
+            DISK_READ,
+            DISK_WRITTEN,
             FAULTS,
             READ,
             WRITE,
@@ -168,7 +186,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<13, 4, 31>(
+    columns: &with_page_walks::<21, 4, 39>(
         [
             APPLICATION,
             USER,
@@ -179,6 +197,14 @@ pub const TASKS: ListingKind = ListingKind {
             column("partition", "PART", Form::Word, 3),
             column("state", "STATE", Form::Word, 0),
             column("duration_ns", "TIME", Form::Duration, 1),
+            CPU,
+            CPU_WAIT,
+            DISK_WAIT,
+            ALLOCATED,
+            COLLECTION,
+            SWITCHES,
+            DISK_READ,
+            DISK_WRITTEN,
             FAULTS,
             READ,
             WRITE,
@@ -263,18 +289,36 @@ impl ListingKind {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use smtt_model::rows::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow};
+    use smtt_model::rows::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow, UsedRow};
 
     #[test]
     fn every_column_is_a_field_of_its_row() {
+        let used = UsedRow {
+            cpu_ns: Some(0),
+            cpu_wait_ns: Some(0),
+            disk_wait_ns: Some(0),
+            heap_allocated_bytes: Some(0),
+            collection_ns: Some(0),
+            context_switches: Some(0),
+            disk_read_bytes: Some(0),
+            disk_written_bytes: Some(0),
+            ..UsedRow::default()
+        };
         let rows = [
             (&EXECUTORS, serde_json::to_value(ExecutorRow::default())),
-            (&STAGES, serde_json::to_value(StageRow::default())),
+            (
+                &STAGES,
+                serde_json::to_value(StageRow {
+                    used,
+                    ..StageRow::default()
+                }),
+            ),
             (
                 &TASKS,
                 serde_json::to_value(TaskRow {
                     reason: Some(String::new()),
                     execution_memory_spark_peak_bytes: Some(0),
+                    used,
                     ..TaskRow::default()
                 }),
             ),

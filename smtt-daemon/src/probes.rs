@@ -4,6 +4,7 @@ mod attach;
 mod before;
 mod cpus;
 mod health;
+mod kernel_fields;
 mod kernel_function;
 mod kernel_log;
 pub mod library;
@@ -26,11 +27,11 @@ use aya::maps::{HashMap, Map, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::context::SlotHead;
 use smtt_common::counter::ExecutorCounters;
+use smtt_common::event::used::TaskBegin;
 use smtt_common::settings::{
     Budget, Process, ROLE_CHILD, ROLE_EXECUTOR, TableOperation, Thread, User,
 };
 use smtt_config::ProbeSettings;
-use smtt_machine::btf;
 use smtt_machine::page_walks::{NotMeasured, Wanted};
 use smtt_machine::proc::{Handle, Started};
 use smtt_model::readings::{PageWalkReadings, Readings};
@@ -109,19 +110,7 @@ impl Probes {
         );
         memory::lift_limits();
         let mut settings = wanted.settings;
-        let offsets = btf::kernel_field_offsets("task_struct", &["tgid", "pid"]);
-        if let Ok(offsets) = &offsets {
-            (settings.task_tgid_offset, settings.task_pid_offset) = (offsets[0], offsets[1]);
-        }
-        // The next ones only make counts exact in rare cases; without them the kernel side still works.
-        let signal = btf::kernel_field_offsets("task_struct", &["signal"]);
-        let live = btf::kernel_field_offsets("signal_struct", &["live"]);
-        if let (Ok(signal), Ok(live)) = (&signal, &live) {
-            (settings.task_signal_offset, settings.signal_live_offset) = (signal[0], live[0]);
-        }
-        if let Ok(disabled) = btf::kernel_field_offsets("task_struct", &["pagefault_disabled"]) {
-            settings.task_pagefault_disabled_offset = disabled[0];
-        }
+        let no_ids = kernel_fields::set(&mut settings);
         let executors = executor_rows(wanted);
         settings.executor_rows = executors;
         settings.process_rows = wanted.processes;
@@ -141,6 +130,7 @@ impl Probes {
             .map_max_entries("GROUPS", executors)
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
+            .map_max_entries("TASKS", wanted.threads)
             .load(OBJECT)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
@@ -166,7 +156,7 @@ impl Probes {
             forgotten: Vec::new(),
             ebpf,
         };
-        probes.attach_table(wanted.fault_hook, offsets.err());
+        probes.attach_table(wanted.fault_hook, no_ids);
         Ok(probes)
     }
 
@@ -280,6 +270,14 @@ impl Probes {
         let rows = rows.with_context(|| format!("the table {table} cannot be read"))?;
         let own = rows.into_iter().filter(|(_, row)| matches(row));
         Ok(own.map(|(id, _)| id).collect())
+    }
+
+    /// Rows of the table of running tasks.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn task_rows(&self) -> anyhow::Result<usize> {
+        Ok(self.rows_of::<TaskBegin>("TASKS", |_| true)?.len())
     }
 
     /// Process ids and keys of the living executors.

@@ -113,6 +113,20 @@ pub const fn record_bytes<P>() -> u64 {
 /// Puts a record with a payload of the kernel side's own on the ring; false when the ring is full.
 #[inline(always)]
 pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &P) -> bool {
+    // SAFETY: the place is that large.
+    record_with::<P>(kind, executor, uid, |place| unsafe {
+        ptr::write(place, *payload);
+    })
+}
+
+/// As [`record`], for a payload that is too large for the stack: `fill` writes all of it.
+#[inline(always)]
+fn record_with<P: 'static>(
+    kind: Kind,
+    executor: u64,
+    uid: u32,
+    fill: impl FnOnce(*mut P),
+) -> bool {
     let Some(mut entry) = RING.reserve::<Record<P>>(0) else {
         return false;
     };
@@ -123,23 +137,37 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &
             &raw mut (*record).header,
             header(kind, executor, uid, size_of::<P>() as u32),
         );
-        ptr::write(&raw mut (*record).payload, *payload);
+        fill(&raw mut (*record).payload);
     }
     entry.submit(wakeup(kind));
     count(Counter::RECORDS_SUBMITTED);
     true
 }
 
-/// As [`record`], for facts of the kernel side itself (fork, exit), with its own counters. They count against the
+/// As [`record`], for facts of the kernel side itself (fork, exit, tasks), with its own counters. They count against the
 /// executor's rate, unless `always`.
 #[inline(always)]
 pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P, always: bool) {
+    // SAFETY: the place is that large.
+    own_record_with::<P>(kind, executor, always, |place| unsafe {
+        ptr::write(place, *payload);
+    });
+}
+
+/// As [`own_record`], for a payload that is too large for the stack: `fill` writes all of it.
+#[inline(always)]
+pub fn own_record_with<P: 'static>(
+    kind: Kind,
+    executor: u64,
+    always: bool,
+    fill: impl FnOnce(*mut P),
+) {
     count(Counter::RECORDS_SEEN);
     if !always && !spend(executor, record_bytes::<P>()) {
         count(Counter::RECORDS_RATE_LIMITED);
         return;
     }
-    if !record(kind, executor, uid(executor), payload) {
+    if !record_with(kind, executor, uid(executor), fill) {
         count(Counter::RECORDS_RING_FULL);
     }
 }

@@ -6,6 +6,7 @@
 //! | [`context`] | the running thread's context: the only reader of a thread's slot |
 //! | [`tables`] | the only writer of the tables of executors, processes and threads |
 //! | [`pending`] | faults on their way from a thread's row to their context's row |
+//! | [`accounts`] | the only writer of the table of running tasks: what a task used |
 //! | [`shares`] | limits per executor and per user: rows of the tables, bytes of the ring |
 //! | [`emit`] | the only writer to the ring |
 //! | [`probe`] | one file per family of hooks |
@@ -14,6 +15,7 @@
 // Atomic additions are written as instructions; see `maps::add`.
 #![feature(asm_experimental_arch)]
 
+mod accounts;
 mod context;
 mod emit;
 mod maps;

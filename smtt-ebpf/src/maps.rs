@@ -10,6 +10,7 @@ use aya_ebpf::{
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
+    event::used::{ACCOUNTS, TaskBegin},
     page_walk::WalkCounters,
     settings::{
         Buckets, Budget, Group, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
@@ -28,6 +29,11 @@ pub static PROCESSES: HashMap<u32, Process> = HashMap::with_max_entries(4096, 0)
 /// Thread id -> slot. Executors have some hundred threads with a slot.
 #[map]
 pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
+
+/// Thread id -> accounts of the thread when it began the task that it runs. Only a thread with a row in [`THREADS`] has
+/// one, so the limits of that table hold here too.
+#[map]
+pub static TASKS: HashMap<u32, TaskBegin> = HashMap::with_max_entries(16_384, 0);
 
 /// Context -> its faults. One row per live task, RDD and activity; the daemon removes quiet rows.
 #[map]
@@ -148,6 +154,8 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     thread_rows: 0,
     process_rows: 0,
     executor_rows: 0,
+    account_offsets: [0; ACCOUNTS],
+    blkio_delay_offset: 0,
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.
@@ -156,6 +164,15 @@ pub static NO_CONTEXT_COUNTERS: ContextCounters = ContextCounters {
     write: 0,
     unknown: 0,
     major: 0,
+};
+/// See [`NO_CONTEXT_COUNTERS`].
+pub static NO_TASK: TaskBegin = TaskBegin {
+    executor: 0,
+    task_attempt_id: 0,
+    accounts: [0; ACCOUNTS],
+    time_ns: 0,
+    present: 0,
+    flags: 0,
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_WALKS: WalkCounters = WalkCounters {
@@ -202,11 +219,17 @@ macro_rules! setting {
 }
 pub(crate) use setting;
 
+/// Offset of an account in the kernel's `task_struct`, zero where the kernel has none.
+#[inline(always)]
+pub fn account_offset(account: usize) -> u32 {
+    settings_word(core::mem::offset_of!(Settings, account_offsets) + size_of::<u32>() * account)
+}
+
 /// The word of the settings at that offset; see [`setting`].
 #[inline(always)]
 pub fn settings_word(offset: usize) -> u32 {
     let settings: *const u8 = core::ptr::from_ref(&SETTINGS).cast();
-    // SAFETY: the macro above passes offsets of the struct's own fields, all of which are 32 bits wide. Volatile
+    // SAFETY: the callers pass offsets of the struct's own words, all of which are 32 bits wide. Volatile
     // because the daemon writes them before the object is loaded, which the compiler cannot know.
     unsafe { core::ptr::read_volatile(settings.add(offset).cast::<u32>()) }
 }

@@ -19,6 +19,7 @@ use smtt_common::{
 };
 
 use crate::{
+    accounts,
     maps::{
         BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
         add, announce, compare_exchange, count, take_all, withdraw,
@@ -302,6 +303,7 @@ pub fn forget_thread(tid: u32) {
     };
     pending::flush(tid);
     if THREADS.remove(tid).is_ok() {
+        accounts::forget(tid);
         release(executor, Table::Threads, 1);
     }
 }

@@ -16,21 +16,41 @@ const KIND_STRUCT: u32 = 4;
 /// # Errors
 /// A sentence that says what is missing: the file, the struct or the field.
 pub fn kernel_field_offsets(structure: &str, fields: &[&str]) -> Result<Vec<u32>, String> {
-    let bytes = std::fs::read(Path::new(KERNEL)).map_err(|error| {
-        format!("{KERNEL} cannot be read ({error}): the kernel needs CONFIG_DEBUG_INFO_BTF")
-    })?;
-    let members = struct_members(&bytes, structure)
-        .ok_or_else(|| format!("the kernel's type information has no struct {structure}"))?;
+    let types = KernelTypes::read()?;
     fields
         .iter()
-        .map(|field| {
-            members
-                .iter()
-                .find(|(name, _)| name == field)
-                .map(|(_, bits)| bits / 8)
-                .ok_or_else(|| format!("struct {structure} of this kernel has no field {field}"))
-        })
+        .map(|field| types.offset(structure, field))
         .collect()
+}
+
+/// The type information of the running kernel, some MiB.
+#[derive(Debug)]
+pub struct KernelTypes(Vec<u8>);
+
+impl KernelTypes {
+    /// Reads the type information.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be read.
+    pub fn read() -> Result<Self, String> {
+        std::fs::read(Path::new(KERNEL)).map(Self).map_err(|error| {
+            format!("{KERNEL} cannot be read ({error}): the kernel needs CONFIG_DEBUG_INFO_BTF")
+        })
+    }
+
+    /// Byte offset of a field of a struct.
+    ///
+    /// # Errors
+    /// A sentence that says what is missing: the struct or the field.
+    pub fn offset(&self, structure: &str, field: &str) -> Result<u32, String> {
+        let members = struct_members(&self.0, structure)
+            .ok_or_else(|| format!("the kernel's type information has no struct {structure}"))?;
+        members
+            .iter()
+            .find(|(name, _)| name == field)
+            .map(|(_, bits)| bits / 8)
+            .ok_or_else(|| format!("struct {structure} of this kernel has no field {field}"))
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {

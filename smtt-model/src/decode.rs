@@ -13,6 +13,7 @@ mod marker;
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
+use smtt_common::event::used::TaskUsed;
 use smtt_common::event::{Kind, RecordHeader};
 
 /// One decoded record: time, process and fact.
@@ -86,6 +87,17 @@ pub enum Fact {
         /// Request that was served.
         request: u64,
     },
+    /// A thread began a task.
+    TaskBegun {
+        /// Id of the task attempt.
+        task_attempt_id: u64,
+        /// Whether the task ran before the marker knew it.
+        late: bool,
+    },
+    /// What a task used of the Java heap.
+    TaskHeap(TaskHeap),
+    /// What a task used by the kernel's accounts.
+    TaskUsed(Box<TaskUsed>),
     /// A process of an executor forked.
     ProcessForked {
         /// Process id of the child in the initial pid namespace.
@@ -242,6 +254,17 @@ pub struct TaskEnded {
     pub execution_memory_peak_bytes: u64,
     /// Why the task failed or was killed; empty where it succeeded.
     pub reason: String,
+}
+
+/// See [`Kind::TASK_HEAP`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskHeap {
+    /// Id of the task attempt.
+    pub task_attempt_id: u64,
+    /// Bytes that the task's own thread allocated; `None` where the JVM does not say.
+    pub allocated_bytes: Option<u64>,
+    /// Time of the JVM's collections while the task ran, in milliseconds; `None` where the JVM does not say.
+    pub collection_ms: Option<u64>,
 }
 
 /// See [`Kind::BLOCK_STORED`] and [`Kind::BLOCK_MOVED`].

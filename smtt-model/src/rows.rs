@@ -7,6 +7,7 @@ mod over_executors;
 mod page_walks;
 mod pages;
 mod rdds;
+mod used;
 mod work;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use used::UsedRow;
 pub use work::{StageRddRow, StageRow, TaskRow};
 
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};

@@ -30,6 +30,7 @@ mod spark_page;
 mod task;
 mod tick;
 mod unlisted_blocks;
+mod used;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
@@ -67,6 +68,7 @@ pub use reads::{NodeReads, ReadRate};
 pub use spark_page::{SparkPage, SparkPageKey};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
+pub use used::{Until, Used, UsedByTask};
 
 /// One row in `FREE_SHARE` is kept free of dead executors.
 const FREE_SHARE: usize = 4;

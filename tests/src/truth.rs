@@ -105,6 +105,22 @@ fn spark_stages(submitted: &Submitted) -> Result<Vec<Value>> {
         .collect())
 }
 
+/// Every task attempt, as Spark lists them.
+///
+/// # Errors
+/// When Spark does not answer.
+pub fn spark_tasks(submitted: &Submitted) -> Result<Vec<Value>> {
+    let mut tasks = Vec::new();
+    for stage in spark_stages(submitted)? {
+        let (id, attempt) = (number(&stage, "stageId")?, number(&stage, "attemptId")?);
+        tasks.extend(array(
+            submitted.rest(&format!("stages/{id}/{attempt}/taskList?length=100000"))?,
+            "Spark's list of tasks",
+        )?);
+    }
+    Ok(tasks)
+}
+
 /// Every task attempt is listed with its stage, partition, executor and state; there are no others.
 ///
 /// # Errors

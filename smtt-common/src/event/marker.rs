@@ -23,7 +23,7 @@ pub struct Schema {
 }
 
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
-pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD];
+pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -325,6 +325,25 @@ pub const MARKER_FACTS: &[Schema] = &[
         // number of facts of any kind that the thread has reported in between. A reader that counts the facts of that
         // thread detects losses.
         words: &["request", "facts"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::TASK_BEGUN,
+        entry: "taskBegun",
+        // Only from the thread that runs the task. flags: see `BEGUN_LATE`.
+        words: &["task_attempt_id", "flags"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::TASK_HEAP,
+        entry: "taskHeap",
+        // allocated_bytes: by the thread that ran the task; collection_ms: by all collections of the JVM meanwhile; -1
+        // where the JVM does not say.
+        words: &["task_attempt_id", "allocated_bytes", "collection_ms"],
         ranges: false,
         strings: &[],
         string_limits: &[],

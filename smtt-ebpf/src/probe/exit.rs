@@ -14,6 +14,7 @@ use smtt_common::{
 };
 
 use crate::{
+    accounts,
     emit::own_record,
     maps::{may_be_traced, setting},
     tables,
@@ -92,6 +93,9 @@ pub fn exec(ctx: RawTracePointContext) -> i32 {
 pub fn exit(ctx: RawTracePointContext) -> i32 {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
+    if may_be_traced(pid) {
+        accounts::exit();
+    }
     // Before the look at the process: of two last threads that exit at once, the other one may have removed its row.
     tables::forget_thread(tid);
     if tables::process(pid).is_none() {

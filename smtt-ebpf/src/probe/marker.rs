@@ -9,12 +9,13 @@ use aya_ebpf::{
 use aya_log_ebpf::warn;
 use smtt_common::{
     context::SlotHead,
-    counter::Counter,
+    counter::{Counter, ExecutorCounters},
     event::{Kind, PAYLOAD_MAX},
     settings::ROLE_EXECUTOR,
 };
 
 use crate::{
+    accounts,
     emit::{Outcome, ring_bytes, user_payload},
     maps::{EXECUTORS, add, count, counted},
     shares::{spend, uid},
@@ -70,8 +71,20 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
         Kind::THREAD_REGISTERED => register(tid, executor, address),
         Kind::THREAD_GONE => unregister(tid, address),
         Kind::PYTHON_WORKER => worker(executor, address, bytes),
+        Kind::TASK_BEGUN => begin_task(executor, address, bytes),
         _ => {}
     }
+    send(kind, executor, row, address, bytes);
+    // After the fact, so that a reader knows the task's stage.
+    if kind == Kind::TASK_ENDED {
+        end_task(executor, address, bytes);
+    }
+}
+
+/// Puts a fact on the ring, or counts why not.
+#[inline(always)]
+fn send(kind: Kind, executor: u64, row: *mut ExecutorCounters, address: u64, bytes: u64) {
+    // SAFETY (here and below): the caller has just looked the row up.
     if !spend(executor, ring_bytes(bytes)) {
         add(unsafe { &raw mut (*row).facts_rate_limited }, 1);
         return;
@@ -103,6 +116,32 @@ fn unregister(tid: u32, address: u64) {
     };
     if tables::thread_slot(tid) == Some(slot_address) {
         tables::forget_thread(tid);
+    }
+}
+
+/// The words are the task attempt and flags.
+#[inline(always)]
+fn begin_task(executor: u64, address: u64, bytes: u64) {
+    if bytes < size_of::<[u64; 2]>() as u64 {
+        return;
+    }
+    // SAFETY: the helper checks the address.
+    if let Ok([task_attempt_id, flags]) =
+        unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
+    {
+        accounts::begin(executor, task_attempt_id, flags);
+    }
+}
+
+/// The first word is the task attempt.
+#[inline(always)]
+fn end_task(executor: u64, address: u64, bytes: u64) {
+    if bytes < size_of::<u64>() as u64 {
+        return;
+    }
+    // SAFETY: the helper checks the address.
+    if let Ok(task_attempt_id) = unsafe { bpf_probe_read_user(address as *const u64) } {
+        accounts::end(executor, task_attempt_id);
     }
 }
 

@@ -62,6 +62,8 @@ pads! {
     Java_io_smtt_marker_Native_resyncDone "resyncDone",
     Java_io_smtt_marker_Native_addressesTold "addressesTold",
     Java_io_smtt_marker_Native_resyncTold "resyncTold",
+    Java_io_smtt_marker_Native_taskBegun "taskBegun",
+    Java_io_smtt_marker_Native_taskHeap "taskHeap",
 }
 
 /// Whether two names are the same; usable at compile time.

@@ -8,6 +8,7 @@ use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
+use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
 use super::{BlockFact, Event, Fact, Outcome, ThreadFact};
@@ -272,6 +273,26 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             (Kind::RESYNC_TOLD, payload(&[*request, *facts], &[], &[]))
         }
         Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
+        Fact::TaskBegun {
+            task_attempt_id,
+            late,
+        } => (
+            Kind::TASK_BEGUN,
+            payload(&[*task_attempt_id, flag(*late, BEGUN_LATE)], &[], &[]),
+        ),
+        Fact::TaskHeap(heap) => (
+            Kind::TASK_HEAP,
+            payload(
+                &[
+                    heap.task_attempt_id,
+                    long_id(heap.allocated_bytes),
+                    long_id(heap.collection_ms),
+                ],
+                &[],
+                &[],
+            ),
+        ),
+        Fact::TaskUsed(used) => (Kind::TASK_USED, used_payload(used)),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
         Fact::ProcessGone { exec, is_executor } => (
             Kind::PROCESS_GONE,
@@ -331,6 +352,17 @@ fn block_payload(block: &BlockFact) -> Vec<u8> {
         &block.ranges,
         &[&block.block_id],
     )
+}
+
+fn used_payload(used: &TaskUsed) -> Vec<u8> {
+    let words = [
+        &[used.task_attempt_id][..],
+        &used.accounts,
+        &[used.duration_ns],
+    ];
+    let mut bytes = payload(&words.concat(), &[], &[]);
+    bytes.extend(words32(&[used.present, used.flags]));
+    bytes
 }
 
 fn words32(words: &[u32]) -> Vec<u8> {

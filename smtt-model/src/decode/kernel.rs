@@ -4,6 +4,7 @@ use smtt_common::counter::ContextKey;
 use smtt_common::event::Kind;
 use smtt_common::event::exit::REASON_EXEC;
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
+use smtt_common::event::used::{ACCOUNTS, TaskUsed};
 
 use super::fields::Reader;
 use super::{DecodeError, Fact};
@@ -14,6 +15,7 @@ pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
     let fact = match kind {
         Kind::PROCESS_FORKED => forked(&mut reader),
         Kind::PROCESS_GONE => gone(&mut reader),
+        Kind::TASK_USED => used(&mut reader).map(|used| Fact::TaskUsed(Box::new(used))),
         Kind::FAULT_SAMPLE => {
             sample(&mut reader).map(|(address, write, context)| Fact::FaultSample {
                 address,
@@ -48,6 +50,21 @@ fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
     Some(Fact::ProcessGone {
         exec: reason == REASON_EXEC,
         is_executor: is_executor == 1,
+    })
+}
+
+fn used(reader: &mut Reader<'_>) -> Option<TaskUsed> {
+    let task_attempt_id = reader.u64()?;
+    let mut accounts = [0; ACCOUNTS];
+    for account in &mut accounts {
+        *account = reader.u64()?;
+    }
+    Some(TaskUsed {
+        task_attempt_id,
+        accounts,
+        duration_ns: reader.u64()?,
+        present: reader.u32()?,
+        flags: reader.u32()?,
     })
 }
 

@@ -5,13 +5,14 @@ use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
+use smtt_common::event::used::BEGUN_LATE;
 use smtt_common::event::{Kind, Schema};
 
 use super::fields::Fields;
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
     Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
-    TaskStarted, ThreadFact,
+    TaskHeap, TaskStarted, ThreadFact,
 };
 
 /// Decodes the payload of a marker's fact. Also returns the number of strings that were longer than the marker sends.
@@ -47,6 +48,15 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             job_id: fields.optional_id("job_id")?,
         }),
         Kind::TASK_ENDED => Fact::TaskEnded(task_ended(fields)?),
+        Kind::TASK_BEGUN => Fact::TaskBegun {
+            task_attempt_id: fields.long_id("task_attempt_id")?,
+            late: fields.word("flags") & BEGUN_LATE != 0,
+        },
+        Kind::TASK_HEAP => Fact::TaskHeap(TaskHeap {
+            task_attempt_id: fields.long_id("task_attempt_id")?,
+            allocated_bytes: fields.optional("allocated_bytes"),
+            collection_ms: fields.optional("collection_ms"),
+        }),
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {

@@ -342,6 +342,26 @@ fn fact() -> impl Strategy<Value = Fact> {
             collection,
             moved_facts
         }),
+        (any::<u64>(), any::<bool>()).prop_map(|(task_attempt_id, late)| Fact::TaskBegun {
+            task_attempt_id: task_attempt_id >> 1,
+            late
+        }),
+        (any::<u64>(), maybe_long(), maybe_long()).prop_map(|(task, allocated, collection)| {
+            Fact::TaskHeap(TaskHeap {
+                task_attempt_id: task >> 1,
+                allocated_bytes: allocated,
+                collection_ms: collection,
+            })
+        }),
+        (any::<[u64; 13]>(), any::<[u32; 2]>()).prop_map(|(words, flags)| {
+            Fact::TaskUsed(Box::new(TaskUsed {
+                task_attempt_id: words[0],
+                accounts: words[1..12].try_into().expect("eleven accounts"),
+                duration_ns: words[12],
+                present: flags[0],
+                flags: flags[1],
+            }))
+        }),
         any::<u32>().prop_map(|child_pid| Fact::ProcessForked { child_pid }),
         any::<[bool; 2]>().prop_map(|flags| Fact::ProcessGone {
             exec: flags[0],

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, UsedRow};
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{FaultFigures, Stage, State, Task, TaskState};
 
@@ -46,6 +46,13 @@ pub struct StageRow {
     pub execution_memory_bytes: u64,
     /// Largest peak of execution memory of a single task of the stage, in bytes.
     pub execution_memory_peak_bytes: u64,
+    /// Sums of what the stage's ended tasks used on this executor.
+    #[serde(flatten)]
+    pub used: UsedRow,
+    /// Task attempts in these sums.
+    pub used_tasks: u64,
+    /// Task attempts that are not in these sums, or not from their begin.
+    pub used_partial_tasks: u64,
     /// Page faults of the stage by RDD.
     pub rdds: Vec<StageRddRow>,
     /// Page walks of the stage's tasks on this executor.
@@ -108,6 +115,19 @@ pub struct TaskRow {
     /// Absent where a part of the task was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_memory_spark_peak_bytes: Option<u64>,
+    /// What the task's own thread used; absent while it runs.
+    #[serde(flatten)]
+    pub used: UsedRow,
+    /// Where the figures end: `task_end`, `thread_exit` where the executor was killed, or `next_task` where the end was
+    /// not reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_until: Option<String>,
+    /// Time that the figures cover, in nanoseconds: from the begin of the executor's task runner to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_duration_ns: Option<u64>,
+    /// Whether the task began before its accounts were read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub used_is_partial: bool,
     /// Consumers that hold or held the task's execution memory.
     pub consumers: Vec<ConsumerRow>,
     /// RDDs that page faults of the task are attributed to.
@@ -162,6 +182,9 @@ impl State {
                     faults: self.figures(&stage.faults),
                     execution_memory_bytes: live,
                     execution_memory_peak_bytes: stage.peak_bytes.max(peak),
+                    used: UsedRow::new(&stage.used),
+                    used_tasks: stage.used_tasks,
+                    used_partial_tasks: stage.used_partial_tasks,
                     rdds: stage
                         .rdds
                         .keys()
@@ -210,6 +233,7 @@ impl State {
                     name: Some(OVERFLOW.to_owned()),
                     faults: self.figures(&over.faults),
                     walks: self.walks_sum(executor, &over.walks),
+                    used: UsedRow::new(&over.used),
                     ..StageRow::default()
                 });
             }
@@ -239,6 +263,10 @@ impl State {
                 execution_memory_bytes: task.live_bytes,
                 execution_memory_peak_bytes: task.execution_peak_bytes(),
                 execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
+                used: UsedRow::new(&task.used.figures),
+                used_until: task.used.until.map(|until| until.name().to_owned()),
+                used_duration_ns: Some(task.used.duration_ns).filter(|time| *time > 0),
+                used_is_partial: task.used.partial,
                 consumers: consumers(task, live.get(&id)),
                 rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
                 walks: self.walks_sum(executor, &task.walks),
@@ -265,6 +293,7 @@ impl State {
                     reason: Some(OVERFLOW.to_owned()),
                     faults,
                     walks: self.walks_sum(executor, &over.walks),
+                    used: UsedRow::new(&over.used),
                     ..TaskRow::default()
                 });
             }

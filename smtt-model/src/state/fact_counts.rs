@@ -40,6 +40,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
     Some(match fact {
         Fact::ProcessForked { .. }
         | Fact::ProcessGone { .. }
+        | Fact::TaskUsed(_)
         | Fact::FaultSample { .. }
         | Fact::WalkSample { .. } => return None,
         Fact::ExecutorDescribed(_) => "executorDescribed",
@@ -49,6 +50,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::StageDescribed(_) => "stageDescribed",
         Fact::TaskStarted(_) => "taskStarted",
         Fact::TaskEnded(_) => "taskEnded",
+        Fact::TaskBegun { .. } => "taskBegun",
+        Fact::TaskHeap(_) => "taskHeap",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",

@@ -21,6 +21,7 @@ impl Executor {
             event.fact,
             Fact::ProcessForked { .. }
                 | Fact::ProcessGone { .. }
+                | Fact::TaskUsed(_)
                 | Fact::FaultSample { .. }
                 | Fact::WalkSample { .. }
         );
@@ -101,6 +102,10 @@ impl Executor {
                     return Outcome::OverCap(self.tasks.tasks_full(caps));
                 }
             }
+            // The kernel side reads the thread's accounts; the state learns of the task with its start.
+            Fact::TaskBegun { .. } => {}
+            Fact::TaskHeap(heap) => return self.tasks.used_heap(&heap, caps),
+            Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left.take(&fact, known);

@@ -11,6 +11,7 @@ use super::bytes::{
 };
 use super::faults;
 use super::page_walks::{Distribution, Walks};
+use super::used::{Used, UsedByTask};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
 
@@ -85,6 +86,8 @@ pub struct Task {
     pub rdds: Vec<RddKey>,
     /// Sampled page walks and cycles of the task.
     pub walks: WalkCounters,
+    /// What the task used.
+    pub used: UsedByTask,
     /// Sampled page walks and cycles by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     last_active_ns: u64,
@@ -201,6 +204,12 @@ pub struct Stage {
     pub peak_bytes: u64,
     /// Total duration of ended tasks, in nanoseconds.
     pub task_time_ns: u64,
+    /// Sum of what the stage's tasks used.
+    pub used: Used,
+    /// Task attempts whose accounts by the kernel are in `used`.
+    pub used_tasks: u64,
+    /// Task attempts of which the kernel side has no account, or not from their begin.
+    pub used_partial_tasks: u64,
     /// Time of the last report about the stage, in nanoseconds since boot.
     pub last_active_ns: u64,
 }
@@ -289,6 +298,8 @@ pub struct OverCap {
     pub faults: FaultCounters,
     /// Sampled page walks and cycles of the folded rows.
     pub walks: WalkCounters,
+    /// What the tasks of the folded rows used.
+    pub used: Used,
 }
 
 /// Removes up to `most` rows of `table` that `may_go` selects, the oldest first, and folds their faults into `over`.
@@ -300,7 +311,7 @@ fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
     most: usize,
     may_go: impl Fn(&V) -> bool,
     last_active_ns: impl Fn(&V) -> u64,
-    counted: impl Fn(&V) -> (FaultCounters, WalkCounters),
+    counted: impl Fn(&V) -> (FaultCounters, WalkCounters, Used),
 ) -> usize {
     let mut old: Vec<(u64, K)> = table
         .iter()
@@ -313,9 +324,10 @@ fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
     for (_, key) in old {
         if let Some(row) = table.remove(&key) {
             over.rows += 1;
-            let (faults, walks) = counted(&row);
+            let (faults, walks, used) = counted(&row);
             faults::add(&mut over.faults, &faults);
             over.walks.add(&walks);
+            over.used.add(&used);
         }
     }
     freed
@@ -335,7 +347,7 @@ impl Tasks {
             most,
             |task| task.state != TaskState::Running,
             |task| task.last_active_ns,
-            |task| (task.faults, task.walks),
+            |task| (task.faults, task.walks, task.used.figures),
         )
     }
 
@@ -347,7 +359,7 @@ impl Tasks {
             most,
             |stage| stage.count(TaskState::Running) == 0,
             |stage| stage.last_active_ns,
-            |stage| (stage.faults, stage.walks.life),
+            |stage| (stage.faults, stage.walks.life, stage.used),
         )
     }
 

@@ -8,6 +8,8 @@
 //! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first, `uid=N`
 //! makes it a program of an unprivileged user before that, `namespace=own` gives it a pid namespace.
 
+#[path = "workload/accounts.rs"]
+mod accounts;
 #[path = "workload/churn.rs"]
 mod churn;
 #[path = "attacker/fuse.rs"]
@@ -124,6 +126,9 @@ fn main() -> Result<()> {
         "flood" => greedy::flood,
         "steady" => greedy::steady,
         "namespaced_worker" => namespace::namespaced_worker,
+        "accounts" => accounts::accounts,
+        "short_tasks" => accounts::short_tasks,
+        "odd_tasks" => accounts::odd_tasks,
         "churn" => churn::churn,
         "fork_times" => churn::fork_times,
         "starting" => starting::starting,

@@ -373,6 +373,18 @@ impl Workload {
         Ok(serde_json::from_str(&line)?)
     }
 
+    /// As [`Self::done`], for a workload that may still run: `None` where it says nothing in this time.
+    pub fn done_within(&mut self, time: Duration) -> Result<Option<Value>> {
+        match self.output.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("the workload ended"),
+            Ok(line) => {
+                let done = line.strip_prefix("DONE ").context("no results")?;
+                Ok(Some(serde_json::from_str(done)?))
+            }
+        }
+    }
+
     /// Lets a scenario that waits in the middle run to its end.
     pub fn go_on_to_the_end(&mut self) -> Result<()> {
         self.run().map(|_| ())

@@ -5,6 +5,7 @@
 //! serialises the tests, so they may be started in parallel; each loads its own tables and reads its own workload only.
 //! A test that cannot run here names the missing feature of the kernel.
 
+mod accounts;
 mod capabilities;
 mod clocks;
 mod discovery;

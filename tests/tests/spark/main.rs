@@ -4,6 +4,7 @@
 //! Applications wait at gates (see `Barrier.java`): no task runs while a test compares two sides. A lock serialises the
 //! tests, because two Sparks at once would starve each other.
 
+mod accounts;
 mod addresses;
 mod advise;
 mod execution;

@@ -98,6 +98,7 @@ final class Contract {
     static final long PAGE_ON_HEAP = 0x1L;
     static final long CONSUMER_ESTIMATED = 0x1L;
     static final long NO_ADDRESS = 0x0L;
+    static final long BEGUN_LATE = 0x1L;
     static final int PAGE_ACTIVITY_SHIFT = 8;
     static final int PAYLOAD_MAX = 2048;
     static final int RANGES_PER_FACT = 96;
@@ -259,4 +260,13 @@ final class Contract {
     // Words and strings of resyncTold.
     static final int RESYNC_TOLD_REQUEST = 0x1300;
     static final int RESYNC_TOLD_FACTS = 0x1301;
+
+    // Words and strings of taskBegun.
+    static final int TASK_BEGUN_TASK_ATTEMPT_ID = 0x1400;
+    static final int TASK_BEGUN_FLAGS = 0x1401;
+
+    // Words and strings of taskHeap.
+    static final int TASK_HEAP_TASK_ATTEMPT_ID = 0x1500;
+    static final int TASK_HEAP_ALLOCATED_BYTES = 0x1501;
+    static final int TASK_HEAP_COLLECTION_MS = 0x1502;
 }

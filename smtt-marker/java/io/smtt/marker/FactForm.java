@@ -22,7 +22,9 @@ enum FactForm {
     PYTHON_WORKER(15, "pythonWorker", "pid task_attempt_id hot stage_id stage_attempt", false, ""),
     RESYNC_DONE(16, "resyncDone", "request", false, ""),
     ADDRESSES_TOLD(18, "addressesTold", "collection moved_facts heap_addresses", false, ""),
-    RESYNC_TOLD(19, "resyncTold", "request facts", false, "");
+    RESYNC_TOLD(19, "resyncTold", "request facts", false, ""),
+    TASK_BEGUN(20, "taskBegun", "task_attempt_id flags", false, ""),
+    TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, "");
 
     final int kind;
     final String entry;
@@ -91,6 +93,8 @@ enum FactForm {
             case 16: Native.resyncDone(address, length); break;
             case 18: Native.addressesTold(address, length); break;
             case 19: Native.resyncTold(address, length); break;
+            case 20: Native.taskBegun(address, length); break;
+            case 21: Native.taskHeap(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }

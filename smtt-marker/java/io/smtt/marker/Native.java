@@ -64,6 +64,10 @@ public final class Native {
 
     static native void resyncTold(long address, int length);
 
+    static native void taskBegun(long address, int length);
+
+    static native void taskHeap(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 

@@ -86,6 +86,9 @@ final class Task {
         } else if (partly) {
             Consumers.tellUnknown(teller, attemptId);
         }
+        if (teller.thread == thread) {
+            teller.accounts.end(teller, attemptId);
+        }
         teller.facts.begin(FactForm.TASK_ENDED)
                 .word(Contract.TASK_ENDED_TASK_ATTEMPT_ID, attemptId)
                 .word(Contract.TASK_ENDED_STAGE_ID, stageId)

@@ -23,6 +23,7 @@ public final class Tasks {
             state.runner = frame;
             state.register();
             state.work(new Task(frame.attemptId, -1, 0, 0, 0, -1, state.thread), DESERIALIZE);
+            state.accounts.begin(state, frame.attemptId, false);
             return frame;
         } catch (Throwable e) {
             return Scopes.failed(e);
@@ -114,6 +115,9 @@ public final class Tasks {
                 Pages.adopt(task);
             }
             boolean main = task.thread == state.thread;
+            if (main && state.runner == null) {
+                state.accounts.begin(state, task.attemptId, true);
+            }
             state.outside = false;
             state.pipeline = main ? task.pipeline : new Pipeline(task.pipeline.rdd);
             state.work(task, (!main && isPythonWriter() ? PYTHON : Words.COMPUTE_TAG) | task.pipeline.rdd);

@@ -22,6 +22,8 @@ public final class ThreadState {
     Task task;
     /** The executor's frame around a task, or null on threads that are no task threads. */
     TaskFrame runner;
+    /** What the task of this thread uses. */
+    final Accounts accounts = new Accounts();
     /** The next call of acquireExecutionMemory or releaseExecutionMemory belongs to a page. */
     boolean pageCall;
 

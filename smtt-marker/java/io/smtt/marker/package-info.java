@@ -40,6 +40,7 @@
  *   ThreadState        one thread: its slot, its buffer, its task
  *   Pipeline           user code on a thread, as a coroutine with the cached blocks that it reads
  *   Task               one running task attempt
+ *   Accounts           what a task uses: the JVM's count of its heap, and the begin of the kernel's accounts
  *   TaskNames          a task's identity from the name of its thread
  *
  * State of memory

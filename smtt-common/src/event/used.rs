@@ -1,0 +1,81 @@
+//! What a task attempt used, by the kernel's accounts of the thread that ran it.
+
+/// Number of accounts.
+pub const ACCOUNTS: usize = 11;
+
+/// Index of an account: time on a CPU, in nanoseconds.
+pub const CPU_NS: usize = 0;
+/// Index of an account: time in which the thread could run and had no CPU, in nanoseconds.
+pub const CPU_WAIT_NS: usize = 1;
+/// Index of an account: time in which the thread waited for a disk, in nanoseconds. It is kept only where the kernel's
+/// delay accounting is on.
+pub const DISK_WAIT_NS: usize = 2;
+/// Index of an account: switches to another thread because this one had to wait.
+pub const SWITCHES_VOLUNTARY: usize = 3;
+/// Index of an account: switches to another thread although this one could run.
+pub const SWITCHES_INVOLUNTARY: usize = 4;
+/// Index of an account: page faults without a disk access.
+pub const FAULTS_MINOR: usize = 5;
+/// Index of an account: page faults with a disk access.
+pub const FAULTS_MAJOR: usize = 6;
+/// Index of an account: bytes that system calls read from files, pipes and terminals, also from the page cache.
+pub const CALL_READ_BYTES: usize = 7;
+/// Index of an account: bytes that system calls wrote there.
+pub const CALL_WRITTEN_BYTES: usize = 8;
+/// Index of an account: bytes that were read from a disk.
+pub const DISK_READ_BYTES: usize = 9;
+/// Index of an account: bytes of pages that became dirty and go to a disk.
+pub const DISK_WRITTEN_BYTES: usize = 10;
+
+/// Bit of `flags` in [`super::Kind::TASK_BEGUN`]: the task ran before the marker knew it.
+pub const BEGUN_LATE: u64 = 1;
+
+/// Payload of [`super::Kind::TASK_USED`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskUsed {
+    /// Id of the task attempt.
+    pub task_attempt_id: u64,
+    /// Growth of each account between the two readings; zero where `present` lacks its bit.
+    pub accounts: [u64; ACCOUNTS],
+    /// Time between the two readings, in nanoseconds.
+    pub duration_ns: u64,
+    /// A bit for each account that the kernel keeps and both readings have.
+    pub present: u32,
+    /// [`UNTIL_END`] and its like in the low bits, then [`PARTIAL`].
+    pub flags: u32,
+}
+
+/// The second reading is at the task's reported end.
+pub const UNTIL_END: u32 = 0;
+/// The second reading is at the exit of the thread, before an end was reported.
+pub const UNTIL_EXIT: u32 = 1;
+/// The second reading is at the begin of the thread's next task, before an end was reported.
+pub const UNTIL_NEXT: u32 = 2;
+/// Bits of `flags` that say where the second reading is.
+pub const UNTIL_MASK: u32 = 3;
+/// Bit of `flags`: the first reading is later than the begin of the task, or missing; then no account is present.
+pub const PARTIAL: u32 = 4;
+
+/// Value of the table of running tasks (key: thread id in the initial pid namespace): the first reading.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskBegin {
+    /// Key of the executor.
+    pub executor: u64,
+    /// Id of the task attempt.
+    pub task_attempt_id: u64,
+    /// The accounts at the begin.
+    pub accounts: [u64; ACCOUNTS],
+    /// Time of the reading, in nanoseconds since boot.
+    pub time_ns: u64,
+    /// As in [`TaskUsed`].
+    pub present: u32,
+    /// As in [`TaskUsed`].
+    pub flags: u32,
+}
+
+const _: () = {
+    assert!(size_of::<TaskUsed>() == 8 + 8 * ACCOUNTS + 16);
+    assert!(size_of::<TaskBegin>() == 16 + 8 * ACCOUNTS + 16);
+};

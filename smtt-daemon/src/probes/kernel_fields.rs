@@ -1,0 +1,103 @@
+//! Offsets of the kernel's fields that the kernel side reads, from the running kernel's own types.
+
+use std::fs;
+
+use smtt_common::event::used::{
+    ACCOUNTS, CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES,
+    DISK_WAIT_NS, DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY,
+    SWITCHES_VOLUNTARY,
+};
+use smtt_common::settings::Settings;
+use smtt_machine::btf::KernelTypes;
+
+/// Setting of the kernel that says whether threads have an account of their waits for disks.
+const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
+
+const THREAD: &str = "task_struct";
+
+/// A field of a struct, by the struct's name.
+type Field = (&'static str, &'static str);
+
+/// The account, the field of `task_struct`, and the field in it where it is a struct.
+const FIELDS: [(usize, &str, Option<Field>); ACCOUNTS - 1] = [
+    (CPU_NS, "se", Some(("sched_entity", "sum_exec_runtime"))),
+    (CPU_WAIT_NS, "sched_info", Some(("sched_info", "run_delay"))),
+    (SWITCHES_VOLUNTARY, "nvcsw", None),
+    (SWITCHES_INVOLUNTARY, "nivcsw", None),
+    (FAULTS_MINOR, "min_flt", None),
+    (FAULTS_MAJOR, "maj_flt", None),
+    (
+        CALL_READ_BYTES,
+        "ioac",
+        Some(("task_io_accounting", "rchar")),
+    ),
+    (
+        CALL_WRITTEN_BYTES,
+        "ioac",
+        Some(("task_io_accounting", "wchar")),
+    ),
+    (
+        DISK_READ_BYTES,
+        "ioac",
+        Some(("task_io_accounting", "read_bytes")),
+    ),
+    (
+        DISK_WRITTEN_BYTES,
+        "ioac",
+        Some(("task_io_accounting", "write_bytes")),
+    ),
+];
+
+/// Sets all offsets that this kernel has. Returns why the ids of a new process are not known, where they are not.
+pub(super) fn set(settings: &mut Settings) -> Option<String> {
+    let types = match KernelTypes::read() {
+        Ok(types) => types,
+        Err(error) => return Some(error),
+    };
+    let thread = |field: &str| types.offset(THREAD, field);
+    let ids = thread("tgid").and_then(|tgid| Ok((tgid, thread("pid")?)));
+    if let Ok(offsets) = ids {
+        (settings.task_tgid_offset, settings.task_pid_offset) = offsets;
+    }
+    // The next ones only make counts exact in rare cases; without them the kernel side still works.
+    if let (Ok(signal), Ok(live)) = (thread("signal"), types.offset("signal_struct", "live")) {
+        (settings.task_signal_offset, settings.signal_live_offset) = (signal, live);
+    }
+    if let Ok(disabled) = thread("pagefault_disabled") {
+        settings.task_pagefault_disabled_offset = disabled;
+    }
+    accounts(settings, &types);
+    ids.err()
+}
+
+/// The accounts of a thread; those that this kernel does not keep stay absent.
+fn accounts(settings: &mut Settings, types: &KernelTypes) {
+    for (account, field, inner) in FIELDS {
+        let inner = inner.map_or(Ok(0), |(name, field)| types.offset(name, field));
+        match types.offset(THREAD, field).and_then(|at| Ok(at + inner?)) {
+            Ok(offset) => settings.account_offsets[account] = offset,
+            Err(error) => tracing::info!("an account of tasks is absent: {error}"),
+        }
+    }
+    // Linux before 5.14 has no such file: there the account is on unless the command line switches it off, and a thread
+    // without the account has a null pointer.
+    if fs::read_to_string(DELAY_ACCOUNTING).is_ok_and(|text| text.trim() == "0") {
+        tracing::info!(
+            "tasks have no time of waiting for a disk: {DELAY_ACCOUNTING} is 0 (set it to 1 before the daemon and the executors start)"
+        );
+        return;
+    }
+    let (delays, blkio) = (
+        types.offset(THREAD, "delays"),
+        types.offset("task_delay_info", "blkio_delay"),
+    );
+    match (delays, blkio) {
+        (Ok(delays), Ok(blkio)) => {
+            settings.account_offsets[DISK_WAIT_NS] = delays;
+            settings.blkio_delay_offset = blkio;
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::info!("tasks have no time of waiting for a disk: {error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What tasks and stages used, as columns of their rows.
+
+use serde::{Deserialize, Serialize};
+use smtt_common::event::used::{
+    CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES, DISK_WAIT_NS,
+    DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY,
+};
+
+use crate::state::Used;
+
+/// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
+/// task has no first reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedRow {
+    /// Time on a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns: Option<u64>,
+    /// Time in which the thread could run and had no CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_wait_ns: Option<u64>,
+    /// Time in which the thread waited for a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_wait_ns: Option<u64>,
+    /// Bytes that the thread allocated on the Java heap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heap_allocated_bytes: Option<u64>,
+    /// Time of all collections of the JVM between begin and end; the JVM counts milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collection_ns: Option<u64>,
+    /// Switches of the CPU from the thread to another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_switches: Option<u64>,
+    /// Switches away from the thread although it could run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_switches_involuntary: Option<u64>,
+    /// The kernel's count of the thread's page faults without a disk access.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_minor_faults: Option<u64>,
+    /// The kernel's count of the thread's page faults with a disk access.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_major_faults: Option<u64>,
+    /// Bytes that the thread's system calls read from files and pipes, also from the page cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_read_bytes: Option<u64>,
+    /// Bytes that the thread's system calls wrote to files and pipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_written_bytes: Option<u64>,
+    /// Bytes that the thread had read from a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_read_bytes: Option<u64>,
+    /// Bytes of pages that the thread made dirty and that go to a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_written_bytes: Option<u64>,
+}
+
+impl UsedRow {
+    pub(super) fn new(used: &Used) -> Self {
+        let involuntary = used.account(SWITCHES_INVOLUNTARY);
+        Self {
+            cpu_ns: used.account(CPU_NS),
+            cpu_wait_ns: used.account(CPU_WAIT_NS),
+            disk_wait_ns: used.account(DISK_WAIT_NS),
+            heap_allocated_bytes: used.heap_allocated_bytes,
+            collection_ns: used.collection_ms.map(|ms| ms.saturating_mul(1_000_000)),
+            context_switches: used
+                .account(SWITCHES_VOLUNTARY)
+                .zip(involuntary)
+                .map(|(own, forced)| own.saturating_add(forced)),
+            context_switches_involuntary: involuntary,
+            thread_minor_faults: used.account(FAULTS_MINOR),
+            thread_major_faults: used.account(FAULTS_MAJOR),
+            call_read_bytes: used.account(CALL_READ_BYTES),
+            call_written_bytes: used.account(CALL_WRITTEN_BYTES),
+            disk_read_bytes: used.account(DISK_READ_BYTES),
+            disk_written_bytes: used.account(DISK_WRITTEN_BYTES),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What tasks used, by the kernel's accounts, compared with what the workload reads of its own threads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_common::counter::Counter;
+use smtt_common::event::Kind;
+use smtt_common::event::used::{
+    ACCOUNTS, CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES,
+    DISK_WAIT_NS, DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, PARTIAL, SWITCHES_INVOLUNTARY,
+    SWITCHES_VOLUNTARY, TaskUsed, UNTIL_END, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT,
+};
+use smtt_config::{FaultHook, ProbeSettings};
+use smtt_model::decode::{Fact, decode};
+
+use crate::lab::{KernelLab, Workload, lab, with_hook};
+
+/// The accounts in the order in which the workload reads them.
+const READ: [(&str, usize); 10] = [
+    ("CPU time", CPU_NS),
+    ("wait for a CPU", CPU_WAIT_NS),
+    ("voluntary switches", SWITCHES_VOLUNTARY),
+    ("involuntary switches", SWITCHES_INVOLUNTARY),
+    ("minor faults", FAULTS_MINOR),
+    ("major faults", FAULTS_MAJOR),
+    ("bytes read by calls", CALL_READ_BYTES),
+    ("bytes written by calls", CALL_WRITTEN_BYTES),
+    ("bytes read from a disk", DISK_READ_BYTES),
+    ("bytes written to a disk", DISK_WRITTEN_BYTES),
+];
+
+/// Switch of the kernel for the accounts of waits for disks.
+const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
+
+fn accounts_of(lab: &KernelLab, executor: u64) -> Result<Vec<TaskUsed>> {
+    lab.of_kind(executor, Kind::TASK_USED)
+        .into_iter()
+        .map(
+            |record| match decode(&record.header, &record.payload)?.fact {
+                Fact::TaskUsed(used) => Ok(*used),
+                other => anyhow::bail!("{other:?} is no account of a task"),
+            },
+        )
+        .collect()
+}
+
+fn numbers(value: &Value) -> Result<Vec<u64>> {
+    let list = value.as_array().context("no list of numbers")?;
+    list.iter()
+        .map(|number| number.as_u64().context("no number"))
+        .collect()
+}
+
+#[test]
+fn the_accounts_of_each_task_are_those_of_the_kernel() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("accounts", &[])?;
+    let executor = lab.executor(workload.pid())?;
+    let done = workload.run()?;
+    lab.read()?;
+    let used: BTreeMap<u64, TaskUsed> = accounts_of(&lab, executor)?
+        .into_iter()
+        .map(|used| (used.task_attempt_id, used))
+        .collect();
+    let tasks = done["tasks"].as_array().context("no tasks")?;
+    ensure!(
+        tasks.len() == 40 && used.len() == 40,
+        "{} tasks ran, {} have accounts",
+        tasks.len(),
+        used.len()
+    );
+    // Sum over the tasks, and tasks in which both readings of the workload are equal.
+    let mut sums = [0_u64; READ.len()];
+    let mut exact = [0_usize; READ.len()];
+    let mut widest = 0;
+    for task in tasks {
+        let id = task["task"].as_u64().context("no task id")?;
+        let used = used
+            .get(&id)
+            .with_context(|| format!("task {id} has no accounts"))?;
+        ensure!(used.flags == UNTIL_END, "task {id}: {used:?}");
+        let (inner, outer) = (numbers(&task["inner"])?, numbers(&task["outer"])?);
+        for (at, (name, account)) in READ.into_iter().enumerate() {
+            ensure!(used.present & 1 << account != 0, "no {name}: {used:?}");
+            let value = used.accounts[account];
+            ensure!(
+                inner[at] <= value && value <= outer[at],
+                "task {id}, {name}: {value} by the kernel side, {} inside and {} outside of the task",
+                inner[at],
+                outer[at]
+            );
+            sums[at] += value;
+            exact[at] += usize::from(inner[at] == outer[at]);
+        }
+        ensure!(
+            used.accounts[CPU_NS] <= used.duration_ns,
+            "task {id} used more CPU time than there was: {used:?}"
+        );
+        widest = widest.max((outer[0] - inner[0]) * 1000 / used.accounts[CPU_NS]);
+    }
+    for (at, (name, _)) in READ.into_iter().enumerate() {
+        println!(
+            "{name}: {} in all, the same on both sides in {} of 40 tasks",
+            sums[at], exact[at]
+        );
+    }
+    println!("the readings of CPU time differ by {widest} thousandths at most");
+    // The bounds say something: counts are the same on both sides, and there is something to count.
+    for at in [2, 4, 5, 7] {
+        ensure!(
+            exact[at] >= 30,
+            "{} is known in {} tasks",
+            READ[at].0,
+            exact[at]
+        );
+    }
+    for at in [0, 1, 2, 3, 4, 6, 7] {
+        ensure!(sums[at] > 0, "no task has {}", READ[at].0);
+    }
+    ensure!(
+        sums[4] >= 40 * 300 && sums[7] >= 40 << 20,
+        "too few faults or bytes: {sums:?}"
+    );
+    workload.end()
+}
+
+#[test]
+fn ten_thousand_short_tasks_have_their_accounts() -> Result<()> {
+    // The default limits, as on a user's machine.
+    let settings = ProbeSettings {
+        fault_hook: FaultHook::Off,
+        ..ProbeSettings::default()
+    };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("short_tasks", &[])?;
+    let executor = lab.executor(workload.pid())?;
+    let before = lab.counters.clone();
+    workload.go()?;
+    // The daemon reads many times a second.
+    let done = loop {
+        std::thread::sleep(Duration::from_millis(50));
+        lab.read()?;
+        if let Some(done) = workload.done_within(Duration::ZERO)? {
+            break done;
+        }
+    };
+    lab.read()?;
+    let tasks = done["tasks"].as_array().context("no tasks")?;
+    let used: BTreeMap<u64, TaskUsed> = accounts_of(&lab, executor)?
+        .into_iter()
+        .map(|used| (used.task_attempt_id, used))
+        .collect();
+    let grown = |counter: Counter| lab.counters[counter.0 as usize] - before[counter.0 as usize];
+    let (due, full, limited) = (
+        grown(Counter::RECORDS_SEEN),
+        grown(Counter::RECORDS_RING_FULL),
+        grown(Counter::RECORDS_RATE_LIMITED),
+    );
+    println!(
+        "{due} accounts were due, {} came, {full} found the ring full, {limited} were above the rate, in {} ms",
+        used.len(),
+        done["ms"]
+    );
+    ensure!(tasks.len() == 10_000, "{} tasks ran", tasks.len());
+    ensure!(
+        due == 10_000 && due == used.len() as u64 + full + limited,
+        "due {due}, delivered {}, lost {full} + {limited}",
+        used.len()
+    );
+    ensure!(used.len() == 10_000, "{} tasks have accounts", used.len());
+    for task in tasks {
+        let [id, inner, outer] = numbers(task)?[..] else {
+            anyhow::bail!("{task} is no task");
+        };
+        let used = &used[&id];
+        let cpu = used.accounts[CPU_NS];
+        ensure!(
+            used.flags == UNTIL_END && inner <= cpu && cpu <= outer && inner >= 300_000,
+            "task {id} used {inner} to {outer} ns by its own clock: {used:?}"
+        );
+    }
+    workload.end()
+}
+
+#[test]
+fn accounts_that_do_not_fit_the_ring_are_counted() -> Result<()> {
+    let mut settings = with_hook(FaultHook::Off);
+    settings.ring_bytes = 16 << 10;
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("short_tasks", &["tasks=2000", "us=0", "spin_us=0"])?;
+    let executor = lab.executor(workload.pid())?;
+    let before = lab.counters.clone();
+    // The ring is not read meanwhile.
+    workload.run()?;
+    lab.read()?;
+    let came = accounts_of(&lab, executor)?.len() as u64;
+    let grown = |counter: Counter| lab.counters[counter.0 as usize] - before[counter.0 as usize];
+    let (due, full, limited) = (
+        grown(Counter::RECORDS_SEEN),
+        grown(Counter::RECORDS_RING_FULL),
+        grown(Counter::RECORDS_RATE_LIMITED),
+    );
+    ensure!(
+        due == 2000 && full > 0 && due == came + full + limited,
+        "due {due}, delivered {came}, lost {full} + {limited}"
+    );
+    workload.end()
+}
+
+#[test]
+fn a_task_without_an_end_has_accounts_too() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start("odd_tasks", &[])?;
+    let executor = lab.executor(workload.pid())?;
+    workload.go()?;
+    workload.expect("OPEN")?;
+    // SAFETY: a process that this test started and has not waited for.
+    unsafe { libc::kill(workload.pid() as i32, libc::SIGKILL) };
+    let dead = workload.go_on_to_the_end();
+    ensure!(dead.is_err(), "the workload survived");
+    lab.read()?;
+    let used = accounts_of(&lab, executor)?;
+    let of: BTreeMap<u64, &TaskUsed> = used
+        .iter()
+        .map(|used| (used.task_attempt_id, used))
+        .collect();
+    ensure!(used.len() == 5 && of.len() == 5, "{used:#?}");
+    let cpu = |task: u64| of[&task].accounts[CPU_NS];
+    for (task, until) in [(1, UNTIL_NEXT), (2, UNTIL_END), (5, UNTIL_EXIT)] {
+        ensure!(
+            of[&task].flags == until && of[&task].present != 0,
+            "task {task}: {:?}",
+            of[&task]
+        );
+        // At an exit the kernel may lack the time since the last tick, 10 ms where it has 100 a second.
+        let least = if until == UNTIL_EXIT { 10 } else { 20 } * 1_000_000;
+        ensure!(
+            (least..40_000_000).contains(&cpu(task)),
+            "task {task} used {} ns",
+            cpu(task)
+        );
+    }
+    for task in [3, 4] {
+        ensure!(
+            of[&task].flags == PARTIAL | UNTIL_END
+                && of[&task].present == 0
+                && of[&task].accounts == [0; ACCOUNTS],
+            "task {task} was not begun: {:?}",
+            of[&task]
+        );
+    }
+    ensure!(
+        used.iter()
+            .all(|used| used.flags & UNTIL_MASK != UNTIL_MASK)
+    );
+    // The rows go with the threads.
+    let rows = lab.probes.task_rows()?;
+    ensure!(rows == 0, "{rows} rows are left in the table of tasks");
+    Ok(())
+}
+
+#[test]
+fn the_wait_for_a_disk_is_there_where_the_kernel_keeps_it() -> Result<()> {
+    if !std::path::Path::new(DELAY_ACCOUNTING).exists() {
+        println!("this kernel keeps the account from its start, or not at all");
+        return Ok(());
+    }
+    let before = fs::read_to_string(DELAY_ACCOUNTING)?;
+    let outcome = ["0", "1"].into_iter().try_for_each(|on| -> Result<()> {
+        fs::write(DELAY_ACCOUNTING, on)?;
+        let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+            return Ok(());
+        };
+        let mut workload = Workload::start("accounts", &["threads=1", "tasks=5"])?;
+        let executor = lab.executor(workload.pid())?;
+        workload.run()?;
+        lab.read()?;
+        let used = accounts_of(&lab, executor)?;
+        ensure!(used.len() == 5, "{} tasks have accounts", used.len());
+        let waited: u64 = used.iter().map(|used| used.accounts[DISK_WAIT_NS]).sum();
+        println!("delay accounting {on}: the tasks waited {waited} ns for a disk");
+        for used in &used {
+            let present = used.present & 1 << DISK_WAIT_NS != 0;
+            ensure!(present == (on == "1"), "delay accounting is {on}: {used:?}");
+            ensure!(used.accounts[DISK_WAIT_NS] <= used.duration_ns, "{used:?}");
+        }
+        workload.end()
+    });
+    fs::write(DELAY_ACCOUNTING, before.trim())?;
+    outcome
+}
