@@ -40,6 +40,7 @@ mod victim;
 mod walks;
 
 use std::collections::HashMap;
+use std::io::BufRead as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
