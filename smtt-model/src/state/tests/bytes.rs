@@ -234,9 +234,11 @@ fn a_user_alone_may_take_everything_and_gives_it_back() {
             }
         }
     };
+    // The fixed part of an executor is always granted.
+    let most = 4 * MIB + 5 * size_of::<Executor>();
     greedy(&mut state);
     assert!(state.bytes() > 3 * MIB, "{}", state.bytes());
-    assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+    assert!(state.bytes() <= most, "{}", state.bytes());
     // 400 facts per second of another user, while the greedy one goes on.
     for round in 0..20_u64 {
         for task in 0..100 {
@@ -245,7 +247,7 @@ fn a_user_alone_may_take_everything_and_gives_it_back() {
             assert_eq!(told, Outcome::Applied, "task {id}, {} bytes", state.bytes());
         }
         greedy(&mut state);
-        assert!(state.bytes() <= 4 * MIB, "{}", state.bytes());
+        assert!(state.bytes() <= most, "{}", state.bytes());
     }
     let victim = &state.executors()[&key(9)];
     assert_eq!(victim.tasks.tasks.len(), 2000);
