@@ -99,7 +99,7 @@ pub const COUNTERS: usize = 9;
 coded! {
     /// Index of the kernel side's own counters, one copy per CPU; they belong to no executor.
     Counter: u32 {
-        /// Records of the kernel side itself (fork, exit) that were due.
+        /// Records of the kernel side itself (fork, exit, tasks) that were due.
         RECORDS_SEEN = 0 "records_seen",
         /// Records of the kernel side itself lost because the ring was full.
         RECORDS_RING_FULL = 1 "records_ring_full",
@@ -115,7 +115,7 @@ coded! {
         RECORDS_SUBMITTED = 6 "records_submitted",
         /// Samples of page walks and cycles in executors that found no row.
         WALK_SAMPLES_REFUSED = 7 "walk_samples_refused",
-        /// Records of the kernel side itself (fork, exit) refused because the executor or its user exceeded its rate.
+        /// Records of the kernel side itself (fork, exit, tasks) refused because the executor or its user exceeded its rate.
         RECORDS_RATE_LIMITED = 8 "records_rate_limited",
     }
 }
