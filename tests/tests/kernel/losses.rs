@@ -1,9 +1,11 @@
 //! attempted = delivered + losses, with a ring and tables that are too small.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::counter::{Counter, ExecutorCounters};
 use smtt_common::event::Kind;
-use smtt_config::FaultHook;
+use smtt_config::{FaultHook, ProbeSettings};
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
@@ -103,6 +105,35 @@ fn a_rate_limit_is_kept_and_counted() -> Result<()> {
     ensure!(
         totals.facts_rate_limited > 0 && delivered <= seconds * 1000 + 4,
         "{delivered} facts in {seconds} seconds at 1000 a second"
+    );
+    workload.end()
+}
+
+#[test]
+fn four_tasks_at_full_speed_keep_all_samples() -> Result<()> {
+    let settings = ProbeSettings {
+        fault_hook: FaultHook::Auto,
+        ..ProbeSettings::default()
+    };
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let mut workload = Workload::start(
+        "faults",
+        &["rounds=4", "threads=4", "reads=4", "writes=150000"],
+    )?;
+    let executor = lab.executor(workload.pid())?;
+    let start = Instant::now();
+    workload.run()?;
+    let seconds = start.elapsed().as_secs_f64();
+    lab.read()?;
+    let totals = lab.totals(executor)?;
+    let samples = lab.of_kind(executor, Kind::FAULT_SAMPLE).len() as u64;
+    println!("{samples} samples of 600,000 faults in {seconds:.1} s");
+    ensure!(
+        samples == totals.samples_seen
+            && samples.abs_diff(600_000 / u64::from(settings.settings.fault_sample_every)) < 60,
+        "{samples} samples of {totals:?}"
     );
     workload.end()
 }
