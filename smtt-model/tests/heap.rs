@@ -1,9 +1,9 @@
 //! The bytes that the state counts against the heap that it uses, under hostile streams of facts.
 //!
-//! One test in one binary: the allocator counts for the whole process.
+//! The allocator counts by thread: the test's harness allocates on another one.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
 use smtt_common::counter::{ContextKey, FaultCounters};
 use smtt_common::settings::executor_key;
@@ -13,21 +13,23 @@ use smtt_model::decode::{
 use smtt_model::readings::Readings;
 use smtt_model::state::{Limits, State};
 
-/// Counts the bytes that are allocated.
+/// Counts the bytes that each thread has allocated.
 struct Counting;
 
-static USED: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static USED: Cell<isize> = const { Cell::new(0) };
+}
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        USED.fetch_add(layout.size(), Ordering::Relaxed);
+        USED.set(USED.get() + layout.size() as isize);
         // SAFETY: the caller's layout.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Ordering::Relaxed);
+        USED.set(USED.get() - layout.size() as isize);
         // SAFETY: the caller's pointer and layout.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -173,12 +175,12 @@ fn contexts(state: &mut State, n: u32) {
 
 /// Runs hostile streams against a new state and compares its heap with what it counts.
 fn measure(what: &str, limits: Limits, streams: &[fn(&mut State, u32)]) {
-    let before = USED.load(Ordering::Relaxed);
+    let before = USED.get();
     let mut state = State::new(limits);
     for (n, stream) in (1..).zip(streams) {
         stream(&mut state, n);
     }
-    let heap = USED.load(Ordering::Relaxed) - before;
+    let heap = USED.get() - before;
     let counted = state.bytes();
     assert!(
         heap as f64 <= counted as f64 * 1.5,
@@ -194,7 +196,7 @@ fn measure(what: &str, limits: Limits, streams: &[fn(&mut State, u32)]) {
         limits.state_bytes
     );
     drop(state);
-    let left = USED.load(Ordering::Relaxed) - before;
+    let left = USED.get() - before;
     assert_eq!(left, 0, "{what}: bytes are left");
 }
 
