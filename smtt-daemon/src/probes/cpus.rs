@@ -22,12 +22,9 @@ const SOFTWARE: u32 = 1;
 /// `PERF_COUNT_SW_DUMMY`.
 const DUMMY: u64 = 9;
 
-/// The event that counts nothing, and its last time.
+/// The event that counts nothing.
 #[derive(Debug)]
-struct Clock {
-    event: Event,
-    enabled_ns: u64,
-}
+struct Clock(Event);
 
 impl Clock {
     /// `None` where the kernel refuses: then only CPUs that are offline at a reading are seen.
@@ -51,19 +48,14 @@ impl Clock {
         });
         let event = event.ok()?;
         event.enable().ok()?;
-        Some(Self {
-            event,
-            enabled_ns: 0,
-        })
+        Some(Self(event))
     }
 
-    /// Whether its time has stopped since the last call.
-    fn stopped(&mut self) -> bool {
-        let Ok(count) = self.event.read() else {
-            return true;
-        };
-        let before = std::mem::replace(&mut self.enabled_ns, count.enabled_ns);
-        before == count.enabled_ns
+    /// Whether its time stands still. A read of an event that is switched on asks the event's CPU for the time, so two
+    /// of them differ.
+    fn stopped(&self) -> bool {
+        let time = || self.0.read().map(|count| count.enabled_ns);
+        !matches!((time(), time()), (Ok(first), Ok(second)) if first != second)
     }
 }
 
@@ -147,8 +139,8 @@ impl Cpus {
     /// Compares with the CPUs that are online now, and remembers these.
     fn change(&mut self, now: &BTreeSet<u32>) -> Change {
         let mut gone = BTreeSet::new();
-        for (cpu, clock) in &mut self.clocks {
-            let stopped = clock.as_mut().is_some_and(Clock::stopped);
+        for (cpu, clock) in &self.clocks {
+            let stopped = clock.as_ref().is_some_and(Clock::stopped);
             if stopped || !now.contains(cpu) {
                 gone.insert(*cpu);
             }
