@@ -158,7 +158,6 @@ const X86_MUST: &[&str] = &[
 const X86_JVM_MUST: &[&str] = &[
     "jvm",
     "suspend::guest_an_executor_at_work_through_a_suspend_loses_nothing",
-    "suspend::guest_software_events_count_again_after_a_suspend",
     "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
 ];
 
