@@ -74,10 +74,10 @@ section!(Fault, "probe.fault", {
     /// reads from writes, "software" does not; "off" counts no page faults.
     hook: String = "auto".into();
     /// Every Nth page fault of a CPU is sampled with its address; 0 samples none.
-    sample_every: u64 = 256;
-    /// Most page-fault samples per second and CPU. At full speed a CPU has some 700,000 faults, so 2,700 samples. They
-    /// take half of facts_per_second and bytes_per_second at most.
-    samples_per_second: u64 = 4000;
+    sample_every: u64 = 1024;
+    /// Most page-fault samples per second and CPU. At full speed a CPU has some 700,000 faults, so 700 samples. Samples
+    /// count against facts_per_second and bytes_per_second too, and leave half of a burst to facts.
+    samples_per_second: u64 = 1000;
 });
 
 section!(MarkerProbe, "probe.marker", {

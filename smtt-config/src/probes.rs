@@ -54,8 +54,8 @@ impl Default for ProbeSettings {
             fault_hook: FaultHook::Auto,
             fault_idle: Duration::from_secs(30),
             settings: Settings {
-                fault_sample_every: 256,
-                fault_samples_per_second: 4000,
+                fault_sample_every: 1024,
+                fault_samples_per_second: 1000,
                 facts_per_second: 20_000,
                 bytes_per_second: 4 << 20,
                 user_share_permille: 750,

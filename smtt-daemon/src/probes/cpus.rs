@@ -5,6 +5,7 @@
 //! is the same before and after. Each CPU therefore has an event that counts nothing: its time stops with the others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -21,6 +22,9 @@ use super::table;
 const SOFTWARE: u32 = 1;
 /// `PERF_COUNT_SW_DUMMY`.
 const DUMMY: u64 = 9;
+
+/// More than a tick of the slowest kernel, at which the coarsest clock goes on.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The event that counts nothing.
 #[derive(Debug)]
@@ -51,11 +55,9 @@ impl Clock {
         Some(Self(event))
     }
 
-    /// Whether its time stands still. A read of an event that is switched on asks the event's CPU for the time, so two
-    /// of them differ.
-    fn stopped(&self) -> bool {
-        let time = || self.0.read().map(|count| count.enabled_ns);
-        !matches!((time(), time()), (Ok(first), Ok(second)) if first != second)
+    /// Nanoseconds for which it has been switched on. The read asks the event's CPU for the time.
+    fn time(&self) -> Option<u64> {
+        self.0.read().ok().map(|count| count.enabled_ns)
     }
 }
 
@@ -138,13 +140,9 @@ impl Cpus {
 
     /// Compares with the CPUs that are online now, and remembers these.
     fn change(&mut self, now: &BTreeSet<u32>) -> Change {
-        let mut gone = BTreeSet::new();
-        for (cpu, clock) in &self.clocks {
-            let stopped = clock.as_ref().is_some_and(Clock::stopped);
-            if stopped || !now.contains(cpu) {
-                gone.insert(*cpu);
-            }
-        }
+        let left = self.clocks.keys().filter(|cpu| !now.contains(cpu));
+        let mut gone: BTreeSet<u32> = left.copied().collect();
+        gone.extend(self.standing().keys());
         self.clocks.retain(|cpu, _| !gone.contains(cpu));
         let come: BTreeSet<u32> = now
             .iter()
@@ -155,6 +153,22 @@ impl Cpus {
             self.clocks.insert(*cpu, Clock::start(*cpu));
         }
         Change { gone, come }
+    }
+
+    /// CPUs whose clocks stand still, with the time that they show.
+    fn standing(&self) -> BTreeMap<u32, Option<u64>> {
+        let time = |cpu: &u32| self.clocks.get(cpu)?.as_ref()?.time();
+        let clocks = self.clocks.iter().filter(|(_, clock)| clock.is_some());
+        let mut standing: BTreeMap<u32, Option<u64>> =
+            clocks.map(|(cpu, _)| (*cpu, time(cpu))).collect();
+        let stands = |cpu: &u32, before: &mut Option<u64>| *before == time(cpu);
+        standing.retain(stands);
+        if !standing.is_empty() {
+            // A coarse clock may stand between two reads.
+            std::thread::sleep(TICK);
+            standing.retain(stands);
+        }
+        standing
     }
 
     /// The CPUs that were online at the last reading.

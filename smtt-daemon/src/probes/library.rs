@@ -19,8 +19,8 @@ mod link;
 mod multi;
 mod pace;
 mod places;
+mod state;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -38,9 +38,9 @@ use smtt_machine::proc::{Handle, Image};
 use self::inode::Page;
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
-use self::pace::Pace;
 pub use self::places::Places;
 use self::places::{Held, Room};
+use self::state::{Configured, FileId, Probed, Stamp, State};
 use super::{Verdict, VerdictState};
 use crate::subordinate::ShareOwners;
 
@@ -78,53 +78,6 @@ pub enum Probing {
     Unknown(String),
     /// The file could not be judged or probed now; a later attempt may succeed.
     Failed(String),
-}
-
-/// Device and inode of an open file, as its file system shows them. While it has probes the kernel keeps the file, so they
-/// are of no other one.
-type FileId = (u64, u64);
-
-/// What changes when a file is replaced or rewritten.
-type Stamp = (FileId, u64, i64, i64);
-
-/// A file with probes.
-#[derive(Debug)]
-struct Probed {
-    links: Links,
-    /// Shows whether another file is the same inode.
-    page: Arc<Page>,
-    /// Bytes that it had when it was probed.
-    digest: Digest,
-    /// Whether the configuration names the file.
-    configured: bool,
-    /// User whose share it uses: that of the executor that brought it.
-    share: u32,
-    executors: BTreeSet<Process>,
-    /// When its last executor ended.
-    idle_since: Instant,
-}
-
-/// A path of the configuration.
-#[derive(Debug)]
-struct Configured {
-    stamp: Stamp,
-    tried: Instant,
-    /// The probed file, or why there is none.
-    file: Result<FileId, String>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    known: Vec<Known>,
-    /// Digests of libraries whose bytes have not been seen yet.
-    digests: Vec<Digest>,
-    configured: BTreeMap<PathBuf, Configured>,
-    files: HashMap<FileId, Probed>,
-    /// Pages of all files with probes, also of those that are being detached from.
-    pages: Vec<Weak<Page>>,
-    pace: Pace,
-    /// Living processes whose library is not known.
-    unknown: BTreeSet<Process>,
 }
 
 /// The files that are probed. Any thread may use it; the lock of the state is never held while a file or the kernel is
@@ -333,12 +286,11 @@ impl Libraries {
             .context("it cannot be opened")?;
         let metadata = file.metadata()?;
         let (id, size) = (id(&metadata), metadata.len());
+        if self.has_probes(&file, id, process) {
+            return Ok(Probing::Probed);
+        }
         let any_size = {
-            let mut state = self.state();
-            if let Some(probed) = state.files.get_mut(&id) {
-                probed.executors.insert(process);
-                return Ok(Probing::Probed);
-            }
+            let state = self.state();
             let any_size = !state.digests.is_empty() && size <= SIZE_MAX;
             if !any_size && !state.known.iter().any(|known| known.size == size) {
                 return Ok(Probing::Unknown(format!(
@@ -375,6 +327,21 @@ impl Libraries {
         };
         self.attach(&file, id, &known, Some(process))?;
         Ok(Probing::Probed)
+    }
+
+    /// Counts a process of a file that has probes by its numbers. An overlay's file keeps its numbers when a change makes
+    /// it another inode, which has none: the breakpoint decides.
+    fn has_probes(&self, file: &File, id: FileId, process: Process) -> bool {
+        let offset = self.state().files.get(&id).map(|probed| probed.page.offset);
+        let page = offset.and_then(|offset| Page::map(file, offset).ok());
+        if !page.is_some_and(|page| page.is_probed().unwrap_or(false)) {
+            return false;
+        }
+        let mut state = self.state();
+        let probed = state.files.get_mut(&id);
+        probed
+            .map(|probed| probed.executors.insert(process))
+            .is_some()
     }
 
     /// Attaches all probes to a file, unless its inode has them. It is a process's, or one of the configuration. Returns
@@ -424,7 +391,9 @@ impl Libraries {
             bail!("it changes");
         }
         let mut state = self.state();
+        state.pages.retain(|page| page.strong_count() > 0);
         state.pages.push(page);
+        state.set_aside(id);
         state.files.insert(id, probed);
         tracing::debug!(
             milliseconds = begin.elapsed().as_millis() as u64,
@@ -456,6 +425,7 @@ impl Libraries {
         let (id, _) = same
             .next()
             .context("its earlier probes are being removed")?;
+        ensure!(same.next().is_none(), "several files seem to be its inode");
         Ok(Some(*id))
     }
 

@@ -110,7 +110,7 @@ fn a_rate_limit_is_kept_and_counted() -> Result<()> {
 }
 
 #[test]
-fn four_tasks_at_full_speed_keep_all_samples() -> Result<()> {
+fn no_sample_of_four_tasks_is_refused() -> Result<()> {
     let settings = ProbeSettings {
         fault_hook: FaultHook::Auto,
         ..ProbeSettings::default()

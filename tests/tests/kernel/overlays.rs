@@ -5,8 +5,9 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use tempfile::TempDir;
 use crate::foreign_files::find;
 use crate::lab::{KernelLab, Workload, lab, library, with_hook};
 
+/// The instruction that a probe replaces.
+const PAD: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 /// Containers of one image.
 const CONTAINERS: usize = 3;
 /// Longer than a file keeps its probes without a process.
@@ -224,4 +227,88 @@ fn wait_for(lab: &KernelLab, discoverer: &mut Discoverer, files: usize) -> Resul
         );
         thread::sleep(Duration::from_millis(200));
     }
+}
+
+#[test]
+fn a_file_that_a_change_made_another_inode_is_probed_again() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let Some(image) = image()? else {
+        return Ok(());
+    };
+    let library = image.overlays[0].library();
+    let mut discoverer = Discoverer::new(lab.probes.libraries());
+    let (before, _) = executor(&mut discoverer, &library)?;
+    let numbers = |file: fs::Metadata| (file.dev(), file.ino());
+    let shown = numbers(fs::metadata(&library)?);
+    // The first change copies the file to the upper folder.
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o700))?;
+    println!(
+        "the same numbers after the change: {}",
+        numbers(fs::metadata(&library)?) == shown
+    );
+    let (mut after, found) = executor(&mut discoverer, &library)?;
+    found.slots.request_resync(41)?;
+    after.run()?;
+    check(&mut lab, &after, false)?;
+    before.end()?;
+    after.end()
+}
+
+/// Copies of the library that other processes have and that are rewritten all the time.
+const REWRITTEN: usize = 6;
+
+#[test]
+fn a_file_that_is_rewritten_is_not_taken_for_an_overlays() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let Some(image) = image()? else {
+        return Ok(());
+    };
+    let mut discoverer = Discoverer::new(lab.probes.libraries());
+    let folder = tempfile::tempdir()?;
+    let bytes = fs::read(library()?)?;
+    let pads: Vec<usize> = (0..bytes.len() - PAD.len())
+        .filter(|at| bytes[*at..].starts_with(&PAD))
+        .collect();
+    let (mut attackers, mut files) = (Vec::new(), Vec::new());
+    for number in 0..REWRITTEN {
+        let path = folder.path().join(format!("{number}{LIBRARY_NAME}"));
+        fs::write(&path, &bytes)?;
+        attackers.push(executor(&mut discoverer, &path)?);
+        let file = fs::OpenOptions::new().write(true).open(&path)?;
+        // No process has a copy of a page that was cut off.
+        file.set_len(0)?;
+        file.write_all_at(&bytes, 0)?;
+        files.push(file);
+    }
+    let (first, _) = executor(&mut discoverer, &image.overlays[0].library())?;
+    let end = AtomicBool::new(false);
+    let second = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = 0_u8;
+            while !end.load(Ordering::Relaxed) {
+                byte = byte.wrapping_add(1);
+                for file in &files {
+                    for pad in &pads {
+                        // A write that fails changes nothing.
+                        let _ = file.write_all_at(&[byte], (pad + PAD.len()) as u64);
+                    }
+                }
+            }
+        });
+        let second = executor(&mut discoverer, &image.overlays[1].library());
+        end.store(true, Ordering::Relaxed);
+        second
+    });
+    let (mut second, found) = second?;
+    // The probes stay while the second one lives.
+    first.end()?;
+    wait_for(&lab, &mut discoverer, 2 + REWRITTEN)?;
+    found.slots.request_resync(41)?;
+    second.run()?;
+    check(&mut lab, &second, true)?;
+    second.end()
 }

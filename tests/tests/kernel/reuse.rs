@@ -1,6 +1,8 @@
 //! Process ids that the kernel gives again: a process with the id of an executor that is gone is not that executor.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use smtt_config::FaultHook;
@@ -10,10 +12,10 @@ use smtt_tests::skip::skip;
 use crate::lab::{KernelLab, Workload, lab, seen, with_hook};
 
 /// Where the last process id can be set: the kernel allocates the next free one after it.
-pub const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 /// Processes that get the id of the executor that is gone, one after the other.
 const BIRTHS: usize = 10_000;
-/// Births in a row without the id after which a process of the machine has it for longer.
+/// Births in a row without the id, a millisecond apart, after which a process of the machine has it for longer.
 const MISSES: usize = 1000;
 /// Executors that are tried, one after the other.
 const EXECUTORS: usize = 10;
@@ -36,11 +38,26 @@ pub fn can_choose_ids() -> Result<bool> {
     Ok(false)
 }
 
-/// Forks a child that touches pages and ends; returns its process id.
-pub fn birth(memory: &Mapping) -> Result<i32> {
-    // SAFETY: the child calls nothing that allocates or locks: it writes to a mapping and ends.
-    let child = unsafe { libc::fork() };
-    ensure!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+/// Forks a child with this process id, which touches pages and ends; false where another process has the id.
+pub fn birth(memory: &Mapping, pid: u32) -> Result<bool> {
+    let id = pid as i32;
+    // SAFETY: all fields are numbers; zero is no request.
+    let mut request: libc::clone_args = unsafe { std::mem::zeroed() };
+    request.exit_signal = libc::SIGCHLD as u64;
+    request.set_tid = &raw const id as u64;
+    request.set_tid_size = 1;
+    // SAFETY: the request and the id outlive the call. The child calls nothing that allocates or locks: it writes to a
+    // mapping and ends.
+    let child =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const request, size_of_val(&request)) };
+    if child < 0 {
+        let error = std::io::Error::last_os_error();
+        ensure!(
+            error.raw_os_error() == Some(libc::EEXIST),
+            "clone3: {error}"
+        );
+        return Ok(false);
+    }
     if child == 0 {
         (0..PAGES).for_each(|page| memory.write(page * PAGE));
         // SAFETY: ends the child without its parent's clean-up.
@@ -48,9 +65,9 @@ pub fn birth(memory: &Mapping) -> Result<i32> {
     }
     let mut status = 0;
     // SAFETY: the status is valid, and the child is this process's own.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    ensure!(waited == child && status == 0, "the child: status {status}");
-    Ok(child)
+    let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
+    ensure!(waited == id && status == 0, "the child: status {status}");
+    Ok(true)
 }
 
 fn executor() -> Result<Workload> {
@@ -89,14 +106,14 @@ fn reused(lab: &mut KernelLab) -> Result<bool> {
     let memory = Mapping::anonymous(PAGES)?;
     let (mut same, mut misses) = (0, 0);
     while same < BIRTHS {
-        fs::write(LAST_PID, &last)?;
-        if birth(&memory)? == pid as i32 {
+        if birth(&memory, pid)? {
             (same, misses) = (same + 1, 0);
         } else {
             misses += 1;
             if misses == MISSES {
                 return Ok(false);
             }
+            thread::sleep(Duration::from_millis(1));
         }
     }
     lab.read()?;

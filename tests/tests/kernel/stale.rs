@@ -17,7 +17,7 @@ use smtt_tests::memory::Mapping;
 
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 use crate::raw::Table;
-use crate::reuse::{LAST_PID, birth, can_choose_ids};
+use crate::reuse::{birth, can_choose_ids};
 
 /// Rows of the kernel side's filter of process ids: ids that differ by this have one row.
 const FILTER_ROWS: u32 = 4096;
@@ -133,8 +133,7 @@ fn a_new_process_with_the_id_of_a_stale_row_is_no_child() -> Result<()> {
             ..Process::default()
         };
         processes.set(pid, stale)?;
-        fs::write(LAST_PID, (pid - 1).to_string())?;
-        if birth(&memory)? != pid as i32 {
+        if !birth(&memory, pid)? {
             // Another process of the machine took the id.
             if processes.get::<u32, Process>(pid).is_some() {
                 processes.remove(pid)?;

@@ -22,6 +22,12 @@ use anyhow::Context as _;
 use super::known::PAD;
 use super::link::Attacher;
 
+/// Bits of an entry of `/proc/PID/pagemap`.
+const PAGE_PRESENT: u64 = 1 << 63;
+const PAGE_SWAPPED: u64 = 1 << 62;
+/// Of a file, or shared.
+const PAGE_OF_FILE: u64 = 1 << 61;
+
 /// A private mapping of the page of a file that has a probe pad.
 #[derive(Debug)]
 pub struct Page {
@@ -29,6 +35,8 @@ pub struct Page {
     length: NonZeroUsize,
     /// Address of the pad.
     pad: usize,
+    /// File offset of the pad.
+    pub offset: u64,
 }
 
 impl Page {
@@ -62,6 +70,7 @@ impl Page {
             start: start as usize,
             length,
             pad: start as usize + inside,
+            offset: pad,
         };
         // SAFETY: exactly the mapping made above, which nothing uses.
         if unsafe { libc::mprotect(start, length.get(), libc::PROT_READ) } != 0 {
@@ -82,7 +91,17 @@ impl Page {
     /// # Errors
     /// When the file has no such page any more.
     pub fn is_probed(&self) -> io::Result<bool> {
-        Ok(self.code()?[0] != PAD[0])
+        Ok(self.code()?[0] != PAD[0] && self.is_copy()?)
+    }
+
+    /// Whether the page is this process's own copy, as a breakpoint makes it, and no page of the file. The owner of the
+    /// file writes to the latter, and can take the copy away by truncating the file.
+    fn is_copy(&self) -> io::Result<bool> {
+        let mut entry = [0; 8];
+        let index = (self.start / self.length) as u64;
+        File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, 8 * index)?;
+        let entry = u64::from_ne_bytes(entry);
+        Ok((entry & PAGE_PRESENT != 0 || entry & PAGE_SWAPPED != 0) && entry & PAGE_OF_FILE == 0)
     }
 }
 
@@ -111,7 +130,8 @@ pub fn marked(
     let mut before = before.into_iter();
     pages.retain(|page| {
         let (before, now) = (before.next().flatten(), behind(page));
-        before.is_some() && now.is_some() && before != now
+        let changed = before.is_some() && now.is_some() && before != now;
+        changed && page.is_copy().unwrap_or(false)
     });
     drop(mark);
     Ok(pages)
