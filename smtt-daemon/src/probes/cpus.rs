@@ -55,9 +55,10 @@ impl Clock {
         Some(Self(event))
     }
 
-    /// Nanoseconds for which it has been switched on. The read asks the event's CPU for the time.
+    /// Nanoseconds for which it has run. The read asks the event's CPU for the time. The time for which it is switched on
+    /// goes on where the CPU is back (Linux 6.1).
     fn time(&self) -> Option<u64> {
-        self.0.read().ok().map(|count| count.enabled_ns)
+        self.0.read().ok().map(|count| count.running_ns)
     }
 }
 

@@ -275,7 +275,9 @@ fn a_file_that_is_rewritten_is_not_taken_for_an_overlays() -> Result<()> {
         .collect();
     let (mut attackers, mut files) = (Vec::new(), Vec::new());
     for number in 0..REWRITTEN {
-        let path = folder.path().join(format!("{number}{LIBRARY_NAME}"));
+        let own = folder.path().join(number.to_string());
+        fs::create_dir(&own)?;
+        let path = own.join(LIBRARY_NAME);
         fs::write(&path, &bytes)?;
         attackers.push(executor(&mut discoverer, &path)?);
         let file = fs::OpenOptions::new().write(true).open(&path)?;
