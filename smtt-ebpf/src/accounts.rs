@@ -2,11 +2,13 @@
 //!
 //! Only the thread itself reads its accounts and writes its row in [`TASKS`], so a row needs no lock.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
     helpers::{
-        bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel,
-        generated::bpf_get_current_task,
+        bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns,
+        generated::{bpf_get_current_task, bpf_probe_read_kernel},
     },
 };
 use smtt_common::event::{
@@ -103,24 +105,26 @@ fn send(row: *mut TaskBegin, until: u32) {
     // SAFETY (here and below): the callers have just looked the row up, and the place in the ring is ours until it is
     // submitted.
     let executor = unsafe { (*row).executor };
-    own_record_with(Kind::TASK_USED, executor, false, |used: *mut TaskUsed| unsafe {
-        let present = (*row).present & read(accounts(used));
-        let begin: *const u64 = (&raw const (*row).accounts).cast();
-        let mut account = 0;
-        while account < ACCOUNTS {
-            let grown = (*accounts(used).add(account)).wrapping_sub(*begin.add(account));
-            *accounts(used).add(account) = if present & (1 << account) == 0 {
-                0
-            } else {
-                grown
-            };
-            account += 1;
-        }
-        (*used).task_attempt_id = (*row).task_attempt_id;
-        (*used).duration_ns = bpf_ktime_get_boot_ns().wrapping_sub((*row).time_ns);
-        (*used).present = present;
-        (*used).flags = until | (*row).flags;
-    });
+    own_record_with(
+        Kind::TASK_USED,
+        executor,
+        false,
+        |used: *mut TaskUsed| unsafe {
+            let present = (*row).present & read(accounts(used));
+            let begin: *const u64 = (&raw const (*row).accounts).cast();
+            let mut account = 0;
+            while account < ACCOUNTS {
+                // An absent account is zero in both readings.
+                let place = accounts(used).add(account);
+                *place = (*place).wrapping_sub(*begin.add(account));
+                account += 1;
+            }
+            (*used).task_attempt_id = (*row).task_attempt_id;
+            (*used).duration_ns = bpf_ktime_get_boot_ns().wrapping_sub((*row).time_ns);
+            (*used).present = present;
+            (*used).flags = until | (*row).flags;
+        },
+    );
 }
 
 #[inline(always)]
@@ -129,37 +133,43 @@ fn accounts(used: *mut TaskUsed) -> *mut u64 {
     unsafe { (&raw mut (*used).accounts).cast() }
 }
 
+/// A bit for each account.
+const ALL: u32 = (1 << ACCOUNTS) - 1;
+
 /// Reads the running thread's accounts to `place`, zero where there is none; returns a bit for each that there is.
+///
+/// No branch depends on what a helper returns: the verifier of Linux 6.1 follows each, and eleven are too many for it.
 #[inline(always)]
 fn read(place: *mut u64) -> u32 {
     // SAFETY: the helper has no precondition.
     let task = unsafe { bpf_get_current_task() };
-    let mut present = 0;
+    let mut absent = 0;
     let mut account = 0;
     while account < ACCOUNTS {
         let offset = account_offset(account);
-        let value = if offset == 0 {
-            None
-        } else if account == DISK_WAIT_NS {
-            // Null where delay accounting was off when the thread was made.
-            field(task, offset)
-                .filter(|delays| *delays != 0)
-                .and_then(|delays| field(delays, setting!(blkio_delay_offset)))
+        // SAFETY (here and below): the callers pass places for all accounts.
+        let value = unsafe { place.add(account) };
+        if offset == 0 {
+            unsafe { *value = 0 };
+            absent |= 1 << account;
         } else {
-            field(task, offset)
-        };
-        if value.is_some() {
-            present |= 1 << account;
+            absent |= copy(value, task, offset) << account;
+            if account == DISK_WAIT_NS {
+                // Null where delay accounting was off when the thread was made: no address that can be read.
+                let delays = unsafe { *value };
+                absent |= copy(value, delays, setting!(blkio_delay_offset)) << account;
+            }
         }
-        // SAFETY: the callers pass places for all accounts.
-        unsafe { *place.add(account) = value.unwrap_or(0) };
         account += 1;
     }
-    present
+    ALL & !absent
 }
 
+/// Copies a word of the kernel; 1 where there is none, and zero in its place.
 #[inline(always)]
-fn field(base: u64, offset: u32) -> Option<u64> {
+fn copy(place: *mut u64, base: u64, offset: u32) -> u32 {
+    let address = (base + u64::from(offset)) as *const c_void;
     // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const u64) }.ok()
+    let error = unsafe { bpf_probe_read_kernel(place.cast(), size_of::<u64>() as u32, address) };
+    (error as u64 >> 63) as u32
 }

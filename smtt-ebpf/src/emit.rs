@@ -121,12 +121,7 @@ pub fn record<P: Copy + 'static>(kind: Kind, executor: u64, uid: u32, payload: &
 
 /// As [`record`], for a payload that is too large for the stack: `fill` writes all of it.
 #[inline(always)]
-fn record_with<P: 'static>(
-    kind: Kind,
-    executor: u64,
-    uid: u32,
-    fill: impl FnOnce(*mut P),
-) -> bool {
+fn record_with<P: 'static>(kind: Kind, executor: u64, uid: u32, fill: impl FnOnce(*mut P)) -> bool {
     let Some(mut entry) = RING.reserve::<Record<P>>(0) else {
         return false;
     };

@@ -126,8 +126,7 @@ fn begin_task(executor: u64, address: u64, bytes: u64) {
         return;
     }
     // SAFETY: the helper checks the address.
-    if let Ok([task_attempt_id, flags]) =
-        unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
+    if let Ok([task_attempt_id, flags]) = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
     {
         accounts::begin(executor, task_attempt_id, flags);
     }
