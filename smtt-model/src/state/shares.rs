@@ -78,31 +78,17 @@ impl<K: Copy + Ord> Parts<K> {
     }
 
     fn add(&mut self, key: K, bytes: usize) {
-        let Use {
-            executors,
-            bytes: before,
-        } = self.of(key);
-        self.set(
-            key,
-            Use {
-                executors: executors + 1,
-                bytes: before.saturating_add(bytes),
-            },
-        );
+        let mut used = self.of(key);
+        used.executors += 1;
+        used.bytes = used.bytes.saturating_add(bytes);
+        self.set(key, used);
     }
 
     fn take(&mut self, key: K, bytes: usize) {
-        let Use {
-            executors,
-            bytes: before,
-        } = self.of(key);
-        self.set(
-            key,
-            Use {
-                executors: executors.saturating_sub(1),
-                bytes: before.saturating_sub(bytes),
-            },
-        );
+        let mut used = self.of(key);
+        used.executors = used.executors.saturating_sub(1);
+        used.bytes = used.bytes.saturating_sub(bytes);
+        self.set(key, used);
     }
 }
 
