@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use smtt_common::event::Kind;
 use smtt_config::FaultHook;
 use smtt_tests::json::number;
 use smtt_tests::lab::programs;
@@ -18,8 +17,8 @@ use smtt_tests::skip::{must_have, skip};
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 
-use crate::clocks::{RESOLUTION_NS, uptime_ns};
-use crate::lab::{KernelLab, Workload, lab, with_hook};
+use crate::clocks::{times_are_uptimes, uptime_ns};
+use crate::lab::{Workload, lab, with_hook};
 use crate::victim::{Counted, phase, row, same};
 
 const STATE: &str = "/sys/power/state";
@@ -72,23 +71,6 @@ fn verdicts(daemon: &Daemon) -> Result<Vec<String>> {
             )
         })
         .collect())
-}
-
-/// The facts of an executor that arrived since `before` have times from there to now.
-fn times_are_uptimes(lab: &mut KernelLab, executor: u64, before: u64) -> Result<()> {
-    lab.records.clear();
-    lab.read()?;
-    let after = uptime_ns()? + RESOLUTION_NS;
-    let facts = lab.of_kind(executor, Kind::BLOCK_READ);
-    ensure!(!facts.is_empty(), "no fact arrived");
-    for fact in facts {
-        ensure!(
-            (before..=after).contains(&fact.header.time_ns),
-            "a record of {}, the uptime was {before} before and {after} after it",
-            fact.header.time_ns
-        );
-    }
-    Ok(())
 }
 
 #[test]
