@@ -6,9 +6,9 @@
 
 mod adoption;
 mod executors;
+mod followers;
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,7 +28,6 @@ use smtt_model::readings::Calibration;
 use smtt_model::state::Tick;
 use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
-use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -36,26 +35,22 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::adoption::Adopted;
 use self::executors::Executors;
+use self::followers::{
+    carry_log, follow_libraries, follow_subordinate_ids, spawn_discovery, subordinate_ids,
+};
 use crate::metrics::Names;
-use crate::probes::library::Libraries;
-use crate::probes::{KernelLog, Probes, TOOLCHAIN};
+use crate::probes::{Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
 use crate::server::{ControlSocket, Users, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, progress, server, subordinate};
+use crate::{discover, hotness, placement, progress, server};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
 /// Time between two reads of the kernel memory of tables and programs.
 const MEMORY_EVERY: Duration = Duration::from_secs(60);
-
-/// Time between two checks whether the configured libraries have changed.
-const LIBRARIES_EVERY: Duration = Duration::from_secs(1);
-
-/// Time between two checks whether the ranges of subordinate ids have changed.
-const SUBORDINATE_IDS_EVERY: Duration = Duration::from_secs(10);
 
 /// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
@@ -258,112 +253,11 @@ fn log_verdicts(probes: &Probes) {
     }
 }
 
-/// Forwards the kernel side's log to the daemon's log.
-async fn carry_log(log: KernelLog, until: impl Future<Output = ()>) -> anyhow::Result<()> {
-    // SAFETY: the log owns its descriptor and hands out the same one for as long as it lives.
-    let mut log =
-        unsafe { AsyncFd::register(log) }.context("the kernel side's log cannot be waited for")?;
-    tokio::pin!(until);
-    loop {
-        tokio::select! {
-            () = &mut until => return Ok(()),
-            ready = log.readable_mut() => {
-                let mut ready = ready.context("the kernel side's log cannot be waited for")?;
-                ready.get_inner_mut().flush();
-                ready.clear_ready();
-            }
-        }
-    }
-}
-
-/// Scans for executors on a thread of its own, which ends with the daemon.
-fn spawn_discovery(
-    mut discoverer: discover::Discoverer,
-    every: Duration,
-    found: mpsc::Sender<discover::Found>,
-    stopped: watch::Receiver<bool>,
-) {
-    let scan = move || {
-        while !*stopped.borrow() {
-            for executor in discoverer.scan(std::time::Instant::now()) {
-                if found.blocking_send(executor).is_err() {
-                    return;
-                }
-            }
-            std::thread::sleep(every);
-        }
-    };
-    if let Err(error) = std::thread::Builder::new()
-        .name("smtt-discover".into())
-        .spawn(scan)
-    {
-        tracing::error!(
-            "executors that started before the daemon are not found: no thread for it: {error}"
-        );
-    }
-}
-
-/// Follows changes of the configured libraries, on a thread of its own: their file system may be slow.
-fn follow_libraries(
-    libraries: Arc<Libraries>,
-    paths: Vec<PathBuf>,
-    stopped: watch::Receiver<bool>,
-) {
-    let follow = move || {
-        while !*stopped.borrow() {
-            std::thread::sleep(LIBRARIES_EVERY);
-            libraries.follow_configured(&paths);
-        }
-    };
-    if let Err(error) = std::thread::Builder::new()
-        .name("smtt-libraries".into())
-        .spawn(follow)
-    {
-        tracing::error!(
-            "new versions of the configured libraries are not probed: no thread for it: {error}"
-        );
-    }
-}
-
 /// What comes to the event loop.
 struct Incoming {
     batches: mpsc::Receiver<Vec<Record>>,
     discovered: mpsc::Receiver<discover::Found>,
     adoptions: mpsc::Receiver<Adopted>,
-}
-
-/// The ranges of subordinate ids at the start, and what follows their changes.
-async fn subordinate_ids() -> anyhow::Result<(FollowedIds, watch::Receiver<Arc<SubordinateIds>>)> {
-    tokio::task::spawn_blocking(|| {
-        let mut file = subordinate::Follower::new(Path::new(subordinate::FILE));
-        let (changed, ids) = watch::channel(Arc::new(file.changed().unwrap_or_default()));
-        Ok((FollowedIds { file, changed }, ids))
-    })
-    .await?
-}
-
-/// The file of subordinate ids, and where its changes go.
-struct FollowedIds {
-    file: subordinate::Follower,
-    changed: watch::Sender<Arc<SubordinateIds>>,
-}
-
-/// Follows changes of the ranges of subordinate ids, on a thread of its own: the users database may be slow.
-fn follow_subordinate_ids(mut ids: FollowedIds, stopped: watch::Receiver<bool>) {
-    let follow = move || {
-        while !*stopped.borrow() {
-            std::thread::sleep(SUBORDINATE_IDS_EVERY);
-            if let Some(now) = ids.file.changed() {
-                let _ = ids.changed.send(Arc::new(now));
-            }
-        }
-    };
-    if let Err(error) = std::thread::Builder::new()
-        .name("smtt-subuid".into())
-        .spawn(follow)
-    {
-        tracing::error!("new ranges of subordinate ids are not seen: no thread for it: {error}");
-    }
 }
 
 fn set_subordinate_ids(probes: &mut Probes, shared: &Shared, ids: &Arc<SubordinateIds>) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hdrhistogram::Histogram;
 use smtt_common::page_walk::WalkCounters;
 
+use super::State;
 use super::bytes::{Caps, tree_bytes};
 use crate::cpu::{FigureName, Ratio};
 use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
@@ -219,5 +220,64 @@ impl Distribution {
             p95: at(0.95),
             p99: at(0.99),
         })
+    }
+}
+
+impl State {
+    /// Applies page-walk samples and their current meaning.
+    pub(super) fn add_walks(&mut self, readings: Option<&PageWalkReadings>, now_ns: u64) {
+        let Some(readings) = readings else {
+            self.page_walks = None;
+            return;
+        };
+        let mut meaning = self.page_walks.take().unwrap_or_default();
+        meaning.update(readings);
+        meaning.calibration.clone_from(&self.calibration);
+        for (context, growth) in &readings.contexts {
+            if self.expired_set.contains(&context.executor) {
+                self.other_walks.add(growth);
+                continue;
+            }
+            let known = self.change(context.executor, None, now_ns, |executor, caps| {
+                executor.add_walks(context, growth, now_ns, caps);
+            });
+            if known.is_none() {
+                self.other_walks.add(growth);
+            }
+        }
+        for key in self.keys() {
+            self.change_known(key, |executor, caps| {
+                executor.finish_tasks(&meaning, now_ns, caps);
+            });
+        }
+        self.page_walks = Some(meaning);
+    }
+
+    /// Meaning of this machine's page-walk samples; `None` where page walks are not measured.
+    #[must_use]
+    pub const fn page_walks(&self) -> Option<&Meaning> {
+        self.page_walks.as_ref()
+    }
+
+    /// Sets the cost of a page walk, for estimates; `None` where it is unknown.
+    pub fn set_calibration(&mut self, calibration: Option<Calibration>) {
+        if let Some(meaning) = &mut self.page_walks {
+            meaning.calibration.clone_from(&calibration);
+        }
+        self.calibration = calibration;
+    }
+
+    /// Page-walk samples: of executors with a context, of executors without a context, and of executors without a row.
+    #[must_use]
+    pub fn walk_totals(&self) -> (WalkCounters, WalkCounters, WalkCounters) {
+        let (mut with, mut without) = (WalkCounters::default(), WalkCounters::default());
+        for executor in self.executors.values() {
+            with.add(&executor.walks.life);
+            executor
+                .walks_without
+                .iter()
+                .for_each(|more| without.add(more));
+        }
+        (with, without, self.other_walks)
     }
 }
