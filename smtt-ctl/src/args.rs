@@ -49,6 +49,10 @@ pub enum Command {
     Executors(Query),
     /// Stages, per executor.
     Stages(Query),
+    /// Jobs: sums over their stages, on all executors of this worker.
+    Jobs(Query),
+    /// SQL executions: sums over the stages of their jobs, on all executors of this worker.
+    Queries(Query),
     /// Task attempts.
     Tasks(Query),
     /// RDDs, per executor: page faults and memory.
@@ -310,7 +314,16 @@ mod tests {
 
     #[test]
     fn every_listing_takes_json_filters_and_sort() {
-        for listing in ["executors", "stages", "tasks", "rdds", "blocks", "pages"] {
+        for listing in [
+            "executors",
+            "stages",
+            "jobs",
+            "queries",
+            "tasks",
+            "rdds",
+            "blocks",
+            "pages",
+        ] {
             let line = [
                 "smtt-ctl",
                 listing,

@@ -181,6 +181,55 @@ pub const STAGES: ListingKind = ListingKind {
     ),
 };
 
+/// Columns of jobs and of SQL executions, whose id comes first.
+macro_rules! work_columns {
+    ($field:literal, $heading:literal) => {
+        &[
+            APPLICATION,
+            USER,
+            column($field, $heading, Form::Word, 0),
+            column("name", "NAME", Form::Text, 0),
+            column("stages", "STAGES", Form::Count, 2),
+            column("executors", "EXECS", Form::Count, 6),
+            column("tasks_running", "RUN", Form::Count, 2),
+            column("tasks_succeeded", "DONE", Form::Count, 1),
+            column("tasks_failed", "FAIL", Form::Count, 4),
+            column("tasks_killed", "KILL", Form::Count, 8),
+            column("tasks_lost", "LOST", Form::Count, 9),
+            column("task_time_ns", "TASK TIME", Form::Duration, 1),
+            CPU,
+            CPU_WAIT,
+            DISK_WAIT,
+            ALLOCATED,
+            COLLECTION,
+            SWITCHES,
+            DISK_READ,
+            DISK_WRITTEN,
+            FAULTS,
+            READ,
+            WRITE,
+            MAJOR,
+            PEAK,
+        ]
+    };
+}
+
+/// `smtt-ctl jobs`.
+pub const JOBS: ListingKind = ListingKind {
+    path: "/v1/jobs",
+    what: "jobs",
+    shows_faults: true,
+    columns: work_columns!("job_id", "JOB"),
+};
+
+/// `smtt-ctl queries`.
+pub const QUERIES: ListingKind = ListingKind {
+    path: "/v1/queries",
+    what: "SQL executions",
+    shows_faults: true,
+    columns: work_columns!("sql_execution_id", "QUERY"),
+};
+
 /// `smtt-ctl tasks`.
 pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
@@ -289,7 +338,7 @@ impl ListingKind {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use smtt_model::rows::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow, UsedRow};
+    use smtt_model::rows::{BlockRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow};
 
     #[test]
     fn every_column_is_a_field_of_its_row() {
@@ -320,6 +369,22 @@ mod tests {
                     execution_memory_spark_peak_bytes: Some(0),
                     used,
                     ..TaskRow::default()
+                }),
+            ),
+            (
+                &JOBS,
+                serde_json::to_value(JobRow {
+                    job_id: Some(0),
+                    used,
+                    ..JobRow::default()
+                }),
+            ),
+            (
+                &QUERIES,
+                serde_json::to_value(JobRow {
+                    sql_execution_id: Some(0),
+                    used,
+                    ..JobRow::default()
                 }),
             ),
             (&RDDS, serde_json::to_value(RddRow::default())),

@@ -190,6 +190,16 @@ pub fn run(args: &Args) -> Exit {
         Command::Stages(query) => {
             runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
         }
+        Command::Jobs(query) => {
+            runtime.block_on(listing::run(&client, output, &columns::JOBS, query, true))
+        }
+        Command::Queries(query) => runtime.block_on(listing::run(
+            &client,
+            output,
+            &columns::QUERIES,
+            query,
+            true,
+        )),
         Command::Tasks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::TASKS, query, true))
         }

@@ -208,6 +208,20 @@ pub struct StageDescribed {
     pub rdd_id: Option<u32>,
     /// Name of the stage.
     pub name: String,
+    /// Id of the SQL execution that submitted the stage.
+    pub sql_execution_id: Option<u64>,
+    /// Description of the SQL execution; empty where there is none.
+    pub sql_description: String,
+    /// Description of the job as the application set it; empty where it set none.
+    pub job_description: String,
+}
+
+impl StageDescribed {
+    /// Heap bytes of the texts.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.name.capacity() + self.sql_description.capacity() + self.job_description.capacity()
+    }
 }
 
 /// See [`Kind::TASK_STARTED`].

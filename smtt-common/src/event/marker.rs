@@ -25,6 +25,9 @@ pub struct Schema {
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
 pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
 
+/// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
+pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::STAGE_DESCRIBED, 3)];
+
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
 /// File name of the native library.
@@ -142,8 +145,14 @@ pub const MARKER_FACTS: &[Schema] = &[
         entry: "stageDescribed",
         words: &["stage_id", "stage_attempt", "tasks", "job_id", "rdd_id"],
         ranges: false,
-        strings: &["name"],
-        string_limits: &[400],
+        // sql_execution_id: decimal digits. The last three are empty where Spark has none.
+        strings: &[
+            "name",
+            "sql_execution_id",
+            "sql_description",
+            "job_description",
+        ],
+        string_limits: &[400, 20, 300, 300],
     },
     Schema {
         kind: Kind::TASK_STARTED,

@@ -1,5 +1,6 @@
 //! Routes and their handlers.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
-use smtt_model::rows::{Filter, Listing, PagesBy};
+use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy, WorkSums};
 use smtt_model::sort::{Keys, Sort, SortError};
 
 use super::Web;
@@ -98,6 +99,14 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                     |s, f| s.state().list_tasks(f),
                 )
             }),
+        )
+        .route(
+            "/v1/jobs",
+            get(|held, query| work(held, query, WorkBy::Job)),
+        )
+        .route(
+            "/v1/queries",
+            get(|held, query| work(held, query, WorkBy::Query)),
         )
         .route(
             "/v1/rdds",
@@ -198,6 +207,35 @@ fn listed<R: Serialize>(
     order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
+    sorted(shared, query, order, |runs| {
+        each_executor(shared, query, |filter| {
+            runs.add(listing(shared, filter).rows)
+        })
+    })
+}
+
+/// Calls with a filter that selects one executor after the other.
+fn each_executor(
+    shared: &Shared,
+    query: &ListQuery,
+    mut of: impl FnMut(&Filter) -> io::Result<()>,
+) -> io::Result<()> {
+    for key in shared.executor_keys() {
+        of(&Filter {
+            key: Some(key),
+            ..query.filter()
+        })?;
+    }
+    Ok(())
+}
+
+/// Rows that `add` makes, in the order of the query.
+fn sorted(
+    shared: &Shared,
+    query: &ListQuery,
+    order: &[&str],
+    add: impl FnOnce(&mut Runs) -> io::Result<()>,
+) -> Response {
     let by: Result<Vec<Sort>, SortError> = query
         .sort
         .as_deref()
@@ -211,13 +249,7 @@ fn listed<R: Serialize>(
     };
     let sorted = (|| {
         let mut runs = Runs::new(Keys::new(by), query.limit.unwrap_or(usize::MAX))?;
-        for key in shared.executor_keys() {
-            let filter = Filter {
-                key: Some(key),
-                ..query.filter()
-            };
-            runs.add(listing(shared, &filter).rows)?;
-        }
+        add(&mut runs)?;
         runs.merge()
     })();
     match sorted {
@@ -229,6 +261,35 @@ fn listed<R: Serialize>(
         Ok(Err(error)) => refused(&error.to_string()),
         Err(error) => failed(&format!("the rows cannot be written: {error}")),
     }
+}
+
+/// Jobs or SQL executions, each over all executors of this worker. The state is locked for one executor at a time.
+async fn work(
+    State(service): Held,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+    by: WorkBy,
+) -> Response {
+    let order = match by {
+        WorkBy::Job => ["application_id:asc", "job_id:asc"],
+        WorkBy::Query => ["application_id:asc", "sql_execution_id:asc"],
+    };
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return refused(&error.body_text()),
+    };
+    let make = move || {
+        let shared = &service.shared;
+        sorted(shared, &query, &order, |runs| {
+            let mut sums = WorkSums::new(by);
+            each_executor(shared, &query, |filter| {
+                sums.add(&shared.state(), filter);
+                Ok(())
+            })?;
+            let measured = shared.state().measured();
+            runs.add(sums.rows(measured))
+        })
+    };
+    service.turns.clone().answer(make).await
 }
 
 /// Placement of bytes, largest first.

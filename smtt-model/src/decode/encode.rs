@@ -127,7 +127,14 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     id(stage.rdd_id),
                 ],
                 &[],
-                &[&stage.name],
+                &[
+                    &stage.name,
+                    &stage
+                        .sql_execution_id
+                        .map_or_else(String::new, |id| id.to_string()),
+                    &stage.sql_description,
+                    &stage.job_description,
+                ],
             ),
         ),
         Fact::TaskStarted(task) => (

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use smtt_common::event::Schema;
+use smtt_common::event::marker::LATER_STRINGS;
 
 use super::DecodeError;
 
@@ -92,7 +93,13 @@ impl<'a> Fields<'a> {
             }
         }
         let mut strings = Vec::with_capacity(schema.strings.len());
-        for field in schema.strings {
+        let later = LATER_STRINGS.iter().find(|(kind, _)| *kind == schema.kind);
+        let sent_always = schema.strings.len() - later.map_or(0, |(_, later)| *later);
+        for (place, field) in schema.strings.iter().enumerate() {
+            if place >= sent_always && reader.rest.is_empty() {
+                strings.push(&[][..]);
+                continue;
+            }
             let length = reader.u16().ok_or(truncated(field))?;
             strings.push(reader.bytes(usize::from(length)).ok_or(truncated(field))?);
         }
@@ -205,4 +212,37 @@ pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
     }
     cleaned.shrink_to_fit();
     cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode::encode;
+    use super::super::{DecodeError, Event, Fact, StageDescribed, decode};
+
+    #[test]
+    fn a_stage_of_an_earlier_marker_has_no_query() {
+        let stage = StageDescribed {
+            stage_id: 3,
+            tasks: 8,
+            name: "collect".into(),
+            ..StageDescribed::default()
+        };
+        let (mut header, mut payload) = encode(&Event {
+            time_ns: 1,
+            executor: 1,
+            pid: 1,
+            tid: 1,
+            uid: 0,
+            fact: Fact::StageDescribed(stage.clone()),
+        });
+        // Three empty strings: a length of two bytes each.
+        payload.truncate(payload.len() - 6);
+        header.payload_bytes = payload.len() as u32;
+        let decoded = decode(&header, &payload).expect("an earlier form");
+        assert_eq!(decoded.fact, Fact::StageDescribed(stage));
+        payload.truncate(payload.len() - 1);
+        header.payload_bytes = payload.len() as u32;
+        let cut = decode(&header, &payload);
+        assert!(matches!(cut, Err(DecodeError::Truncated { .. })));
+    }
 }

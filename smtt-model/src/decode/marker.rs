@@ -38,6 +38,9 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             job_id: fields.optional_id("job_id")?,
             rdd_id: fields.optional_id("rdd_id")?,
             name: fields.text("name"),
+            sql_execution_id: fields.text("sql_execution_id").parse().ok(),
+            sql_description: fields.text("sql_description"),
+            job_description: fields.text("job_description"),
         }),
         Kind::TASK_STARTED => Fact::TaskStarted(TaskStarted {
             task_attempt_id: fields.long_id("task_attempt_id")?,

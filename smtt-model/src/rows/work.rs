@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::consumers::{ConsumerRow, by_task, consumers};
 use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, UsedRow};
 use crate::attribute::{RddKey, StageKey};
-use crate::state::{FaultFigures, Stage, State, Task, TaskState};
+use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
 
 /// One attempt of a stage on one executor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -137,6 +137,16 @@ pub struct TaskRow {
     pub walks: PageWalkRow,
 }
 
+impl Filter {
+    /// Whether the stage worked on the selected RDD or computes it.
+    pub(super) fn rdd_of(&self, executor: &Executor, stage: &Stage) -> bool {
+        let said = stage.described.as_ref();
+        let last = said.and_then(|said| said.rdd_id).map(RddKey::Id);
+        let mut rdds = stage.rdds.keys().copied().chain(last);
+        self.rdd.is_none() || rdds.any(|rdd| self.rdd(executor, rdd))
+    }
+}
+
 impl State {
     /// Stages that the filter selects.
     #[must_use]
@@ -210,20 +220,7 @@ impl State {
                     .stages
                     .iter()
                     .filter(|(key, _)| filter.stage(Some(**key)))
-                    .filter(|(_, stage)| {
-                        let last = stage
-                            .described
-                            .as_ref()
-                            .and_then(|said| said.rdd_id)
-                            .map(RddKey::Id);
-                        filter.rdd.is_none()
-                            || stage
-                                .rdds
-                                .keys()
-                                .copied()
-                                .chain(last)
-                                .any(|rdd| filter.rdd(executor, rdd))
-                    })
+                    .filter(|(_, stage)| filter.rdd_of(executor, stage))
                     .map(|(key, stage)| row(*key, stage)),
             );
             let over = executor.tasks.stages_over_cap;

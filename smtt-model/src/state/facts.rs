@@ -85,7 +85,7 @@ impl Executor {
                     return Outcome::OverCap(full);
                 };
                 stage.last_active_ns = now_ns;
-                if !caps.admit(described.name.capacity()) {
+                if !caps.admit(described.heap_bytes()) {
                     return Outcome::OverCap("bytes");
                 }
                 stage.described = Some(described);

@@ -223,7 +223,7 @@ impl HeapBytes for Stage {
     fn heap_bytes(&self) -> usize {
         self.described
             .as_ref()
-            .map_or(0, |said| said.name.capacity())
+            .map_or(0, StageDescribed::heap_bytes)
             + tree_bytes(self.tasks.len(), size_of::<(TaskState, u64)>())
             + tree_bytes(self.rdds.len(), FAULTS_ENTRY)
             + tree_bytes(self.rdd_walks.len(), WALKS_ENTRY)

@@ -10,6 +10,7 @@ mod advise;
 mod execution;
 mod experiment;
 mod fail_open;
+mod jobs;
 mod late;
 mod losses;
 mod many;

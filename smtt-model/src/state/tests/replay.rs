@@ -27,6 +27,7 @@ pub(super) fn job() -> State {
             job_id: Some(0),
             rdd_id: Some(8),
             name: "map at PageRank.py:20".to_owned(),
+            ..StageDescribed::default()
         }),
     );
     tell(

@@ -1,8 +1,11 @@
 package io.smtt.marker;
 
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerEvent;
 import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerStageSubmitted;
@@ -20,9 +23,16 @@ import scala.collection.Iterator;
  */
 final class StageListener extends SparkListener {
     private static final int JOBS_KEPT = 20_000;
+    private static final int QUERIES_KEPT = 2_000;
+    private static final String QUERY_STARTED =
+            "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart";
 
     private final Catalogue catalogue;
     private final Map<Integer, Integer> jobOfStage = new HashMap<>();
+    /** Properties of each stage attempt that runs, for its second description. */
+    private final Map<String, Properties> running = new LinkedHashMap<>();
+    /** Description of each SQL execution by its id, the oldest first. */
+    private final Map<String, String> queries = new LinkedHashMap<>();
 
     StageListener(Catalogue catalogue) {
         this.catalogue = catalogue;
@@ -43,18 +53,49 @@ final class StageListener extends SparkListener {
         }
     }
 
+    /** SQL events, which the listener bus delivers before the query's first job; their classes may be absent. */
+    @Override
+    public void onOtherEvent(SparkListenerEvent event) {
+        try {
+            if (event.getClass().getName().equals(QUERY_STARTED)) {
+                Object id = event.getClass().getMethod("executionId").invoke(event);
+                Object description = event.getClass().getMethod("description").invoke(event);
+                queries.put(id.toString(), String.valueOf(description));
+                if (queries.size() > QUERIES_KEPT) {
+                    queries.remove(queries.keySet().iterator().next());
+                }
+            }
+        } catch (Throwable e) {
+            Warnings.once("SQL executions will have no description", e);
+        }
+    }
+
     @Override
     public void onStageSubmitted(SparkListenerStageSubmitted event) {
-        describe(event.stageInfo());
+        if (event.properties() != null) {
+            running.put(key(event.stageInfo()), event.properties());
+            if (running.size() > JOBS_KEPT) {
+                running.remove(running.keySet().iterator().next());
+            }
+        }
+        describe(event.stageInfo(), event.properties());
     }
 
     /** Again at the end: a storage level may have been set meanwhile. */
     @Override
     public void onStageCompleted(SparkListenerStageCompleted event) {
-        describe(event.stageInfo());
+        describe(event.stageInfo(), running.remove(key(event.stageInfo())));
     }
 
-    private void describe(StageInfo stage) {
+    private static String key(StageInfo stage) {
+        return stage.stageId() + "." + stage.attemptNumber();
+    }
+
+    private static String property(Properties properties, String name) {
+        return properties == null ? "" : properties.getProperty(name, "");
+    }
+
+    private void describe(StageInfo stage, Properties properties) {
         try {
             long terminal = -1;
             for (Iterator<?> rdds = sequence(stage, "rddInfos"); rdds.hasNext(); ) {
@@ -68,7 +109,8 @@ final class StageListener extends SparkListener {
                 return;
             }
             int job = jobOfStage.getOrDefault(stage.stageId(), -1);
-            catalogue.put(Catalogue.STAGE, stage.stageId() + "." + stage.attemptNumber(),
+            String query = property(properties, "spark.sql.execution.id");
+            catalogue.put(Catalogue.STAGE, key(stage),
                     new Description(FactForm.STAGE_DESCRIBED)
                             .word(Contract.STAGE_DESCRIBED_STAGE_ID, stage.stageId())
                             .word(Contract.STAGE_DESCRIBED_STAGE_ATTEMPT, stage.attemptNumber())
@@ -76,6 +118,10 @@ final class StageListener extends SparkListener {
                             .word(Contract.STAGE_DESCRIBED_JOB_ID, job)
                             .word(Contract.STAGE_DESCRIBED_RDD_ID, terminal)
                             .text(Contract.STAGE_DESCRIBED_NAME, stage.name())
+                            .text(Contract.STAGE_DESCRIBED_SQL_EXECUTION_ID, query)
+                            .text(Contract.STAGE_DESCRIBED_SQL_DESCRIPTION, queries.getOrDefault(query, ""))
+                            .text(Contract.STAGE_DESCRIBED_JOB_DESCRIPTION,
+                                    property(properties, "spark.job.description"))
                             .values());
         } catch (Throwable e) {
             Warnings.once("a stage could not be described", e);

@@ -1,0 +1,239 @@
+//! Jobs and SQL executions as rows: sums over the stages of an application, on all executors of this worker.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use smtt_common::counter::FaultCounters;
+
+use super::{ApplicationKey, Filter, Listing, OVERFLOW, UsedRow};
+use crate::attribute::StageKey;
+use crate::decode::StageDescribed;
+use crate::state::{FaultFigures, Measured, Stage, State, TaskState, Used, faults};
+
+/// What a row sums up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkBy {
+    /// A job.
+    Job,
+    /// An SQL execution, which may submit several jobs.
+    Query,
+}
+
+/// One job or one SQL execution of an application, as far as executors of this worker worked for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobRow {
+    /// Application id as its executors claim it.
+    pub application_id: Option<String>,
+    /// User of the executors, as the kernel says.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Id of the job; absent in rows of SQL executions, and for stages whose job is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<u32>,
+    /// Id of the SQL execution; absent for work outside of SQL executions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql_execution_id: Option<u64>,
+    /// Description of the job or query: as the application set it, else of the SQL execution, else the name of the last
+    /// stage.
+    pub name: Option<String>,
+    /// Jobs with stages in this row.
+    pub jobs: u64,
+    /// Stages that ran on this worker.
+    pub stages: u64,
+    /// Executors of this worker that ran tasks.
+    pub executors: u64,
+    /// Running tasks.
+    pub tasks_running: u64,
+    /// Tasks that returned their result.
+    pub tasks_succeeded: u64,
+    /// Tasks that failed with an exception.
+    pub tasks_failed: u64,
+    /// Tasks that were killed.
+    pub tasks_killed: u64,
+    /// Tasks whose end was not recorded.
+    pub tasks_lost: u64,
+    /// Total duration of ended tasks, in nanoseconds.
+    pub task_time_ns: u64,
+    /// Page faults of the tasks.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Largest peak of execution memory of a single task, in bytes.
+    pub execution_memory_peak_bytes: u64,
+    /// Sums of what the ended tasks used.
+    #[serde(flatten)]
+    pub used: UsedRow,
+    /// Task attempts in these sums.
+    pub used_tasks: u64,
+    /// Task attempts that are not in these sums, or not from their begin.
+    pub used_partial_tasks: u64,
+}
+
+/// Sums over one executor after another.
+#[derive(Debug)]
+pub struct WorkSums {
+    by: WorkBy,
+    rows: BTreeMap<(ApplicationKey, Group), Sum>,
+}
+
+/// Which row of its application a stage belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// Id of a job or of an SQL execution.
+    Id(u64),
+    /// Stages whose job is unknown, or that no SQL execution submitted.
+    Without,
+    /// Stages beyond the limit of an executor's table.
+    Overflow,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    /// The stage with the highest id names the row.
+    last: Option<(u32, StageDescribed)>,
+    jobs: BTreeSet<u32>,
+    stages: BTreeSet<u32>,
+    executors: BTreeSet<u64>,
+    tasks: BTreeMap<TaskState, u64>,
+    task_time_ns: u64,
+    faults: FaultCounters,
+    peak_bytes: u64,
+    used: Used,
+    used_tasks: u64,
+    used_partial_tasks: u64,
+}
+
+impl Sum {
+    fn add(&mut self, executor: u64, key: StageKey, stage: &Stage, peak_bytes: u64) {
+        if let Some(said) = &stage.described {
+            self.jobs.extend(said.job_id);
+            if self.last.as_ref().is_none_or(|(id, _)| *id < key.id) {
+                self.last = Some((key.id, said.clone()));
+            }
+        }
+        self.stages.insert(key.id);
+        self.executors.insert(executor);
+        for (state, count) in &stage.tasks {
+            let sum = self.tasks.entry(*state).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        self.task_time_ns = self.task_time_ns.saturating_add(stage.task_time_ns);
+        faults::add(&mut self.faults, &stage.faults);
+        self.peak_bytes = self.peak_bytes.max(stage.peak_bytes).max(peak_bytes);
+        self.used.add(&stage.used);
+        self.used_tasks = self.used_tasks.saturating_add(stage.used_tasks);
+        self.used_partial_tasks = self
+            .used_partial_tasks
+            .saturating_add(stage.used_partial_tasks);
+    }
+
+    fn name(&self, by: WorkBy) -> Option<String> {
+        let (_, said) = self.last.as_ref()?;
+        let texts = match by {
+            WorkBy::Job => [&said.job_description, &said.sql_description, &said.name],
+            WorkBy::Query => [&said.sql_description, &said.job_description, &said.name],
+        };
+        let known = texts.into_iter().find(|text| !text.is_empty());
+        known.cloned()
+    }
+
+    fn row(self, application: ApplicationKey, group: Group, by: WorkBy, on: Measured) -> JobRow {
+        let count = |state| self.tasks.get(&state).copied().unwrap_or(0);
+        let id = match group {
+            Group::Id(id) => Some(id),
+            Group::Without | Group::Overflow => None,
+        };
+        JobRow {
+            application_id: application.id,
+            uid: application.uid,
+            job_id: id
+                .filter(|_| by == WorkBy::Job)
+                .and_then(|id| u32::try_from(id).ok()),
+            sql_execution_id: match by {
+                WorkBy::Query => id,
+                WorkBy::Job => self
+                    .last
+                    .as_ref()
+                    .and_then(|(_, said)| said.sql_execution_id),
+            },
+            name: match group {
+                Group::Id(_) => self.name(by),
+                Group::Without => Some(match by {
+                    WorkBy::Job => "(job unknown)".to_owned(),
+                    WorkBy::Query => "(no SQL)".to_owned(),
+                }),
+                Group::Overflow => Some(OVERFLOW.to_owned()),
+            },
+            jobs: self.jobs.len() as u64,
+            stages: self.stages.len() as u64,
+            executors: self.executors.len() as u64,
+            tasks_running: count(TaskState::Running),
+            tasks_succeeded: count(TaskState::Succeeded),
+            tasks_failed: count(TaskState::Failed),
+            tasks_killed: count(TaskState::Killed),
+            tasks_lost: count(TaskState::Lost),
+            task_time_ns: self.task_time_ns,
+            faults: FaultFigures::new(&self.faults, on),
+            execution_memory_peak_bytes: self.peak_bytes,
+            used: UsedRow::new(&self.used),
+            used_tasks: self.used_tasks,
+            used_partial_tasks: self.used_partial_tasks,
+        }
+    }
+}
+
+impl WorkSums {
+    /// Sums without any executor.
+    #[must_use]
+    pub const fn new(by: WorkBy) -> Self {
+        Self {
+            by,
+            rows: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the stages that the filter selects.
+    pub fn add(&mut self, state: &State, filter: &Filter) {
+        let listing: Listing<()> = state.listing(filter, |key, executor, _| {
+            let application = super::ExecutorId::new(executor).application();
+            let mut live: BTreeMap<StageKey, u64> = BTreeMap::new();
+            for task in executor.tasks.tasks.values() {
+                if let Some(stage) = task.stage {
+                    let peak = live.entry(stage).or_default();
+                    *peak = (*peak).max(task.seen_peak_bytes);
+                }
+            }
+            let selected = |key: StageKey, stage: &Stage| {
+                filter.stage(Some(key)) && filter.rdd_of(executor, stage)
+            };
+            let stages = executor.tasks.stages.iter();
+            for (stage_key, stage) in stages.filter(|(key, stage)| selected(**key, stage)) {
+                let said = stage.described.as_ref();
+                let id = match self.by {
+                    WorkBy::Job => said.and_then(|said| said.job_id).map(u64::from),
+                    WorkBy::Query => said.and_then(|said| said.sql_execution_id),
+                };
+                let group = id.map_or(Group::Without, Group::Id);
+                let sum = self.rows.entry((application.clone(), group)).or_default();
+                let peak = live.get(stage_key).copied().unwrap_or(0);
+                sum.add(key, *stage_key, stage, peak);
+            }
+            let over = &executor.tasks.stages_over_cap;
+            if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
+                let sum = self.rows.entry((application, Group::Overflow)).or_default();
+                faults::add(&mut sum.faults, &over.faults);
+                sum.used.add(&over.used);
+                sum.executors.insert(key);
+            }
+        });
+        drop(listing);
+    }
+
+    /// The rows, by application and id.
+    #[must_use]
+    pub fn rows(self, measured: Measured) -> Vec<JobRow> {
+        let by = self.by;
+        let rows = self.rows.into_iter();
+        rows.map(|((application, group), sum)| sum.row(application, group, by, measured))
+            .collect()
+    }
+}

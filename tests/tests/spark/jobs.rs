@@ -1,0 +1,136 @@
+//! Jobs and SQL executions: the same lists as Spark's, with the tasks of their stages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::json::{list, number};
+use smtt_tests::lab::SparkLab;
+use smtt_tests::truth::agree;
+use xtask::spark::Application;
+
+/// A job or SQL execution: its id, its SQL executions or jobs, and its tasks that succeeded and failed.
+type Work = (u64, BTreeSet<u64>, u64, u64);
+
+/// Ids of a query's jobs.
+fn jobs_of(query: &Value) -> Result<BTreeSet<u64>> {
+    let mut jobs = BTreeSet::new();
+    for ids in ["runningJobIds", "successJobIds", "failedJobIds"] {
+        jobs.extend(list(query, ids)?.iter().filter_map(Value::as_u64));
+    }
+    Ok(jobs)
+}
+
+fn objects(value: &Value) -> Result<&[Value]> {
+    Ok(value
+        .as_array()
+        .with_context(|| format!("no list: {value}"))?)
+}
+
+#[test]
+fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let application = Application::python(&lab.paths, LOCAL_CLUSTER, "queries.py", &[])?;
+    let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
+    run.reach("end")?;
+
+    let found = agree("jobs with their tasks", || {
+        let queries = run.submitted.rest("sql?details=false&length=100")?;
+        let mut query_of = BTreeMap::new();
+        for query in objects(&queries)? {
+            let id = number(query, "id")?;
+            query_of.extend(jobs_of(query)?.into_iter().map(|job| (job, id)));
+        }
+        let mut expected = BTreeSet::<Work>::new();
+        for job in objects(&run.submitted.rest("jobs")?)? {
+            let id = number(job, "jobId")?;
+            expected.insert((
+                id,
+                query_of.get(&id).copied().into_iter().collect(),
+                number(job, "numCompletedTasks")?,
+                number(job, "numFailedTasks")?,
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for row in run.rows(&daemon, &["jobs"])? {
+            seen.insert((
+                number(&row, "job_id")?,
+                row["sql_execution_id"].as_u64().into_iter().collect(),
+                number(&row, "tasks_succeeded")?,
+                number(&row, "tasks_failed")?,
+            ));
+        }
+        Ok((expected, seen))
+    })?;
+    ensure!(found >= 6, "{found} jobs are too few");
+
+    let jobs = run.rows(&daemon, &["jobs"])?;
+    let rows = run.rows(&daemon, &["queries"])?;
+    let (sql, other): (Vec<&Value>, Vec<&Value>) = rows
+        .iter()
+        .partition(|row| row["sql_execution_id"].is_u64());
+    let queries = run.submitted.rest("sql?details=false&length=100")?;
+    let mut listed = 0;
+    for query in objects(&queries)? {
+        let id = number(query, "id")?;
+        let own = jobs_of(query)?;
+        if own.is_empty() {
+            continue;
+        }
+        listed += 1;
+        let row = sql
+            .iter()
+            .find(|row| row["sql_execution_id"].as_u64() == Some(id));
+        let row = row.with_context(|| format!("no SQL execution {id} in {rows:?}"))?;
+        ensure!(row["name"] == query["description"], "{row} is not {query}");
+        ensure!(
+            number(row, "jobs")? == own.len() as u64,
+            "{row} and {own:?}"
+        );
+        let mut tasks = 0;
+        for job in &jobs {
+            if own.contains(&number(job, "job_id")?) {
+                tasks += number(job, "tasks_succeeded")?;
+                ensure!(job["sql_execution_id"].as_u64() == Some(id), "{job}");
+            }
+        }
+        ensure!(number(row, "tasks_succeeded")? == tasks, "{row}: {tasks}");
+    }
+    ensure!(listed == sql.len() && listed == 2, "{listed} of {rows:?}");
+    let names: BTreeSet<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    ensure!(names.contains("shops with their neighbours"), "{names:?}");
+    ensure!(
+        other.len() == 1 && number(other[0], "jobs")? == 2,
+        "{other:?}"
+    );
+    let described = jobs
+        .iter()
+        .filter(|job| job["name"].as_str() == Some("numbers without SQL"));
+    ensure!(described.count() == 1, "{jobs:?}");
+
+    // The CPU time of a job is that of its stages, and no less than Spark has for them.
+    let stages = run.submitted.rest("stages?status=complete")?;
+    for job in objects(&run.submitted.rest("jobs")?)? {
+        let id = number(job, "jobId")?;
+        let mut spark = 0;
+        for stage in objects(&stages)? {
+            if list(job, "stageIds")?.contains(&stage["stageId"]) {
+                spark += number(stage, "executorCpuTime")?
+                    + number(stage, "executorDeserializeCpuTime")?;
+            }
+        }
+        let row = jobs
+            .iter()
+            .find(|row| row["job_id"].as_u64() == Some(id))
+            .with_context(|| format!("no job {id}"))?;
+        println!("job {id}: {} ns of CPU, Spark has {spark}", row["cpu_ns"]);
+        // A stage that several jobs share belongs to the first; Spark lists it as skipped in the others.
+        ensure!(number(row, "cpu_ns")? >= spark, "{row}: {spark}");
+    }
+    let result = run.finish(&["end"])?;
+    ensure!(result.starts_with("RESULT queries "), "{result}");
+    drop(daemon);
+    lab.passed()
+}
