@@ -157,6 +157,9 @@ final class Contract {
     static final int STAGE_DESCRIBED_JOB_ID = 0x0503;
     static final int STAGE_DESCRIBED_RDD_ID = 0x0504;
     static final int STAGE_DESCRIBED_NAME = 0x0580;
+    static final int STAGE_DESCRIBED_SQL_EXECUTION_ID = 0x0581;
+    static final int STAGE_DESCRIBED_SQL_DESCRIPTION = 0x0582;
+    static final int STAGE_DESCRIBED_JOB_DESCRIPTION = 0x0583;
 
     // Words and strings of taskStarted.
     static final int TASK_STARTED_TASK_ATTEMPT_ID = 0x0600;

@@ -8,7 +8,7 @@ enum FactForm {
     THREAD_REGISTERED(2, "threadRegistered", "slot_address tid generation", false, "thread_name", 128),
     THREAD_GONE(3, "threadGone", "slot_address tid generation", false, ""),
     RDD_DESCRIBED(4, "rddDescribed", "rdd_id partitions storage_level", false, "name call_site storage_level_text parents", 300, 400, 100, 600),
-    STAGE_DESCRIBED(5, "stageDescribed", "stage_id stage_attempt tasks job_id rdd_id", false, "name", 400),
+    STAGE_DESCRIBED(5, "stageDescribed", "stage_id stage_attempt tasks job_id rdd_id", false, "name sql_execution_id sql_description job_description", 400, 20, 300, 300),
     TASK_STARTED(6, "taskStarted", "task_attempt_id stage_id stage_attempt partition attempt_number job_id", false, ""),
     TASK_ENDED(7, "taskEnded", "task_attempt_id stage_id stage_attempt outcome execution_memory_peak_bytes", false, "reason", 500),
     BLOCK_STORED(8, "blockStored", "rdd_id partition size_bytes flags task_attempt_id range_total range_first range_count", true, "block_id", 300),
