@@ -48,9 +48,32 @@ pub enum Command {
     /// Executors on this worker, with the share of their page faults without a context.
     Executors(Query),
     /// Stages, per executor.
-    Stages(Query),
+    Stages {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Show each figure in quantiles over the stage's tasks and over its executors.
+        #[arg(long)]
+        summary: bool,
+    },
     /// Task attempts.
-    Tasks(Query),
+    Tasks {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Only attempts that failed, were killed or were lost.
+        #[arg(long)]
+        failed: bool,
+    },
+    /// One task attempt: what it used, and how the use went over its life.
+    Task {
+        /// Id of the task attempt.
+        #[arg(value_name = "ID")]
+        id: u64,
+        /// Row selection.
+        #[command(flatten)]
+        filter: Filters,
+    },
     /// RDDs, per executor: page faults and memory.
     Rdds {
         /// Row selection.

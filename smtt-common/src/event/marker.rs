@@ -23,7 +23,12 @@ pub struct Schema {
 }
 
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
-pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
+pub const LATER_KINDS: &[Kind] = &[
+    Kind::RESYNC_TOLD,
+    Kind::TASK_BEGUN,
+    Kind::TASK_HEAP,
+    Kind::TASK_HEAP_SO_FAR,
+];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -344,6 +349,15 @@ pub const MARKER_FACTS: &[Schema] = &[
         // allocated_bytes: by the thread that ran the task; collection_ms: by all collections of the JVM meanwhile; -1
         // where the JVM does not say.
         words: &["task_attempt_id", "allocated_bytes", "collection_ms"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::TASK_HEAP_SO_FAR,
+        entry: "taskHeapSoFar",
+        // As in TASK_HEAP, from another thread while the task runs.
+        words: &["task_attempt_id", "allocated_bytes"],
         ranges: false,
         strings: &[],
         string_limits: &[],

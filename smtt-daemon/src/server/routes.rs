@@ -1,5 +1,6 @@
 //! Routes and their handlers.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -24,6 +25,7 @@ use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
+use super::summaries::summaries;
 use super::users::Access;
 use crate::metrics::{Format, Names};
 use crate::progress::UNHEALTHY;
@@ -85,6 +87,18 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                     query,
                     &["application_id:asc", "stage_id:asc", "executor_id:asc"],
                     |s, f| s.state().list_stages(f),
+                )
+            }),
+        )
+        .route("/v1/stages/summary", get(stage_summaries))
+        .route(
+            "/v1/tasks/failed",
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "task_attempt_id:asc"],
+                    |s, f| s.state().list_failed_tasks(f),
                 )
             }),
         )
@@ -198,6 +212,25 @@ fn listed<R: Serialize>(
     order: &[&str],
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
+    sorted(shared, query, order, |runs| {
+        for key in shared.executor_keys() {
+            let filter = Filter {
+                key: Some(key),
+                ..query.filter()
+            };
+            runs.add(listing(shared, &filter).rows)?;
+        }
+        Ok(())
+    })
+}
+
+/// Rows that `add` adds, in the order of the query.
+fn sorted(
+    shared: &Shared,
+    query: &ListQuery,
+    order: &[&str],
+    add: impl FnOnce(&mut Runs) -> io::Result<()>,
+) -> Response {
     let by: Result<Vec<Sort>, SortError> = query
         .sort
         .as_deref()
@@ -211,13 +244,7 @@ fn listed<R: Serialize>(
     };
     let sorted = (|| {
         let mut runs = Runs::new(Keys::new(by), query.limit.unwrap_or(usize::MAX))?;
-        for key in shared.executor_keys() {
-            let filter = Filter {
-                key: Some(key),
-                ..query.filter()
-            };
-            runs.add(listing(shared, &filter).rows)?;
-        }
+        add(&mut runs)?;
         runs.merge()
     })();
     match sorted {
@@ -228,6 +255,25 @@ fn listed<R: Serialize>(
         }
         Ok(Err(error)) => refused(&error.to_string()),
         Err(error) => failed(&format!("the rows cannot be written: {error}")),
+    }
+}
+
+/// Stages in quantiles.
+async fn stage_summaries(
+    State(service): Held,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => {
+            let make = move || {
+                let order = ["application_id:asc", "stage_id:asc", "stage_attempt:asc"];
+                sorted(&service.shared, &query, &order, |runs| {
+                    runs.add(summaries(&service.shared, &query.filter()))
+                })
+            };
+            service.turns.clone().answer(make).await
+        }
+        Err(error) => refused(&error.body_text()),
     }
 }
 
