@@ -47,6 +47,8 @@ pub enum Command {
     },
     /// Executors on this worker, with the share of their page faults without a context.
     Executors(Query),
+    /// Jobs: the figures of their stages, added up over the executors of this worker.
+    Jobs(Query),
     /// Stages, per executor.
     Stages {
         /// Row selection.
@@ -333,7 +335,15 @@ mod tests {
 
     #[test]
     fn every_listing_takes_json_filters_and_sort() {
-        for listing in ["executors", "stages", "tasks", "rdds", "blocks", "pages"] {
+        for listing in [
+            "executors",
+            "jobs",
+            "stages",
+            "tasks",
+            "rdds",
+            "blocks",
+            "pages",
+        ] {
             let line = [
                 "smtt-ctl",
                 listing,

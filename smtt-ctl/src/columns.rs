@@ -224,6 +224,37 @@ pub const TASKS: ListingKind = ListingKind {
     ),
 };
 
+/// `smtt-ctl jobs`.
+pub const JOBS: ListingKind = ListingKind {
+    path: "/v1/jobs",
+    what: "jobs",
+    shows_faults: true,
+    columns: &[
+        APPLICATION,
+        USER,
+        column("job_id", "JOB", Form::Word, 0),
+        column("stages", "STAGES", Form::Count, 4),
+        column("executors", "EXECS", Form::Count, 5),
+        column("tasks_running", "RUN", Form::Count, 2),
+        column("tasks_succeeded", "DONE", Form::Count, 1),
+        column("tasks_failed", "FAIL", Form::Count, 3),
+        column("tasks_killed", "KILL", Form::Count, 8),
+        column("tasks_lost", "LOST", Form::Count, 9),
+        column("task_time_ns", "TASK TIME", Form::Duration, 2),
+        CPU,
+        CPU_WAIT,
+        DISK_WAIT,
+        ALLOCATED,
+        COLLECTION,
+        SWITCHES,
+        DISK_READ,
+        DISK_WRITTEN,
+        FAULTS,
+        MAJOR,
+        PEAK,
+    ],
+};
+
 /// `smtt-ctl tasks --failed`.
 pub const FAILED_TASKS: ListingKind = ListingKind {
     path: "/v1/tasks/failed",
@@ -296,7 +327,7 @@ impl ListingKind {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use smtt_model::rows::{BlockRow, ExecutorRow, RddRow, StageRow, TaskRow, UsedRow};
+    use smtt_model::rows::{BlockRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow};
 
     #[test]
     fn every_column_is_a_field_of_its_row() {
@@ -327,6 +358,13 @@ mod tests {
                     execution_memory_spark_peak_bytes: Some(0),
                     used,
                     ..TaskRow::default()
+                }),
+            ),
+            (
+                &JOBS,
+                serde_json::to_value(JobRow {
+                    used,
+                    ..JobRow::default()
                 }),
             ),
             (&RDDS, serde_json::to_value(RddRow::default())),

@@ -189,6 +189,9 @@ pub fn run(args: &Args) -> Exit {
             query,
             true,
         )),
+        Command::Jobs(query) => {
+            runtime.block_on(listing::run(&client, output, &columns::JOBS, query, true))
+        }
         Command::Stages {
             query,
             summary: true,

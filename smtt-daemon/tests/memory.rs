@@ -162,10 +162,11 @@ fn ask_all(
     })
 }
 
-const LISTINGS: [&str; 14] = [
+const LISTINGS: [&str; 15] = [
     "/v1/tasks",
     "/v1/stages",
     "/v1/stages/summary",
+    "/v1/jobs",
     "/v1/tasks/failed",
     "/v1/rdds",
     "/v1/blocks",

@@ -8,6 +8,7 @@
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::rows::PagesRow`] |
 //! | `/v1/tasks/failed` | the same as `/v1/tasks`, of attempts that failed, were killed or were lost |
 //! | `/v1/stages/summary` | [`crate::rows::Listing`] of [`crate::rows::StageSummaryRow`] |
+//! | `/v1/jobs` | [`crate::rows::Listing`] of [`crate::rows::JobRow`] |
 //! | `/v1/report` | [`Report`] |
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |

@@ -3,6 +3,7 @@
 mod consumers;
 mod executors;
 mod history;
+mod jobs;
 mod over_executors;
 mod page_walks;
 mod pages;
@@ -20,6 +21,7 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use history::HistoryRow;
+pub use jobs::{JobRow, Jobs};
 pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};

@@ -25,7 +25,7 @@ use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
-use super::summaries::summaries;
+use super::summaries::{jobs, summaries};
 use super::users::Access;
 use crate::metrics::{Format, Names};
 use crate::progress::UNHEALTHY;
@@ -90,7 +90,19 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                 )
             }),
         )
-        .route("/v1/stages/summary", get(stage_summaries))
+        .route(
+            "/v1/stages/summary",
+            get(|held, query| {
+                let order = &["application_id:asc", "stage_id:asc", "stage_attempt:asc"];
+                over_executors(held, query, order, summaries)
+            }),
+        )
+        .route(
+            "/v1/jobs",
+            get(|held, query| {
+                over_executors(held, query, &["application_id:asc", "job_id:asc"], jobs)
+            }),
+        )
         .route(
             "/v1/tasks/failed",
             get(|held, query| {
@@ -258,17 +270,19 @@ fn sorted(
     }
 }
 
-/// Stages in quantiles.
-async fn stage_summaries(
+/// A listing whose rows are over several executors.
+async fn over_executors<R: Serialize + 'static>(
     State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+    order: &'static [&'static str],
+    rows: fn(&Shared, &Filter) -> Vec<R>,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
             let make = move || {
-                let order = ["application_id:asc", "stage_id:asc", "stage_attempt:asc"];
-                sorted(&service.shared, &query, &order, |runs| {
-                    runs.add(summaries(&service.shared, &query.filter()))
+                let shared = &service.shared;
+                sorted(shared, &query, order, |runs| {
+                    runs.add(rows(shared, &query.filter()))
                 })
             };
             service.turns.clone().answer(make).await

@@ -120,7 +120,8 @@ impl StageSummaries {
         let application = ExecutorId::new(executor).application();
         let wanted = |stage: StageKey| filter.stage(Some(stage));
         for (key, stage) in executor.tasks.stages.iter() {
-            if !wanted(*key) {
+            // The driver describes stages to executors without a task of theirs, too.
+            if !wanted(*key) || stage.tasks.is_empty() {
                 continue;
             }
             let (row, _, executors) = self.0.entry((application.clone(), *key)).or_default();

@@ -27,7 +27,7 @@ impl Used {
     }
 
     /// Adds the figures of a task, or of a folded row.
-    pub(super) fn add(&mut self, more: &Self) {
+    pub(crate) fn add(&mut self, more: &Self) {
         for (sum, more) in self.accounts.iter_mut().zip(more.accounts) {
             *sum = sum.saturating_add(more);
         }
