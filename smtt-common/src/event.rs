@@ -88,6 +88,8 @@ coded! {
         TASK_BEGUN = 20 "task_begun",
         /// What a task used of the Java heap, from the thread that ran it, just before the task's end.
         TASK_HEAP = 21 "task_heap",
+        /// What a running task has allocated on the Java heap so far.
+        TASK_HEAP_SO_FAR = 22 "task_heap_so_far",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

@@ -47,14 +47,37 @@ pub enum Command {
     },
     /// Executors on this worker, with the share of their page faults without a context.
     Executors(Query),
-    /// Stages, per executor.
-    Stages(Query),
-    /// Jobs: sums over their stages, on all executors of this worker.
+    /// Jobs: the figures of their stages, added up over the executors of this worker.
     Jobs(Query),
-    /// SQL executions: sums over the stages of their jobs, on all executors of this worker.
+    /// SQL executions: the figures of their jobs' stages, added up over the executors of this worker.
     Queries(Query),
+    /// Stages, per executor.
+    Stages {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Show each figure in quantiles over the stage's tasks and over its executors.
+        #[arg(long)]
+        summary: bool,
+    },
     /// Task attempts.
-    Tasks(Query),
+    Tasks {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Only attempts that failed, were killed or were lost.
+        #[arg(long)]
+        failed: bool,
+    },
+    /// One task attempt: what it used, and how the use went over its life.
+    Task {
+        /// Id of the task attempt.
+        #[arg(value_name = "ID")]
+        id: u64,
+        /// Row selection.
+        #[command(flatten)]
+        filter: Filters,
+    },
     /// RDDs, per executor: page faults and memory.
     Rdds {
         /// Row selection.
@@ -316,9 +339,9 @@ mod tests {
     fn every_listing_takes_json_filters_and_sort() {
         for listing in [
             "executors",
-            "stages",
             "jobs",
             "queries",
+            "stages",
             "tasks",
             "rdds",
             "blocks",

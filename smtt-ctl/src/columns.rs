@@ -273,6 +273,13 @@ pub const TASKS: ListingKind = ListingKind {
     ),
 };
 
+/// `smtt-ctl tasks --failed`.
+pub const FAILED_TASKS: ListingKind = ListingKind {
+    path: "/v1/tasks/failed",
+    what: "failed tasks",
+    ..TASKS
+};
+
 /// `smtt-ctl rdds`.
 pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",

@@ -14,7 +14,9 @@ mod pages;
 mod pmu;
 mod report;
 mod status;
+mod summary;
 pub mod table;
+mod task;
 pub mod top;
 mod trace;
 pub mod users;
@@ -187,9 +189,6 @@ pub fn run(args: &Args) -> Exit {
             query,
             true,
         )),
-        Command::Stages(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
-        }
         Command::Jobs(query) => {
             runtime.block_on(listing::run(&client, output, &columns::JOBS, query, true))
         }
@@ -200,9 +199,22 @@ pub fn run(args: &Args) -> Exit {
             query,
             true,
         )),
-        Command::Tasks(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::TASKS, query, true))
+        Command::Stages {
+            query,
+            summary: true,
+        } => runtime.block_on(summary::run(&client, output, query)),
+        Command::Stages { query, .. } => {
+            runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
         }
+        Command::Tasks { query, failed } => {
+            let kind = if *failed {
+                &columns::FAILED_TASKS
+            } else {
+                &columns::TASKS
+            };
+            runtime.block_on(listing::run(&client, output, kind, query, true))
+        }
+        Command::Task { id, filter } => runtime.block_on(task::run(&client, output, filter, *id)),
         Command::Rdds { query, all } => {
             runtime.block_on(listing::run(&client, output, &columns::RDDS, query, *all))
         }

@@ -45,7 +45,7 @@ use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
 use crate::server::{ControlSocket, Users, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, progress, server};
+use crate::{discover, hotness, placement, progress, running, server};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -138,6 +138,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 
     let until = stopped.clone();
     placement::spawn(config.placement, Arc::clone(&shared), move || {
+        *until.borrow()
+    });
+    let until = stopped.clone();
+    let tasks = probes.running_tasks()?;
+    running::spawn(tasks, config.tick, Arc::clone(&shared), move || {
         *until.borrow()
     });
     let until = stopped.clone();

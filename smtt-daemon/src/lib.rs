@@ -12,6 +12,7 @@ pub mod probes;
 pub mod progress;
 pub mod recorder;
 pub mod ring;
+pub mod running;
 pub mod server;
 pub mod shared;
 pub mod subordinate;

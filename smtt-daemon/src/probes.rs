@@ -14,6 +14,7 @@ pub mod page_walks;
 mod perf_link;
 mod reading;
 mod rows;
+mod running;
 mod sweep;
 mod table;
 mod tables;

@@ -11,6 +11,7 @@ mod rows;
 mod runs;
 mod scrape;
 mod socket;
+mod summaries;
 mod users;
 
 use std::future::Future;

@@ -162,9 +162,13 @@ fn ask_all(
     })
 }
 
-const LISTINGS: [&str; 12] = [
+const LISTINGS: [&str; 16] = [
     "/v1/tasks",
     "/v1/stages",
+    "/v1/stages/summary",
+    "/v1/jobs",
+    "/v1/queries",
+    "/v1/tasks/failed",
     "/v1/rdds",
     "/v1/blocks",
     "/v1/executors",

@@ -1,8 +1,9 @@
 //! What this machine is: its counters ([`perf`], [`page_walks`], [`calibrate`]), its page tables ([`pages`]), its
-//! monitor of accesses ([`damon`]), its processes ([`proc`]), the files that they map ([`foreign`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
+//! monitor of accesses ([`damon`]), its processes ([`proc`]) and threads ([`accounts`]), the files that they map ([`foreign`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
 //!
 //! The daemon and the client share this crate, which needs neither aya nor tokio.
 
+pub mod accounts;
 pub mod btf;
 pub mod calibrate;
 pub mod clock;

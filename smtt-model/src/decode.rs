@@ -96,6 +96,13 @@ pub enum Fact {
     },
     /// What a task used of the Java heap.
     TaskHeap(TaskHeap),
+    /// What a running task has allocated on the Java heap so far.
+    TaskHeapSoFar {
+        /// Id of the task attempt.
+        task_attempt_id: u64,
+        /// Bytes that the task's own thread allocated.
+        allocated_bytes: u64,
+    },
     /// What a task used by the kernel's accounts.
     TaskUsed(Box<TaskUsed>),
     /// A process of an executor forked.

@@ -6,6 +6,9 @@
 //! | `/v1/doctor` | array of [`MachineCheck`] |
 //! | `/v1/executors`, `/v1/stages`, `/v1/tasks`, `/v1/rdds`, `/v1/blocks` | [`crate::rows::Listing`] |
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::rows::PagesRow`] |
+//! | `/v1/tasks/failed` | the same as `/v1/tasks`, of attempts that failed, were killed or were lost |
+//! | `/v1/stages/summary` | [`crate::rows::Listing`] of [`crate::rows::StageSummaryRow`] |
+//! | `/v1/jobs`, `/v1/queries` | [`crate::rows::Listing`] of [`crate::rows::JobRow`] |
 //! | `/v1/report` | [`Report`] |
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |

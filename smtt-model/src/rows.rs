@@ -7,7 +7,9 @@ mod jobs;
 mod over_executors;
 mod page_walks;
 mod pages;
+mod quantiles;
 mod rdds;
+mod splits;
 mod used;
 mod work;
 
@@ -23,7 +25,9 @@ pub use jobs::{JobRow, WorkBy, WorkSums};
 pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
+pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use splits::{Series, SplitsRow};
 pub use used::UsedRow;
 pub use work::{StageRddRow, StageRow, TaskRow};
 

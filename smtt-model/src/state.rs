@@ -25,8 +25,10 @@ mod rdd;
 mod reads;
 mod resync;
 mod rowless;
+mod running;
 mod shares;
 mod spark_page;
+pub mod splits;
 mod task;
 mod tick;
 mod unlisted_blocks;
@@ -65,6 +67,7 @@ pub use placement::{
 };
 pub use rdd::{Peak, Rdd};
 pub use reads::{NodeReads, ReadRate};
+pub use running::{Shown, TaskReading};
 pub use spark_page::{SparkPage, SparkPageKey};
 pub use task::{OverCap, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;

@@ -10,6 +10,7 @@ mod job;
 mod pages;
 mod pairs;
 mod sample;
+mod task;
 mod trace;
 mod workload;
 
@@ -99,6 +100,9 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("access") {
         access::access(paths, &folder.join("access"))?;
     }
+    if wanted("task") {
+        task::task(paths, &folder.join("task"))?;
+    }
     if wanted("job") {
         job::traced(paths, &folder.join("job"))?;
     }
@@ -122,7 +126,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 12] {
+pub fn names() -> [&'static str; 13] {
     [
         "switch",
         "fault",
@@ -130,6 +134,7 @@ pub fn names() -> [&'static str; 12] {
         "idle",
         "trace",
         "access",
+        "task",
         "job",
         "account",
         "everything",

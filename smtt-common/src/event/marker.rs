@@ -23,7 +23,12 @@ pub struct Schema {
 }
 
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
-pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
+pub const LATER_KINDS: &[Kind] = &[
+    Kind::RESYNC_TOLD,
+    Kind::TASK_BEGUN,
+    Kind::TASK_HEAP,
+    Kind::TASK_HEAP_SO_FAR,
+];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
 pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::STAGE_DESCRIBED, 3)];
@@ -353,6 +358,15 @@ pub const MARKER_FACTS: &[Schema] = &[
         // allocated_bytes: by the thread that ran the task; collection_ms: by all collections of the JVM meanwhile; -1
         // where the JVM does not say.
         words: &["task_attempt_id", "allocated_bytes", "collection_ms"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::TASK_HEAP_SO_FAR,
+        entry: "taskHeapSoFar",
+        // As in TASK_HEAP, from another thread while the task runs.
+        words: &["task_attempt_id", "allocated_bytes"],
         ranges: false,
         strings: &[],
         string_limits: &[],

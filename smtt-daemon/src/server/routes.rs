@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
-use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy, WorkSums};
+use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy};
 use smtt_model::sort::{Keys, Sort, SortError};
 
 use super::Web;
@@ -25,6 +25,7 @@ use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
+use super::summaries::{summaries, work};
 use super::users::Access;
 use crate::metrics::{Format, Names};
 use crate::progress::UNHEALTHY;
@@ -90,6 +91,38 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
             }),
         )
         .route(
+            "/v1/stages/summary",
+            get(|held, query| {
+                let order = &["application_id:asc", "stage_id:asc", "stage_attempt:asc"];
+                over_executors(held, query, order, summaries)
+            }),
+        )
+        .route(
+            "/v1/jobs",
+            get(|held, query| {
+                let order = &["application_id:asc", "job_id:asc"];
+                over_executors(held, query, order, |s, f| work(s, f, WorkBy::Job))
+            }),
+        )
+        .route(
+            "/v1/queries",
+            get(|held, query| {
+                let order = &["application_id:asc", "sql_execution_id:asc"];
+                over_executors(held, query, order, |s, f| work(s, f, WorkBy::Query))
+            }),
+        )
+        .route(
+            "/v1/tasks/failed",
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "task_attempt_id:asc"],
+                    |s, f| s.state().list_failed_tasks(f),
+                )
+            }),
+        )
+        .route(
             "/v1/tasks",
             get(|held, query| {
                 list(
@@ -99,14 +132,6 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                     |s, f| s.state().list_tasks(f),
                 )
             }),
-        )
-        .route(
-            "/v1/jobs",
-            get(|held, query| work(held, query, WorkBy::Job)),
-        )
-        .route(
-            "/v1/queries",
-            get(|held, query| work(held, query, WorkBy::Query)),
         )
         .route(
             "/v1/rdds",
@@ -208,28 +233,18 @@ fn listed<R: Serialize>(
     listing: impl Fn(&Shared, &Filter) -> Listing<R>,
 ) -> Response {
     sorted(shared, query, order, |runs| {
-        each_executor(shared, query, |filter| {
-            runs.add(listing(shared, filter).rows)
-        })
+        for key in shared.executor_keys() {
+            let filter = Filter {
+                key: Some(key),
+                ..query.filter()
+            };
+            runs.add(listing(shared, &filter).rows)?;
+        }
+        Ok(())
     })
 }
 
-/// Calls with a filter that selects one executor after the other.
-fn each_executor(
-    shared: &Shared,
-    query: &ListQuery,
-    mut of: impl FnMut(&Filter) -> io::Result<()>,
-) -> io::Result<()> {
-    for key in shared.executor_keys() {
-        of(&Filter {
-            key: Some(key),
-            ..query.filter()
-        })?;
-    }
-    Ok(())
-}
-
-/// Rows that `add` makes, in the order of the query.
+/// Rows that `add` adds, in the order of the query.
 fn sorted(
     shared: &Shared,
     query: &ListQuery,
@@ -263,33 +278,25 @@ fn sorted(
     }
 }
 
-/// Jobs or SQL executions, each over all executors of this worker. The state is locked for one executor at a time.
-async fn work(
+/// A listing whose rows are over several executors.
+async fn over_executors<R: Serialize + 'static>(
     State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
-    by: WorkBy,
+    order: &'static [&'static str],
+    rows: fn(&Shared, &Filter) -> Vec<R>,
 ) -> Response {
-    let order = match by {
-        WorkBy::Job => ["application_id:asc", "job_id:asc"],
-        WorkBy::Query => ["application_id:asc", "sql_execution_id:asc"],
-    };
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return refused(&error.body_text()),
-    };
-    let make = move || {
-        let shared = &service.shared;
-        sorted(shared, &query, &order, |runs| {
-            let mut sums = WorkSums::new(by);
-            each_executor(shared, &query, |filter| {
-                sums.add(&shared.state(), filter);
-                Ok(())
-            })?;
-            let measured = shared.state().measured();
-            runs.add(sums.rows(measured))
-        })
-    };
-    service.turns.clone().answer(make).await
+    match query {
+        Ok(Query(query)) => {
+            let make = move || {
+                let shared = &service.shared;
+                sorted(shared, &query, order, |runs| {
+                    runs.add(rows(shared, &query.filter()))
+                })
+            };
+            service.turns.clone().answer(make).await
+        }
+        Err(error) => refused(&error.body_text()),
+    }
 }
 
 /// Placement of bytes, largest first.

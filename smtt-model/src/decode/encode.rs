@@ -299,6 +299,13 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
             ),
         ),
+        Fact::TaskHeapSoFar {
+            task_attempt_id,
+            allocated_bytes,
+        } => (
+            Kind::TASK_HEAP_SO_FAR,
+            payload(&[*task_attempt_id, *allocated_bytes], &[], &[]),
+        ),
         Fact::TaskUsed(used) => (Kind::TASK_USED, used_payload(used)),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
         Fact::ProcessGone { exec, is_executor } => (

@@ -60,6 +60,10 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             allocated_bytes: fields.optional("allocated_bytes"),
             collection_ms: fields.optional("collection_ms"),
         }),
+        Kind::TASK_HEAP_SO_FAR => Fact::TaskHeapSoFar {
+            task_attempt_id: fields.long_id("task_attempt_id")?,
+            allocated_bytes: fields.word("allocated_bytes"),
+        },
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {

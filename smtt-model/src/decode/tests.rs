@@ -360,6 +360,10 @@ fn fact() -> impl Strategy<Value = Fact> {
                 collection_ms: collection,
             })
         }),
+        (any::<u64>(), any::<u64>()).prop_map(|(task, bytes)| Fact::TaskHeapSoFar {
+            task_attempt_id: task >> 1,
+            allocated_bytes: bytes,
+        }),
         (any::<[u64; 13]>(), any::<[u32; 2]>()).prop_map(|(words, flags)| {
             Fact::TaskUsed(Box::new(TaskUsed {
                 task_attempt_id: words[0],

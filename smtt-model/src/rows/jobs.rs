@@ -202,8 +202,9 @@ impl WorkSums {
                     *peak = (*peak).max(task.seen_peak_bytes);
                 }
             }
+            // The driver describes every stage to executors without a task of it, too.
             let selected = |key: StageKey, stage: &Stage| {
-                filter.stage(Some(key)) && filter.rdd_of(executor, stage)
+                !stage.tasks.is_empty() && filter.stage(Some(key)) && filter.rdd_of(executor, stage)
             };
             let stages = executor.tasks.stages.iter();
             for (stage_key, stage) in stages.filter(|(key, stage)| selected(**key, stage)) {

@@ -75,4 +75,27 @@ impl UsedRow {
             disk_written_bytes: used.account(DISK_WRITTEN_BYTES),
         }
     }
+
+    /// Each figure with the name of its field.
+    pub(super) fn figures(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> + use<> {
+        [
+            ("cpu_ns", self.cpu_ns),
+            ("cpu_wait_ns", self.cpu_wait_ns),
+            ("disk_wait_ns", self.disk_wait_ns),
+            ("heap_allocated_bytes", self.heap_allocated_bytes),
+            ("collection_ns", self.collection_ns),
+            ("context_switches", self.context_switches),
+            (
+                "context_switches_involuntary",
+                self.context_switches_involuntary,
+            ),
+            ("thread_minor_faults", self.thread_minor_faults),
+            ("thread_major_faults", self.thread_major_faults),
+            ("call_read_bytes", self.call_read_bytes),
+            ("call_written_bytes", self.call_written_bytes),
+            ("disk_read_bytes", self.disk_read_bytes),
+            ("disk_written_bytes", self.disk_written_bytes),
+        ]
+        .into_iter()
+    }
 }

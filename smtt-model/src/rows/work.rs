@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, UsedRow};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, SplitsRow, UsedRow};
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
 
@@ -115,16 +115,20 @@ pub struct TaskRow {
     /// Absent where a part of the task was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_memory_spark_peak_bytes: Option<u64>,
-    /// What the task's own thread used; absent while it runs.
+    /// What the task's own thread used; of a running task until the last reading.
     #[serde(flatten)]
     pub used: UsedRow,
     /// Where the figures end: `task_end`, `thread_exit` where the executor was killed, or `next_task` where the end was
-    /// not reported.
+    /// not reported. `now` while the task runs, and `last_reading` where it has ended without accounts: such figures
+    /// are in no sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_until: Option<String>,
     /// Time that the figures cover, in nanoseconds: from the begin of the executor's task runner to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_duration_ns: Option<u64>,
+    /// The task's life in parts; only where one task was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splits: Option<SplitsRow>,
     /// Whether the task began before its accounts were read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub used_is_partial: bool,
@@ -244,29 +248,33 @@ impl State {
         self.listing(filter, |_, executor, rows| {
             let who = ExecutorId::new(executor);
             let live = by_task(&executor.memory);
-            let row = |id: u64, task: &Task| TaskRow {
-                who: who.clone(),
-                stage_id: task.stage.map(|stage| stage.id),
-                stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
-                task_attempt_id: Some(id),
-                partition: task.started.map(|started| started.partition),
-                attempt_number: task.started.map(|started| started.attempt_number),
-                job_id: task.started.and_then(|started| started.job_id),
-                state: task.state,
-                reason: Some(task.reason.clone()).filter(|reason| !reason.is_empty()),
-                duration_ns: task.duration_ns(now_ns),
-                duration_is_lower_bound: task.start_is_late,
-                faults: self.figures(&task.faults),
-                execution_memory_bytes: task.live_bytes,
-                execution_memory_peak_bytes: task.execution_peak_bytes(),
-                execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
-                used: UsedRow::new(&task.used.figures),
-                used_until: task.used.until.map(|until| until.name().to_owned()),
-                used_duration_ns: Some(task.used.duration_ns).filter(|time| *time > 0),
-                used_is_partial: task.used.partial,
-                consumers: consumers(task, live.get(&id)),
-                rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
-                walks: self.walks_sum(executor, &task.walks),
+            let row = |id: u64, task: &Task| {
+                let shown = task.shown();
+                TaskRow {
+                    who: who.clone(),
+                    stage_id: task.stage.map(|stage| stage.id),
+                    stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
+                    task_attempt_id: Some(id),
+                    partition: task.started.map(|started| started.partition),
+                    attempt_number: task.started.map(|started| started.attempt_number),
+                    job_id: task.started.and_then(|started| started.job_id),
+                    state: task.state,
+                    reason: Some(task.reason.clone()).filter(|reason| !reason.is_empty()),
+                    duration_ns: task.duration_ns(now_ns),
+                    duration_is_lower_bound: task.start_is_late,
+                    faults: self.figures(&task.faults),
+                    execution_memory_bytes: task.live_bytes,
+                    execution_memory_peak_bytes: task.execution_peak_bytes(),
+                    execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
+                    used: UsedRow::new(&shown.figures),
+                    used_until: shown.until.map(str::to_owned),
+                    used_duration_ns: Some(shown.duration_ns).filter(|time| *time > 0),
+                    used_is_partial: shown.partial,
+                    splits: filter.task.and_then(|_| self.splits(task)),
+                    consumers: consumers(task, live.get(&id)),
+                    rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
+                    walks: self.walks_sum(executor, &task.walks),
+                }
             };
             rows.extend(
                 executor
@@ -295,5 +303,17 @@ impl State {
                 });
             }
         })
+    }
+
+    /// Tasks that the filter selects and that failed, were killed or were lost. The overflow row is listed too: some of
+    /// its tasks may have failed.
+    #[must_use]
+    pub fn list_failed_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
+        use TaskState::{Failed, Killed, Lost};
+        let mut listing = self.list_tasks(filter);
+        listing.rows.retain(|row| {
+            row.task_attempt_id.is_none() || matches!(row.state, Failed | Killed | Lost)
+        });
+        listing
     }
 }

@@ -52,6 +52,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskEnded(_) => "taskEnded",
         Fact::TaskBegun { .. } => "taskBegun",
         Fact::TaskHeap(_) => "taskHeap",
+        Fact::TaskHeapSoFar { .. } => "taskHeapSoFar",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",

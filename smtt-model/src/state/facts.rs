@@ -105,6 +105,14 @@ impl Executor {
             // The kernel side reads the thread's accounts; the state learns of the task with its start.
             Fact::TaskBegun { .. } => {}
             Fact::TaskHeap(heap) => return self.tasks.used_heap(&heap, caps),
+            Fact::TaskHeapSoFar {
+                task_attempt_id,
+                allocated_bytes,
+            } => {
+                return self
+                    .tasks
+                    .heap_so_far(task_attempt_id, allocated_bytes, caps);
+            }
             Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);

@@ -11,6 +11,7 @@ use super::bytes::{
 };
 use super::faults;
 use super::page_walks::{Distribution, Walks};
+use super::splits::Splits;
 use super::used::{Used, UsedByTask};
 use crate::attribute::{RddKey, StageKey};
 use crate::decode::{ConsumerUsed, Outcome as TaskOutcome, StageDescribed, TaskEnded, TaskStarted};
@@ -88,6 +89,8 @@ pub struct Task {
     pub walks: WalkCounters,
     /// What the task used.
     pub used: UsedByTask,
+    /// How the use went over the task's life.
+    pub(super) splits: Splits,
     /// Sampled page walks and cycles by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     last_active_ns: u64,
@@ -101,6 +104,7 @@ impl HeapBytes for Task {
             + names.sum::<usize>()
             + vec_bytes(&self.rdds)
             + vec_bytes(&self.walks_by_rdd)
+            + self.splits.bytes()
     }
 }
 
@@ -159,7 +163,10 @@ impl Task {
         if let Some(known) = known {
             *known = used;
         } else if self.consumers.len() < CONSUMERS_PER_TASK {
-            if !caps.admit(2 * size_of::<ConsumerUsed>() + used.consumer.capacity()) {
+            // A full list doubles, and has four places at first.
+            let (len, capacity) = (self.consumers.len(), self.consumers.capacity());
+            let places = if len == capacity { len.max(4) } else { 0 };
+            if !caps.admit(places * size_of::<ConsumerUsed>() + used.consumer.capacity()) {
                 return false;
             }
             self.consumers.push(used);

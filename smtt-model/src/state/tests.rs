@@ -9,6 +9,7 @@ mod life;
 mod page_walks;
 mod placement;
 mod replay;
+mod running;
 mod samples;
 
 use super::*;

@@ -51,6 +51,23 @@ impl Used {
         }
     }
 
+    /// The accounts of a task that runs.
+    pub(super) fn so_far(
+        accounts: [u64; ACCOUNTS],
+        present: u32,
+        heap_allocated_bytes: Option<u64>,
+    ) -> Self {
+        let used = TaskUsed {
+            accounts,
+            present,
+            ..TaskUsed::default()
+        };
+        Self {
+            heap_allocated_bytes,
+            ..Self::of_accounts(&used)
+        }
+    }
+
     fn of_heap(heap: &TaskHeap) -> Self {
         Self {
             heap_allocated_bytes: heap.allocated_bytes,
@@ -173,6 +190,9 @@ impl Tasks {
         let Some(gained) = take(&mut task.used) else {
             return Outcome::Ignored("used_twice");
         };
+        if task.used.until.is_some() {
+            task.close();
+        }
         drop(task);
         if let Some(mut stage) = stage.and_then(|key| self.stages.get_mut(&key)) {
             stage.used.add(&gained);

@@ -16,6 +16,8 @@ mod churn;
 mod fuse;
 #[path = "workload/greedy.rs"]
 mod greedy;
+#[path = "workload/halves.rs"]
+mod halves;
 #[path = "attacker/hang.rs"]
 mod hang;
 #[path = "workload/hot.rs"]
@@ -130,6 +132,7 @@ fn main() -> Result<()> {
         "accounts" => accounts::accounts,
         "short_tasks" => accounts::short_tasks,
         "odd_tasks" => accounts::odd_tasks,
+        "halves" => halves::halves,
         "churn" => churn::churn,
         "fork_times" => churn::fork_times,
         "starting" => starting::starting,

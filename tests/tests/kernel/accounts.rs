@@ -19,7 +19,7 @@ use smtt_model::decode::{Fact, decode};
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 /// The accounts in the order in which the workload reads them.
-const READ: [(&str, usize); 10] = [
+pub const READ: [(&str, usize); 10] = [
     ("CPU time", CPU_NS),
     ("wait for a CPU", CPU_WAIT_NS),
     ("voluntary switches", SWITCHES_VOLUNTARY),
@@ -47,7 +47,7 @@ fn accounts_of(lab: &KernelLab, executor: u64) -> Result<Vec<TaskUsed>> {
         .collect()
 }
 
-fn numbers(value: &Value) -> Result<Vec<u64>> {
+pub fn numbers(value: &Value) -> Result<Vec<u64>> {
     let list = value.as_array().context("no list of numbers")?;
     list.iter()
         .map(|number| number.as_u64().context("no number"))

@@ -31,6 +31,7 @@ mod raw;
 mod refusals;
 mod resync;
 mod reuse;
+mod running;
 mod shares;
 mod soak;
 mod stale;

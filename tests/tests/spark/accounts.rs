@@ -53,7 +53,12 @@ fn each_attempt_says_what_it_used() -> Result<()> {
     let (spark, rows) = wait_for("Spark and SMTT list the same tasks", LIMIT, || {
         let spark = spark_tasks(&run.submitted)?;
         let rows = run.rows(&daemon, &["tasks"])?;
-        let done = rows.iter().all(|row| row["used_until"].is_string());
+        let ends = ["task_end", "thread_exit", "next_task"];
+        let done = rows.iter().all(|row| {
+            row["used_until"]
+                .as_str()
+                .is_some_and(|until| ends.contains(&until))
+        });
         Ok((done && rows.len() == spark.len()).then_some((spark, rows)))
     })?;
     let of: BTreeMap<u64, &Value> = rows

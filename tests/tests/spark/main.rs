@@ -20,6 +20,7 @@ mod page_walks;
 mod pages;
 mod python;
 mod slow_disk;
+mod splits;
 mod storage;
 mod tasks;
 mod trace;

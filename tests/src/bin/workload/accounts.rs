@@ -24,15 +24,15 @@ const PAGES: usize = 300;
 const FILE_BYTES: usize = 1 << 20;
 
 /// The accounts of the calling thread, from the files of /proc. Each file is opened anew: the kernel answers then.
-struct Accounts {
+pub struct Accounts {
     buffer: Vec<u8>,
 }
 
 /// One reading: the eleven accounts in the order of `smtt_common::event::used`, without the wait for disks.
-type Reading = [u64; 10];
+pub type Reading = [u64; 10];
 
 impl Accounts {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             buffer: vec![0; 8192],
         }
@@ -80,14 +80,14 @@ impl Accounts {
     }
 
     /// `io` comes last, and what comes after it reads only the clock.
-    fn at_the_end_of_a_reading(&mut self) -> Result<Reading> {
+    pub fn at_the_end_of_a_reading(&mut self) -> Result<Reading> {
         let others = self.others()?;
         let io = self.io()?;
         Ok(joined(thread_cpu_time_ns(), others, io))
     }
 
     /// `io` comes first.
-    fn at_the_begin_of_a_reading(&mut self) -> Result<Reading> {
+    pub fn at_the_begin_of_a_reading(&mut self) -> Result<Reading> {
         let cpu = thread_cpu_time_ns();
         let io = self.io()?;
         Ok(joined(cpu, self.others()?, io))
@@ -109,7 +109,7 @@ fn number(text: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("no number after {name}"))
 }
 
-fn difference(after: &Reading, before: &Reading) -> Value {
+pub fn difference(after: &Reading, before: &Reading) -> Value {
     let each = after.iter().zip(before);
     each.map(|(after, before)| after - before).collect()
 }
@@ -122,13 +122,13 @@ fn spin(time: Duration) {
     }
 }
 
-fn begin(marker: &Marker, task: u64) {
+pub fn begin(marker: &Marker, task: u64) {
     // As the marker does: the kernel brings the CPU time of a thread up to date for the thread that asks for it.
     let _ = thread_cpu_time_ns();
     marker.tell_words(Kind::TASK_BEGUN, &[task, 0]);
 }
 
-fn end(marker: &Marker, task: u64) {
+pub fn end(marker: &Marker, task: u64) {
     let _ = thread_cpu_time_ns();
     marker.tell_words(
         Kind::TASK_ENDED,

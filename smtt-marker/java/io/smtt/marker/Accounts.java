@@ -7,7 +7,7 @@ import java.util.List;
 
 /**
  * What a task uses. The JVM counts the heap; the kernel side reads the kernel's accounts of the thread when it sees
- * {@code taskBegun} and {@code taskEnded}. Used by the task's own thread only.
+ * {@code taskBegun} and {@code taskEnded}. Used by the task's own thread only, except by {@link #tellRunning}.
  */
 final class Accounts {
     private static final long NONE = -1;
@@ -18,9 +18,11 @@ final class Accounts {
     private static final boolean CPU_COUNTED = THREADS.isCurrentThreadCpuTimeSupported() && THREADS.isThreadCpuTimeEnabled();
 
     /** Task that this thread has begun, or -1. */
-    private long attemptId = NONE;
+    private volatile long attemptId = NONE;
     private long allocatedBytes;
     private long collectionMs;
+    /** Task that {@link #tellRunning} has seen. */
+    private long seen = NONE;
 
     /** The thread begins a task. {@code late}: the task has been running already. */
     void begin(ThreadState state, long task, boolean late) {
@@ -28,9 +30,11 @@ final class Accounts {
             return;
         }
         try {
-            attemptId = task;
+            // The thread of tellRunning finds no task while its start changes.
+            attemptId = NONE;
             collectionMs = collections();
             allocatedBytes = allocated();
+            attemptId = task;
             bringUpToDate();
             state.facts.begin(FactForm.TASK_BEGUN)
                     .word(Contract.TASK_BEGUN_TASK_ATTEMPT_ID, task)
@@ -57,6 +61,26 @@ final class Accounts {
             bringUpToDate();
         } catch (Throwable e) {
             Warnings.once("what tasks use is not reported", e);
+        }
+    }
+
+    /**
+     * Reports what a running task has allocated, from the second call on, so that short tasks cost nothing. Called by
+     * one thread only; {@code thread} runs the task.
+     */
+    void tellRunning(ThreadState teller, Thread thread) {
+        long task = attemptId;
+        if (task == NONE || task != seen || !HEAP_COUNTED) {
+            seen = task;
+            return;
+        }
+        long before = allocatedBytes;
+        long now = Hotspot.allocated(thread);
+        // The task may have ended, and the next one have begun.
+        if (attemptId == task && before >= 0 && now >= before) {
+            teller.facts.begin(FactForm.TASK_HEAP_SO_FAR)
+                    .word(Contract.TASK_HEAP_SO_FAR_TASK_ATTEMPT_ID, task)
+                    .word(Contract.TASK_HEAP_SO_FAR_ALLOCATED_BYTES, now - before).tell();
         }
     }
 
@@ -88,7 +112,7 @@ final class Accounts {
     }
 
     private static long allocated() {
-        return HEAP_COUNTED ? Hotspot.allocated() : NONE;
+        return HEAP_COUNTED ? Hotspot.allocated(Thread.currentThread()) : NONE;
     }
 
     private static boolean heapCounted() {
@@ -109,8 +133,8 @@ final class Accounts {
             return COUNTING.isThreadAllocatedMemorySupported() && COUNTING.isThreadAllocatedMemoryEnabled();
         }
 
-        static long allocated() {
-            return COUNTING.getThreadAllocatedBytes(Thread.currentThread().getId());
+        static long allocated(Thread thread) {
+            return COUNTING.getThreadAllocatedBytes(thread.getId());
         }
     }
 }

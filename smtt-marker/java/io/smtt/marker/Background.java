@@ -49,6 +49,7 @@ final class Background implements Runnable {
                 if (System.nanoTime() - swept >= SWEEP_NS) {
                     swept = System.nanoTime();
                     ThreadState.sweep();
+                    ThreadState.tellRunning();
                     ExecutorIdentity.refreshMissing();
                     if (!Transformer.installed()) {
                         Blocks.scan();

@@ -272,4 +272,8 @@ final class Contract {
     static final int TASK_HEAP_TASK_ATTEMPT_ID = 0x1500;
     static final int TASK_HEAP_ALLOCATED_BYTES = 0x1501;
     static final int TASK_HEAP_COLLECTION_MS = 0x1502;
+
+    // Words and strings of taskHeapSoFar.
+    static final int TASK_HEAP_SO_FAR_TASK_ATTEMPT_ID = 0x1600;
+    static final int TASK_HEAP_SO_FAR_ALLOCATED_BYTES = 0x1601;
 }

@@ -68,6 +68,8 @@ public final class Native {
 
     static native void taskHeap(long address, int length);
 
+    static native void taskHeapSoFar(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 

@@ -5,7 +5,7 @@ import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.apache.spark.TaskContext;
 
-/** The marker's state of one thread. Used by that thread only, except by {@link #sweep}. */
+/** The marker's state of one thread. Used by that thread only, except by {@link #sweep} and {@link #tellRunning}. */
 public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
@@ -115,6 +115,14 @@ public final class ThreadState {
     /** Facts that this thread has reported. */
     long factsTold() {
         return told;
+    }
+
+    /** Reports the heap of running tasks. */
+    static void tellRunning() {
+        ThreadState teller = current();
+        for (ThreadState state : ALL) {
+            state.accounts.tellRunning(teller, state.thread);
+        }
     }
 
     /** Releases the slots of dead threads. Helper threads of a task end without a hook. */

@@ -1,0 +1,141 @@
+//! `smtt-ctl stages --summary`: each figure of a stage in quantiles.
+
+use std::collections::BTreeMap;
+
+use smtt_model::rows::{Listing, Quantiles, StageSummaryRow};
+use smtt_model::units;
+
+use super::args::Query;
+use super::{Exit, Failure, Output};
+use crate::client::Client;
+use crate::table::cut;
+
+/// Columns of the name of a figure.
+const NAME: usize = 22;
+
+/// Requests the stages and prints them.
+pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Result<Exit, Failure> {
+    let question = query.filter.ordered(query.sort.clone(), query.limit);
+    let listing: Listing<StageSummaryRow> = client.ask("/v1/stages/summary", &question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+        return Ok(Exit::Fine);
+    }
+    let width = output.width.unwrap_or(usize::MAX);
+    let texts: Vec<String> = listing.rows.iter().map(|row| text(row, width)).collect();
+    output.text(&match texts.is_empty() {
+        true => "no stages\n".to_owned(),
+        false => texts.join("\n"),
+    })?;
+    Ok(Exit::Fine)
+}
+
+/// One stage, in lines of at most `width` columns.
+fn text(row: &StageSummaryRow, width: usize) -> String {
+    let mut lines = vec![
+        format!(
+            "stage {}.{} of {}: {}",
+            row.stage_id,
+            row.stage_attempt,
+            row.application_id.as_deref().unwrap_or("-"),
+            row.name.as_deref().unwrap_or("-"),
+        ),
+        format!(
+            "tasks: {} succeeded, {} failed, {} killed, {} lost, on {} executors",
+            row.tasks_succeeded, row.tasks_failed, row.tasks_killed, row.tasks_lost, row.executors,
+        ),
+    ];
+    let mut over = format!("OVER {} TASKS", row.tasks_in_quantiles);
+    lines.extend(table(&over, &row.over_tasks));
+    if row.tasks_in_quantiles < row.tasks_succeeded {
+        lines.push(format!(
+            "{} succeeded tasks are not in these figures: they have no row any more, or no accounts",
+            row.tasks_succeeded - row.tasks_in_quantiles
+        ));
+    }
+    if row.executors > 1 {
+        over = format!("OVER {} EXECUTORS", row.executors);
+        lines.extend(table(&over, &row.over_executors));
+    }
+    let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
+    cut_lines.collect()
+}
+
+fn table(over: &str, figures: &BTreeMap<String, Quantiles>) -> Vec<String> {
+    let cells = |name: &str, cells: [&str; 5]| {
+        let mut line = format!("{name:NAME$}");
+        for cell in cells {
+            line.push_str(&format!(" {cell:>10}"));
+        }
+        line
+    };
+    let mut lines = vec![cells(over, ["MIN", "25 %", "MEDIAN", "75 %", "MAX"])];
+    for (name, figure) in figures {
+        let text = |value| match name {
+            name if name.ends_with("_ns") => units::duration(value),
+            name if name.ends_with("_bytes") => units::bytes(value),
+            _ => units::count(value),
+        };
+        let values = [
+            figure.min,
+            figure.p25,
+            figure.median,
+            figure.p75,
+            figure.max,
+        ];
+        let values = values.map(text);
+        let name = name.trim_end_matches("_ns").trim_end_matches("_bytes");
+        let name = name.replace('_', " ");
+        lines.push(cells(
+            &cut(&name, NAME),
+            values.each_ref().map(String::as_str),
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_fits_a_terminal_of_80_columns() {
+        let figure = Quantiles {
+            min: 1,
+            p25: 2,
+            median: 3,
+            p75: 4 << 30,
+            max: u64::MAX,
+            values: 9,
+        };
+        let names = [
+            "cpu_ns",
+            "execution_memory_peak_bytes",
+            "context_switches_involuntary",
+        ];
+        let figures: BTreeMap<_, _> = names.map(|name| (name.to_owned(), figure)).into();
+        let row = StageSummaryRow {
+            name: Some("count at Main.scala ".repeat(9)),
+            executors: 2,
+            tasks_succeeded: 10,
+            tasks_in_quantiles: 9,
+            over_tasks: figures.clone(),
+            over_executors: figures,
+            ..StageSummaryRow::default()
+        };
+        let text = text(&row, 80);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        for part in [
+            "OVER 9 TASKS",
+            "OVER 2 EXECUTORS",
+            "4.0 GiB",
+            "16.0 EiB",
+            "1 succeeded tasks are",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `smtt-ctl task ID`: one task attempt, what it used, and how the use went over its life.
+
+use smtt_model::protocol::ListQuery;
+use smtt_model::rows::{Listing, Series, SplitsRow, TaskRow};
+use smtt_model::units;
+
+use super::args::Filters;
+use super::{Exit, Failure, Output};
+use crate::client::Client;
+use crate::table::cut;
+
+/// Bars of eight heights, from nothing to the largest part.
+const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Columns of a heading.
+const HEADING: usize = 17;
+
+/// How a series is written.
+#[derive(Clone, Copy)]
+enum Form {
+    Duration,
+    Bytes,
+    Count,
+}
+
+impl Form {
+    fn text(self, value: u64) -> String {
+        match self {
+            Self::Duration => units::duration(value),
+            Self::Bytes => units::bytes(value),
+            Self::Count => units::count(value),
+        }
+    }
+}
+
+/// The series in their order: field, heading, form.
+const SERIES: [(&str, &str, Form); 9] = [
+    ("wall_ns", "time", Form::Duration),
+    ("cpu_ns", "CPU", Form::Duration),
+    ("heap_allocated_bytes", "heap allocated", Form::Bytes),
+    ("thread_page_faults", "page faults", Form::Count),
+    ("page_walk_samples", "walk samples", Form::Count),
+    ("call_read_bytes", "read", Form::Bytes),
+    ("execution_memory_bytes", "execution memory", Form::Bytes),
+    ("resident_bytes", "process resident", Form::Bytes),
+    ("virtual_bytes", "process virtual", Form::Bytes),
+];
+
+/// Requests one task attempt and prints it.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    filter: &Filters,
+    id: u64,
+) -> Result<Exit, Failure> {
+    let question = ListQuery {
+        task: Some(id),
+        ..filter.question()
+    };
+    let listing: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+    } else {
+        let texts: Vec<String> = listing
+            .rows
+            .iter()
+            .map(|row| text(row, output.width.unwrap_or(usize::MAX)))
+            .collect();
+        output.text(&texts.join("\n"))?;
+    }
+    if listing.rows.is_empty() {
+        return Err(Failure::Question(format!(
+            "no task attempt {id} on this worker: smtt-ctl tasks lists them"
+        )));
+    }
+    Ok(Exit::Fine)
+}
+
+/// One task as text, in lines of at most `width` columns.
+fn text(row: &TaskRow, width: usize) -> String {
+    let mut lines = Vec::new();
+    let known = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
+    let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
+    lines.push(format!(
+        "task {} of {}, executor {}",
+        row.task_attempt_id
+            .map_or("-".to_owned(), |id| id.to_string()),
+        known(&row.who.application_id),
+        known(&row.who.executor_id),
+    ));
+    let state = serde_json::to_value(row.state).unwrap_or_default();
+    lines.push(format!(
+        "stage {}.{}, partition {}, attempt {}: {}{}",
+        number(row.stage_id),
+        number(row.stage_attempt),
+        number(row.partition),
+        number(row.attempt_number),
+        state.as_str().unwrap_or("unknown"),
+        row.duration_ns
+            .map_or_else(String::new, |time| format!(", {}", units::duration(time))),
+    ));
+    if let Some(reason) = &row.reason {
+        lines.push(reason.lines().next().unwrap_or_default().to_owned());
+    }
+    match &row.splits {
+        Some(splits) => lines.extend(splits_lines(splits, row)),
+        None => lines.push("what it used is not known: docs/TASKS.md says when".to_owned()),
+    }
+    let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
+    cut_lines.collect()
+}
+
+fn splits_lines(splits: &SplitsRow, row: &TaskRow) -> Vec<String> {
+    let until = row.used_until.as_deref().unwrap_or("-");
+    let mut lines = vec![
+        String::new(),
+        format!(
+            "{} parts of equal {}, {} readings, until {until}",
+            splits.interpolated.len(),
+            splits.progress_by,
+            splits.measured_points,
+        ),
+        format!(
+            "{:HEADING$}  {:12}  {:>10}  {:>10}  {:>10}",
+            "", "", "TOTAL", "LEAST", "MOST"
+        ),
+    ];
+    for (field, heading, form) in SERIES {
+        if let Some(series) = splits.series.get(field) {
+            lines.push(series_line(heading, series, form));
+        }
+    }
+    let marks = splits.interpolated.iter();
+    let marks: String = marks.map(|part| if *part { '.' } else { '^' }).collect();
+    lines.push(format!(
+        "{:HEADING$}  {marks}  ^ read within, . interpolated",
+        ""
+    ));
+    lines
+}
+
+fn series_line(heading: &str, series: &Series, form: Form) -> String {
+    let most = series.parts.iter().copied().max().unwrap_or(0);
+    let least = series.parts.iter().copied().min().unwrap_or(0);
+    let total = series
+        .total
+        .map_or("-".to_owned(), |total| form.text(total));
+    format!(
+        "{heading:HEADING$}  {:12}  {total:>10}  {:>10}  {:>10}",
+        sparkline(&series.parts),
+        form.text(least),
+        form.text(most),
+    )
+}
+
+/// A bar for each part. A part that is not zero has a bar.
+fn sparkline(parts: &[u64]) -> String {
+    let most = u128::from(parts.iter().copied().max().unwrap_or(0));
+    let bar = |part: &u64| match u128::from(*part) {
+        0 => BARS[0],
+        part => BARS[((part * 8).div_ceil(most) as usize).clamp(1, 8)],
+    };
+    parts.iter().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_in_proportion_to_the_largest_part() {
+        assert_eq!(sparkline(&[0, 1, 50, 100, 99]), " ▁▄██");
+        assert_eq!(sparkline(&[0, 0]), "  ");
+        assert_eq!(sparkline(&[u64::MAX, u64::MAX / 2]), "█▄");
+    }
+
+    #[test]
+    fn a_task_fits_a_terminal_of_80_columns() {
+        let series = |value: u64, total| Series {
+            parts: (0..12).map(|part| part * value).collect(),
+            total,
+            measured_points: 9,
+        };
+        let mut splits = SplitsRow {
+            progress_by: "time".to_owned(),
+            measured_points: 9,
+            interpolated: (0..12).map(|part| part % 3 == 0).collect(),
+            ..SplitsRow::default()
+        };
+        for (field, ..) in SERIES {
+            splits
+                .series
+                .insert(field.to_owned(), series(u64::MAX / 100, Some(u64::MAX)));
+        }
+        splits
+            .series
+            .insert("resident_bytes".to_owned(), series(7 << 20, None));
+        let row = TaskRow {
+            task_attempt_id: Some(u64::MAX),
+            reason: Some(format!("{}\nat Main.java", "long ".repeat(40))),
+            splits: Some(splits),
+            ..TaskRow::default()
+        };
+        let text = text(&row, 80);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(text.contains(".^^.^^.^^.^^"), "{text}");
+        assert!(!text.contains("Main.java"));
+        // No series is cut.
+        assert_eq!(text.matches('…').count(), 1, "{text}");
+    }
+}
