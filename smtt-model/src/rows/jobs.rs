@@ -203,8 +203,11 @@ impl WorkSums {
                 }
             }
             // The driver describes every stage to executors without a task of it, too.
+            let worked = |stage: &Stage| {
+                !stage.tasks.is_empty() || stage.used_tasks > 0 || faults::total(&stage.faults) > 0
+            };
             let selected = |key: StageKey, stage: &Stage| {
-                !stage.tasks.is_empty() && filter.stage(Some(key)) && filter.rdd_of(executor, stage)
+                worked(stage) && filter.stage(Some(key)) && filter.rdd_of(executor, stage)
             };
             let stages = executor.tasks.stages.iter();
             for (stage_key, stage) in stages.filter(|(key, stage)| selected(**key, stage)) {
