@@ -85,7 +85,7 @@ fn table(over: &str, figures: &BTreeMap<String, Quantiles>) -> Vec<String> {
         ];
         let values = values.map(text);
         let name = name.trim_end_matches("_ns").trim_end_matches("_bytes");
-        let name = name.replace('_', " ");
+        let name = name.trim_start_matches("context_").replace('_', " ");
         lines.push(cells(
             &cut(&name, NAME),
             values.each_ref().map(String::as_str),

@@ -28,6 +28,8 @@ mod advise;
 mod pages;
 #[path = "ctl/questions.rs"]
 mod questions;
+#[path = "ctl/tasks.rs"]
+mod tasks;
 
 /// Key of the executor; its low half is the process id.
 const KEY: u64 = 4711;

@@ -11,6 +11,7 @@ mod placement;
 mod replay;
 mod running;
 mod samples;
+mod summaries;
 
 use super::*;
 use smtt_common::context::{Access, Activity, Region};

@@ -1,0 +1,142 @@
+//! Stages in quantiles, jobs, and failed tasks, over executors.
+
+use smtt_common::event::used::{ACCOUNTS, CPU_NS, PARTIAL, TaskUsed};
+
+use super::*;
+use crate::rows::{JobRow, Jobs, Quantiles, StageSummaries, StageSummaryRow};
+
+/// A task of a stage that ended with this outcome and used the CPU for `cpu_ns`.
+fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, cpu_ns: u64) {
+    tell(state, n, S, started(task, stage));
+    let mut accounts = [0; ACCOUNTS];
+    accounts[CPU_NS] = cpu_ns;
+    let used = TaskUsed {
+        task_attempt_id: task,
+        accounts,
+        duration_ns: S,
+        present: 1 << CPU_NS,
+        flags: 0,
+    };
+    tell(state, n, 2 * S, Fact::TaskUsed(Box::new(used)));
+    tell(state, n, 2 * S, ended(task, stage, outcome));
+}
+
+fn summaries(state: &State) -> Vec<StageSummaryRow> {
+    let mut summaries = StageSummaries::default();
+    state.add_to_summaries(&Filter::default(), &mut summaries);
+    summaries.rows()
+}
+
+fn jobs(state: &State) -> Vec<JobRow> {
+    let mut jobs = Jobs::default();
+    state.add_to_jobs(&Filter::default(), &mut jobs);
+    jobs.rows(state)
+}
+
+#[test]
+fn a_stage_is_spread_over_its_tasks_and_executors() {
+    let mut state = state();
+    for n in [1, 2] {
+        tell(&mut state, n, S, described("app-1", &n.to_string()));
+    }
+    for task in 1..=10 {
+        let n = if task <= 7 { 1 } else { 2 };
+        ran(&mut state, n, task, 3, TaskOutcome::Succeeded, task * 100);
+    }
+    ran(&mut state, 2, 11, 3, TaskOutcome::Failed, 9999);
+    ran(&mut state, 2, 12, 3, TaskOutcome::Killed, 8888);
+    ran(&mut state, 1, 13, 4, TaskOutcome::Succeeded, 5);
+    // A task whose begin was not seen counts as a task, and its figures do not.
+    tell(&mut state, 1, S, started(14, 4));
+    let late = TaskUsed {
+        task_attempt_id: 14,
+        present: 1 << CPU_NS,
+        flags: PARTIAL,
+        ..TaskUsed::default()
+    };
+    tell(&mut state, 1, S, Fact::TaskUsed(Box::new(late)));
+    tell(&mut state, 1, S, ended(14, 4, TaskOutcome::Succeeded));
+    let rows = summaries(&state);
+    assert_eq!(rows.len(), 2);
+    let stage = &rows[0];
+    assert_eq!((stage.stage_id, stage.executors), (3, 2));
+    assert_eq!((stage.tasks_succeeded, stage.tasks_in_quantiles), (10, 10));
+    assert_eq!((stage.tasks_failed, stage.tasks_killed), (1, 1));
+    let cpu = Quantiles {
+        min: 100,
+        p25: 300,
+        median: 600,
+        p75: 800,
+        max: 1000,
+        values: 10,
+    };
+    assert_eq!(stage.over_tasks["cpu_ns"], cpu);
+    assert_eq!(stage.over_tasks["duration_ns"].max, S);
+    assert!(!stage.over_tasks.contains_key("disk_wait_ns"));
+    // Sums of all ended attempts, the failed one included.
+    let over = stage.over_executors["cpu_ns"];
+    assert_eq!(
+        (over.min, over.max, over.values),
+        (2800, 2700 + 9999 + 8888, 2)
+    );
+    assert_eq!(rows[1].over_tasks["cpu_ns"].values, 1);
+    assert_eq!(rows[1].tasks_in_quantiles, 2);
+    let failed: Vec<_> = state.list_failed_tasks(&Filter::default()).rows;
+    let mut failed: Vec<_> = failed
+        .iter()
+        .map(|row| (row.task_attempt_id, row.used.cpu_ns))
+        .collect();
+    failed.sort_unstable();
+    assert_eq!(failed, [(Some(11), Some(9999)), (Some(12), Some(8888))]);
+    // All stages here are of job 0.
+    let [job] = &jobs(&state)[..] else {
+        panic!("one job")
+    };
+    assert_eq!((job.job_id, job.stages, job.executors), (Some(0), 2, 2));
+    assert_eq!(job.used.cpu_ns, Some(5500 + 9999 + 8888 + 5));
+    assert_eq!((job.used_tasks, job.used_partial_tasks), (14, 1));
+    assert_eq!(
+        (job.tasks_succeeded, job.tasks_failed, job.tasks_killed),
+        (12, 1, 1)
+    );
+}
+
+#[test]
+fn tasks_that_have_left_the_table_are_missed_in_quantiles() {
+    let mut state = state_with(Limits {
+        tasks_per_executor: 8,
+        ..Limits::default()
+    });
+    for task in 0..40 {
+        ran(&mut state, 1, task, 3, TaskOutcome::Succeeded, 7);
+    }
+    let rows = summaries(&state);
+    assert_eq!(rows[0].tasks_succeeded, 40);
+    assert!((1..=8).contains(&rows[0].tasks_in_quantiles), "{rows:?}");
+    assert_eq!(
+        rows[0].over_tasks["cpu_ns"].values,
+        rows[0].tasks_in_quantiles
+    );
+    // The job has the sums of all.
+    assert_eq!(jobs(&state)[0].used.cpu_ns, Some(280));
+    // Some of the tasks without a row may have failed.
+    let failed = state.list_failed_tasks(&Filter::default()).rows;
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].task_attempt_id, None);
+}
+
+#[test]
+fn the_same_stage_of_two_applications_is_two_rows() {
+    let mut state = state();
+    for n in [1, 2] {
+        tell(&mut state, n, S, described(&format!("app-{n}"), "1"));
+        ran(&mut state, n, 1, 3, TaskOutcome::Succeeded, u64::from(n));
+    }
+    let rows = summaries(&state);
+    let cpu: Vec<u64> = rows
+        .iter()
+        .map(|row| row.over_tasks["cpu_ns"].max)
+        .collect();
+    assert_eq!(cpu, [1, 2]);
+    assert_eq!(jobs(&state).len(), 2);
+}
