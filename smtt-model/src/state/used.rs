@@ -324,7 +324,9 @@ mod tests {
                 tasks.used(&record(0, PARTIAL), caps);
             }
             _ => {
-                let used = tasks.task(ID, caps).and_then(|mut task| task.join(Some(STAGE)));
+                let used = tasks
+                    .task(ID, caps)
+                    .and_then(|mut task| task.join(Some(STAGE)));
                 drop(tasks.stage(STAGE, caps));
                 tasks.joined(Some(STAGE), used);
             }
@@ -357,7 +359,10 @@ mod tests {
                     apply(&mut tasks, *fact, &caps);
                 }
                 let stage = tasks.stages.get(&STAGE).expect("the stage has a row");
-                assert_eq!(stage.used, tasks.tasks.get(&ID).expect("a task").used.figures);
+                assert_eq!(
+                    stage.used,
+                    tasks.tasks.get(&ID).expect("a task").used.figures
+                );
                 assert_eq!(stage.used.account(CPU_NS), Some(100), "{order:?}");
                 assert_eq!(stage.used.heap_allocated_bytes, Some(5), "{order:?}");
                 assert_eq!(stage.used.collection_ms, Some(6), "{order:?}");
