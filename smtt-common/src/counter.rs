@@ -91,18 +91,24 @@ pub struct ExecutorCounters {
     pub samples_ring_full: u64,
     /// Fault samples dropped by the rate limit.
     pub samples_rate_limited: u64,
+    /// Records of the kernel side itself (fork, exit, tasks) that were due.
+    pub records_seen: u64,
+    /// Records of the kernel side itself lost because the ring was full.
+    pub records_ring_full: u64,
+    /// Records of the kernel side itself refused because the executor or its user exceeded its rate.
+    pub records_rate_limited: u64,
 }
 
 /// Number of [`Counter`] values.
-pub const COUNTERS: usize = 9;
+pub const COUNTERS: usize = 7;
 
 coded! {
     /// Index of the kernel side's own counters, one copy per CPU; they belong to no executor.
     Counter: u32 {
-        /// Records of the kernel side itself (fork, exit, tasks) that were due.
-        RECORDS_SEEN = 0 "records_seen",
-        /// Records of the kernel side itself lost because the ring was full.
-        RECORDS_RING_FULL = 1 "records_ring_full",
+        /// Records of the kernel side itself (fork, exit, tasks) about executors that the daemon has removed.
+        RECORDS_WITHOUT_EXECUTOR = 0 "records_without_executor",
+        /// Samples of page walks and cycles in executors that found no row.
+        WALK_SAMPLES_REFUSED = 1 "walk_samples_refused",
         /// Facts of processes that have not described themselves.
         FACTS_UNKNOWN_PROCESS = 2 "facts_unknown_process",
         /// Executors refused because the table was full.
@@ -113,15 +119,11 @@ coded! {
         MAP_BUSY = 5 "map_busy",
         /// Records (of any kind) put on the ring.
         RECORDS_SUBMITTED = 6 "records_submitted",
-        /// Samples of page walks and cycles in executors that found no row.
-        WALK_SAMPLES_REFUSED = 7 "walk_samples_refused",
-        /// Records of the kernel side itself (fork, exit, tasks) refused because the executor or its user exceeded its rate.
-        RECORDS_RATE_LIMITED = 8 "records_rate_limited",
     }
 }
 
 const _: () = {
     assert!(size_of::<ContextKey>() == 32);
     assert!(size_of::<FaultCounters>() == 32);
-    assert!(size_of::<ExecutorCounters>() == 32 + 8 * 32 + 9 * 8);
+    assert!(size_of::<ExecutorCounters>() == 32 + 8 * 32 + 12 * 8);
 };

@@ -13,6 +13,7 @@ mod owner;
 pub mod page_walks;
 mod perf_link;
 mod reading;
+mod retries;
 mod rows;
 mod running;
 mod sweep;

@@ -16,7 +16,7 @@ use smtt_common::{
 };
 
 use crate::{
-    maps::{RING, count},
+    maps::{EXECUTORS, RING, add, count},
     shares::{spend, uid},
 };
 
@@ -139,8 +139,8 @@ fn record_with<P: 'static>(kind: Kind, executor: u64, uid: u32, fill: impl FnOnc
     true
 }
 
-/// As [`record`], for facts of the kernel side itself (fork, exit, tasks), with its own counters. They count against the
-/// executor's rate, unless `always`.
+/// As [`record`], for facts of the kernel side itself (fork, exit, tasks), counted by executor. They count against its
+/// rate, unless `always`.
 #[inline(always)]
 pub fn own_record<P: Copy + 'static>(kind: Kind, executor: u64, payload: &P, always: bool) {
     // SAFETY: the place is that large.
@@ -157,13 +157,18 @@ pub fn own_record_with<P: 'static>(
     always: bool,
     fill: impl FnOnce(*mut P),
 ) {
-    count(Counter::RECORDS_SEEN);
+    let Some(row) = EXECUTORS.get_ptr_mut(executor) else {
+        count(Counter::RECORDS_WITHOUT_EXECUTOR);
+        return;
+    };
+    // SAFETY (here and below): the row was just looked up and stays a map value for the whole run.
+    add(unsafe { &raw mut (*row).records_seen }, 1);
     if !always && !spend(executor, record_bytes::<P>()) {
-        count(Counter::RECORDS_RATE_LIMITED);
+        add(unsafe { &raw mut (*row).records_rate_limited }, 1);
         return;
     }
     if !record_with(kind, executor, uid(executor), fill) {
-        count(Counter::RECORDS_RING_FULL);
+        add(unsafe { &raw mut (*row).records_ring_full }, 1);
     }
 }
 

@@ -206,6 +206,9 @@ pub static NO_EXECUTOR_COUNTERS: ExecutorCounters = ExecutorCounters {
     samples_seen: 0,
     samples_ring_full: 0,
     samples_rate_limited: 0,
+    records_seen: 0,
+    records_ring_full: 0,
+    records_rate_limited: 0,
 };
 
 /// One word of the settings. Each is read by itself: the whole struct would be copied to the stack.

@@ -123,7 +123,7 @@ pub fn claim_for_user(share: u32, table: Table) -> bool {
         if is_there && own * (1000 - part) < (size - used) * part {
             return true;
         }
-        take(held, 1);
+        undo(held, own);
         if table == Table::Executors {
             leave_user(share);
         }
@@ -165,7 +165,7 @@ pub fn claim_executor(owner: &Owner) -> bool {
         if is_there && (before == 0 || before * (1000 - part) * 1000 < left * part) {
             return true;
         }
-        take(held, 1);
+        undo(held, before);
         leave_group(key);
     }
     release_executor_of_user(owner.share, 1);
@@ -203,13 +203,14 @@ pub fn know_cgroup(executor: u64, cgroup: u64) {
     let Some(held) = GROUPS.get_ptr_mut(key(cgroup)) else {
         return;
     };
-    let is_there = next(held) < LEAVING && GROUPS.get_ptr_mut(key(cgroup)) == Some(held);
+    let before = next(held);
+    let is_there = before < LEAVING && GROUPS.get_ptr_mut(key(cgroup)) == Some(held);
     // One of several threads that describe their process at once.
     if is_there && compare_exchange(place, 0, cgroup) == 0 {
         release_group(key(0), 1);
         return;
     }
-    take(held, 1);
+    undo(held, before);
     leave_group(key(cgroup));
 }
 
@@ -261,6 +262,15 @@ fn release_executor_of_user(share: u32, count: u64) {
 /// Number of executors of a row that is being removed. From then on no executor is counted in it: a processor that adds
 /// one finds a count that is no less.
 const LEAVING: u64 = 1 << 63;
+
+/// Takes one back from a count that was `before`. The count of a row that is being removed stays: its memory may be
+/// another row's by now, whose count is set anew.
+#[inline(always)]
+fn undo(count: *mut u64, before: u64) {
+    if before < LEAVING {
+        take(count, 1);
+    }
+}
 
 /// Removes the row of a user without executors.
 #[inline(always)]

@@ -252,7 +252,8 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
                 executors.facts_seen,
                 counter(Counter::EXECUTORS_REFUSED),
                 executors.samples_seen,
-                counter(Counter::RECORDS_SEEN),
+                executors.records_seen,
+                counter(Counter::RECORDS_WITHOUT_EXECUTOR),
             ]
             .into_iter()
             .fold(0, u64::saturating_add),
@@ -265,10 +266,11 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
                 ("facts_ring_full", executors.facts_ring_full),
                 ("samples_rate_limited", executors.samples_rate_limited),
                 ("samples_ring_full", executors.samples_ring_full),
-                ("records_ring_full", counter(Counter::RECORDS_RING_FULL)),
+                ("records_ring_full", executors.records_ring_full),
+                ("records_rate_limited", executors.records_rate_limited),
                 (
-                    "records_rate_limited",
-                    counter(Counter::RECORDS_RATE_LIMITED),
+                    "records_without_executor",
+                    counter(Counter::RECORDS_WITHOUT_EXECUTOR),
                 ),
             ]),
         ),
@@ -326,7 +328,6 @@ mod tests {
         let mut kernel = [0; COUNTERS];
         kernel[Counter::FACTS_UNKNOWN_PROCESS.0 as usize] = 5;
         kernel[Counter::EXECUTORS_REFUSED.0 as usize] = 2;
-        kernel[Counter::RECORDS_SEEN.0 as usize] = 10;
         kernel[Counter::RECORDS_SUBMITTED.0 as usize] = 105;
         LedgerInputs {
             marker: Some(MarkerCounts {
@@ -337,6 +338,7 @@ mod tests {
                 facts_seen: 100,
                 facts_ring_full: 3,
                 facts_rate_limited: 2,
+                records_seen: 10,
                 ..ExecutorCounters::default()
             },
             kernel,

@@ -6,7 +6,7 @@
 //!
 //! Users share the space max-min fairly: where it is used up, the oldest segments of the user with the most go.
 
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -15,7 +15,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use self::removal::Oldest;
+pub use self::removal::Shrunk;
 use super::segment::IN_PROGRESS;
+
+mod removal;
 
 /// Prefix of a segment's name.
 const PREFIX: &str = "segment-";
@@ -29,8 +33,6 @@ const LOCK: &str = ".lock";
 const PROBE: &str = ".probe";
 /// Size of the test file: larger than the reserve of some file systems for small files on a full disk.
 const PROBE_BYTES: usize = 64 * 1024;
-/// Segments of a user that are known by name, the oldest ones: the folder is read again after so many removals.
-const OLDEST: usize = 1024;
 
 /// Folders from the trace folder to a segment.
 const LEVELS: usize = 3;
@@ -216,7 +218,8 @@ fn below(folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
 pub struct Folder {
     path: PathBuf,
     gid: Option<u32>,
-    users: BTreeMap<User, Part>,
+    users: BTreeMap<User, Usage>,
+    oldest: Oldest,
     _lock: Flock<File>,
 }
 
@@ -239,14 +242,6 @@ impl Usage {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.files = self.files.saturating_sub(files);
     }
-}
-
-/// What one user has in the folder.
-#[derive(Debug, Default)]
-struct Part {
-    usage: Usage,
-    /// The oldest finished segments with their disk space, the oldest first.
-    oldest: VecDeque<(Found, u64)>,
 }
 
 impl Folder {
@@ -284,7 +279,12 @@ impl Folder {
         // Removed also after a failure; a failure to remove it appears at the next write.
         let _ = fs::remove_file(&probe);
         tried?;
-        let (_, unfinished) = look(path)?;
+        let mut unfinished = Vec::new();
+        visit(path, |seen| {
+            if let Seen::Unfinished(path) = seen {
+                unfinished.push(path);
+            }
+        })?;
         for file in &unfinished {
             fs::remove_file(file)?;
         }
@@ -292,6 +292,7 @@ impl Folder {
             path: path.to_owned(),
             gid,
             users: BTreeMap::new(),
+            oldest: Oldest::default(),
             _lock: lock,
         };
         folder.survey()?;
@@ -310,9 +311,9 @@ impl Folder {
             .filter(|folder| !folder.is_dir());
         let created: Vec<PathBuf> = new.map(Path::to_owned).collect();
         make(&path, self.gid)?;
-        let part = self.users.entry(user_above(&path, LEVELS - 1)).or_default();
+        let usage = self.users.entry(user_above(&path, LEVELS - 1)).or_default();
         for folder in created {
-            part.usage.add(folder_space(&folder), 0);
+            usage.add(folder_space(&folder), 0);
         }
         Ok(path)
     }
@@ -326,8 +327,8 @@ impl Folder {
     /// What finished segments and their folders take.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        self.users.values().fold(Usage::default(), |mut all, part| {
-            all.add(part.usage.bytes, part.usage.files);
+        self.users.values().fold(Usage::default(), |mut all, own| {
+            all.add(own.bytes, own.files);
             all
         })
     }
@@ -338,123 +339,23 @@ impl Folder {
         let Ok(metadata) = fs::symlink_metadata(segment) else {
             return;
         };
-        let part = self.users.entry(user_above(segment, LEVELS)).or_default();
-        let space = space(&metadata);
-        // All of the user's segments are known by name: this one is too.
-        if part.oldest.len() as u64 == part.usage.files
-            && part.oldest.len() < OLDEST
-            && let Some(name) = segment.file_name().and_then(|name| name.to_str())
-        {
-            let found = Found {
-                name: name.to_owned(),
-                path: segment.to_owned(),
-                bytes: metadata.len(),
-            };
-            let at = part.oldest.partition_point(|(other, _)| *other < found);
-            part.oldest.insert(at, (found, space));
-        }
-        part.usage.add(space, 1);
+        let usage = self.users.entry(user_above(segment, LEVELS)).or_default();
+        usage.add(space(&metadata), 1);
     }
 
-    /// Reads the whole folder: what it takes, and the oldest segments of each user.
+    /// Reads what the whole folder takes.
     fn survey(&mut self) -> io::Result<()> {
-        // The newest of the oldest is on top.
-        let mut users: BTreeMap<User, (Usage, BinaryHeap<(Found, u64)>)> = BTreeMap::new();
+        let mut users: BTreeMap<User, Usage> = BTreeMap::new();
         visit(&self.path, |seen| match seen {
             Seen::Finished(found, space) => {
-                let (usage, oldest) = users.entry(user_above(&found.path, LEVELS)).or_default();
+                let usage = users.entry(user_above(&found.path, LEVELS)).or_default();
                 usage.add(space, 1);
-                oldest.push((found, space));
-                if oldest.len() > OLDEST {
-                    oldest.pop();
-                }
             }
-            Seen::Folder(space, user) => users.entry(user).or_default().0.add(space, 0),
+            Seen::Folder(space, user) => users.entry(user).or_default().add(space, 0),
             Seen::Unfinished(_) => {}
         })?;
-        let part = |(usage, oldest): (Usage, BinaryHeap<_>)| Part {
-            usage,
-            oldest: oldest.into_sorted_vec().into(),
-        };
-        self.users = users
-            .into_iter()
-            .map(|(user, found)| (user, part(found)))
-            .collect();
+        self.users = users;
         Ok(())
-    }
-
-    /// Removes finished segments until they are within both limits: the oldest ones of the share with the most bytes, or
-    /// with the most files where these are too many. `share_of` names the user whose share a user uses. Returns the
-    /// number of removed segments.
-    ///
-    /// # Errors
-    /// When the folder cannot be read or a file cannot be removed.
-    pub fn shrink(
-        &mut self,
-        bytes: u64,
-        files: u64,
-        share_of: impl Fn(u32) -> u32,
-    ) -> io::Result<u64> {
-        let mut removed = 0;
-        let mut surveyed = false;
-        loop {
-            let usage = self.usage();
-            if usage.bytes <= bytes && usage.files <= files {
-                break;
-            }
-            let Some(user) = self.loser(usage.bytes > bytes, &share_of) else {
-                break;
-            };
-            let Some(part) = self.users.get_mut(&user) else {
-                break;
-            };
-            let Some((found, space)) = part.oldest.pop_front() else {
-                if std::mem::replace(&mut surveyed, true) {
-                    // Others remove files too.
-                    break;
-                }
-                self.survey()?;
-                continue;
-            };
-            surveyed = false;
-            match fs::remove_file(&found.path) {
-                Ok(()) => removed += 1,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            part.usage.take(space, 1);
-            // A folder is removed with its last entry.
-            for empty in found.path.ancestors().skip(1).take(LEVELS) {
-                let space = folder_space(empty);
-                if fs::remove_dir(empty).is_err() {
-                    break;
-                }
-                part.usage.take(space, 0);
-            }
-            if part.usage.files == 0
-                && !found.path.ancestors().nth(LEVELS).is_some_and(Path::exists)
-            {
-                self.users.remove(&user);
-            }
-        }
-        Ok(removed)
-    }
-
-    /// The user whose oldest segment goes: of the share with the most, the user with the oldest segment.
-    fn loser(&self, by_bytes: bool, share_of: &impl Fn(u32) -> u32) -> Option<User> {
-        let mut shares: BTreeMap<User, Usage> = BTreeMap::new();
-        for (user, part) in &self.users {
-            let share = shares.entry(user.map(share_of)).or_default();
-            share.add(part.usage.bytes, part.usage.files);
-        }
-        let most = |usage: &Usage| if by_bytes { usage.bytes } else { usage.files };
-        let with_files = shares.iter().filter(|(_, usage)| usage.files > 0);
-        let (richest, _) = with_files.max_by_key(|(_, usage)| most(usage))?;
-        let own = self.users.iter();
-        let own = own.filter(|(user, part)| user.map(share_of) == *richest && part.usage.files > 0);
-        // A user whose segments are not known by name comes first: the folder is read again.
-        own.min_by_key(|(_, part)| part.oldest.front().map(|(found, _)| &found.name))
-            .map(|(user, _)| *user)
     }
 }
 

@@ -269,15 +269,13 @@ impl Run {
     }
 }
 
-/// Folder of the programs under test: beside the test itself.
+/// Folder of the programs under test: that of the running program, or the one above that of the running test.
 ///
 /// # Errors
-/// When the test program is elsewhere.
+/// When the running program has no folder.
 pub fn programs() -> Result<PathBuf> {
-    let test = std::env::current_exe().context("cannot tell where the test lies")?;
-    let folder = test
-        .parent()
-        .and_then(Path::parent)
-        .context("the test is not in target/PROFILE/deps")?;
-    Ok(folder.to_path_buf())
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let folder = program.parent().context("this program has no folder")?;
+    let above = folder.parent().filter(|_| folder.ends_with("deps"));
+    Ok(above.unwrap_or(folder).to_path_buf())
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`attackers`] | hostile programs and their victim |
 //! | [`application`] | applications that several tests run |
 //! | [`faults`] | page faults of executors as both sides count them, while no task runs |
 //! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
@@ -17,10 +18,12 @@
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
 //! | [`steps`] | lines between a test and a program that it starts |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
+//! | [`workload`] | the native workload as a process |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
 pub mod application;
+pub mod attackers;
 pub mod faults;
 pub mod heap;
 pub mod json;
@@ -35,5 +38,6 @@ pub mod skip;
 pub mod slot;
 pub mod steps;
 pub mod truth;
+pub mod workload;
 
 pub use xtask::witness;

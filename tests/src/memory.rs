@@ -51,7 +51,15 @@ impl Mapping {
     pub fn file(windows: usize) -> Result<Self> {
         let file: File = tempfile::tempfile()?;
         file.set_len((windows * WINDOW) as u64)?;
-        let mapping = Self::map(windows * WINDOW, libc::MAP_SHARED, file.as_raw_fd())?;
+        Self::of_file(&file, windows * WINDOW)
+    }
+
+    /// The first bytes of a file, mapped shared, without readahead.
+    ///
+    /// # Errors
+    /// When the kernel refuses the mapping.
+    pub fn of_file(file: &File, bytes: usize) -> Result<Self> {
+        let mapping = Self::map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
         // SAFETY: exactly the mapping made above.
         if unsafe { libc::madvise(mapping.start.cast(), mapping.bytes, libc::MADV_RANDOM) } != 0 {
             return Err(std::io::Error::last_os_error().into());

@@ -37,6 +37,7 @@ use crate::{demo, experiment, witness};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
+const VICTIM_LIMIT: Duration = Duration::from_secs(2400);
 /// How long the idle daemon is measured.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -121,12 +122,15 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("workloads") {
         job::workloads(paths, &folder.join("workloads"))?;
     }
+    if wanted("victim") {
+        victim(paths, &folder)?;
+    }
     Ok(())
 }
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 13] {
+pub fn names() -> [&'static str; 14] {
     [
         "switch",
         "fault",
@@ -141,7 +145,22 @@ pub fn names() -> [&'static str; 13] {
         "sample",
         "walks",
         "workloads",
+        "victim",
     ]
+}
+
+/// Measures what attackers cost a victim through the daemon; it takes some minutes.
+fn victim(paths: &Paths, folder: &Path) -> Result<()> {
+    let log = folder.join("victim.log");
+    let mut price = Command::new(paths.target.join("release/victim_price"));
+    run(
+        "the benchmark of attackers and their victim",
+        &mut price,
+        &log,
+        VICTIM_LIMIT,
+    )?;
+    print!("{}", fs::read_to_string(&log)?);
+    Ok(())
 }
 
 /// Settings that make the daemon write trace records below a folder.

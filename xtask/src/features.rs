@@ -3,6 +3,8 @@
 //! `cargo xtask test` and the scripts of emulated machines list the required features in [`MUST_HAVE`]. A test without
 //! a required feature fails; a test without another one prints a line that begins with [`SKIPPED_LINE`].
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::paths::Jdk;
@@ -49,6 +51,7 @@ pub const ALL: &[(&str, &str)] = &[
         "a kernel in which the next process id can be set (CONFIG_CHECKPOINT_RESTORE)",
     ),
     ("loop_ext4", "ext4 on a loop device"),
+    ("disk", "a working folder on a block device"),
     ("fuse", "file systems of programs, and /dev/fuse"),
     ("overlay", "overlay mounts"),
     ("jdk_after_17", "a JDK newer than 17"),
@@ -74,6 +77,9 @@ pub fn of_this_machine() -> Vec<&'static str> {
     if Path::new("/proc/sys/kernel/ns_last_pid").exists() {
         must.push("last_pid");
     }
+    if on_block_device(Path::new(".")) {
+        must.push("disk");
+    }
     if Path::new("/dev/loop-control").exists() {
         must.push("loop_ext4");
     }
@@ -84,6 +90,16 @@ pub fn of_this_machine() -> Vec<&'static str> {
         must.push("numa");
     }
     must
+}
+
+/// Whether a file is on a block device of its own, so that the kernel counts what is read from it.
+#[must_use]
+pub fn on_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| {
+        let device = file.dev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists()
+    })
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const PROGRAMS: &[&str] = &[
 
 /// Commands that run some of the tests against this machine's kernel, and show what they print.
 macro_rules! kernel_tests {
-    ($filter:literal $(, $option:literal)*) => {
+    ($filter:literal) => {
         &[
             PROGRAMS,
             &[
@@ -55,13 +55,12 @@ macro_rules! kernel_tests {
                 $filter,
                 "--",
                 "--nocapture",
-                $($option,)*
             ],
         ]
     };
 }
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 8] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -168,13 +167,6 @@ const STAGES: [Stage; 9] = [
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_SOAK", "600")],
     },
-    Stage {
-        name: "victim",
-        about: "what attackers cost an executor",
-        commands: kernel_tests!("victim::price", "--ignored"),
-        limit: Duration::from_secs(2400),
-        longer: &[("SMTT_VICTIM", "8")],
-    },
 ];
 
 /// Names of the stages, in their order.
@@ -205,16 +197,14 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         (only.is_empty() && stage.longer.is_empty()) || only.iter().any(|name| name == stage.name)
     };
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
-    if chosen.iter().any(|stage| {
-        matches!(
-            stage.name,
-            "kernel" | "spark" | "starts" | "soak" | "victim"
-        )
-    }) {
+    if chosen
+        .iter()
+        .any(|stage| matches!(stage.name, "kernel" | "spark" | "starts" | "soak"))
+    {
         // SAFETY: geteuid(2) has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             bail!(
-                "the stages kernel, spark, starts, soak and victim need root; without it there are {}",
+                "the stages kernel, spark, starts and soak need root; without it there are {}",
                 names()[..3].join(", ")
             );
         }
@@ -395,7 +385,7 @@ mod tests {
             .filter(|stage| !stage.longer.is_empty())
             .map(|stage| stage.name)
             .collect();
-        assert_eq!(longer, ["starts", "soak", "victim"]);
+        assert_eq!(longer, ["starts", "soak"]);
     }
 
     #[test]

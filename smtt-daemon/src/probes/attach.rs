@@ -201,6 +201,9 @@ impl Probes {
     pub(super) fn follow_cpus(&mut self) {
         let change = self.cpus.follow(&mut self.ebpf);
         if change == Change::default() {
+            if let Ok(sampler) = &mut self.walks {
+                sampler.retry_cpus(&self.ebpf);
+            }
             return;
         }
         let now = self.cpus.online();

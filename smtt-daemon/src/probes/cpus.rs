@@ -5,7 +5,7 @@
 //! is the same before and after. Each CPU therefore has an event that counts nothing: its time stops with the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -16,6 +16,7 @@ use aya::programs::perf_event::{
 use smtt_machine::perf::{Event, Of, Opening};
 use smtt_model::cpu::Encoding;
 
+use super::retries::Retries;
 use super::table;
 
 /// `PERF_TYPE_SOFTWARE`.
@@ -76,6 +77,8 @@ pub(super) struct Cpus {
     /// Software events that are attached, with their programs.
     software: Vec<(&'static str, table::SoftwareEvent)>,
     links: Vec<(u32, &'static str, PerfEventLinkId)>,
+    /// Events that could not be attached to a CPU that came online.
+    retries: Retries<(u32, &'static str)>,
 }
 
 impl Cpus {
@@ -89,6 +92,7 @@ impl Cpus {
             clocks: clocks.collect(),
             software: Vec::new(),
             links: Vec::new(),
+            retries: Retries::default(),
         })
     }
 
@@ -123,16 +127,29 @@ impl Cpus {
                 let _ = program.detach(link);
             }
         }
-        for cpu in &change.come {
-            for (name, event) in &self.software {
+        self.retries
+            .retain(|(cpu, _)| now.contains(cpu) && !change.come.contains(cpu));
+        let time = Instant::now();
+        let due = self.retries.due(time);
+        for (name, event) in &self.software {
+            let again = due.iter().filter(|(_, other)| other == name);
+            let cpus = change.come.iter().chain(again.map(|(cpu, _)| cpu));
+            for cpu in cpus {
                 let attached =
                     program(ebpf, name).and_then(|program| attach_to_cpu(program, *event, *cpu));
                 match attached {
                     Ok(link) => {
                         tracing::info!(cpu, "a CPU came online: {name} is attached to it");
+                        self.retries.retain(|other| *other != (*cpu, *name));
                         self.links.push((*cpu, name, link));
                     }
-                    Err(error) => tracing::warn!("a CPU came online and is not counted: {error:#}"),
+                    Err(error) => {
+                        if self.retries.failed((*cpu, *name), time) {
+                            tracing::warn!(
+                                "a CPU came online and is not counted, which is tried again: {error:#}"
+                            );
+                        }
+                    }
                 }
             }
         }
@@ -222,6 +239,7 @@ mod tests {
             clocks: (0..3).map(|cpu| (cpu, None)).collect(),
             software: Vec::new(),
             links: Vec::new(),
+            retries: Retries::default(),
         };
         assert_eq!(cpus.change(&BTreeSet::from([0, 1, 2])), Change::default());
         let change = cpus.change(&BTreeSet::from([0, 2, 9999]));

@@ -48,8 +48,10 @@ use crate::subordinate::ShareOwners;
 const SIZE_MAX: u64 = 1 << 20;
 /// Most versions of libraries that are known; an upgrade of a configured file adds one.
 const KNOWN_MAX: usize = 64;
-/// Pause before an unchanged configured library is tried again after an error.
-const RETRY: Duration = Duration::from_secs(60);
+/// Pauses before an unchanged configured library is tried again after an error: they double from the first to the last.
+/// Probes of a file's earlier bytes may still be there for a moment.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);
 /// How long a file keeps its probes without an executor: the next one may have the same file.
 const IDLE: Duration = Duration::from_secs(5);
 /// Name in verdicts of libraries that no path of the configuration names.
@@ -182,15 +184,31 @@ impl Libraries {
     /// kernel refuses.
     pub fn configure(&self, path: &Path) -> anyhow::Result<()> {
         let context = || format!("{} is not probed", path.display());
-        let file = File::open(path).with_context(context)?;
-        let metadata = file.metadata().with_context(context)?;
-        let done = self
-            .probe_configured(&file, &metadata)
-            .with_context(context);
+        let done = File::open(path)
+            .map_err(anyhow::Error::from)
+            .and_then(|file| {
+                let metadata = file.metadata()?;
+                let done = self.probe_configured(&file, &metadata);
+                Ok((stamp(&metadata), done))
+            });
+        let (stamp, done) = match done {
+            Ok((stamp, done)) => (stamp, done.with_context(context)),
+            Err(error) => {
+                let stamp = stamp(&fs::metadata(path).with_context(context)?);
+                (stamp, Err(error).with_context(context))
+            }
+        };
         let mut state = self.state();
+        let pause = match state.configured.get(path) {
+            Some(before) if before.stamp == stamp && before.file.is_err() => {
+                (before.pause * 2).min(LAST_RETRY)
+            }
+            _ => FIRST_RETRY,
+        };
         let configured = Configured {
-            stamp: stamp(&metadata),
+            stamp,
             tried: Instant::now(),
+            pause,
             file: done.as_ref().copied().map_err(|error| format!("{error:#}")),
         };
         let before = state.configured.insert(path.to_owned(), configured);
@@ -243,17 +261,25 @@ impl Libraries {
     pub fn follow_configured(&self, paths: &[PathBuf]) {
         for path in paths {
             let now = fs::metadata(path).ok().map(|metadata| stamp(&metadata));
-            let due = match (self.state().configured.get(path), now) {
-                (_, None) => false,
-                (None, Some(_)) => true,
-                (Some(known), Some(now)) => {
-                    known.stamp != now || (known.file.is_err() && known.tried.elapsed() >= RETRY)
-                }
+            let (due, before) = match (self.state().configured.get(path), now) {
+                (_, None) => (false, None),
+                (None, Some(_)) => (true, None),
+                (Some(known), Some(now)) => (
+                    known.stamp != now
+                        || (known.file.is_err() && known.tried.elapsed() >= known.pause),
+                    known.file.clone().err(),
+                ),
             };
             if due {
                 match self.configure(path) {
                     Ok(()) => tracing::info!(library = %path.display(), "marker library probed"),
-                    Err(error) => tracing::warn!("{error:#}"),
+                    Err(error) => {
+                        let text = format!("{error:#}");
+                        // Once for each reason.
+                        if before != Some(text.clone()) {
+                            tracing::warn!("{text}");
+                        }
+                    }
                 }
             }
         }

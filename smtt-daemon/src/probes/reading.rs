@@ -327,5 +327,8 @@ fn plus(mut total: ExecutorCounters, one: &ExecutorCounters) -> ExecutorCounters
     total.samples_seen += one.samples_seen;
     total.samples_ring_full += one.samples_ring_full;
     total.samples_rate_limited += one.samples_rate_limited;
+    total.records_seen += one.records_seen;
+    total.records_ring_full += one.records_ring_full;
+    total.records_rate_limited += one.records_rate_limited;
     total
 }

@@ -327,35 +327,51 @@ impl Writer {
         status.counts.lose(cause, records);
     }
 
-    /// Keeps the folder within its bytes and files: the oldest finished segments of the user with the most go.
+    /// Keeps the folder within its bytes and files: the oldest finished segments of the user with the most go, where open
+    /// segments count for their own user.
     fn stay_within(&mut self) {
-        let open: u64 = self.open.values().map(Open::bytes).sum();
         let bound = self.settings.max_bytes;
-        if open > bound / 2
-            && let Some(largest) = self.open.iter().max_by_key(|(_, open)| open.bytes())
-        {
-            let largest = largest.0.clone();
-            self.finish(&largest);
+        let mut open: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+        for own in self.open.values() {
+            *open.entry(own.source.uid).or_default() += own.bytes();
+        }
+        if open.values().sum::<u64>() > bound / 2 {
+            self.finish_largest(|_| true);
             return;
         }
         let Disk::Taken(folder) = &mut self.disk else {
             return;
         };
-        let share_of = |uid| self.owners.share_of(uid);
-        match folder.shrink(
-            bound.saturating_sub(open),
-            self.settings.max_files,
-            share_of,
-        ) {
-            Ok(removed) => {
+        let owners = Arc::clone(&self.owners);
+        let share_of = |uid| owners.share_of(uid);
+        match folder.shrink(bound, self.settings.max_files, &open, share_of) {
+            Ok(shrunk) => {
                 let disk_bytes = folder.usage().bytes;
-                let mut status = self.ledger.lock();
-                status.counts.segments_removed += removed;
-                status.counts.disk_bytes = disk_bytes;
+                {
+                    let mut status = self.ledger.lock();
+                    status.counts.segments_removed += shrunk.removed;
+                    status.counts.disk_bytes = disk_bytes;
+                }
+                if let Some(share) = shrunk.finish {
+                    self.finish_largest(|open| open.source.uid.map(share_of) == share);
+                }
             }
             Err(error) => {
                 self.failed(&error.into());
             }
+        }
+    }
+
+    /// Finishes the largest open segment of those that `of` selects, and shrinks the folder then.
+    fn finish_largest(&mut self, of: impl Fn(&Open) -> bool) {
+        let written = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.bytes() > 0 && of(open));
+        let largest = written.max_by_key(|(_, open)| open.bytes());
+        if let Some((largest, _)) = largest {
+            let largest = largest.clone();
+            self.finish(&largest);
         }
     }
 

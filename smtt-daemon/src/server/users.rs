@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,8 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,
+    /// Which user's hash a name without a user has, as no client can predict.
+    places: RandomState,
     /// Digests of the last right credentials, by user.
     known: Mutex<BTreeMap<String, [u8; 32]>>,
     /// Held while a hash is verified, also when the client has gone meanwhile.
@@ -142,6 +145,7 @@ impl Users {
         }
         Ok(Self {
             hashes,
+            places: RandomState::new(),
             known: Mutex::default(),
             turn: Arc::default(),
             waiting: WAITING.map(Semaphore::new),
@@ -191,14 +195,15 @@ impl Users {
     }
 
     /// The hash to verify a password of this name against. A name that is no user's has one of a user, always the same:
-    /// hashes may differ in cost, and so in time, but no time says whether there is such a user.
+    /// hashes may differ in cost, and so in time, but no time says whether there is such a user. Which one it is depends on
+    /// a secret of this process, so that no client can choose names that have the hash of a certain user.
     fn hash_for(&self, name: &str) -> &str {
         if let Some(hash) = self.hashes.get(name) {
             return hash;
         }
-        let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
-        let place = u16::from_le_bytes([digest[0], digest[1]]) as usize % self.hashes.len().max(1);
-        self.hashes.values().nth(place).map_or("", String::as_str)
+        let place = self.places.hash_one(name) % self.hashes.len().max(1) as u64;
+        let hash = self.hashes.values().nth(place as usize);
+        hash.map_or("", String::as_str)
     }
 
     fn knows(&self, name: &str, digest: &[u8; 32]) -> bool {
@@ -350,8 +355,20 @@ mod tests {
         );
         for hash in users.hashes.values() {
             let count = hashes.iter().filter(|other| *other == hash).count();
-            assert!((30..70).contains(&count), "{count} of 100 have {hash}");
+            assert!((20..80).contains(&count), "{count} of 100 have {hash}");
         }
+    }
+
+    #[test]
+    fn no_client_can_predict_which_hash_a_name_without_a_user_has() {
+        let dear = format!("bob:{}\n", bcrypt::hash("secret", 5).expect("hashed"));
+        let text = format!("{}{dear}", line("ann", "secret"));
+        let places = || {
+            let users = Users::parse(&text).expect("users");
+            let place = |n| users.hash_for(&format!("eve{n}")) == users.hashes["bob"];
+            (0..100).map(place).collect::<Vec<bool>>()
+        };
+        assert_ne!(places(), places(), "each process has places of its own");
     }
 
     #[test]

@@ -139,6 +139,13 @@ pub struct ExecutorRow {
     /// Marker facts that reached the daemon, by the marker's entry point. With `facts_dropped` they add up to `facts`.
     #[serde(default)]
     pub facts_by_kind: BTreeMap<String, u64>,
+    /// Records that the kernel side itself had to send about this executor: births and ends of processes, accounts of
+    /// tasks.
+    #[serde(default)]
+    pub records: u64,
+    /// Those of `records` that were lost, because the ring was full or the executor exceeded its rate.
+    #[serde(default)]
+    pub records_dropped: u64,
     /// Threads refused because the kernel side's table of threads was full.
     pub threads_refused: u64,
     /// Threads without a context because the executor's slot file had no free slot; absent where the slot file is not
@@ -317,6 +324,9 @@ impl State {
                 .fold(0, |sum, more| sum.saturating_add(*more)),
             facts_dropped_by_cause: dropped,
             facts_by_kind: executor.came.by_kind(),
+            records: counters.records_seen,
+            records_dropped: (counters.records_ring_full)
+                .saturating_add(counters.records_rate_limited),
             threads_refused: counters.threads_refused,
             slots_refused: executor.slots.map(|said| said.slots_refused),
             address_samples: executor.agreement,

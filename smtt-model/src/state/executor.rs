@@ -267,10 +267,11 @@ impl Executor {
         });
         faults::add(rdd.doing.entry(doing).or_default(), growth);
         drop(rdd);
+        let mut used = None;
         if let Some(id) = who.task {
             if let Some(mut task) = self.tasks.task(id, caps) {
                 task.add(growth, who.rdd, now_ns, caps);
-                task.stage = task.stage.or(who.stage);
+                used = task.join(who.stage);
             } else {
                 faults::add(&mut self.tasks.tasks_over_cap.faults, growth);
             }
@@ -282,6 +283,7 @@ impl Executor {
                 faults::add(&mut self.tasks.stages_over_cap.faults, growth);
             }
         }
+        self.tasks.joined(who.stage, used);
     }
 
     /// Counts the growth of one context's sampled page walks.
@@ -308,10 +310,11 @@ impl Executor {
         });
         rdd.doing_walks.entry(doing).or_default().add(growth);
         drop(rdd);
+        let mut used = None;
         if let Some(id) = who.task {
             if let Some(mut task) = self.tasks.task(id, caps) {
                 task.add_walks(growth, who.rdd, now_ns, caps);
-                task.stage = task.stage.or(who.stage);
+                used = task.join(who.stage);
             } else {
                 self.tasks.tasks_over_cap.walks.add(growth);
             }
@@ -323,6 +326,7 @@ impl Executor {
                 self.tasks.stages_over_cap.walks.add(growth);
             }
         }
+        self.tasks.joined(who.stage, used);
     }
 
     /// Applies the counters of the slot file, which the executor writes. What it claims to have emitted beyond what the

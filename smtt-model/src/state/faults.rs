@@ -36,6 +36,9 @@ pub(super) fn add_executor(sum: &mut ExecutorCounters, more: &ExecutorCounters) 
         (&mut sum.samples_seen, more.samples_seen),
         (&mut sum.samples_ring_full, more.samples_ring_full),
         (&mut sum.samples_rate_limited, more.samples_rate_limited),
+        (&mut sum.records_seen, more.records_seen),
+        (&mut sum.records_ring_full, more.records_ring_full),
+        (&mut sum.records_rate_limited, more.records_rate_limited),
     ] {
         *sum = sum.saturating_add(more);
     }

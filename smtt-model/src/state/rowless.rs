@@ -87,5 +87,8 @@ fn at_least(totals: &ExecutorCounters, known: &ExecutorCounters) -> ExecutorCoun
         samples_seen: totals.samples_seen.max(known.samples_seen),
         samples_ring_full: totals.samples_ring_full.max(known.samples_ring_full),
         samples_rate_limited: totals.samples_rate_limited.max(known.samples_rate_limited),
+        records_seen: totals.records_seen.max(known.records_seen),
+        records_ring_full: totals.records_ring_full.max(known.records_ring_full),
+        records_rate_limited: totals.records_rate_limited.max(known.records_rate_limited),
     }
 }

@@ -471,9 +471,11 @@ impl Tasks {
         task.state = TaskState::Running;
         task.start_ns = Some(now_ns);
         task.start_is_late = late;
+        let used = task.join(Some(stage));
         task.stage = Some(stage);
         drop(task);
         self.moved(stage, caps, None, TaskState::Running, now_ns);
+        self.joined(Some(stage), used);
         true
     }
 
@@ -499,9 +501,9 @@ impl Tasks {
         if caps.admit(fact.reason.len()) {
             task.reason.clone_from(&fact.reason);
         }
-        let stage = *task
-            .stage
-            .get_or_insert(StageKey::new(fact.stage_id, fact.stage_attempt));
+        let told = StageKey::new(fact.stage_id, fact.stage_attempt);
+        let used = task.join(Some(told));
+        let stage = task.stage.unwrap_or(told);
         let (duration, peak) = (
             task.duration_ns(now_ns).unwrap_or(0),
             task.execution_peak_bytes(),
@@ -518,6 +520,7 @@ impl Tasks {
             stage.task_time_ns = stage.task_time_ns.saturating_add(duration);
             stage.peak_bytes = stage.peak_bytes.max(peak);
         }
+        self.joined(Some(stage), used);
         true
     }
 

@@ -4,7 +4,8 @@ use smtt_common::event::used::{ACCOUNTS, PARTIAL, TaskUsed, UNTIL_EXIT, UNTIL_MA
 
 use super::Outcome;
 use super::bytes::Caps;
-use super::task::{Stage, Tasks};
+use super::task::{Stage, Task, Tasks};
+use crate::attribute::StageKey;
 use crate::decode::TaskHeap;
 
 /// Figures of a task, or sums over the tasks of a stage. What was not measured is absent.
@@ -150,29 +151,53 @@ impl UsedByTask {
     }
 }
 
+/// Whether a task has accounts of the kernel, and whether it counts as partial.
+type Counted = [bool; 2];
+
+impl UsedByTask {
+    const fn counted(&self) -> Counted {
+        [self.figures.present != 0, self.partial]
+    }
+}
+
+impl Task {
+    /// Sets the task's stage where it is not known. Returns what the task has used until then.
+    pub(super) fn join(&mut self, stage: Option<StageKey>) -> Option<UsedByTask> {
+        if self.stage.is_some() {
+            return None;
+        }
+        self.stage = stage;
+        stage.map(|_| self.used)
+    }
+}
+
+impl Stage {
+    /// Counts what a task has gained, and how the task counts since then.
+    fn gain(&mut self, gained: &Used, before: Counted, now: Counted) {
+        self.used.add(gained);
+        let counts = [&mut self.used_tasks, &mut self.used_partial_tasks];
+        for ((count, before), now) in counts.into_iter().zip(before).zip(now) {
+            *count = count.saturating_add_signed(i64::from(now) - i64::from(before));
+        }
+    }
+}
+
 impl Tasks {
     /// The kernel side sent the accounts of a task.
     pub(super) fn used(&mut self, used: &TaskUsed, caps: &Caps) -> Outcome {
-        let partial = used.flags & PARTIAL != 0;
-        self.gain(
-            used.task_attempt_id,
-            caps,
-            |task| task.take(used),
-            |stage| {
-                stage.used_tasks += u64::from(used.present != 0);
-                stage.used_partial_tasks += u64::from(partial);
-            },
-        )
+        self.gain(used.task_attempt_id, caps, |task| task.take(used))
     }
 
     /// The marker reported the heap of a task.
     pub(super) fn used_heap(&mut self, heap: &TaskHeap, caps: &Caps) -> Outcome {
-        self.gain(
-            heap.task_attempt_id,
-            caps,
-            |task| task.take_heap(heap),
-            |_| {},
-        )
+        self.gain(heap.task_attempt_id, caps, |task| task.take_heap(heap))
+    }
+
+    /// A task's stage became known, which [`Task::join`] reported: what the task has used counts for the stage.
+    pub(super) fn joined(&mut self, stage: Option<StageKey>, used: Option<UsedByTask>) {
+        if let (Some(stage), Some(used)) = (stage, used) {
+            self.stage_gains(stage, &used.figures, Counted::default(), used.counted());
+        }
     }
 
     fn gain(
@@ -180,25 +205,33 @@ impl Tasks {
         id: u64,
         caps: &Caps,
         take: impl FnOnce(&mut UsedByTask) -> Option<Used>,
-        count: impl FnOnce(&mut Stage),
     ) -> Outcome {
         let full = self.tasks_full(caps);
         let Some(mut task) = self.task(id, caps) else {
             return Outcome::OverCap(full);
         };
-        let stage = task.stage;
+        let (stage, before) = (task.stage, task.used.counted());
         let Some(gained) = take(&mut task.used) else {
             return Outcome::Ignored("used_twice");
         };
         if task.used.until.is_some() {
             task.close();
         }
+        let now = task.used.counted();
         drop(task);
-        if let Some(mut stage) = stage.and_then(|key| self.stages.get_mut(&key)) {
-            stage.used.add(&gained);
-            count(&mut stage);
+        if let Some(stage) = stage {
+            self.stage_gains(stage, &gained, before, now);
         }
         Outcome::Applied
+    }
+
+    fn stage_gains(&mut self, stage: StageKey, gained: &Used, before: Counted, now: Counted) {
+        if let Some(mut stage) = self.stages.get_mut(&stage) {
+            stage.gain(gained, before, now);
+        } else {
+            // The stage was folded, or found no room.
+            self.stages_over_cap.used.add(gained);
+        }
     }
 }
 
@@ -207,6 +240,8 @@ mod tests {
     use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
 
     use super::*;
+    use crate::decode::{TaskEnded, TaskStarted};
+    use crate::state::Limits;
 
     fn record(present: u32, flags: u32) -> TaskUsed {
         let mut accounts = [0; ACCOUNTS];
@@ -266,5 +301,105 @@ mod tests {
         assert_eq!(task.figures.heap_allocated_bytes, Some(5));
         assert_eq!(task.figures.collection_ms, None);
         assert_eq!(task.until, None);
+    }
+
+    const ID: u64 = 4;
+    const STAGE: StageKey = StageKey { id: 2, attempt: 0 };
+
+    /// Applies a fact about the task by its letter: start, end, heap, accounts, accounts without a first reading, and the
+    /// growth of a fault that has the stage.
+    fn apply(tasks: &mut Tasks, fact: char, caps: &Caps) {
+        match fact {
+            's' => {
+                let started = TaskStarted {
+                    task_attempt_id: ID,
+                    stage_id: STAGE.id,
+                    ..TaskStarted::default()
+                };
+                tasks.started(&started, false, 1, caps);
+            }
+            'e' => {
+                let ended = TaskEnded {
+                    task_attempt_id: ID,
+                    stage_id: STAGE.id,
+                    stage_attempt: 0,
+                    outcome: crate::decode::Outcome::Succeeded,
+                    execution_memory_peak_bytes: 0,
+                    reason: String::new(),
+                };
+                tasks.ended(&ended, 2, caps);
+            }
+            'h' => {
+                let heap = TaskHeap {
+                    task_attempt_id: ID,
+                    allocated_bytes: Some(5),
+                    collection_ms: Some(6),
+                };
+                tasks.used_heap(&heap, caps);
+            }
+            'u' => {
+                tasks.used(&record(1 << CPU_NS, PARTIAL), caps);
+            }
+            'n' => {
+                tasks.used(&record(0, PARTIAL), caps);
+            }
+            _ => {
+                let used = tasks
+                    .task(ID, caps)
+                    .and_then(|mut task| task.join(Some(STAGE)));
+                drop(tasks.stage(STAGE, caps));
+                tasks.joined(Some(STAGE), used);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_has_what_its_tasks_used_whatever_the_order_of_the_facts() {
+        let orders = |facts: &str| -> Vec<Vec<char>> {
+            let mut orders = vec![Vec::new()];
+            for fact in facts.chars() {
+                orders = orders
+                    .iter()
+                    .flat_map(|order: &Vec<char>| {
+                        (0..=order.len()).map(|at| {
+                            let mut more = order.clone();
+                            more.insert(at, fact);
+                            more
+                        })
+                    })
+                    .collect();
+            }
+            orders
+        };
+        // Facts that were lost are missing; repeated ones change nothing.
+        for facts in ["shue", "hue", "hnue", "shu", "fhu", "fhnues", "hhuuee"] {
+            for order in orders(facts) {
+                let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+                for fact in &order {
+                    apply(&mut tasks, *fact, &caps);
+                }
+                let stage = tasks.stages.get(&STAGE).expect("the stage has a row");
+                assert_eq!(
+                    stage.used,
+                    tasks.tasks.get(&ID).expect("a task").used.figures
+                );
+                assert_eq!(stage.used.account(CPU_NS), Some(100), "{order:?}");
+                assert_eq!(stage.used.heap_allocated_bytes, Some(5), "{order:?}");
+                assert_eq!(stage.used.collection_ms, Some(6), "{order:?}");
+                let counts = (stage.used_tasks, stage.used_partial_tasks);
+                assert_eq!(counts, (1, 1), "{order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_task_used_counts_for_the_overflow_row_where_its_stage_has_none() {
+        let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+        for fact in "se".chars() {
+            apply(&mut tasks, fact, &caps);
+        }
+        assert_eq!(tasks.fold_stages(1), 1);
+        apply(&mut tasks, 'h', &caps);
+        assert_eq!(tasks.stages_over_cap.used.heap_allocated_bytes, Some(5));
     }
 }

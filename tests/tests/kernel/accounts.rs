@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use smtt_common::counter::Counter;
 use smtt_common::event::Kind;
 use smtt_common::event::used::{
     ACCOUNTS, CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES,
@@ -15,6 +15,8 @@ use smtt_common::event::used::{
 };
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_model::decode::{Fact, decode};
+use smtt_tests::skip::skip;
+use xtask::features::on_block_device;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
@@ -31,6 +33,9 @@ pub const READ: [(&str, usize); 10] = [
     ("bytes read from a disk", DISK_READ_BYTES),
     ("bytes written to a disk", DISK_WRITTEN_BYTES),
 ];
+
+/// Length of a clock tick in `/proc/PID/stat`.
+const TICK_NS: u64 = 10_000_000;
 
 /// Switch of the kernel for the accounts of waits for disks.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
@@ -126,7 +131,24 @@ fn the_accounts_of_each_task_are_those_of_the_kernel() -> Result<()> {
         sums[4] >= 40 * 300 && sums[7] >= 40 << 20,
         "too few faults or bytes: {sums:?}"
     );
-    workload.end()
+    workload.end()?;
+    if !on_block_device(Path::new(".")) {
+        return skip("disk", "the working folder is on no block device");
+    }
+    // Each task writes 1 MiB to the disk, reads it again, and touches 32 pages of it that are not in the page cache.
+    for at in [5, 8, 9] {
+        ensure!(
+            exact[at] >= 30,
+            "{} is known in {} tasks",
+            READ[at].0,
+            exact[at]
+        );
+    }
+    ensure!(
+        sums[5] >= 40 * 16 && sums[8] >= 40 << 19 && sums[9] >= 40 << 19,
+        "too few major faults, or bytes of the disk: {sums:?}"
+    );
+    Ok(())
 }
 
 #[test]
@@ -141,7 +163,6 @@ fn ten_thousand_short_tasks_have_their_accounts() -> Result<()> {
     };
     let mut workload = Workload::start("short_tasks", &[])?;
     let executor = lab.executor(workload.pid())?;
-    let before = lab.counters.clone();
     workload.go()?;
     // The daemon reads many times a second.
     let done = loop {
@@ -157,11 +178,11 @@ fn ten_thousand_short_tasks_have_their_accounts() -> Result<()> {
         .into_iter()
         .map(|used| (used.task_attempt_id, used))
         .collect();
-    let grown = |counter: Counter| lab.counters[counter.0 as usize] - before[counter.0 as usize];
+    let totals = lab.totals(executor)?;
     let (due, full, limited) = (
-        grown(Counter::RECORDS_SEEN),
-        grown(Counter::RECORDS_RING_FULL),
-        grown(Counter::RECORDS_RATE_LIMITED),
+        totals.records_seen,
+        totals.records_ring_full,
+        totals.records_rate_limited,
     );
     println!(
         "{due} accounts were due, {} came, {full} found the ring full, {limited} were above the rate, in {} ms",
@@ -190,30 +211,37 @@ fn ten_thousand_short_tasks_have_their_accounts() -> Result<()> {
 }
 
 #[test]
-fn accounts_that_do_not_fit_the_ring_are_counted() -> Result<()> {
+fn lost_accounts_are_counted_by_executor() -> Result<()> {
     let mut settings = with_hook(FaultHook::Off);
     settings.ring_bytes = 16 << 10;
     let Some(mut lab) = lab(&settings)? else {
         return Ok(());
     };
-    let mut workload = Workload::start("short_tasks", &["tasks=2000", "us=0", "spin_us=0"])?;
-    let executor = lab.executor(workload.pid())?;
-    let before = lab.counters.clone();
-    // The ring is not read meanwhile.
-    workload.run()?;
+    let start = |tasks: &str| Workload::start("short_tasks", &[tasks, "us=0", "spin_us=0"]);
+    // The ring is not read meanwhile. The modest one ends before the greedy one begins.
+    let (mut modest, mut greedy) = (start("tasks=5")?, start("tasks=2000")?);
+    let of = [
+        (lab.executor(modest.pid())?, 5),
+        (lab.executor(greedy.pid())?, 2000),
+    ];
+    modest.run()?;
+    greedy.run()?;
     lab.read()?;
-    let came = accounts_of(&lab, executor)?.len() as u64;
-    let grown = |counter: Counter| lab.counters[counter.0 as usize] - before[counter.0 as usize];
-    let (due, full, limited) = (
-        grown(Counter::RECORDS_SEEN),
-        grown(Counter::RECORDS_RING_FULL),
-        grown(Counter::RECORDS_RATE_LIMITED),
-    );
-    ensure!(
-        due == 2000 && full > 0 && due == came + full + limited,
-        "due {due}, delivered {came}, lost {full} + {limited}"
-    );
-    workload.end()
+    for (executor, tasks) in of {
+        let totals = lab.totals(executor)?;
+        let came = accounts_of(&lab, executor)?.len() as u64;
+        let (full, limited) = (totals.records_ring_full, totals.records_rate_limited);
+        ensure!(
+            totals.records_seen == tasks && tasks == came + full + limited,
+            "due {tasks}, delivered {came}, lost {full} + {limited}: {totals:?}"
+        );
+        ensure!(
+            (full + limited > 0) == (tasks == 2000),
+            "{tasks} tasks: {totals:?}"
+        );
+    }
+    modest.end()?;
+    greedy.end()
 }
 
 #[test]
@@ -282,14 +310,32 @@ fn the_wait_for_a_disk_is_there_where_the_kernel_keeps_it() -> Result<()> {
         let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
             return Ok(());
         };
-        let mut workload = Workload::start("accounts", &["threads=1", "tasks=5"])?;
+        let mut workload = Workload::start("accounts", &["threads=1", "tasks=5", "mapped=256"])?;
         let executor = lab.executor(workload.pid())?;
-        workload.run()?;
+        let done = workload.run()?;
         lab.read()?;
         let used = accounts_of(&lab, executor)?;
         ensure!(used.len() == 5, "{} tasks have accounts", used.len());
         let waited: u64 = used.iter().map(|used| used.accounts[DISK_WAIT_NS]).sum();
-        println!("delay accounting {on}: the tasks waited {waited} ns for a disk");
+        let tasks = done["tasks"].as_array().context("no tasks")?;
+        let ticks: Vec<[u64; 2]> = tasks
+            .iter()
+            .map(|task| Ok([numbers(&task["inner"])?[10], numbers(&task["outer"])?[10]]))
+            .collect::<Result<_>>()?;
+        println!(
+            "delay accounting {on}: the tasks waited {waited} ns for a disk; in ticks inside and outside: {ticks:?}"
+        );
+        if on == "1" && on_block_device(Path::new(".")) {
+            ensure!(waited > 0, "no task waited for the disk");
+            for (used, [inner, outer]) in used.iter().zip(ticks) {
+                let wait = used.accounts[DISK_WAIT_NS];
+                // The kernel shows whole ticks: a difference may be one off.
+                ensure!(
+                    inner.saturating_sub(1) * TICK_NS <= wait && wait <= (outer + 1) * TICK_NS,
+                    "{wait} ns, in ticks {inner} inside and {outer} outside of the task: {used:?}"
+                );
+            }
+        }
         for used in &used {
             let present = used.present & 1 << DISK_WAIT_NS != 0;
             ensure!(present == (on == "1"), "delay accounting is {on}: {used:?}");

@@ -1,5 +1,7 @@
 //! Executors that started before the daemon, and libraries that imitate the marker's.
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -8,6 +10,7 @@ use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;
 use smtt_daemon::probes::library::Probing;
+use smtt_model::verdict::VerdictState;
 
 use crate::lab::{Workload, all, lab, library, with_hook};
 
@@ -183,6 +186,77 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
         .err()
         .context("a text file is probed")?;
     ensure!(format!("{refused:#}").contains("ELF"), "{refused:#}");
+    Ok(())
+}
+
+#[test]
+fn a_configured_library_that_is_rewritten_in_place_has_its_probes_within_seconds() -> Result<()> {
+    let Some(lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join(LIBRARY_NAME);
+    std::fs::copy(library()?, &path)?;
+    let libraries = lab.probes.libraries();
+    let paths = [path.clone()];
+    libraries.follow_configured(&paths);
+    // Another version, written over the bytes that have probes.
+    let mut bytes = std::fs::read(&path)?;
+    bytes.push(0);
+    std::fs::write(&path, &bytes)?;
+    let start = Instant::now();
+    let hook = format!("uprobe:{}", path.display());
+    loop {
+        libraries.follow_configured(&paths);
+        let verdict = libraries
+            .verdicts()
+            .into_iter()
+            .find(|one| one.hook == hook);
+        let verdict = verdict.context("no verdict")?;
+        if verdict.verdict == VerdictState::Ok {
+            break;
+        }
+        println!("{:?}: {}", start.elapsed(), verdict.reason);
+        ensure!(start.elapsed() < Duration::from_secs(40), "{verdict:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    // The other one is that of the workloads.
+    ensure!(libraries.files() == 2, "{} files", libraries.files());
+    Ok(())
+}
+
+#[test]
+fn a_library_on_a_mount_without_programs_is_refused_with_the_remedy() -> Result<()> {
+    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let target = CString::new(folder.path().as_os_str().as_bytes())?;
+    // SAFETY: all texts are NUL-terminated and outlive the call.
+    let done = unsafe {
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            target.as_ptr(),
+            c"tmpfs".as_ptr(),
+            libc::MS_NOEXEC,
+            std::ptr::null(),
+        )
+    };
+    ensure!(done == 0, "mount: {}", std::io::Error::last_os_error());
+    let path = folder.path().join(LIBRARY_NAME);
+    let refused = std::fs::copy(library()?, &path)
+        .map_err(anyhow::Error::from)
+        .map(|_| lab.probes.attach_library(&path));
+    // SAFETY: the path is NUL-terminated.
+    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    let refused = refused?
+        .err()
+        .context("a file that no process can execute is probed")?;
+    let text = format!("{refused:#}");
+    ensure!(
+        text.contains("noexec") && text.contains("install it elsewhere"),
+        "{text}"
+    );
     Ok(())
 }
 

@@ -1,28 +1,21 @@
 //! Attacks by files: an unprivileged process maps what it wishes under the names of slot file and library. The daemon's
 //! discovery runs here as a library; the processes are in `tests/src/bin/attacker.rs`.
 
-use std::fs::{self, File, Permissions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::discover::{Discoverer, Found};
 use smtt_daemon::probes::library::{Probing, Process};
 use smtt_machine::proc::{Handle, image};
+pub use smtt_tests::attackers::{NOBODY, Scene};
 use smtt_tests::skip::skip;
-use tempfile::TempDir;
 
 use crate::lab::{KernelLab, Workload, lab, library, with_hook};
 
-/// The user of attackers.
-pub const NOBODY: u32 = 65_534;
 /// A scan waits for a second at most; the rest is a busy or emulated machine. A lease lasts 45 seconds.
 const SCAN_LIMIT: Duration = Duration::from_secs(10);
 /// Containers, one after the other.
@@ -37,106 +30,6 @@ const SWAPS_AT_MOST: Duration = Duration::from_secs(30);
 const FIND_LIMIT: Duration = Duration::from_secs(120);
 /// MiB that discovery may need for the longest `maps`.
 const MAPS_MIB: u64 = 32;
-
-/// What an attacker starts with: its program and the library, readable for all, and a folder of its own.
-pub struct Scene {
-    folder: TempDir,
-    program: PathBuf,
-    pub library: PathBuf,
-    pub own: PathBuf,
-}
-
-impl Scene {
-    pub fn new() -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-        let (program, copy) = (
-            folder.path().join("attacker"),
-            folder.path().join(LIBRARY_NAME),
-        );
-        fs::copy(env!("CARGO_BIN_EXE_attacker"), &program)?;
-        fs::copy(library()?, &copy)?;
-        let own = folder.path().join("own");
-        fs::create_dir(&own)?;
-        std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY))?;
-        Ok(Self {
-            folder,
-            program,
-            library: copy,
-            own,
-        })
-    }
-
-    pub fn start(&self, name: &str, user: u32) -> Result<Attacker> {
-        let mut child = Command::new(&self.program)
-            .arg(name)
-            .args([&self.library, &self.own])
-            .uid(user)
-            .gid(user)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("the attacker cannot be started")?;
-        let output = child.stdout.take().context("it has no output")?;
-        let mut attacker = Attacker {
-            input: child.stdin.take(),
-            child,
-            output: BufReader::new(output),
-            ready: String::new(),
-        };
-        attacker.ready = attacker.expect("READY")?;
-        Ok(attacker)
-    }
-
-    /// Starts an attacker of the unprivileged user.
-    pub fn attack(&self, name: &str) -> Result<Attacker> {
-        self.start(name, NOBODY)
-    }
-}
-
-/// A running attacker; it is killed when this is dropped.
-pub struct Attacker {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-    ready: String,
-}
-
-impl Attacker {
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn process(&self) -> Result<Process> {
-        Ok(Process {
-            pid: self.pid(),
-            image: image(self.pid()).context("it has ended")?,
-            share: NOBODY,
-        })
-    }
-
-    pub fn go(&mut self) -> Result<()> {
-        let input = self.input.as_mut().context("it has no input")?;
-        Ok(input.write_all(b"go\n")?)
-    }
-
-    /// Waits for a line that begins so, and returns the rest.
-    pub fn expect(&mut self, start: &str) -> Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        line.trim_end()
-            .strip_prefix(start)
-            .map(|rest| rest.trim().to_owned())
-            .with_context(|| format!("the attacker said {line:?}, not {start}"))
-    }
-}
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// One scan, which must not take long, and its result for one process.
 fn scan(discoverer: &mut Discoverer, now: Instant) -> Result<Vec<Found>> {
@@ -254,7 +147,12 @@ fn a_swapped_library_puts_no_breakpoint_into_another_file() -> Result<()> {
     let code = Code::map(&victim)?;
     ensure!(code.bytes() == bytes, "the victim is mapped as it is");
     let attacker = scene.attack("swap")?;
-    let (process, handle) = (attacker.process()?, Handle::open(attacker.pid())?);
+    let process = Process {
+        pid: attacker.pid(),
+        image: image(attacker.pid()).context("it has ended")?,
+        share: NOBODY,
+    };
+    let handle = Handle::open(attacker.pid())?;
     let libraries = lab.probes.libraries();
     let (mut probed, mut unknown, mut attaching) = (0_u32, 0_u32, Duration::ZERO);
     let (start, mut attempts) = (Instant::now(), 0);

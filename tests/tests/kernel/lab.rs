@@ -1,16 +1,10 @@
-//! The probes of one test, their readings so far, and the workload that they trace.
+//! The probes of one test and their readings so far.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context as _, Result};
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
 use smtt_common::page_walk::WalkCounters;
@@ -22,13 +16,10 @@ use smtt_model::readings::{Channel, PageWalkReadings, Readings};
 use smtt_model::verdict::{Verdict, VerdictState};
 use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
-use smtt_tests::witness;
+pub use smtt_tests::workload::{Workload, library};
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
-
-/// How long anything may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// Counts are compared with the previous reading, so tests must not disturb each other's timing.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -163,19 +154,6 @@ pub fn with_hook(fault_hook: FaultHook) -> ProbeSettings {
     settings
 }
 
-/// The marker's native library.
-pub fn library() -> Result<PathBuf> {
-    let path = Paths::find()?
-        .marker()
-        .join(smtt_common::event::marker::LIBRARY_NAME);
-    ensure!(
-        path.is_file(),
-        "{} is missing: run `cargo xtask setup`, or `cargo build -p smtt-marker-native --profile marker`",
-        path.display()
-    );
-    Ok(path)
-}
-
 impl KernelLab {
     /// A second lab at the same time.
     pub fn another(&self, settings: &ProbeSettings) -> Result<Self> {
@@ -301,152 +279,4 @@ fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.write += more.write;
     sum.unknown += more.unknown;
     sum.major += more.major;
-}
-
-/// A running workload. When it is dropped, it ends or is killed.
-pub struct Workload {
-    child: Child,
-    input: Option<ChildStdin>,
-    /// Lines of its output, read by a thread: a silent workload fails the test instead of blocking it.
-    output: Receiver<String>,
-}
-
-impl Workload {
-    /// Starts a workload and waits until it is ready and quiet.
-    pub fn start(scenario: &str, options: &[&str]) -> Result<Self> {
-        Self::start_with(&library()?, scenario, options)
-    }
-
-    /// Starts a workload with another copy of the marker's library.
-    pub fn start_with(library: &Path, scenario: &str, options: &[&str]) -> Result<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_workload"))
-            .arg(library)
-            .arg(scenario)
-            .args(options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("the workload cannot be started")?;
-        let input = child.stdin.take();
-        let lines =
-            BufReader::new(child.stdout.take().context("the workload has no output")?).lines();
-        let (said, output) = channel();
-        std::thread::spawn(move || {
-            lines
-                .map_while(Result::ok)
-                .try_for_each(|line| said.send(line))
-        });
-        let mut workload = Self {
-            child,
-            input,
-            output,
-        };
-        workload.expect("READY")?;
-        workload.quiet()?;
-        Ok(workload)
-    }
-
-    /// Process id of the workload.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Sends the workload the line that it waits for.
-    pub fn go(&mut self) -> Result<()> {
-        Ok(self
-            .input
-            .as_mut()
-            .context("the workload's input is closed")?
-            .write_all(b"go\n")?)
-    }
-
-    /// Lets the workload run its scenario, waits until it is done and quiet, and returns its results.
-    pub fn run(&mut self) -> Result<Value> {
-        self.go()?;
-        self.done()
-    }
-
-    /// Waits until the workload is done and quiet, and returns its results.
-    pub fn done(&mut self) -> Result<Value> {
-        let line = self.expect("DONE ")?;
-        self.quiet()?;
-        Ok(serde_json::from_str(&line)?)
-    }
-
-    /// As [`Self::done`], for a workload that may still run: `None` where it says nothing in this time.
-    pub fn done_within(&mut self, time: Duration) -> Result<Option<Value>> {
-        match self.output.recv_timeout(time) {
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => bail!("the workload ended"),
-            Ok(line) => {
-                let done = line.strip_prefix("DONE ").context("no results")?;
-                Ok(Some(serde_json::from_str(done)?))
-            }
-        }
-    }
-
-    /// Lets a scenario that waits in the middle run to its end.
-    pub fn go_on_to_the_end(&mut self) -> Result<()> {
-        self.run().map(|_| ())
-    }
-
-    /// Ends the workload, at the latest by the end of its input.
-    pub fn end(mut self) -> Result<()> {
-        self.go()?;
-        self.input = None;
-        let status = self.child.wait()?;
-        ensure!(status.success(), "the workload ended with {status}");
-        Ok(())
-    }
-
-    /// Waits for a line with this prefix, and returns the rest of the line.
-    pub fn expect(&mut self, start: &str) -> Result<String> {
-        let line = match self.output.recv_timeout(LIMIT) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => {
-                bail!("the workload has not said {start} in {LIMIT:?}")
-            }
-            Err(RecvTimeoutError::Disconnected) => bail!(
-                "the workload ended before it said {start}: {}",
-                self.child.wait()?
-            ),
-        };
-        line.strip_prefix(start)
-            .map(str::to_owned)
-            .with_context(|| format!("the workload said {line:?}, not {start}"))
-    }
-
-    /// Waits until the workload waits for input: its faults stand still. Both ends of an interval are such moments, so
-    /// the kernel's own count and ours cover the same faults.
-    pub fn quiet(&self) -> Result<()> {
-        // A thread that only waits for a busy processor has no faults either, but its state is not sleeping.
-        let look =
-            || Ok::<_, anyhow::Error>((witness::sleeps(self.pid())?, witness::faults(self.pid())?));
-        let until = Instant::now() + LIMIT;
-        let mut last = look()?;
-        while Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(30));
-            let now = look()?;
-            if now.0 && now == last {
-                return Ok(());
-            }
-            last = now;
-        }
-        bail!("the workload does not come to rest: {last:?}");
-    }
-}
-
-impl Drop for Workload {
-    fn drop(&mut self) {
-        // The workload ends at the end of its input; a stuck one is killed. An error means that it has ended.
-        self.input = None;
-        for _ in 0..100 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use smtt_tests::attackers::{Counted, phase, row, server_without_work};
 use smtt_tests::json::sum;
 use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
@@ -21,7 +22,7 @@ use xtask::paths::Paths;
 
 use crate::foreign_files::{NOBODY, Scene};
 use crate::lab::{Workload, alone, library};
-use crate::victim::{Counted, answers, phase, row, same, server_without_work};
+use crate::victim::{answers, same};
 
 /// Device number of `/dev/fuse`.
 const FUSE: (u32, u32) = (10, 229);

@@ -516,13 +516,10 @@ fn births_and_deaths_have_a_limit() -> Result<()> {
     let children = workload.run()?["children"].as_u64().context("no count")?;
     let seconds = start.elapsed().as_secs() + 2;
     lab.read()?;
-    let count = |counter: Counter| lab.counters[counter.0 as usize];
+    let totals = lab.totals(executor)?;
     let delivered = (lab.of_kind(executor, Kind::PROCESS_FORKED).len()
         + lab.of_kind(executor, Kind::PROCESS_GONE).len()) as u64;
-    let (due, limited) = (
-        count(Counter::RECORDS_SEEN),
-        count(Counter::RECORDS_RATE_LIMITED),
-    );
+    let (due, limited) = (totals.records_seen, totals.records_rate_limited);
     ensure!(
         due >= 2 * children && due == delivered + limited,
         "{due} records were due, {delivered} arrived, {limited} were above the rate"

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::FaultHook;
+use smtt_tests::attackers::{Counted, phase, row};
 use smtt_tests::json::number;
 use smtt_tests::lab::programs;
 use smtt_tests::skip::{must_have, skip};
@@ -19,7 +20,7 @@ use xtask::paths::Paths;
 
 use crate::clocks::{times_are_uptimes, uptime_ns};
 use crate::lab::{Workload, lab, with_hook};
-use crate::victim::{Counted, phase, row, same};
+use crate::victim::same;
 
 const STATE: &str = "/sys/power/state";
 const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";

@@ -4,29 +4,24 @@
 //! The witnesses are the victim's own count of its facts, the kernel's count of its threads' page faults, the daemon's
 //! `VmHWM`, and a server without work, which shows how long an answer takes on a machine whose CPUs are busy.
 
-mod price;
-
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use smtt_tests::attackers::{
+    Attackers, Counted, NOBODY, PER_SECOND, READ_LIMIT, Scene, cpu_us, phase, server_without_work,
+};
 use smtt_tests::json::{number, sum};
-use smtt_tests::skip::leave_out;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::http;
 
-use crate::foreign_files::{Attacker, NOBODY, Scene};
 use crate::lab::{Workload, daemon_alone};
 
 /// Length of each of the two phases, alone and beside the attackers.
 const PHASE: Duration = Duration::from_secs(15);
-/// Facts that the victim sends per second.
-const PER_SECOND: u64 = 400;
 /// Memory that the service may have (`MemoryMax=` of the unit).
 const RESIDENT_MAX: u64 = 256 << 20;
 /// Limit of the median answer of `/-/healthy`.
@@ -36,43 +31,8 @@ const ANSWER_MEDIAN: Duration = Duration::from_millis(100);
 const ANSWER_WORST: Duration = Duration::from_secs(1);
 /// Pause between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(50);
-/// How long the daemon may take to read the last counters after the victim has come to rest.
-const READ_LIMIT: Duration = Duration::from_secs(20);
 /// More than two ticks of the daemon.
 const QUIET: Duration = Duration::from_millis(2500);
-
-/// Attacks by files, of the program `attacker`.
-const FILES: [&str; 10] = [
-    "container",
-    "exec",
-    "swap",
-    "giant-elf",
-    "lease-library",
-    "lease-slots",
-    "long-maps",
-    "many-slots",
-    "garbage-slots",
-    "slow-readers",
-];
-
-/// Attacks by facts, faults and processes, of the program `workload`. They run into their limits or are killed.
-const FACTS: [(&str, &[&str]); 7] = [
-    ("crowd", &["executors=128"]),
-    ("garbage", &["registrations=1000000000"]),
-    ("flood", &["ms=60000"]),
-    ("flood", &["ms=60000"]),
-    ("forks", &["children=100000000"]),
-    ("contexts", &["pages=16384"]),
-    ("storm", &["threads=2", "facts=100000000"]),
-];
-
-/// The daemon's row of a process.
-pub fn row(daemon: &Daemon, pid: u32) -> Result<Value> {
-    let rows = daemon.rows(&["executors"])?;
-    rows.into_iter()
-        .find(|row| row["pid"] == pid)
-        .with_context(|| format!("process {pid} is not listed"))
-}
 
 /// Facts of a user's executors that were dropped.
 fn dropped_of(daemon: &Daemon, user: u32) -> Result<u64> {
@@ -81,34 +41,6 @@ fn dropped_of(daemon: &Daemon, user: u32) -> Result<u64> {
         rows.iter().filter(|row| row["uid"] == user),
         "facts_dropped",
     ))
-}
-
-/// What the daemon says of the victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
-    facts: u64,
-    attributed: u64,
-    /// All page faults since the process began.
-    faults: u64,
-}
-
-impl Counted {
-    pub fn read(daemon: &Daemon, pid: u32) -> Result<(Self, Value)> {
-        let row = row(daemon, pid)?;
-        let counted = Self {
-            facts: row["facts_by_kind"]["blockRead"].as_u64().unwrap_or(0),
-            attributed: number(&row, "page_faults_attributed")?,
-            faults: number(&row, "page_faults")? + number(&row, "page_faults_before_tracing")?,
-        };
-        Ok((counted, row))
-    }
-}
-
-/// The victim's counts of one phase.
-pub fn phase(victim: &mut Workload) -> Result<Value> {
-    let said: Value = serde_json::from_str(&victim.expect("PHASE ")?)?;
-    victim.quiet()?;
-    Ok(said)
 }
 
 /// Compares a phase with the daemon's growth since `before`; the daemon reads its counters once a second.
@@ -156,34 +88,6 @@ pub fn same(daemon: &Daemon, victim: &Workload, said: &Value, before: Counted) -
     Ok(now)
 }
 
-/// CPU time of one operation of the victim, in microseconds.
-fn cpu_us(said: &Value) -> Result<f64> {
-    Ok(number(said, "cpu_ns")? as f64 / 1e3 / number(said, "operations")? as f64)
-}
-
-/// A server that answers at once, on a thread of this process.
-pub fn server_without_work() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let port = listener.local_addr()?.port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let answered = stream.and_then(|mut stream| {
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte)?;
-                    head.extend(byte);
-                }
-                stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nfine\n")
-            });
-            if answered.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(port)
-}
-
 /// Times of answers, the slowest last.
 #[derive(Default)]
 pub struct Times(Vec<Duration>);
@@ -218,78 +122,6 @@ pub fn answers(
         thread::sleep(ASK_EVERY);
     }
     Ok([daemon, idle])
-}
-
-/// All attackers; they are killed when this is dropped.
-struct Attackers {
-    files: Vec<(&'static str, Attacker)>,
-    facts: Vec<(&'static str, Workload)>,
-}
-
-impl Attackers {
-    fn start(scene: &Scene, victim: u32) -> Result<Self> {
-        let mut files = Vec::new();
-        for name in FILES {
-            files.push((name, scene.attack(name).context(name)?));
-        }
-        if std::path::Path::new("/dev/fuse").exists() {
-            files.push(("fuse", scene.start("fuse", 0).context("fuse")?));
-        } else {
-            leave_out("fuse", "there is no /dev/fuse")?;
-        }
-        let user = format!("uid={NOBODY}");
-        let mut facts = Vec::new();
-        for (name, options) in FACTS {
-            let options: Vec<&str> = options
-                .iter()
-                .copied()
-                .chain([user.as_str(), "name=java"])
-                .collect();
-            facts.push((name, Workload::start(name, &options).context(name)?));
-        }
-        let claims = [
-            format!("executor={victim}"),
-            format!("pid={victim}"),
-            "ms=60000".into(),
-        ];
-        let options: Vec<&str> = claims
-            .iter()
-            .map(String::as_str)
-            .chain([user.as_str(), "name=java"])
-            .collect();
-        facts.push(("claims", Workload::start("claims", &options)?));
-        for (_, attacker) in &mut facts {
-            attacker.go()?;
-        }
-        Ok(Self { files, facts })
-    }
-
-    /// The next step of those that wait for one.
-    fn step(&mut self) -> Result<()> {
-        for (name, attacker) in &mut self.files {
-            if *name == "exec" {
-                attacker.go()?;
-                attacker.expect("READY")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether each still runs, so that it was an attack until the end.
-    fn all_alive(&self) -> Result<()> {
-        let files = self
-            .files
-            .iter()
-            .map(|(name, attacker)| (name, attacker.pid()));
-        let facts = self
-            .facts
-            .iter()
-            .map(|(name, attacker)| (name, attacker.pid()));
-        for (name, pid) in files.chain(facts) {
-            witness::faults(pid).with_context(|| format!("the attacker {name} has ended"))?;
-        }
-        Ok(())
-    }
 }
 
 #[test]

@@ -6,11 +6,13 @@
 //! not theirs. The kernel's own breakpoints say it: this process maps a page of every probed file, and a probe on an
 //! instruction in that page, for this process alone, appears in the mappings of the same inode only.
 //!
-//! The page is never executed. It is read through `/proc/self/mem`: where the file has been truncated, that is an error
-//! rather than a signal.
+//! The page is never executed. It is read as another process would read it (`process_vm_readv`): where the file has been
+//! truncated, that is an error rather than a signal, and where the file system has to bring the page, the daemon's memory
+//! lock is free meanwhile, which a read of `/proc/self/mem` would hold.
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -64,7 +66,7 @@ impl Page {
             )
         };
         if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+            return Err(explained(file, io::Error::last_os_error()));
         }
         let page = Self {
             start: start as usize,
@@ -82,8 +84,21 @@ impl Page {
     /// The first byte of the pad, and that of the instruction behind it. They are in one page: pads are aligned.
     fn code(&self) -> io::Result<[u8; 2]> {
         let mut code = [0; PAD.len() + 1];
-        File::open("/proc/self/mem")?.read_exact_at(&mut code, self.pad as u64)?;
-        Ok([code[0], code[PAD.len()]])
+        let own = libc::iovec {
+            iov_base: code.as_mut_ptr().cast(),
+            iov_len: code.len(),
+        };
+        let page = libc::iovec {
+            iov_base: self.pad as *mut libc::c_void,
+            iov_len: code.len(),
+        };
+        // SAFETY: the buffer is ours and that long; the kernel checks the page's address.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &page, 1, 0) };
+        match usize::try_from(read) {
+            Ok(bytes) if bytes == code.len() => Ok([code[0], code[PAD.len()]]),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Whether the pad has a breakpoint: the inode is probed, by this process or another one.
@@ -103,6 +118,21 @@ impl Page {
         let entry = u64::from_ne_bytes(entry);
         Ok((entry & PAGE_PRESENT != 0 || entry & PAGE_SWAPPED != 0) && entry & PAGE_OF_FILE == 0)
     }
+}
+
+/// What to do where the kernel does not map a file's code.
+fn explained(file: &File, error: io::Error) -> io::Error {
+    let mut mount = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the descriptor is open, and the buffer is ours to be filled in; all bytes are a valid value.
+    let mount = unsafe {
+        libc::fstatvfs(file.as_raw_fd(), mount.as_mut_ptr());
+        mount.assume_init()
+    };
+    if error.kind() == io::ErrorKind::PermissionDenied && mount.f_flag & libc::ST_NOEXEC != 0 {
+        let text = "it is on a mount with noexec, so no JVM can load it either: install it elsewhere, or mount that file system with exec";
+        return io::Error::new(error.kind(), text);
+    }
+    error
 }
 
 impl Drop for Page {

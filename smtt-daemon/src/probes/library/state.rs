@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Process;
 use super::inode::Page;
@@ -40,6 +40,8 @@ pub struct Probed {
 pub struct Configured {
     pub stamp: Stamp,
     pub tried: Instant,
+    /// Pause after this try, where it failed and the file does not change.
+    pub pause: Duration,
     /// The probed file, or why there is none.
     pub file: Result<FileId, String>,
 }

@@ -18,6 +18,7 @@ use smtt_model::verdict::{PAGE_WALKS, Verdict, VerdictState};
 use super::super::wire::Wire;
 use super::health::{Condition, Health, Totals};
 use super::open::CpuGroup;
+use crate::probes::retries::Retries;
 
 /// Name of the kernel side's program.
 const PROGRAM: &str = "walk";
@@ -38,6 +39,8 @@ pub struct Sampler {
     channels: Vec<Counted>,
     groups: Vec<CpuGroup>,
     online: BTreeSet<u32>,
+    /// CPUs whose events could not be opened again.
+    retries: Retries<u32>,
     pass: usize,
     turn: Duration,
     turned: Instant,
@@ -68,6 +71,7 @@ impl Sampler {
                 .flat_map(|group| &group.cpus)
                 .copied()
                 .collect(),
+            retries: Retries::default(),
             pass: 0,
             turn,
             turned: Instant::now(),
@@ -237,7 +241,7 @@ impl Sampler {
         self.groups.retain(|group| now.contains(&group.cpu));
         let new: Vec<u32> = now.difference(&self.online).copied().collect();
         self.online.clone_from(now);
-        let Ok(program) = program(ebpf) else { return };
+        self.retries.retain(|cpu| now.contains(cpu));
         // With several core types, the type of a new CPU is unknown here.
         let one_type = self
             .wanted
@@ -250,17 +254,40 @@ impl Sampler {
                     group.cpus.insert(cpu);
                 }
             }
-            let opened = self.open(cpu, program).and_then(|()| {
+            self.come(ebpf, cpu);
+        }
+    }
+
+    /// Tries again to open the events of CPUs that came online, where that failed some time ago.
+    pub fn retry_cpus(&mut self, ebpf: &Ebpf) {
+        for cpu in self.retries.due(Instant::now()) {
+            self.come(ebpf, cpu);
+        }
+    }
+
+    /// Opens the events of a CPU that came online and switches on those of this pass.
+    fn come(&mut self, ebpf: &Ebpf, cpu: u32) {
+        let opened = program(ebpf)
+            .map_err(|error| format!("{error:#}"))
+            .and_then(|program| self.open(cpu, program))
+            .and_then(|()| {
                 self.groups
                     .iter()
                     .filter(|group| group.cpu == cpu && group.pass == self.pass)
                     .try_for_each(|group| group.switch(true))
                     .map_err(|error| error.to_string())
             });
-            match opened {
-                Ok(()) => tracing::info!(cpu, "a CPU came online: its page walks are measured too"),
-                Err(error) => {
-                    tracing::warn!("a CPU came online: its page walks are not measured: {error}")
+        match opened {
+            Ok(()) => {
+                self.retries.retain(|other| *other != cpu);
+                tracing::info!(cpu, "a CPU came online: its page walks are measured too");
+            }
+            Err(error) => {
+                self.groups.retain(|group| group.cpu != cpu);
+                if self.retries.failed(cpu, Instant::now()) {
+                    tracing::warn!(
+                        "a CPU came online: its page walks are not measured, and tried again: {error}"
+                    );
                 }
             }
         }

@@ -22,14 +22,17 @@ use crate::scenario::{STAGE, in_threads};
 const PAGES: usize = 300;
 /// Bytes that a task writes to a file and reads again.
 const FILE_BYTES: usize = 1 << 20;
+/// Pages of the file that a task maps and touches, where its options do not say otherwise.
+const MAPPED_PAGES: u64 = 32;
 
 /// The accounts of the calling thread, from the files of /proc. Each file is opened anew: the kernel answers then.
 pub struct Accounts {
     buffer: Vec<u8>,
 }
 
-/// One reading: the eleven accounts in the order of `smtt_common::event::used`, without the wait for disks.
-pub type Reading = [u64; 10];
+/// One reading: ten accounts in the order of `smtt_common::event::used`, without the wait for disks, which comes last and
+/// in clock ticks.
+pub type Reading = [u64; 11];
 
 impl Accounts {
     pub fn new() -> Self {
@@ -57,7 +60,7 @@ impl Accounts {
     }
 
     /// Everything but `io`, which counts what the readings themselves read.
-    fn others(&mut self) -> Result<[u64; 5]> {
+    fn others(&mut self) -> Result<[u64; 6]> {
         let waited = self
             .text("schedstat")?
             .split_whitespace()
@@ -70,13 +73,15 @@ impl Accounts {
             number(status, "\nnonvoluntary_ctxt_switches:")?,
         );
         let stat = self.text("stat")?;
-        // The fields after the name in brackets: state is the third of the file.
-        let fields: Vec<&str> = stat
-            .rsplit_once(')')
-            .map(|(_, rest)| rest.split_whitespace().collect())
-            .context("stat has no name")?;
-        let fault = |at: usize| -> Result<u64> { Ok(fields[at - 3].parse()?) };
-        Ok([waited, switches.0, switches.1, fault(10)?, fault(12)?])
+        // The fields after the name in brackets: state is the third of the file. No list of them: new memory would be
+        // a fault within the reading.
+        let (_, rest) = stat.rsplit_once(')').context("stat has no name")?;
+        let field = |at: usize| -> Result<u64> {
+            let field = rest.split_whitespace().nth(at - 3);
+            Ok(field.context("stat is too short")?.parse()?)
+        };
+        let (minor, major, disk_wait) = (field(10)?, field(12)?, field(42)?);
+        Ok([waited, switches.0, switches.1, minor, major, disk_wait])
     }
 
     /// `io` comes last, and what comes after it reads only the clock.
@@ -94,10 +99,11 @@ impl Accounts {
     }
 }
 
-fn joined(cpu: u64, others: [u64; 5], io: [u64; 4]) -> Reading {
-    let mut all = [cpu; 10];
-    all[1..6].copy_from_slice(&others);
-    all[6..].copy_from_slice(&io);
+fn joined(cpu: u64, others: [u64; 6], io: [u64; 4]) -> Reading {
+    let mut all = [cpu; 11];
+    all[1..6].copy_from_slice(&others[..5]);
+    all[6..10].copy_from_slice(&io);
+    all[10] = others[5];
     all
 }
 
@@ -137,10 +143,11 @@ pub fn end(marker: &Marker, task: u64) {
 }
 
 /// More threads than processors, so that they wait for one another; each runs tasks that use the CPU, sleep, touch
-/// memory, and write and read a file. Task `thread * 1000 + number`.
+/// memory, write and read a file, and touch `mapped` pages of the file. Task `thread * 1000 + number`.
 pub fn accounts(marker: &Marker, options: &Options) -> Result<Value> {
     let threads = options.number("threads", 4)?;
     let tasks = options.number("tasks", 10)?;
+    let mapped = options.number("mapped", MAPPED_PAGES)? as usize;
     let start = Barrier::new(threads as usize);
     let all = std::sync::Mutex::new(Vec::new());
     in_threads(threads, |thread| {
@@ -164,6 +171,7 @@ pub fn accounts(marker: &Marker, options: &Options) -> Result<Value> {
             let memory = Mapping::anonymous(PAGES)?;
             (0..PAGES).for_each(|page| memory.write(page * PAGE));
             write_and_read(&mut file, &bytes, &mut back)?;
+            touch(&file, mapped)?;
             let inner_end = accounts.at_the_end_of_a_reading()?;
             end(marker, task);
             let outer_end = accounts.at_the_begin_of_a_reading()?;
@@ -186,11 +194,26 @@ fn write_and_read(file: &mut File, bytes: &[u8], back: &mut [u8]) -> Result<()> 
     file.rewind()?;
     file.write_all(bytes)?;
     file.sync_data()?;
-    // SAFETY: the descriptor is open.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    leave_the_cache(file);
     file.rewind()?;
     file.read_exact(back)?;
     Ok(())
+}
+
+/// Touches pages of a file that are not in the page cache: a major fault and a read from the disk each.
+fn touch(file: &File, pages: usize) -> Result<()> {
+    leave_the_cache(file);
+    let mapping = Mapping::of_file(file, FILE_BYTES)?;
+    (0..pages).for_each(|page| {
+        mapping.read(page * PAGE);
+    });
+    Ok(())
+}
+
+/// Removes the pages of a file, which are not dirty, from the page cache.
+fn leave_the_cache(file: &File) {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
 /// Very many short tasks: each uses the CPU for `spin_us` and sleeps for the rest of `us`. The CPU time inside and

@@ -1,5 +1,5 @@
 //! What attacks cost the victim through the daemon: the CPU time of its operations beside all attackers and beside
-//! neighbours that only keep the CPUs busy, with a daemon and without one, in turns.
+//! neighbours that only keep the CPUs busy, with a daemon and without one, in turns (`cargo xtask bench victim`).
 //!
 //! Attackers also cost any neighbour caches and the kernel's locks; the phases without a daemon show that part. A thread
 //! that sleeps on an idle machine wakes slowly, so the victim is alone in no phase.
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use smtt_tests::attackers::{
+    Attackers, Counted, PER_SECOND, READ_LIMIT, Scene, cpu_us, phase, server_without_work,
+};
 use smtt_tests::lab::programs;
+use smtt_tests::workload::Workload;
 use xtask::bench::geometric_mean;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 
-use super::{Attackers, Counted, PER_SECOND, READ_LIMIT, cpu_us, phase, server_without_work};
-use crate::foreign_files::Scene;
-use crate::lab::{Workload, alone};
-
 /// Length of a phase.
 const PHASE: Duration = Duration::from_secs(5);
-/// Rounds of four phases each, where `SMTT_VICTIM` does not say otherwise.
+/// Rounds of four phases each.
 const ROUNDS: usize = 8;
 /// Steps of computation in an operation: about a millisecond, as a job computes between its facts.
 const STEPS: &str = "steps=60000";
@@ -94,18 +94,9 @@ fn costs(traced: bool) -> Result<[f64; 2]> {
     Ok([attacked, busy])
 }
 
-#[test]
-#[ignore = "takes minutes and a quiet machine: cargo xtask test victim"]
-fn what_attackers_cost_a_victim_through_the_daemon() -> Result<()> {
-    let Some(_turn) = alone()? else {
-        return Ok(());
-    };
-    let rounds = match std::env::var("SMTT_VICTIM") {
-        Ok(text) => text.parse().context("SMTT_VICTIM is no number")?,
-        Err(_) => ROUNDS,
-    };
+fn main() -> Result<()> {
     let mut quotients = Vec::new();
-    for number in 0..rounds {
+    for number in 0..ROUNDS {
         // The order changes from round to round.
         let (with, without) = if number % 2 == 0 {
             let with = costs(true)?;
