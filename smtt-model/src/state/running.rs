@@ -131,8 +131,14 @@ impl Task {
         true
     }
 
+    /// Whether readings count: the task runs, and its accounts have not arrived.
+    fn is_read(&self) -> bool {
+        self.state == TaskState::Running && self.used.until.is_none()
+    }
+
+    /// The place of the readings; `None` where they do not count, or the bytes do not fit.
     fn live(&mut self, caps: &Caps) -> Option<&mut Live> {
-        if self.state != TaskState::Running || self.used.until.is_some() {
+        if !self.is_read() {
             return None;
         }
         if matches!(self.splits, Splits::None) && caps.admit(size_of::<Live>()) {
@@ -160,12 +166,14 @@ impl Tasks {
         let Some(mut task) = self.tasks.get_mut(&id) else {
             return Outcome::Ignored("task_not_known");
         };
-        match task.live(caps) {
-            Some(live) => {
-                live.heap_bytes = bytes;
-                Outcome::Applied
-            }
-            None => Outcome::Ignored("task_ended"),
+        if let Some(live) = task.live(caps) {
+            live.heap_bytes = bytes;
+            return Outcome::Applied;
+        }
+        if task.is_read() {
+            Outcome::OverCap("bytes")
+        } else {
+            Outcome::Ignored("task_ended")
         }
     }
 }

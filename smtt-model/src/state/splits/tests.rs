@@ -132,8 +132,8 @@ proptest! {
         prop_assert_eq!(sum, u128::from(total));
         let all: u128 = shares.iter().map(|share| u128::from(*share)).sum();
         for (part, share) in parts.iter().zip(shares) {
-            if all > 0 {
-                let exact = u128::from(total) * u128::from(share) / all;
+            let exact = (u128::from(total) * u128::from(share)).checked_div(all);
+            if let Some(exact) = exact {
                 prop_assert!(u128::from(*part).abs_diff(exact) <= 1);
             }
         }

@@ -6,6 +6,7 @@ use super::*;
 use crate::rows::SplitsRow;
 use crate::state::splits::LIVE_BYTES_MAX;
 
+const MIB: usize = 1 << 20;
 const ALL: u32 = (1 << ACCOUNTS) - 1;
 
 /// A reading of a task that has used the CPU for `cpu_ns`, and had as many faults as seconds.
@@ -187,6 +188,18 @@ fn readings_without_room_or_of_others_change_nothing() {
     state.tasks_read(key(1), &[reading(1, S, S), reading(2, S, S)]);
     state.tasks_read(key(9), &[reading(1, S, S)]);
     assert_eq!(state.executors().len(), 1);
+    // Room for tasks, until readings fill it.
+    let mut state = state_with(Limits {
+        state_per_executor_bytes: MIB,
+        ..Limits::default()
+    });
+    for task in 0..2000 {
+        tell(&mut state, 1, S, started(task, 3));
+        tell(&mut state, 1, S, heap_so_far(task, 5));
+    }
+    assert!(state.bytes() <= MIB, "{}", state.bytes());
+    let refused = state.counts().over_cap["bytes"];
+    assert!(refused > 0, "{:?}", state.counts());
     let mut state = self::state();
     tell(&mut state, 1, S, started(1, 3));
     state.tasks_read(key(1), &[reading(2, S, S)]);
