@@ -23,7 +23,12 @@ pub struct Schema {
 }
 
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
-pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
+pub const LATER_KINDS: &[Kind] = &[
+    Kind::RESYNC_TOLD,
+    Kind::TASK_BEGUN,
+    Kind::TASK_HEAP,
+    Kind::RESOURCE_EXHAUSTED,
+];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -50,6 +55,12 @@ pub const PAGE_ON_HEAP: u64 = 1;
 pub const PAGE_ACTIVITY_SHIFT: u32 = 8;
 /// Bit of `flags` in facts about consumers: what is counted is Spark's estimate of the size of objects.
 pub const CONSUMER_ESTIMATED: u64 = 1;
+/// `source` of an exhausted resource: the JVM reported it to its tool interface.
+pub const EXHAUSTED_BY_JVM: u64 = 1;
+/// `source` of an exhausted resource: an error that no code caught, with which Spark ends the process.
+pub const EXHAUSTED_UNCAUGHT: u64 = 2;
+/// Bytes of the text of an exhausted resource.
+pub const EXHAUSTED_TEXT_MAX: usize = 200;
 /// Most address ranges in one fact; further ranges follow in further facts.
 pub const RANGES_PER_FACT: usize = 96;
 /// Most address ranges of one block that the marker tracks; the daemon keeps no more.
@@ -347,6 +358,16 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         strings: &[],
         string_limits: &[],
+    },
+    Schema {
+        kind: Kind::RESOURCE_EXHAUSTED,
+        entry: "resourceExhausted",
+        // source: see `EXHAUSTED_BY_JVM`. flags: those of JVMTI's event ResourceExhausted, zero for an error.
+        words: &["source", "flags"],
+        ranges: false,
+        // What the JVM says, or the error's class and message.
+        strings: &["description"],
+        string_limits: &[EXHAUSTED_TEXT_MAX],
     },
 ];
 

@@ -12,7 +12,7 @@ use super::fields::Fields;
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
     Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
-    TaskHeap, TaskStarted, ThreadFact,
+    TaskHeap, TaskStarted, ThreadFact, death,
 };
 
 /// Decodes the payload of a marker's fact. Also returns the number of strings that were longer than the marker sends.
@@ -57,6 +57,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             allocated_bytes: fields.optional("allocated_bytes"),
             collection_ms: fields.optional("collection_ms"),
         }),
+        Kind::RESOURCE_EXHAUSTED => Fact::Exhausted(Box::new(death::exhausted(fields))),
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {

@@ -41,6 +41,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ProcessForked { .. }
         | Fact::ProcessGone { .. }
         | Fact::TaskUsed(_)
+        | Fact::SignalSent(_)
+        | Fact::OomKilled(_)
         | Fact::FaultSample { .. }
         | Fact::WalkSample { .. } => return None,
         Fact::ExecutorDescribed(_) => "executorDescribed",
@@ -52,6 +54,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskEnded(_) => "taskEnded",
         Fact::TaskBegun { .. } => "taskBegun",
         Fact::TaskHeap(_) => "taskHeap",
+        Fact::Exhausted(_) => "resourceExhausted",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",
