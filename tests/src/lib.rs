@@ -21,6 +21,7 @@
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
 
 pub mod application;
+pub mod cgroup;
 pub mod faults;
 pub mod heap;
 pub mod json;

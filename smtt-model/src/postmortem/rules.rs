@@ -96,21 +96,17 @@ fn sender(case: &Case, note: &Noted<SignalNote>) -> String {
 
 /// At which limit the OOM killer worked, by what the kernel's log or its counts say.
 fn scope(case: &Case) -> (Verdict, String) {
-    let log = |part: &str| {
-        case.outside
-            .kernel_log
-            .iter()
-            .any(|line| line.contains(part))
-    };
+    let mut log = case.outside.kernel_log.iter();
+    let constraint = log.find_map(|line| line.strip_prefix("oom-kill:constraint=CONSTRAINT_"));
     let cgroup = case.outside.cgroup.as_ref();
     let limit = match cgroup.and_then(|cgroup| cgroup.limit_bytes) {
         Some(limit) => format!("its cgroup had reached its limit of {}", bytes(limit)),
         None => "its cgroup had reached its limit".into(),
     };
-    if log("constraint=CONSTRAINT_MEMCG") {
+    if constraint.is_some_and(|kind| kind.starts_with("MEMCG")) {
         return (Verdict::OomKilledCgroup, limit);
     }
-    if log("constraint=CONSTRAINT_") {
+    if constraint.is_some() {
         return (
             Verdict::OomKilledMachine,
             "the machine had no memory left".into(),

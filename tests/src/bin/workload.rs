@@ -12,6 +12,8 @@
 mod accounts;
 #[path = "workload/churn.rs"]
 mod churn;
+#[path = "workload/deaths.rs"]
+mod deaths;
 #[path = "attacker/fuse.rs"]
 mod fuse;
 #[path = "workload/greedy.rs"]
@@ -130,6 +132,7 @@ fn main() -> Result<()> {
         "accounts" => accounts::accounts,
         "short_tasks" => accounts::short_tasks,
         "odd_tasks" => accounts::odd_tasks,
+        "deaths" => deaths::deaths,
         "churn" => churn::churn,
         "fork_times" => churn::fork_times,
         "starting" => starting::starting,

@@ -24,7 +24,8 @@ enum FactForm {
     ADDRESSES_TOLD(18, "addressesTold", "collection moved_facts heap_addresses", false, ""),
     RESYNC_TOLD(19, "resyncTold", "request facts", false, ""),
     TASK_BEGUN(20, "taskBegun", "task_attempt_id flags", false, ""),
-    TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, "");
+    TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, ""),
+    RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200);
 
     final int kind;
     final String entry;
@@ -95,6 +96,7 @@ enum FactForm {
             case 19: Native.resyncTold(address, length); break;
             case 20: Native.taskBegun(address, length); break;
             case 21: Native.taskHeap(address, length); break;
+            case 24: Native.resourceExhausted(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }
