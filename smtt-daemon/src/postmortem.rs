@@ -21,8 +21,8 @@ use smtt_model::state::{ChildEnd, Noted};
 use self::keeper::Keeper;
 use self::watch::Watched;
 use crate::helpers::Places;
-use crate::subordinate::ShareOwners;
 use crate::shared::Shared;
+use crate::subordinate::ShareOwners;
 use crate::timed_reads::TimedReads;
 
 /// Time between two samples.
@@ -128,7 +128,7 @@ impl Watcher {
         let living_keys: BTreeSet<u64> = living.iter().map(|executor| executor.key).collect();
         for (key, watched) in &mut self.watched {
             if !living_keys.contains(key) {
-                watched.see_after(now);
+                watched.see_after();
             }
         }
         {
@@ -143,7 +143,8 @@ impl Watcher {
         self.read_options(&living);
         self.judge(shared, keeper);
         let known = shared.executor_keys();
-        self.watched.retain(|key, _| known.binary_search(key).is_ok());
+        self.watched
+            .retain(|key, _| known.binary_search(key).is_ok());
     }
 
     /// Reads the options of new executors once.
@@ -199,7 +200,9 @@ impl Watcher {
             case.outside.kernel_log = log.about(subject);
         }
         let sender = case.signals.iter().rev().map(|note| &note.what.sent);
-        let sender = sender.filter(|sent| !sent.from_kernel).map(|sent| sent.sender_pid);
+        let sender = sender
+            .filter(|sent| !sent.from_kernel)
+            .map(|sent| sent.sender_pid);
         if let Some(pid) = sender.into_iter().next() {
             let read: Box<dyn FnOnce() -> _ + Send> = Box::new(move || program(pid));
             let wanted = vec![(u64::from(pid), user, read)];
@@ -210,7 +213,9 @@ impl Watcher {
             return;
         };
         watched.describe(case);
-        let crashed = case.end().is_some_and(|end| end.signal().is_some_and(|signal| signal != 9));
+        let crashed = case
+            .end()
+            .is_some_and(|end| end.signal().is_some_and(|signal| signal != 9));
         if let (Some(report), true, None) = (&watched.crash_report, crashed, &case.child) {
             let (report, options, since) = (
                 report.clone(),

@@ -88,7 +88,10 @@ impl Keeper {
         let kept = self.kept();
         let rows = kept.rows.iter().rev().filter(|row| selects(query, row));
         Deaths {
-            rows: rows.take(query.limit.unwrap_or(usize::MAX)).cloned().collect(),
+            rows: rows
+                .take(query.limit.unwrap_or(usize::MAX))
+                .cloned()
+                .collect(),
             waiting: if self.folder.is_some() {
                 kept.waiting.len() as u64
             } else {
@@ -106,7 +109,10 @@ impl Keeper {
     pub fn find(&self, query: &ListQuery) -> io::Result<Option<Arc<Report>>> {
         let (row, waiting) = {
             let kept = self.kept();
-            let by_id = kept.rows.iter().find(|row| query.executor.as_ref() == Some(&row.id));
+            let by_id = kept
+                .rows
+                .iter()
+                .find(|row| query.executor.as_ref() == Some(&row.id));
             let row = by_id.or_else(|| kept.rows.iter().rev().find(|row| selects(query, row)));
             let Some(row) = row.cloned() else {
                 return Ok(None);
@@ -121,8 +127,7 @@ impl Keeper {
         let Some(folder) = &self.folder else {
             return Ok(None);
         };
-        read(folder, row.who.uid.unwrap_or(u32::MAX), &row.id)
-            .map(|report| Some(Arc::new(report)))
+        read(folder, row.who.uid.unwrap_or(u32::MAX), &row.id).map(|report| Some(Arc::new(report)))
     }
 
     /// The report that is to be written next; waits a moment for one.

@@ -11,11 +11,15 @@ use smtt_model::state::MemorySample;
 
 /// Readings of a cgroup's counts that are kept: those before a death are among them.
 const COUNTS: usize = 4;
+/// The cgroup is looked up again after so many samples.
+const CGROUP_EVERY: u64 = 5;
 
 /// One executor.
 pub struct Watched {
     handle: Handle,
     parent: Option<u32>,
+    /// Samples so far.
+    samples: u64,
     cgroup: Option<MemoryCgroup>,
     /// Counts of the cgroup, by the time of their reading.
     counts: VecDeque<(u64, Counts)>,
@@ -36,10 +40,10 @@ impl Watched {
         let handle = Handle::open(pid).ok()?;
         let status = handle.read("status").ok()?;
         let (_, parent) = sample(&status)?;
-        let cgroup = handle.read("cgroup").ok();
         Some(Self {
             parent,
-            cgroup: cgroup.and_then(|text| MemoryCgroup::of(&text)),
+            samples: 0,
+            cgroup: None,
             counts: VecDeque::new(),
             after: None,
             last_current: None,
@@ -53,9 +57,21 @@ impl Watched {
     /// Reads the memory of the process and of its cgroup; `None` where it is ending.
     pub fn sample(&mut self, now_ns: u64) -> Option<MemorySample> {
         let (read, _) = sample(&self.handle.read("status").ok()?)?;
+        // A cluster manager may move a process after its start.
+        if self.samples % CGROUP_EVERY == 0
+            && let Some(cgroup) = self.handle.read("cgroup").ok()
+        {
+            let cgroup = MemoryCgroup::of(&cgroup);
+            if cgroup != self.cgroup {
+                self.cgroup = cgroup;
+                self.counts.clear();
+            }
+        }
+        self.samples += 1;
         if let Some(cgroup) = &self.cgroup {
             self.last_current = cgroup.current().or(self.last_current);
-            self.see_counts(now_ns, cgroup.counts());
+            let counts = cgroup.counts();
+            self.see_counts(now_ns, counts);
         }
         Some(MemorySample {
             time_ns: now_ns,
@@ -76,7 +92,7 @@ impl Watched {
     }
 
     /// Reads the counts of the cgroup once after the death.
-    pub fn see_after(&mut self, _now_ns: u64) {
+    pub fn see_after(&mut self) {
         if let (None, Some(cgroup)) = (self.after, &self.cgroup) {
             let counts = cgroup.counts();
             self.after = (counts != Counts::default()).then_some(counts);

@@ -133,7 +133,8 @@ impl Probes {
                     "its arguments are known for x86-64 only; the software event takes its place",
                 )
             } else if let (true, Some(reason)) =
-                (matches!(row.probe, "fork" | "signal" | "oom"), &no_offsets) {
+                (matches!(row.probe, "fork" | "signal" | "oom"), &no_offsets)
+            {
                 verdict(row, VerdictState::Unsupported, reason)
             } else {
                 self.attach(row)
