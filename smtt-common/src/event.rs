@@ -7,6 +7,7 @@
 //!
 //! Records made by the kernel side are fixed structs, one file each below.
 
+pub mod death;
 pub mod exit;
 pub mod fault;
 pub mod marker;
@@ -90,6 +91,8 @@ coded! {
         TASK_HEAP = 21 "task_heap",
         /// What a running task has allocated on the Java heap so far.
         TASK_HEAP_SO_FAR = 22 "task_heap_so_far",
+        /// The JVM ran out of something, or an error ends it, from the thread to which that happens.
+        RESOURCE_EXHAUSTED = 24 "resource_exhausted",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.
@@ -100,6 +103,10 @@ coded! {
         WALK_SAMPLE = 35 "walk_sample",
         /// What a task attempt used, by the kernel's accounts.
         TASK_USED = 40 "task_used",
+        /// A signal that ends a process was sent to a process of an executor.
+        SIGNAL_SENT = 41 "signal_sent",
+        /// The kernel's OOM killer chose a process of an executor.
+        OOM_KILLED = 42 "oom_killed",
     }
 }
 

@@ -48,6 +48,12 @@ pub struct Settings {
     pub account_offsets: [u32; crate::event::used::ACCOUNTS],
     /// Offset of `blkio_delay` in the kernel's `task_delay_info`.
     pub blkio_delay_offset: u32,
+    /// Offset of `group_exit_code` in the kernel's `signal_struct`; 0 when not found.
+    pub signal_exit_code_offset: u32,
+    /// Offset of `maxrss` in the kernel's `signal_struct`; 0 when not found.
+    pub signal_maxrss_offset: u32,
+    /// Bytes of a page, the unit of `maxrss`.
+    pub page_bytes: u32,
 }
 
 /// Value of the process table (key: process id in the initial pid namespace).
@@ -219,7 +225,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 120);
+    assert!(size_of::<Settings>() == 132);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Thread>() == 112);
     assert!(size_of::<Budget>() == 72);

@@ -177,6 +177,16 @@ section!(Trace, "trace", {
     max_files: u64 = 65_536;
 });
 
+section!(Postmortem, "postmortem", {
+    /// Folder of the reports about dead executors (smtt-ctl postmortem), one per daemon. Empty: the last reports are kept
+    /// in memory only.
+    folder: String = "/var/lib/smtt/postmortem".into();
+    /// Most disk space of all reports together; the oldest of the user with the most are removed first.
+    max_bytes: String = "256MiB".into();
+    /// Most reports; the oldest of the user with the most are removed first.
+    max_files: u64 = 16_384;
+});
+
 section!(Log, "log", {
     /// Level of the log: error, warn, info, debug or trace.
     level: String = "info".into();
@@ -205,6 +215,7 @@ pub(super) struct File {
     pub limits: Limits,
     pub retention: Retention,
     pub trace: Trace,
+    pub postmortem: Postmortem,
     pub log: Log,
 }
 
@@ -222,6 +233,7 @@ impl Default for File {
             limits: Limits::default(),
             retention: Retention::default(),
             trace: Trace::default(),
+            postmortem: Postmortem::default(),
             log: Log::default(),
         }
     }
@@ -245,6 +257,7 @@ pub fn default_text() -> String {
     Limits::write(&mut text);
     Retention::write(&mut text);
     Trace::write(&mut text);
+    Postmortem::write(&mut text);
     Log::write(&mut text);
     text
 }
@@ -264,6 +277,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "limits",
         "retention",
         "trace",
+        "postmortem",
         "log",
     ];
     [
@@ -279,6 +293,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Limits::FIELDS,
         Retention::FIELDS,
         Trace::FIELDS,
+        Postmortem::FIELDS,
         Log::FIELDS,
     ]
     .into_iter()

@@ -57,6 +57,19 @@ pub struct TraceSettings {
     pub gid: Option<u32>,
 }
 
+/// Where reports about dead executors are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostmortemSettings {
+    /// The folder; `None` where they are kept in memory only.
+    pub folder: Option<PathBuf>,
+    /// Disk space of all reports, in bytes.
+    pub max_bytes: u64,
+    /// Most reports.
+    pub max_files: u64,
+    /// Group that may read the files.
+    pub gid: Option<u32>,
+}
+
 /// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -82,6 +95,8 @@ pub struct Config {
     pub trace: Option<TraceSettings>,
     /// Folder of trace files, also where none are written.
     pub trace_folder: PathBuf,
+    /// Reports about dead executors.
+    pub postmortem: PostmortemSettings,
     /// The log.
     pub log: Log,
 }
@@ -287,6 +302,18 @@ fn trace(file: &file::Trace) -> Result<(bool, TraceSettings), Problem> {
         gid: None,
     };
     Ok((file.enabled, settings))
+}
+
+fn postmortem(file: &file::Postmortem) -> Result<PostmortemSettings, Problem> {
+    Ok(PostmortemSettings {
+        folder: match file.folder.as_str() {
+            "" => None,
+            path => Some(absolute("postmortem.folder", path)?),
+        },
+        max_bytes: bytes("postmortem.max_bytes", &file.max_bytes, 1 << 20, 1 << 60)?,
+        max_files: within("postmortem.max_files", file.max_files, 16, 1 << 20)?,
+        gid: None,
+    })
 }
 
 fn check(file: &file::File) -> Result<Config, Problem> {
@@ -539,6 +566,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         },
         trace: enabled.then_some(trace.clone()),
         trace_folder: trace.folder,
+        postmortem: postmortem(&file.postmortem)?,
         log: Log {
             level: file.log.level.clone(),
         },

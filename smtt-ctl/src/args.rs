@@ -134,6 +134,17 @@ pub enum Command {
         #[arg(long)]
         all: bool,
     },
+    /// Why executors died: the list, or the page of one of them with its evidence.
+    Postmortem {
+        /// Executor id, or the id of a report; of several deaths the last one.
+        executor: Option<String>,
+        /// Only this application (id or name).
+        #[arg(long, value_name = "ID")]
+        app: Option<String>,
+        /// Only applications of this user (name or number).
+        #[arg(long, value_name = "USER", value_parser = users::parse)]
+        user: Option<u32>,
+    },
     /// Records of single accesses, from the trace files (without the daemon) or live with --follow.
     Trace(TraceQuery),
     /// Measure the cost of a page walk on this machine, as the daemon does at its start.

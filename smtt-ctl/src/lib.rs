@@ -12,6 +12,7 @@ mod html;
 mod listing;
 mod pages;
 mod pmu;
+mod postmortem;
 mod report;
 mod status;
 mod summary;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use args::{Args, Command};
+use smtt_model::protocol::ListQuery;
 
 use crate::client::{Client, ClientError};
 
@@ -234,6 +236,19 @@ pub fn run(args: &Args) -> Exit {
         Command::Report { filter, .. } => runtime.block_on(report::run(&client, output, filter)),
         Command::Advise { app, user, all } => {
             runtime.block_on(advise::run(&client, output, app.as_deref(), *user, *all))
+        }
+        Command::Postmortem {
+            executor,
+            app,
+            user,
+        } => {
+            let query = ListQuery {
+                app: app.clone(),
+                user: *user,
+                ..ListQuery::default()
+            };
+            let asked = postmortem::run(&client, output, executor.as_deref(), query);
+            runtime.block_on(asked)
         }
         Command::Trace(query) => runtime.block_on(trace::run(&client, output, query)),
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),

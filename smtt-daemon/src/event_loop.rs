@@ -45,7 +45,7 @@ use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
 use crate::server::{ControlSocket, Users, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, progress, running, server};
+use crate::{discover, hotness, placement, postmortem, progress, running, server};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -148,6 +148,14 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 
+    let mut postmortem = config.postmortem;
+    postmortem.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
+    let until = stopped.clone();
+    let users = Arc::clone(&owners);
+    postmortem::spawn(postmortem, Arc::clone(&shared), users, move || {
+        *until.borrow()
+    })
+    .context("the watcher of deaths cannot be started")?;
     let (trace, queue) = match config.trace {
         Some(mut settings) => {
             settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);

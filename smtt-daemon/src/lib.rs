@@ -8,6 +8,7 @@ mod helpers;
 pub mod hotness;
 pub mod metrics;
 pub mod placement;
+pub mod postmortem;
 pub mod probes;
 pub mod progress;
 pub mod recorder;

@@ -2,6 +2,7 @@
 
 mod advice;
 mod connections;
+mod deaths;
 mod heavy;
 mod lines;
 mod meter;

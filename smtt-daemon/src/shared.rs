@@ -22,6 +22,7 @@ use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
 use smtt_model::rows::{PageWalksShown, Summary};
 
+use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
 use crate::timed_reads::TimedReads;
@@ -67,6 +68,7 @@ pub struct Shared {
     exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
+    keeper: OnceLock<Arc<Keeper>>,
     followers: Arc<Followers>,
     /// Slot files of living executors, for the threads that inspect their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
@@ -97,6 +99,7 @@ impl Shared {
             ledger: Mutex::default(),
             bpf_memory_bytes: OnceLock::new(),
             trace: OnceLock::new(),
+            keeper: OnceLock::new(),
             followers: Arc::default(),
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
@@ -187,6 +190,18 @@ impl Shared {
     #[must_use]
     pub fn trace(&self) -> Option<TraceStatus> {
         self.trace.get().map(|ledger| ledger.status())
+    }
+
+    /// Sets who keeps the reports of deaths.
+    pub fn set_keeper(&self, keeper: Arc<Keeper>) {
+        // As above.
+        let _ = self.keeper.set(keeper);
+    }
+
+    /// The reports of deaths; `None` before the watcher starts.
+    #[must_use]
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.get()
     }
 
     /// The live clients of trace records.

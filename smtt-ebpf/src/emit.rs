@@ -61,8 +61,10 @@ fn header(kind: Kind, executor: u64, uid: u32, payload_bytes: u32) -> RecordHead
 /// so a job's steady trickle of facts costs no wake-up each.
 #[inline(always)]
 fn wakeup(kind: Kind) -> u64 {
-    // The daemon attaches the hooks of page faults when it learns of the first executor.
+    // The daemon attaches the hooks of page faults when it learns of the first executor, and reads the limits of a cgroup
+    // before the cgroup goes with the victim of the OOM killer.
     if kind == Kind::EXECUTOR_DESCRIBED
+        || kind == Kind::OOM_KILLED
         || RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 8
     {
         u64::from(BPF_RB_FORCE_WAKEUP)

@@ -21,6 +21,7 @@ mod emit;
 mod maps;
 mod probe {
     pub mod adopt;
+    pub mod death;
     pub mod exit;
     pub mod fault;
     pub mod marker;

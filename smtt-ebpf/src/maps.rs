@@ -156,6 +156,9 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     executor_rows: 0,
     account_offsets: [0; ACCOUNTS],
     blkio_delay_offset: 0,
+    signal_exit_code_offset: 0,
+    signal_maxrss_offset: 0,
+    page_bytes: 0,
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.

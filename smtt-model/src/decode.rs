@@ -4,11 +4,14 @@
 //! fixed structs. A payload that is too short, or holds an impossible id, is an error with a cause for the loss ledger.
 //! Fields after the last known one are ignored.
 
+mod death;
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
 mod fields;
 mod kernel;
 mod marker;
+
+pub use death::{Exhausted, OomKilled, ProcessEnd, SignalSent};
 
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
@@ -116,7 +119,15 @@ pub enum Fact {
         exec: bool,
         /// Whether it was the executor's JVM instead of a child.
         is_executor: bool,
+        /// How it ended; `None` where the kernel does not say.
+        end: Option<Box<ProcessEnd>>,
     },
+    /// A signal that ends a process was sent to a process of an executor.
+    SignalSent(Box<SignalSent>),
+    /// The kernel's OOM killer chose a process of an executor.
+    OomKilled(OomKilled),
+    /// The JVM ran out of something, or an error ends it.
+    Exhausted(Box<Exhausted>),
     /// A sampled page fault with its address.
     FaultSample {
         /// Faulting address.

@@ -8,6 +8,7 @@ pub mod attribute;
 pub mod cpu;
 pub mod decode;
 pub mod ledger;
+pub mod postmortem;
 pub mod protocol;
 pub mod readings;
 pub mod rows;

@@ -158,7 +158,7 @@ pub struct ExecutorId {
 }
 
 impl ExecutorId {
-    pub(super) fn new(executor: &Executor) -> Self {
+    pub(crate) fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),

@@ -5,6 +5,7 @@
 //! with a counter.
 
 mod accessed;
+mod black_box;
 mod block;
 mod block_history;
 mod block_ranges;
@@ -50,6 +51,9 @@ use rowless::Rowless;
 use shares::Shares;
 
 pub use accessed::{Accessed, LastAccessed};
+pub use black_box::{
+    BlackBox, ChildEnd, LastMoment, MemorySample, Noted, RunningTask, SAMPLES, SignalNote,
+};
 pub use block::Block;
 pub use block_history::BlockHistory;
 pub use block_ranges::BlockRanges;

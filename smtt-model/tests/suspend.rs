@@ -51,6 +51,7 @@ fn ages_are_right_after_a_suspend_and_the_living_stay() {
     let gone = Fact::ProcessGone {
         exec: false,
         is_executor: true,
+        end: None,
     };
     tell(&mut state, ENDS, 20 * SECOND, gone);
     assert!(state.take_in(&Tick::default(), 21 * SECOND).is_empty());

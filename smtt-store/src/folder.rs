@@ -360,7 +360,7 @@ impl Folder {
 }
 
 /// Creates a folder and its parents, readable for the group; existing folders stay unchanged.
-fn make(path: &Path, gid: Option<u32>) -> io::Result<()> {
+pub(crate) fn make(path: &Path, gid: Option<u32>) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

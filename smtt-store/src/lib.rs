@@ -1,7 +1,8 @@
 //! Trace records on disk: records ([`record`]) in Parquet segments ([`segment`], [`mod@read`]) below one folder
-//! ([`folder`]). docs/TRACE.md lists the columns.
+//! ([`folder`]). docs/TRACE.md lists the columns. Reports of deaths are in a folder of their own ([`reports`]).
 
 pub mod folder;
 pub mod read;
 pub mod record;
+pub mod reports;
 pub mod segment;

@@ -24,6 +24,7 @@
 
 pub mod application;
 pub mod attackers;
+pub mod cgroup;
 pub mod faults;
 pub mod heap;
 pub mod json;

@@ -153,6 +153,21 @@ impl Workload {
         Ok(())
     }
 
+    /// Waits for the end of the workload as its parent: the raw status of `wait4` and the most resident bytes.
+    ///
+    /// # Errors
+    /// When it is not the caller's child any more.
+    pub fn reap(self) -> Result<(u32, u64)> {
+        let (mut status, mut used) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+        // SAFETY: the child is ours and not reaped, and both places are ours to be filled in.
+        let reaped =
+            unsafe { libc::wait4(self.pid() as i32, &raw mut status, 0, used.as_mut_ptr()) };
+        ensure!(reaped == self.pid() as i32, "wait4 returned {reaped}");
+        // SAFETY: the kernel has filled it in, and any bytes are a valid value.
+        let used = unsafe { used.assume_init() };
+        Ok((status as u32, used.ru_maxrss as u64 * 1024))
+    }
+
     /// Waits for a line with this prefix, and returns the rest of the line.
     ///
     /// # Errors

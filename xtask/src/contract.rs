@@ -16,8 +16,8 @@ use smtt_common::context::{
 };
 use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
-    CONSUMER_ESTIMATED, NO_ADDRESS, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, RANGES_PER_BLOCK,
-    RANGES_PER_FACT, TOLD_AGAIN, outcome, storage_level,
+    CONSUMER_ESTIMATED, EXHAUSTED_UNCAUGHT, NO_ADDRESS, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
+    RANGES_PER_BLOCK, RANGES_PER_FACT, TOLD_AGAIN, outcome, storage_level,
 };
 use smtt_common::event::used::BEGUN_LATE;
 use smtt_common::event::{Kind, MARKER_FACTS, PAYLOAD_MAX, Schema};
@@ -140,7 +140,7 @@ final class Contract {{
     codes!(java, "heap_addresses", HeapAddresses);
     java.group("Facts: flags, codes and bounds.");
     named!(java.long: TOLD_AGAIN, BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, BLOCK_SAMPLED, BLOCK_ARRAY,
-        PAGE_ON_HEAP, CONSUMER_ESTIMATED, NO_ADDRESS, BEGUN_LATE);
+        PAGE_ON_HEAP, CONSUMER_ESTIMATED, NO_ADDRESS, BEGUN_LATE, EXHAUSTED_UNCAUGHT);
     named!(java.int: PAGE_ACTIVITY_SHIFT, PAYLOAD_MAX, RANGES_PER_FACT, RANGES_PER_BLOCK);
     of_module!(java.long: "OUTCOME", outcome: SUCCESS, FAILED, KILLED);
     of_module!(java.long: "STORAGE_LEVEL", storage_level: DISK, MEMORY, OFF_HEAP, DESERIALIZED);

@@ -81,6 +81,13 @@ impl Daemon {
             options.marker_toml,
             options.toml
         );
+        // Tests leave nothing in the system's folder.
+        let text = if text.contains("[postmortem]") {
+            text
+        } else {
+            let folder = folder.join("postmortem").display().to_string();
+            format!("{text}\n[postmortem]\nfolder = {folder:?}\n")
+        };
         let config = folder.join("smtt.toml");
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let launcher = options.launcher.iter().map(OsString::from);

@@ -35,6 +35,10 @@ pub const ALL: &[(&str, &str)] = &[
         "a NUMA node without memory and one without CPUs",
     ),
     ("swap", "swap space"),
+    (
+        "memory_cgroup",
+        "a memory controller of cgroups, version 1 or 2",
+    ),
     ("damon", "DAMON in the kernel"),
     ("free_damon", "DAMON that no other program uses"),
     ("processor_switch", "a CPU that the test may take offline"),

@@ -28,6 +28,7 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::TASK_BEGUN,
     Kind::TASK_HEAP,
     Kind::TASK_HEAP_SO_FAR,
+    Kind::RESOURCE_EXHAUSTED,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
@@ -58,6 +59,12 @@ pub const PAGE_ON_HEAP: u64 = 1;
 pub const PAGE_ACTIVITY_SHIFT: u32 = 8;
 /// Bit of `flags` in facts about consumers: what is counted is Spark's estimate of the size of objects.
 pub const CONSUMER_ESTIMATED: u64 = 1;
+/// `source` of an exhausted resource: the JVM reported it to its tool interface.
+pub const EXHAUSTED_BY_JVM: u64 = 1;
+/// `source` of an exhausted resource: an error that no code caught, with which Spark ends the process.
+pub const EXHAUSTED_UNCAUGHT: u64 = 2;
+/// Bytes of the text of an exhausted resource.
+pub const EXHAUSTED_TEXT_MAX: usize = 200;
 /// Most address ranges in one fact; further ranges follow in further facts.
 pub const RANGES_PER_FACT: usize = 96;
 /// Most address ranges of one block that the marker tracks; the daemon keeps no more.
@@ -370,6 +377,16 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         strings: &[],
         string_limits: &[],
+    },
+    Schema {
+        kind: Kind::RESOURCE_EXHAUSTED,
+        entry: "resourceExhausted",
+        // source: see `EXHAUSTED_BY_JVM`. flags: those of JVMTI's event ResourceExhausted, zero for an error.
+        words: &["source", "flags"],
+        ranges: false,
+        // What the JVM says, or the error's class and message.
+        strings: &["description"],
+        string_limits: &[EXHAUSTED_TEXT_MAX],
     },
 ];
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use smtt_common::counter::{ExecutorCounters, FaultCounters, Unattributed};
 use smtt_common::page_walk::WalkCounters;
 use smtt_model::attribute::{Agreement, Names, RddKey};
+use smtt_model::postmortem::Verdict;
 use smtt_model::state::{FaultFigures, Measured, MemoryHeld, State, total, unattributed};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
@@ -252,6 +253,12 @@ pub(super) fn families(
     };
     daemon(&mut families, shared);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
+    let deaths = shared.keeper().map(|keeper| keeper.counts());
+    let deaths = deaths.unwrap_or_default();
+    for verdict in Verdict::ALL {
+        let count = deaths.get(verdict).copied().unwrap_or(0);
+        families.count(table::EXECUTOR_DEATHS, &[verdict.name()], count);
+    }
     families.count(table::STRINGS_CUT, &[], shared.strings_cut());
     families.count(table::STATE_BYTES, &[], state_bytes as u64);
     others.keep(

@@ -198,6 +198,8 @@ metrics! {
         "Bytes of the daemon's tables of all executors, as counted against `[limits] state`", "";
     STRINGS_CUT "smtt_fact_strings_cut_total" Counter &[],
         "Strings of facts that were longer than a marker sends, and were cut", "";
+    EXECUTOR_DEATHS "smtt_executor_deaths_total" Counter &["verdict"],
+        "Deaths of executors and of their Python workers since the daemon started, by verdict (docs/POSTMORTEM.md)", "";
     PROCESS_CPU "process_cpu_seconds_total" Counter &[],
         "User and system CPU time of the daemon in seconds", "the value could not be read";
     PROCESS_RSS "process_resident_memory_bytes" Gauge &[],

@@ -132,7 +132,9 @@ impl Probes {
                     VerdictState::Unsupported,
                     "its arguments are known for x86-64 only; the software event takes its place",
                 )
-            } else if let (true, Some(reason)) = (row.probe == "fork", &no_offsets) {
+            } else if let (true, Some(reason)) =
+                (matches!(row.probe, "fork" | "signal" | "oom"), &no_offsets)
+            {
                 verdict(row, VerdictState::Unsupported, reason)
             } else {
                 self.attach(row)

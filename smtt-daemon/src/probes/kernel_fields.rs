@@ -63,6 +63,17 @@ pub(super) fn set(settings: &mut Settings) -> Option<String> {
     if let (Ok(signal), Ok(live)) = (thread("signal"), types.offset("signal_struct", "live")) {
         (settings.task_signal_offset, settings.signal_live_offset) = (signal, live);
     }
+    // Both or none: the kernel side takes a process without resident pages for one whose end it cannot read.
+    if let (Ok(code), Ok(peak)) = (
+        types.offset("signal_struct", "group_exit_code"),
+        types.offset("signal_struct", "maxrss"),
+    ) {
+        (
+            settings.signal_exit_code_offset,
+            settings.signal_maxrss_offset,
+        ) = (code, peak);
+        settings.page_bytes = u32::try_from(procfs::page_size()).unwrap_or(4096);
+    }
     if let Ok(disabled) = thread("pagefault_disabled") {
         settings.task_pagefault_disabled_offset = disabled;
     }

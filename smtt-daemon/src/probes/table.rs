@@ -99,6 +99,20 @@ pub const TABLE: &[Row] = &[
         without: "a process id that is used again would be taken for the old one",
     },
     Row {
+        probe: "signal",
+        hook: Hook::RawTracepoint("signal_generate"),
+        program: "signal",
+        rung: ONLY,
+        without: "who killed an executor is not known",
+    },
+    Row {
+        probe: "oom",
+        hook: Hook::RawTracepoint("mark_victim"),
+        program: "oom",
+        rung: ONLY,
+        without: "the kernel's OOM killer looks like any other sender of SIGKILL",
+    },
+    Row {
         probe: "fault",
         hook: Hook::RawTracepoint("page_fault_user"),
         program: "fault_user",

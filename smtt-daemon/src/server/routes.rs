@@ -19,6 +19,7 @@ use smtt_model::sort::{Keys, Sort, SortError};
 use super::Web;
 use super::advice::advice;
 use super::connections::Endless;
+use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
 use super::report::report;
@@ -67,6 +68,8 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .route("/v1/report", get(report_route))
         .route("/v1/advise", get(advise_route))
         .route("/v1/history", get(history))
+        .route("/v1/postmortem", get(deaths_route))
+        .route("/v1/postmortem/report", get(death_route))
         .route("/v1/trace/follow", get(follow_route))
         .route(
             "/v1/executors",
@@ -191,11 +194,11 @@ pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
         .with_state(Service::new(shared, web))
 }
 
-fn refused(message: &str) -> Response {
+pub(super) fn refused(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
 }
 
-fn failed(message: &str) -> Response {
+pub(super) fn failed(message: &str) -> Response {
     let error = Json(json!({ "error": message }));
     (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
 }
@@ -342,6 +345,26 @@ async fn advise_route(
             let make = move || Json(advice(&service.shared, &query.filter())).into_response();
             service.turns.clone().answer(make).await
         }
+        Err(error) => refused(&error.body_text()),
+    }
+}
+
+async fn deaths_route(
+    State(service): Held,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => off_loop(move || deaths(&service.shared, &query)).await,
+        Err(error) => refused(&error.body_text()),
+    }
+}
+
+async fn death_route(
+    State(service): Held,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => off_loop(move || death(&service.shared, &query)).await,
         Err(error) => refused(&error.body_text()),
     }
 }

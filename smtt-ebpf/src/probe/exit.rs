@@ -1,14 +1,14 @@
 //! Birth and death of processes that belong to executors: fork, exec and exit.
 
 use aya_ebpf::{
-    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
+    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_probe_read_kernel},
     macros::raw_tracepoint,
     programs::RawTracePointContext,
 };
 use smtt_common::{
     event::{
         Kind,
-        exit::{ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT},
+        exit::{NAME_LENGTH, ProcessForked, ProcessGone, REASON_EXEC, REASON_EXIT},
     },
     settings::{ROLE_EXECUTOR, executor_pid},
 };
@@ -81,6 +81,10 @@ pub fn exec(ctx: RawTracePointContext) -> i32 {
             &ProcessGone {
                 reason: REASON_EXEC,
                 is_executor: 1,
+                status: 0,
+                status_known: 0,
+                peak_rss_bytes: 0,
+                name: [0; NAME_LENGTH],
             },
             true,
         );
@@ -106,12 +110,18 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
     }
     if let Some(executor) = tables::forget_process(pid) {
         let is_executor = u32::from(executor_pid(executor) == pid);
+        let (status, peak_rss_bytes) = ending(ctx.arg(0)).unwrap_or_default();
         own_record(
             Kind::PROCESS_GONE,
             executor,
             &ProcessGone {
                 reason: REASON_EXIT,
                 is_executor,
+                status,
+                // A process was resident before it exited.
+                status_known: u32::from(peak_rss_bytes != 0),
+                peak_rss_bytes,
+                name: bpf_get_current_comm().unwrap_or_default(),
             },
             is_executor != 0,
         );
@@ -132,9 +142,28 @@ fn last_thread(task: u64, is_first: bool) -> bool {
     live.map_or(is_first, |live| live <= 0)
 }
 
+/// The status that the parent's `wait` gets, and the most resident bytes. The kernel has set both when its last thread
+/// exits.
+#[inline(always)]
+fn ending(task: u64) -> Option<(u32, u64)> {
+    let (status, peak) = (
+        setting!(signal_exit_code_offset),
+        setting!(signal_maxrss_offset),
+    );
+    if status == 0 || peak == 0 {
+        return None;
+    }
+    let signal = field::<u64>(task, setting!(task_signal_offset))?;
+    let pages = field::<u64>(signal, peak)?;
+    Some((
+        field::<u32>(signal, status)?,
+        pages * u64::from(setting!(page_bytes)),
+    ))
+}
+
 /// A field of a kernel struct.
 #[inline(always)]
-fn field<T>(base: u64, offset: u32) -> Option<T> {
+pub(super) fn field<T>(base: u64, offset: u32) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.ok()
 }

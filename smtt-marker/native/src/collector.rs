@@ -23,7 +23,7 @@ const JVMTI_VERSION: i32 = 0x3001_0200;
 const SET_EVENT_NOTIFICATION_MODE: usize = 1;
 const SET_EVENT_CALLBACKS: usize = 121;
 const DISPOSE_ENVIRONMENT: usize = 126;
-const ADD_CAPABILITIES: usize = 141;
+pub const ADD_CAPABILITIES: usize = 141;
 const GET_OBJECT_SIZE: usize = 153;
 /// Bit of `can_generate_garbage_collection_events` in the first word of the capabilities.
 const CAN_GENERATE_COLLECTION_EVENTS: u32 = 1 << 31;
@@ -36,11 +36,11 @@ const ENABLE: i32 = 1;
 
 type GetJavaVm = unsafe extern "system" fn(Env, *mut Env) -> i32;
 type GetEnv = unsafe extern "system" fn(Env, *mut Env, i32) -> i32;
-type AddCapabilities = unsafe extern "system" fn(Env, *const [u32; 4]) -> i32;
+pub type AddCapabilities = unsafe extern "system" fn(Env, *const [u32; 4]) -> i32;
 type SetEventCallbacks = unsafe extern "system" fn(Env, *const Callbacks, i32) -> i32;
-type SetEventMode = unsafe extern "C" fn(Env, i32, i32, Ref, ...) -> i32;
+pub type SetEventMode = unsafe extern "C" fn(Env, i32, i32, Ref, ...) -> i32;
 type GetObjectSize = unsafe extern "system" fn(Env, Ref, *mut i64) -> i32;
-type DisposeEnvironment = unsafe extern "system" fn(Env) -> i32;
+pub type DisposeEnvironment = unsafe extern "system" fn(Env) -> i32;
 type Callback = unsafe extern "system" fn(Env);
 type Callbacks = [Option<Callback>; COLLECTION_FINISH - FIRST_EVENT + 1];
 
@@ -62,19 +62,9 @@ pub extern "system" fn Java_io_smtt_marker_Native_followCollections(
         return -1;
     }
     HEADER.store(address as *mut Header, Ordering::Release);
-    let mut tools: Env = ptr::null();
-    // SAFETY: env is the JVM's own for this thread; the indices name functions of exactly these types.
-    let found = unsafe {
-        let mut vm: Env = ptr::null();
-        let get_vm: GetJavaVm = function(env, GET_JAVA_VM);
-        let found = get_vm(env, &raw mut vm);
-        if found != 0 || vm.is_null() {
-            return -1;
-        }
-        let get_env: GetEnv = function(vm, GET_ENV);
-        get_env(vm, &raw mut tools, JVMTI_VERSION)
-    };
-    if found != 0 || tools.is_null() {
+    // SAFETY: env is the JVM's own for this thread.
+    let tools = unsafe { environment(env) };
+    if tools.is_null() {
         return -1;
     }
     // SAFETY: tools is an environment that was made for us.
@@ -88,6 +78,26 @@ pub extern "system" fn Java_io_smtt_marker_Native_followCollections(
         }
         error
     }
+}
+
+/// A new environment of the tool interface; null where the JVM has none.
+///
+/// # Safety
+/// `env` is the JVM's own for this thread.
+pub unsafe fn environment(env: Env) -> Env {
+    let (mut vm, mut tools): (Env, Env) = (ptr::null(), ptr::null());
+    // SAFETY: the caller's promise; the indices name functions of exactly these types.
+    unsafe {
+        let get_vm: GetJavaVm = function(env, GET_JAVA_VM);
+        if get_vm(env, &raw mut vm) != 0 || vm.is_null() {
+            return ptr::null();
+        }
+        let get_env: GetEnv = function(vm, GET_ENV);
+        if get_env(vm, &raw mut tools, JVMTI_VERSION) != 0 {
+            return ptr::null();
+        }
+    }
+    tools
 }
 
 /// Bytes of an object, header and padding included, as the JVM says; 0 where collections are not followed.

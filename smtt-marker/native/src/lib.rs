@@ -11,6 +11,7 @@
 #![cfg_attr(panic = "abort", no_std)]
 
 mod collector;
+mod exhaustion;
 mod memory;
 mod object;
 mod pad;

@@ -65,6 +65,7 @@ pads! {
     Java_io_smtt_marker_Native_taskBegun "taskBegun",
     Java_io_smtt_marker_Native_taskHeap "taskHeap",
     Java_io_smtt_marker_Native_taskHeapSoFar "taskHeapSoFar",
+    Java_io_smtt_marker_Native_resourceExhausted "resourceExhausted",
 }
 
 /// Whether two names are the same; usable at compile time.

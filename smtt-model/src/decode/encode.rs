@@ -2,11 +2,13 @@
 
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
-use smtt_common::event::exit::{REASON_EXEC, REASON_EXIT};
+use smtt_common::event::death::FROM_KERNEL;
+use smtt_common::event::exit::{NAME_LENGTH, REASON_EXEC, REASON_EXIT};
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
-    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    CONSUMER_ESTIMATED, EXHAUSTED_BY_JVM, EXHAUSTED_UNCAUGHT, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
+    TOLD_AGAIN, outcome,
 };
 use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
@@ -308,13 +310,45 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
         ),
         Fact::TaskUsed(used) => (Kind::TASK_USED, used_payload(used)),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
-        Fact::ProcessGone { exec, is_executor } => (
-            Kind::PROCESS_GONE,
-            words32(&[
-                if *exec { REASON_EXEC } else { REASON_EXIT },
-                u32::from(*is_executor),
-            ]),
+        Fact::ProcessGone {
+            exec,
+            is_executor,
+            end,
+        } => {
+            let reason = if *exec { REASON_EXEC } else { REASON_EXIT };
+            let known = u32::from(end.is_some());
+            let end = end.as_deref().cloned().unwrap_or_default();
+            let mut bytes = words32(&[reason, u32::from(*is_executor), end.status, known]);
+            bytes.extend(end.peak_rss_bytes.to_le_bytes());
+            bytes.extend(name(&end.name));
+            (Kind::PROCESS_GONE, bytes)
+        }
+        Fact::SignalSent(sent) => {
+            let mut bytes = words32(&[
+                sent.target_pid,
+                u32::from(sent.is_executor),
+                sent.signal,
+                if sent.from_kernel { FROM_KERNEL } else { 0 },
+                sent.sender_pid,
+                sent.sender_uid,
+            ]);
+            bytes.extend(name(&sent.sender_name));
+            (Kind::SIGNAL_SENT, bytes)
+        }
+        Fact::OomKilled(killed) => (
+            Kind::OOM_KILLED,
+            words32(&[killed.victim_pid, u32::from(killed.is_executor)]),
         ),
+        Fact::Exhausted(exhausted) => {
+            let source = if exhausted.uncaught {
+                EXHAUSTED_UNCAUGHT
+            } else {
+                EXHAUSTED_BY_JVM
+            };
+            let words = [source, exhausted.flags];
+            let text = payload(&words, &[], &[&exhausted.description]);
+            (Kind::RESOURCE_EXHAUSTED, text)
+        }
         Fact::FaultSample {
             address,
             write,
@@ -377,6 +411,15 @@ fn used_payload(used: &TaskUsed) -> Vec<u8> {
     let mut bytes = payload(&words.concat(), &[], &[]);
     bytes.extend(words32(&[used.present, used.flags]));
     bytes
+}
+
+/// A command name, padded with zeros.
+fn name(text: &str) -> [u8; NAME_LENGTH] {
+    let mut name = [0; NAME_LENGTH];
+    for (place, byte) in name.iter_mut().zip(text.bytes()) {
+        *place = byte;
+    }
+    name
 }
 
 fn words32(words: &[u32]) -> Vec<u8> {

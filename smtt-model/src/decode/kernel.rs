@@ -7,7 +7,7 @@ use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use smtt_common::event::used::{ACCOUNTS, TaskUsed};
 
 use super::fields::Reader;
-use super::{DecodeError, Fact};
+use super::{DecodeError, Fact, death};
 
 /// Decodes the payload of a kernel-side record.
 pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
@@ -15,6 +15,8 @@ pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
     let fact = match kind {
         Kind::PROCESS_FORKED => forked(&mut reader),
         Kind::PROCESS_GONE => gone(&mut reader),
+        Kind::SIGNAL_SENT => death::signal(&mut reader),
+        Kind::OOM_KILLED => death::oom(&mut reader),
         Kind::TASK_USED => used(&mut reader).map(|used| Fact::TaskUsed(Box::new(used))),
         Kind::FAULT_SAMPLE => {
             sample(&mut reader).map(|(address, write, context)| Fact::FaultSample {
@@ -50,6 +52,7 @@ fn gone(reader: &mut Reader<'_>) -> Option<Fact> {
     Some(Fact::ProcessGone {
         exec: reason == REASON_EXEC,
         is_executor: is_executor == 1,
+        end: death::end(reader)?.map(Box::new),
     })
 }
 

@@ -12,7 +12,7 @@ use super::fields::Fields;
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
     Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
-    TaskHeap, TaskStarted, ThreadFact,
+    TaskHeap, TaskStarted, ThreadFact, death,
 };
 
 /// Decodes the payload of a marker's fact. Also returns the number of strings that were longer than the marker sends.
@@ -64,6 +64,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             task_attempt_id: fields.long_id("task_attempt_id")?,
             allocated_bytes: fields.word("allocated_bytes"),
         },
+        Kind::RESOURCE_EXHAUSTED => Fact::Exhausted(Box::new(death::exhausted(fields))),
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {

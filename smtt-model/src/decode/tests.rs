@@ -60,6 +60,14 @@ fn block() -> impl Strategy<Value = BlockFact> {
         )
 }
 
+fn end() -> impl Strategy<Value = ProcessEnd> {
+    (any::<(u32, u64)>(), "[a-z]{0,15}").prop_map(|((status, peak_rss_bytes), name)| ProcessEnd {
+        status,
+        peak_rss_bytes,
+        name,
+    })
+}
+
 fn context() -> impl Strategy<Value = ContextKey> {
     (
         1..u64::MAX,
@@ -374,9 +382,36 @@ fn fact() -> impl Strategy<Value = Fact> {
             }))
         }),
         any::<u32>().prop_map(|child_pid| Fact::ProcessForked { child_pid }),
-        any::<[bool; 2]>().prop_map(|flags| Fact::ProcessGone {
-            exec: flags[0],
-            is_executor: flags[1]
+        (any::<[bool; 2]>(), proptest::option::of(end())).prop_map(|(flags, end)| {
+            Fact::ProcessGone {
+                exec: flags[0],
+                is_executor: flags[1],
+                end: end.map(Box::new),
+            }
+        }),
+        (any::<[u32; 4]>(), any::<[bool; 2]>(), "[a-z]{0,15}").prop_map(|(words, flags, name)| {
+            Fact::SignalSent(Box::new(SignalSent {
+                target_pid: words[0],
+                is_executor: flags[0],
+                signal: words[1],
+                from_kernel: flags[1],
+                sender_pid: words[2],
+                sender_uid: words[3],
+                sender_name: name,
+            }))
+        }),
+        any::<(u32, bool)>().prop_map(|(victim_pid, is_executor)| {
+            Fact::OomKilled(OomKilled {
+                victim_pid,
+                is_executor,
+            })
+        }),
+        (any::<(bool, u64)>(), "[a-z]{0,200}").prop_map(|((uncaught, flags), description)| {
+            Fact::Exhausted(Box::new(Exhausted {
+                uncaught,
+                flags,
+                description,
+            }))
         }),
         (
             any::<u64>(),

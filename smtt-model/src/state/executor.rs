@@ -6,6 +6,7 @@ use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIB
 use smtt_common::page_walk::WalkCounters;
 
 use super::accessed::LastAccessed;
+use super::black_box::BlackBox;
 use super::block_history::LeftPartitions;
 use super::bytes::{Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes};
 use super::fact_counts::FactCounts;
@@ -122,6 +123,8 @@ pub struct Executor {
     pub peak: Peak,
     /// Page faults in the first minute after the first record; `None` until that minute is over.
     pub faults_first_minute: Option<u64>,
+    /// What a page about the executor's death needs.
+    pub black_box: BlackBox,
     /// Memory over time.
     pub history: History,
     /// Partitions of cached RDDs that left its memory.
@@ -189,6 +192,7 @@ impl Executor {
             + tree_bytes(self.children.len(), size_of::<u32>())
             + tree_bytes(self.spans.len(), size_of::<(u8, Spans)>())
             + self.history_bytes
+            + self.black_box.bytes()
             + self.left.bytes()
             + self.finishing.capacity() * size_of::<(u64, u64)>()
     }
@@ -450,6 +454,7 @@ impl Executor {
             return;
         }
         self.died_ns = Some(now_ns);
+        self.see_last_moment(now_ns);
         self.let_go(now_ns, caps);
     }
 

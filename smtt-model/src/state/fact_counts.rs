@@ -41,6 +41,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ProcessForked { .. }
         | Fact::ProcessGone { .. }
         | Fact::TaskUsed(_)
+        | Fact::SignalSent(_)
+        | Fact::OomKilled(_)
         | Fact::FaultSample { .. }
         | Fact::WalkSample { .. } => return None,
         Fact::ExecutorDescribed(_) => "executorDescribed",
@@ -53,6 +55,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskBegun { .. } => "taskBegun",
         Fact::TaskHeap(_) => "taskHeap",
         Fact::TaskHeapSoFar { .. } => "taskHeapSoFar",
+        Fact::Exhausted(_) => "resourceExhausted",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",

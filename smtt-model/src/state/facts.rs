@@ -22,11 +22,14 @@ impl Executor {
             Fact::ProcessForked { .. }
                 | Fact::ProcessGone { .. }
                 | Fact::TaskUsed(_)
+                | Fact::SignalSent(_)
+                | Fact::OomKilled(_)
                 | Fact::FaultSample { .. }
                 | Fact::WalkSample { .. }
         );
         self.came.count(&event.fact);
         self.resync.see(&event);
+        self.note(&event, caps);
         let outcome = self.apply_living(event, caps);
         if self.died_ns.is_some() {
             // Sent before the executor's end and received after it: the executor holds and runs nothing any more.
@@ -104,6 +107,8 @@ impl Executor {
             }
             // The kernel side reads the thread's accounts; the state learns of the task with its start.
             Fact::TaskBegun { .. } => {}
+            // Noted above.
+            Fact::SignalSent(_) | Fact::OomKilled(_) | Fact::Exhausted(_) => {}
             Fact::TaskHeap(heap) => return self.tasks.used_heap(&heap, caps),
             Fact::TaskHeapSoFar {
                 task_attempt_id,
@@ -225,6 +230,7 @@ impl Executor {
             Fact::ProcessGone {
                 is_executor: false,
                 exec,
+                ..
             } => {
                 // A child that replaced its image is still a child.
                 if !exec {

@@ -12,6 +12,8 @@
 mod accounts;
 #[path = "workload/churn.rs"]
 mod churn;
+#[path = "workload/deaths.rs"]
+mod deaths;
 #[path = "attacker/fuse.rs"]
 mod fuse;
 #[path = "workload/greedy.rs"]
@@ -133,6 +135,7 @@ fn main() -> Result<()> {
         "short_tasks" => accounts::short_tasks,
         "odd_tasks" => accounts::odd_tasks,
         "halves" => halves::halves,
+        "deaths" => deaths::deaths,
         "churn" => churn::churn,
         "fork_times" => churn::fork_times,
         "starting" => starting::starting,

@@ -8,6 +8,7 @@
 mod accounts;
 mod capabilities;
 mod clocks;
+mod deaths;
 mod discovery;
 mod executor_starts;
 mod foreign_files;

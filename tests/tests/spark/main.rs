@@ -7,6 +7,7 @@
 mod accounts;
 mod addresses;
 mod advise;
+mod deaths;
 mod execution;
 mod experiment;
 mod fail_open;

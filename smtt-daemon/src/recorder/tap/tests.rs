@@ -342,6 +342,7 @@ fn an_executor_that_takes_new_names_keeps_its_partition() {
                 Fact::ProcessGone {
                     exec: false,
                     is_executor: true,
+                    end: None,
                 },
             );
         }

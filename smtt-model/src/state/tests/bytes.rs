@@ -28,6 +28,7 @@ fn gone() -> Fact {
     Fact::ProcessGone {
         exec: false,
         is_executor: true,
+        end: None,
     }
 }
 

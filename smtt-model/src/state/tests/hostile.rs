@@ -340,6 +340,7 @@ fn executors_have_a_cap_and_the_dead_make_room() {
         Fact::ProcessGone {
             exec: false,
             is_executor: true,
+            end: None,
         },
     );
     assert_eq!(
@@ -381,7 +382,8 @@ fn facts_without_an_executor_are_ignored() {
             S,
             Fact::ProcessGone {
                 exec: false,
-                is_executor: true
+                is_executor: true,
+                end: None,
             }
         ),
         Outcome::Ignored("executor_not_known")
@@ -492,7 +494,8 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
         }),
         Just(Fact::ProcessGone {
             exec: false,
-            is_executor: false
+            is_executor: false,
+            end: None,
         }),
     ]
 }

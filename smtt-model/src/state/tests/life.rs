@@ -266,6 +266,7 @@ fn the_death_of_an_executor_ends_what_it_held() {
         Fact::ProcessGone {
             exec: false,
             is_executor: true,
+            end: None,
         },
     );
     // Told before and arrived after.
@@ -455,6 +456,7 @@ fn an_executor_that_found_no_row_counts_once() {
     let end = Fact::ProcessGone {
         exec: false,
         is_executor: true,
+        end: None,
     };
     tell(&mut state, 2, 3 * S, end);
     assert_eq!(state.expire(3 * S), [key(2)]);

@@ -474,6 +474,7 @@ fn python_workers_children_threads_and_spans_are_counted() {
     let gone = Fact::ProcessGone {
         exec: false,
         is_executor: false,
+        end: None,
     };
     state.apply(Event {
         time_ns: 3 * S,

@@ -99,6 +99,7 @@ final class Contract {
     static final long CONSUMER_ESTIMATED = 0x1L;
     static final long NO_ADDRESS = 0x0L;
     static final long BEGUN_LATE = 0x1L;
+    static final long EXHAUSTED_UNCAUGHT = 0x2L;
     static final int PAGE_ACTIVITY_SHIFT = 8;
     static final int PAYLOAD_MAX = 2048;
     static final int RANGES_PER_FACT = 96;
@@ -276,4 +277,9 @@ final class Contract {
     // Words and strings of taskHeapSoFar.
     static final int TASK_HEAP_SO_FAR_TASK_ATTEMPT_ID = 0x1600;
     static final int TASK_HEAP_SO_FAR_ALLOCATED_BYTES = 0x1601;
+
+    // Words and strings of resourceExhausted.
+    static final int RESOURCE_EXHAUSTED_SOURCE = 0x1800;
+    static final int RESOURCE_EXHAUSTED_FLAGS = 0x1801;
+    static final int RESOURCE_EXHAUSTED_DESCRIPTION = 0x1880;
 }

@@ -25,7 +25,8 @@ enum FactForm {
     RESYNC_TOLD(19, "resyncTold", "request facts", false, ""),
     TASK_BEGUN(20, "taskBegun", "task_attempt_id flags", false, ""),
     TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, ""),
-    TASK_HEAP_SO_FAR(22, "taskHeapSoFar", "task_attempt_id allocated_bytes", false, "");
+    TASK_HEAP_SO_FAR(22, "taskHeapSoFar", "task_attempt_id allocated_bytes", false, ""),
+    RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200);
 
     final int kind;
     final String entry;
@@ -97,6 +98,7 @@ enum FactForm {
             case 20: Native.taskBegun(address, length); break;
             case 21: Native.taskHeap(address, length); break;
             case 22: Native.taskHeapSoFar(address, length); break;
+            case 24: Native.resourceExhausted(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }

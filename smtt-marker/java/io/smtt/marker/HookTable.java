@@ -72,6 +72,8 @@ final class HookTable {
         on(ENTRY, "TaskContext$", "setTaskContext", "(Lorg/apache/spark/TaskContext;)V").to("Tasks", "set", 1);
         on(ENTRY, "TaskContext$", "unset", "()V").to("Tasks", "unset");
         on(ENTRY, "TaskContextImpl", "markTaskFailed", "(Ljava/lang/Throwable;)V").to("Tasks", "failed", 0, 1);
+        on(ENTRY, "util/SparkUncaughtExceptionHandler", "uncaughtException", "(Ljava/lang/Thread;Ljava/lang/Throwable;)V")
+                .to("Failures", "uncaught", 2);
         for (String task : new String[] {"scheduler/ShuffleMapTask", "scheduler/ResultTask"}) {
             on(CALL, task, "runTask", "*").to("Calls", "deserialize")
                     .call(S + "serializer/SerializerInstance", "deserialize",

@@ -70,11 +70,16 @@ public final class Native {
 
     static native void taskHeapSoFar(long address, int length);
 
+    static native void resourceExhausted(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 
     /** Counts collections in the slot file's header from now on; 0, or an error of the JVM. */
     static native int followCollections(long header);
+
+    /** Reports from now on what the JVM runs out of; 0, or an error of the JVM. */
+    static native int followExhaustion(long header);
 
     /**
      * Waits until the count of ended collections differs from {@code seen}, or until the timeout; returns the count.

@@ -30,6 +30,7 @@ final class SlotFile {
         freeCount = Contract.SLOT_COUNT;
         header = address;
         Addresses.start();
+        Failures.start();
         return true;
     }
 

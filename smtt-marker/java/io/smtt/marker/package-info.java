@@ -29,6 +29,7 @@
  *   Peaks              the moments at which Spark computes peakExecutionMemory
  *   Scopes             functions of the framework, with spans for long ones
  *   Calls              calls inside a method of Spark that are scopes of their own
+ *   Failures           what the JVM runs out of, and errors that no code catches
  *   Python             Python workers and the exchange with them
  *   Context            one ordered store on entering and leaving a frequent function
  *   Frame              state of a rewritten method between its entry and its exit

@@ -1,0 +1,286 @@
+//! `smtt-ctl postmortem`: why executors died.
+
+use smtt_model::postmortem::{Deaths, Report, Row};
+use smtt_model::protocol::ListQuery;
+use smtt_model::state::MemorySample;
+use smtt_model::{time, units};
+
+use super::advise::wrapped;
+use super::{Exit, Failure, Output, say};
+use crate::client::Client;
+use crate::users;
+
+/// Columns of a text without a given width.
+const WIDTH: usize = 100;
+/// Levels of a curve.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Columns of a curve, at most.
+const CURVE: usize = 60;
+
+/// Requests the list, or the page of one executor, and prints it.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    executor: Option<&str>,
+    query: ListQuery,
+) -> Result<Exit, Failure> {
+    let Some(executor) = executor else {
+        let deaths: Deaths = client.ask("/v1/postmortem", &query).await?;
+        if output.json {
+            output.json(&deaths)?;
+        } else {
+            output.text(&list(&deaths, output.width.unwrap_or(WIDTH)))?;
+        }
+        if deaths.failing.is_empty() {
+            return Ok(Exit::Fine);
+        }
+        say(&deaths.failing);
+        return Ok(Exit::Degraded);
+    };
+    let query = ListQuery {
+        executor: Some(executor.to_owned()),
+        ..query
+    };
+    let report: Report = client.ask("/v1/postmortem/report", &query).await?;
+    if output.json {
+        output.json(&report)?;
+    } else {
+        output.text(&page(&report, output.width.unwrap_or(WIDTH)))?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// The list: two lines per death.
+fn list(deaths: &Deaths, width: usize) -> String {
+    if deaths.rows.is_empty() {
+        return "No executor has died.\n".to_owned();
+    }
+    let mut text = String::new();
+    for row in &deaths.rows {
+        text.push_str(&format!("{}\n", heading(row)));
+        push(&mut text, &row.sentence, width, 4);
+    }
+    if deaths.lost > 0 {
+        let line = format!(
+            "{} reports were lost: neither disk nor memory had room",
+            deaths.lost
+        );
+        push(&mut text, &line, width, 0);
+    }
+    text.push_str("smtt-ctl postmortem ID shows one of them.\n");
+    text
+}
+
+fn heading(row: &Row) -> String {
+    let executor = row.who.executor_id.as_deref().unwrap_or("?");
+    let application = row.who.application_id.as_deref().unwrap_or("?");
+    format!(
+        "{}  {}  executor {executor} of {application} (process {}){}  {}",
+        row.id,
+        time::clock(row.died_unix_ms),
+        row.who.pid,
+        users::of(row.who.uid),
+        row.verdict.name()
+    )
+}
+
+/// The page of one death.
+fn page(report: &Report, width: usize) -> String {
+    let row = &report.row;
+    let mut text = format!("{}\n\n", heading(row));
+    push(&mut text, &row.sentence, width, 0);
+    if !report.advice.is_empty() {
+        text.push_str("\nWhat to change\n");
+        for line in &report.advice {
+            push(&mut text, line, width, 2);
+        }
+    }
+    text.push_str("\nWhat this rests on\n");
+    for line in &report.evidence {
+        push(&mut text, line, width, 2);
+    }
+    memory(&mut text, report, width);
+    tasks(&mut text, report);
+    text
+}
+
+/// A figure of a sample, with its name.
+type Figure = (&'static str, fn(&MemorySample) -> Option<u64>);
+
+const FIGURES: [Figure; 11] = [
+    ("resident memory of the JVM", |sample| sample.resident_bytes),
+    ("  anonymous", |sample| sample.anonymous_bytes),
+    ("  mapped files", |sample| sample.file_bytes),
+    ("  shared", |sample| sample.shared_bytes),
+    ("swapped", |sample| sample.swapped_bytes),
+    ("Java heap in use", |sample| sample.heap_used_bytes),
+    ("Java heap committed", |sample| sample.heap_committed_bytes),
+    ("Spark's storage memory", |sample| sample.storage_bytes),
+    ("Spark's execution memory", |sample| sample.execution_bytes),
+    ("children, such as Python", |sample| sample.children_bytes),
+    ("cgroup", |sample| sample.cgroup_bytes),
+];
+
+/// The last sample as a table, each line with its curve.
+fn memory(text: &mut String, report: &Report, width: usize) {
+    let Some(last) = report.samples.last() else {
+        text.push_str("\nMemory: no sample was taken; it lived too short\n");
+        return;
+    };
+    let age = report.died_ns.saturating_sub(last.time_ns);
+    let first = report.samples.first().map_or(0, |sample| sample.time_ns);
+    let span = last.time_ns.saturating_sub(first);
+    text.push_str(&format!(
+        "\nMemory {} before the end, and over {} before that\n",
+        units::duration(age),
+        units::duration(span)
+    ));
+    let columns = width.saturating_sub(60).clamp(10, CURVE);
+    for (name, figure) in FIGURES {
+        let values: Vec<Option<u64>> = report.samples.iter().map(figure).collect();
+        let Some(value) = values.iter().rev().find_map(|value| *value) else {
+            continue;
+        };
+        let most = values.iter().flatten().max().copied().unwrap_or(0);
+        text.push_str(&format!(
+            "  {name:<28}{:>10}  at most {:>10}  {}\n",
+            units::bytes(value),
+            units::bytes(most),
+            curve(&values, columns)
+        ));
+    }
+    let mut limit = |name: &str, value: Option<u64>| {
+        if let Some(value) = value {
+            text.push_str(&format!("  {name:<28}{:>10}\n", units::bytes(value)));
+        }
+    };
+    limit("peak of the JVM (kernel)", report.peak_rss_bytes);
+    limit("heap at most (-Xmx)", report.heap_max_bytes);
+    let cgroup = report.cgroup.as_ref();
+    limit(
+        "limit of the cgroup",
+        cgroup.and_then(|cgroup| cgroup.limit_bytes),
+    );
+    if !report.growth.is_empty() {
+        text.push_str("\nWhat grew\n");
+        for growth in &report.growth {
+            text.push_str(&format!(
+                "  {:<36}+{:>10}  from {} to {}\n",
+                growth.what,
+                units::bytes(growth.to_bytes - growth.from_bytes),
+                units::bytes(growth.from_bytes),
+                units::bytes(growth.to_bytes)
+            ));
+        }
+    }
+}
+
+/// Values as a curve from zero to the largest one; a blank where nothing was measured.
+fn curve(values: &[Option<u64>], columns: usize) -> String {
+    let columns = columns.min(values.len());
+    let most = values.iter().flatten().max().copied().unwrap_or(0).max(1);
+    (0..columns)
+        .map(|column| {
+            let (from, to) = (
+                column * values.len() / columns,
+                (column + 1) * values.len() / columns,
+            );
+            match values[from..to].iter().flatten().max() {
+                None => ' ',
+                Some(value) => {
+                    let level = u128::from(*value) * (LEVELS.len() as u128 - 1) / u128::from(most);
+                    LEVELS[level as usize]
+                }
+            }
+        })
+        .collect()
+}
+
+fn tasks(text: &mut String, report: &Report) {
+    let last = &report.last;
+    text.push_str(&format!(
+        "\n{} tasks ran; Spark held {} of storage and {} of execution memory ({} and {} outside of the heap)\n",
+        last.running,
+        units::bytes(last.storage_bytes),
+        units::bytes(last.execution_bytes),
+        units::bytes(last.storage_off_heap_bytes),
+        units::bytes(last.execution_off_heap_bytes)
+    ));
+    for task in &last.tasks {
+        let stage = match (task.stage_id, task.stage_attempt) {
+            (Some(id), Some(attempt)) => format!("stage {id}.{attempt}"),
+            _ => "stage ?".to_owned(),
+        };
+        let partition = task
+            .partition
+            .map_or_else(String::new, |partition| format!(", partition {partition}"));
+        let age = task
+            .age_ns
+            .map_or_else(String::new, |ns| format!(", for {}", units::duration(ns)));
+        text.push_str(&format!(
+            "  task {} ({stage}{partition}){age}: held {}, at most {} of execution memory\n",
+            task.task_attempt_id,
+            units::bytes(task.execution_bytes),
+            units::bytes(task.execution_peak_bytes)
+        ));
+    }
+    if last.running > last.tasks.len() as u64 {
+        text.push_str("  and others, which held less\n");
+    }
+}
+
+fn push(text: &mut String, line: &str, width: usize, indent: usize) {
+    for part in wrapped(line, width, indent) {
+        text.push_str(&part);
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_shows_what_was_not_measured_as_a_blank() {
+        assert_eq!(curve(&[Some(0), None, Some(7), Some(14)], 4), "▁ ▄█");
+        assert_eq!(curve(&[Some(1), Some(2), Some(2), Some(4)], 2), "▄█");
+        assert_eq!(curve(&[], 10), "");
+        assert_eq!(curve(&[None; 3], 10), "   ");
+        assert_eq!(curve(&[Some(u64::MAX), Some(0)], 10), "█▁");
+    }
+
+    #[test]
+    fn a_page_has_the_verdict_before_the_numbers() {
+        let mut report = Report {
+            evidence: vec!["kernel: it ended".to_owned()],
+            advice: vec!["Use less.".to_owned()],
+            samples: vec![MemorySample {
+                resident_bytes: Some(3 << 20),
+                ..MemorySample::default()
+            }],
+            ..Report::default()
+        };
+        report.row.sentence = "It ended.".to_owned();
+        let text = page(&report, 100);
+        let places: Vec<usize> = [
+            "It ended.",
+            "Use less.",
+            "kernel: it ended",
+            "3.0 MiB",
+            "0 tasks ran",
+        ]
+        .iter()
+        .map(|part| {
+            text.find(part)
+                .unwrap_or_else(|| panic!("{part} in {text}"))
+        })
+        .collect();
+        assert!(places.is_sorted(), "{text}");
+        assert!(
+            !text.contains("swapped"),
+            "what was not measured is absent: {text}"
+        );
+        report.samples.clear();
+        assert!(page(&report, 100).contains("no sample"));
+    }
+}

@@ -1,0 +1,271 @@
+//! Why executors died: samples of their memory while they live, and a report about each death.
+//!
+//! One thread samples once per second and judges deaths ([`Watcher`]); another one writes the reports ([`keeper`]). The
+//! event loop waits for neither. Each sample is a read of `status`, of the children's `statm` and of the cgroup's use;
+//! page tables are never walked.
+
+pub mod keeper;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use smtt_config::PostmortemSettings;
+use smtt_machine::clock::{now_boot_ns, now_unix_ns};
+use smtt_machine::deaths::{KernelLog, program};
+use smtt_model::postmortem::{Case, judge};
+use smtt_model::state::{ChildEnd, Noted};
+
+use self::keeper::Keeper;
+use self::watch::Watched;
+use crate::helpers::Places;
+use crate::shared::Shared;
+use crate::subordinate::ShareOwners;
+use crate::timed_reads::TimedReads;
+
+/// Time between two samples.
+const EVERY: Duration = Duration::from_secs(1);
+/// Longest sleep before the watcher checks whether the daemon is stopping.
+const NAP: Duration = Duration::from_millis(250);
+/// Age of a death that is judged: facts that were under way have arrived.
+const SETTLED_NS: u64 = 1_000_000_000;
+/// Most deaths that are judged in one round; the others wait.
+const DEATHS_PER_ROUND: usize = 64;
+/// Children of an executor whose memory is read.
+const CHILDREN: usize = 256;
+/// Readings that a process may delay, at a time, and how long a round waits for them.
+const READS: Places = Places {
+    per_user: 4,
+    all: 16,
+};
+const READS_WAIT: Duration = Duration::from_millis(200);
+
+/// Starts both threads. They end when `stopped` says so.
+///
+/// # Errors
+/// When a thread cannot be made.
+pub fn spawn(
+    settings: PostmortemSettings,
+    shared: Arc<Shared>,
+    owners: Arc<ShareOwners>,
+    stopped: impl Fn() -> bool + Clone + Send + 'static,
+) -> std::io::Result<()> {
+    let keeper = Arc::new(Keeper::new(settings.folder.clone()));
+    shared.set_keeper(Arc::clone(&keeper));
+    keeper::spawn(settings, Arc::clone(&keeper), owners, stopped.clone())?;
+    std::thread::Builder::new()
+        .name("smtt-deaths".into())
+        .spawn(move || {
+            let mut watcher = Watcher::new();
+            while !stopped() {
+                let begin = Instant::now();
+                watcher.round(&shared, &keeper);
+                while begin.elapsed() < EVERY && !stopped() {
+                    sleep(NAP.min(EVERY.saturating_sub(begin.elapsed())));
+                }
+            }
+        })
+        .map(drop)
+}
+
+/// A living executor as a round needs it.
+struct Living {
+    key: u64,
+    pid: u32,
+    user: u32,
+    children: Vec<u32>,
+}
+
+/// See the module.
+struct Watcher {
+    watched: BTreeMap<u64, Watched>,
+    options: TimedReads<std::io::Result<Vec<String>>>,
+    programs: TimedReads<Option<String>>,
+    reports: TimedReads<Option<String>>,
+    log: Option<KernelLog>,
+    due: Vec<(u64, Option<Noted<ChildEnd>>)>,
+}
+
+impl Watcher {
+    fn new() -> Self {
+        Self {
+            watched: BTreeMap::new(),
+            options: TimedReads::new("smtt-options", READS),
+            programs: TimedReads::new("smtt-sender", READS),
+            reports: TimedReads::new("smtt-hs-err", READS),
+            log: KernelLog::open(),
+            due: Vec::new(),
+        }
+    }
+
+    fn round(&mut self, shared: &Shared, keeper: &Keeper) {
+        let living = living(shared);
+        if let Some(log) = &mut self.log {
+            log.read();
+        }
+        for executor in &living {
+            if let std::collections::btree_map::Entry::Vacant(place) =
+                self.watched.entry(executor.key)
+                && let Some(new) = Watched::open(executor.pid)
+            {
+                place.insert(new);
+            }
+        }
+        let now = now_boot_ns();
+        let samples: Vec<_> = living
+            .iter()
+            .filter_map(|executor| {
+                let watched = self.watched.get_mut(&executor.key)?;
+                let mut sample = watched.sample(now)?;
+                let children = executor.children.iter().take(CHILDREN);
+                let resident = children.filter_map(|pid| smtt_machine::deaths::resident(*pid));
+                sample.children_bytes = Some(resident.sum());
+                Some((executor.key, sample))
+            })
+            .collect();
+        let living_keys: BTreeSet<u64> = living.iter().map(|executor| executor.key).collect();
+        for (key, watched) in &mut self.watched {
+            if !living_keys.contains(key) {
+                watched.see_after();
+            }
+        }
+        {
+            let mut state = shared.state();
+            for (key, sample) in &samples {
+                state.sample_memory(*key, sample);
+            }
+            if self.due.is_empty() {
+                self.due = state.deaths_due(now.saturating_sub(SETTLED_NS));
+            }
+        }
+        self.read_options(&living);
+        self.judge(shared, keeper);
+        let known = shared.executor_keys();
+        self.watched
+            .retain(|key, _| known.binary_search(key).is_ok());
+    }
+
+    /// Reads the options of new executors once.
+    fn read_options(&mut self, living: &[Living]) {
+        let wanted = living.iter().filter_map(|executor| {
+            let watched = self.watched.get(&executor.key)?;
+            let pid = executor.pid;
+            watched.options.is_none().then(|| {
+                let read = move || smtt_machine::deaths::options(pid);
+                (executor.key, executor.user, Box::new(read) as _)
+            })
+        });
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.is_empty() {
+            return;
+        }
+        for (key, options) in self.options.read(wanted, READS_WAIT) {
+            if let (Some(watched), Ok(options)) = (self.watched.get_mut(&key), options) {
+                watched.options = Some(options);
+            }
+        }
+    }
+
+    fn judge(&mut self, shared: &Shared, keeper: &Keeper) {
+        let rest = self.due.split_off(self.due.len().min(DEATHS_PER_ROUND));
+        let now_ns = now_boot_ns();
+        for (key, child) in std::mem::replace(&mut self.due, rest) {
+            let Some(mut case) = shared.state().case(key, child) else {
+                continue;
+            };
+            if case.child.is_some() && !is_python_death(&case) {
+                continue;
+            }
+            self.look_outside(key, &mut case);
+            let age_ms = now_ns.saturating_sub(case.died_ns) / 1_000_000;
+            let died_unix_ms = (now_unix_ns() / 1_000_000).saturating_sub(age_ms);
+            let report = judge(&case, died_unix_ms);
+            tracing::info!(
+                executor = case.who.executor_id,
+                verdict = report.row.verdict.name(),
+                "a process of an executor died: {}",
+                report.row.sentence
+            );
+            keeper.add(report);
+        }
+    }
+
+    /// Adds what only the machine knows of a death.
+    fn look_outside(&mut self, key: u64, case: &mut Case) {
+        let user = case.who.uid.unwrap_or_default();
+        let subject = case.subject_pid();
+        if let Some(log) = &self.log {
+            case.outside.kernel_log = log.about(subject);
+        }
+        let sender = case.signals.iter().rev().map(|note| &note.what.sent);
+        let sender = sender
+            .filter(|sent| !sent.from_kernel)
+            .map(|sent| sent.sender_pid);
+        if let Some(pid) = sender.into_iter().next() {
+            let read: Box<dyn FnOnce() -> _ + Send> = Box::new(move || program(pid));
+            let wanted = vec![(u64::from(pid), user, read)];
+            let found = self.programs.read(wanted, READS_WAIT).into_iter().next();
+            case.outside.sender_program = found.and_then(|(_, program)| program);
+        }
+        let Some(watched) = self.watched.get(&key) else {
+            return;
+        };
+        watched.describe(case);
+        let crashed = case
+            .end()
+            .is_some_and(|end| end.signal().is_some_and(|signal| signal != 9));
+        if let (Some(report), true, None) = (&watched.crash_report, crashed, &case.child) {
+            let (report, options, since) = (
+                report.clone(),
+                case.outside.options.clone(),
+                watched.opened_unix_s,
+            );
+            case.outside.crash_report_expected = report.expected(&options);
+            let find: Box<dyn FnOnce() -> _ + Send> =
+                Box::new(move || report.find(&options, user, since));
+            let found = self.reports.read(vec![(key, user, find)], READS_WAIT);
+            case.outside.crash_report = found.into_iter().next().and_then(|(_, path)| path);
+        }
+    }
+}
+
+/// Executors that live and have told something.
+fn living(shared: &Shared) -> Vec<Living> {
+    let state = shared.state();
+    let all = state.executors().iter();
+    all.filter(|(_, executor)| executor.died_ns.is_none() && executor.described.is_some())
+        .map(|(key, executor)| Living {
+            key: *key,
+            pid: executor.pid,
+            user: executor.share.or(executor.uid).unwrap_or_default(),
+            children: executor.children.iter().copied().take(CHILDREN).collect(),
+        })
+        .collect()
+}
+
+/// Whether a child that a signal ended was a Python worker that something else than Spark ended: Spark's own daemon and
+/// the JVM end workers by signals too.
+fn is_python_death(case: &Case) -> bool {
+    const STOPS: [u32; 3] = [1, 2, 15];
+    let Some(end) = case.end() else {
+        return false;
+    };
+    let name = end.name.to_lowercase();
+    let python = ["python", "pypy", "pyspark"];
+    if !python.iter().any(|known| name.contains(known)) {
+        return false;
+    }
+    let Some(signal) = end.signal() else {
+        return false;
+    };
+    match case.signal(signal) {
+        Some(note) => !note.what.from_own,
+        // A crash, or the OOM killer; without a sender a stop is one of the executor's own, whose record was lost.
+        None => !STOPS.contains(&signal) && (signal != 9 || case.is_oom_victim()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! Keeps the reports: in memory until they are on the disk, then on the disk only. A full disk delays, it loses nothing
+//! until memory has no room either.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smtt_config::PostmortemSettings;
+use smtt_model::postmortem::{Deaths, Report, Row, Verdict};
+use smtt_model::protocol::ListQuery;
+use smtt_store::reports::{Bounds, Reports, read};
+
+use crate::subordinate::ShareOwners;
+
+/// Reports in memory: those that wait for the disk, or the last ones where there is no folder.
+const WAITING: usize = 256;
+/// Rows of the list.
+const ROWS: usize = 1024;
+/// Pause after a failed write.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How long the writer sleeps before it checks whether the daemon is stopping.
+const NAP: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The newest last.
+    rows: VecDeque<Row>,
+    waiting: VecDeque<Arc<Report>>,
+    counts: BTreeMap<Verdict, u64>,
+    lost: u64,
+    failing: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Keeper {
+    folder: Option<PathBuf>,
+    kept: Mutex<Kept>,
+    news: Condvar,
+}
+
+impl Keeper {
+    /// Without reports. The folder is only read here.
+    #[must_use]
+    pub fn new(folder: Option<PathBuf>) -> Self {
+        Self {
+            folder,
+            kept: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a report in.
+    pub fn add(&self, mut report: Report) {
+        let mut kept = self.kept();
+        // Two deaths of one process in one millisecond: a worker's id is used again at the earliest after all others.
+        if kept.rows.iter().any(|row| row.id == report.row.id) {
+            report.row.id.push_str("-2");
+        }
+        *kept.counts.entry(report.row.verdict).or_default() += 1;
+        insert(&mut kept.rows, report.row.clone());
+        if kept.waiting.len() >= WAITING {
+            kept.waiting.pop_front();
+            if self.folder.is_some() {
+                kept.lost += 1;
+            }
+        }
+        kept.waiting.push_back(Arc::new(report));
+        drop(kept);
+        self.news.notify_all();
+    }
+
+    /// Deaths since the start, by verdict.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<Verdict, u64> {
+        self.kept().counts.clone()
+    }
+
+    /// The list of deaths that a query selects, the newest first.
+    #[must_use]
+    pub fn list(&self, query: &ListQuery) -> Deaths {
+        let kept = self.kept();
+        let rows = kept.rows.iter().rev().filter(|row| selects(query, row));
+        Deaths {
+            rows: rows
+                .take(query.limit.unwrap_or(usize::MAX))
+                .cloned()
+                .collect(),
+            waiting: if self.folder.is_some() {
+                kept.waiting.len() as u64
+            } else {
+                0
+            },
+            lost: kept.lost,
+            failing: kept.failing.clone(),
+        }
+    }
+
+    /// The newest report that a query selects; its executor may also be the id of a report. Reads the disk.
+    ///
+    /// # Errors
+    /// When the report cannot be read.
+    pub fn find(&self, query: &ListQuery) -> io::Result<Option<Arc<Report>>> {
+        let (row, waiting) = {
+            let kept = self.kept();
+            let by_id = kept
+                .rows
+                .iter()
+                .find(|row| query.executor.as_ref() == Some(&row.id));
+            let row = by_id.or_else(|| kept.rows.iter().rev().find(|row| selects(query, row)));
+            let Some(row) = row.cloned() else {
+                return Ok(None);
+            };
+            let waiting = kept.waiting.iter().find(|report| report.row.id == row.id);
+            let waiting = waiting.cloned();
+            (row, waiting)
+        };
+        if waiting.is_some() {
+            return Ok(waiting);
+        }
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        read(folder, row.who.uid.unwrap_or(u32::MAX), &row.id).map(|report| Some(Arc::new(report)))
+    }
+
+    /// The report that is to be written next; waits a moment for one.
+    fn next(&self) -> Option<Arc<Report>> {
+        let kept = self.kept();
+        let (kept, _) = self
+            .news
+            .wait_timeout_while(kept, NAP, |kept| kept.waiting.is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        kept.waiting.front().cloned()
+    }
+
+    fn written(&self, report: &Arc<Report>, removed: &[String]) {
+        let mut kept = self.kept();
+        kept.failing.clear();
+        kept.waiting.retain(|waiting| !Arc::ptr_eq(waiting, report));
+        kept.rows.retain(|row| !removed.contains(&row.id));
+    }
+
+    fn failed(&self, error: &io::Error) {
+        let text = format!("reports about dead executors cannot be written: {error}");
+        let mut kept = self.kept();
+        if kept.failing != text {
+            tracing::error!("{text}");
+        }
+        kept.failing = text;
+    }
+}
+
+/// Keeps the rows in the order of their times, within their bound.
+fn insert(rows: &mut VecDeque<Row>, row: Row) {
+    let at = rows.partition_point(|other| other.id <= row.id);
+    rows.insert(at, row);
+    if rows.len() > ROWS {
+        rows.pop_front();
+    }
+}
+
+fn selects(query: &ListQuery, row: &Row) -> bool {
+    let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
+    (is(&query.app, &row.who.application_id) || query.app == row.application_name)
+        && is(&query.executor, &row.who.executor_id)
+        && (query.user.is_none() || query.user == row.who.uid)
+}
+
+/// Starts the writer, where there is a folder.
+///
+/// # Errors
+/// When no thread can be made.
+pub fn spawn(
+    settings: PostmortemSettings,
+    keeper: Arc<Keeper>,
+    owners: Arc<ShareOwners>,
+    stopped: impl Fn() -> bool + Send + 'static,
+) -> io::Result<()> {
+    let Some(folder) = settings.folder.clone() else {
+        return Ok(());
+    };
+    std::thread::Builder::new()
+        .name("smtt-reports".into())
+        .spawn(move || {
+            let bounds = Bounds {
+                bytes: settings.max_bytes,
+                files: settings.max_files,
+            };
+            let pause = || {
+                let naps = PAUSE.as_millis() / NAP.as_millis();
+                for _ in 0..naps {
+                    if stopped() {
+                        return;
+                    }
+                    std::thread::sleep(NAP);
+                }
+            };
+            let mut reports = loop {
+                match Reports::take(&folder, settings.gid, bounds) {
+                    Ok(reports) => break reports,
+                    Err(error) => keeper.failed(&error),
+                }
+                pause();
+                if stopped() {
+                    return;
+                }
+            };
+            load(&keeper, &reports, &folder);
+            while !stopped() {
+                let Some(report) = keeper.next() else {
+                    continue;
+                };
+                match reports.add(&report, &|uid| owners.share_of(uid)) {
+                    Ok(removed) => keeper.written(&report, &removed),
+                    Err(error) => {
+                        keeper.failed(&error);
+                        pause();
+                    }
+                }
+            }
+        })
+        .map(drop)
+}
+
+/// Lists the reports of earlier daemons.
+fn load(keeper: &Keeper, reports: &Reports, folder: &std::path::Path) {
+    for (uid, id) in reports.newest(ROWS) {
+        // A file that another version wrote, or that is damaged, is not listed.
+        if let Ok(report) = read(folder, uid, &id) {
+            insert(&mut keeper.kept().rows, report.row);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Which deaths of children are told, and what the keeper holds.
+
+use smtt_model::decode::{OomKilled, ProcessEnd, SignalSent};
+use smtt_model::postmortem::{Report, Verdict};
+use smtt_model::protocol::ListQuery;
+use smtt_model::state::SignalNote;
+
+use super::*;
+
+fn child(name: &str, status: u32) -> Case {
+    let end = ProcessEnd {
+        status,
+        peak_rss_bytes: 1,
+        name: name.into(),
+    };
+    Case {
+        child: Some(Noted {
+            what: ChildEnd { pid: 7, end },
+            ..Noted::default()
+        }),
+        ..Case::default()
+    }
+}
+
+fn signal(signal: u32, from_own: bool) -> Noted<SignalNote> {
+    let sent = SignalSent {
+        target_pid: 7,
+        signal,
+        ..SignalSent::default()
+    };
+    Noted {
+        what: SignalNote { sent, from_own },
+        ..Noted::default()
+    }
+}
+
+#[test]
+fn spark_s_own_stops_of_python_workers_are_no_deaths() {
+    assert!(is_python_death(&child("python3", 11)), "a crash");
+    assert!(!is_python_death(&child("sh", 11)), "no Python");
+    assert!(
+        !is_python_death(&child("python3", 15)),
+        "stopped, the sender is lost"
+    );
+    assert!(!is_python_death(&child("python3", 9)), "as above");
+    let mut case = child("python3.12", 9);
+    case.signals = vec![signal(9, true)];
+    assert!(!is_python_death(&case), "Spark's daemon killed it");
+    case.signals = vec![signal(9, false)];
+    assert!(is_python_death(&case), "another process killed it");
+    let mut case = child("python3", 9);
+    case.oom = vec![Noted {
+        what: OomKilled {
+            victim_pid: 7,
+            is_executor: false,
+        },
+        ..Noted::default()
+    }];
+    assert!(is_python_death(&case), "the OOM killer");
+}
+
+fn report(number: u64) -> Report {
+    let mut report = Report::default();
+    report.row.id = format!("{number:013}-7");
+    report.row.verdict = Verdict::Crashed;
+    report.row.who.executor_id = Some(number.to_string());
+    report
+}
+
+#[test]
+fn without_a_folder_the_last_reports_are_in_memory() {
+    let keeper = Keeper::new(None);
+    for number in 0..5000 {
+        keeper.add(report(number));
+    }
+    let all = keeper.list(&ListQuery::default());
+    assert_eq!((all.rows.len(), all.lost, all.waiting), (1024, 0, 0));
+    assert_eq!(all.rows[0].id, "0000000004999-7", "the newest first");
+    assert_eq!(keeper.counts()[&Verdict::Crashed], 5000);
+    let ask = |executor: &str| {
+        let query = ListQuery {
+            executor: Some(executor.into()),
+            ..ListQuery::default()
+        };
+        keeper.find(&query).expect("no disk is read")
+    };
+    assert!(ask("4999").is_some());
+    assert!(ask("0000000004998-7").is_some());
+    assert!(ask("1").is_none());
+}

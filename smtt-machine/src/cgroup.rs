@@ -1,0 +1,258 @@
+//! Memory of a process's cgroup, of either version: limit, use, and how often the kernel had to end processes there.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Component, Path, PathBuf};
+
+use smtt_model::postmortem::CgroupLimits;
+
+/// Most folders from a cgroup to the root of its hierarchy.
+const LEVELS: usize = 32;
+/// Largest file that is read.
+const FILE_MAX: u64 = 16 << 10;
+/// A limit above this is none: the kernel writes the largest number of pages.
+const NO_LIMIT: u64 = 1 << 60;
+/// Share of its limit, in hundredths, that a cgroup of version 1 had reached when its OOM killer ran. That version counts
+/// also limits at which memory could be freed.
+const FULL_PERCENT: u64 = 97;
+
+/// The memory cgroup of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryCgroup {
+    root: PathBuf,
+    path: PathBuf,
+    version: u8,
+}
+
+/// Counts of a cgroup and those above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times that a limit was reached and memory could not be freed.
+    pub limit_hits: Option<u64>,
+    /// Processes that an OOM killer ended.
+    pub oom_kills: Option<u64>,
+}
+
+impl MemoryCgroup {
+    /// The cgroup that the text of `/proc/PID/cgroup` names, below `/sys/fs/cgroup`; `None` where no memory controller
+    /// has one.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        Self::below(Path::new("/sys/fs/cgroup"), text)
+    }
+
+    fn below(mount: &Path, text: &str) -> Option<Self> {
+        let line = |wanted: &dyn Fn(&str, &str) -> bool| {
+            text.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':');
+                let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+                wanted(id, controllers).then_some(path)
+            })
+        };
+        let first = line(&|_, controllers| controllers.split(',').any(|name| name == "memory"))
+            .map(|path| (mount.join("memory"), path, 1));
+        let second = || {
+            let path = line(&|id, controllers| id == "0" && controllers.is_empty())?;
+            let roots = [mount.to_owned(), mount.join("unified")];
+            let root = roots
+                .into_iter()
+                .find(|root| root.join("cgroup.controllers").exists())?;
+            Some((root, path, 2))
+        };
+        let (root, path, version) = first.or_else(second)?;
+        // A process outside of this namespace's root has a path that leads upwards.
+        let path: PathBuf = Path::new(path)
+            .components()
+            .filter(|part| *part != Component::RootDir)
+            .collect();
+        let plain = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        let found = Self {
+            root,
+            path,
+            version,
+        };
+        (plain && found.current().is_some()).then_some(found)
+    }
+
+    /// Bytes that the cgroup uses.
+    #[must_use]
+    pub fn current(&self) -> Option<u64> {
+        self.number(&self.path, ["memory.usage_in_bytes", "memory.current"])
+    }
+
+    /// What the kernel has counted here and above.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        let mut add = |sum: fn(&mut Counts) -> &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *sum(&mut counts).get_or_insert(0) += more;
+            }
+        };
+        for path in self.path.ancestors().take(LEVELS) {
+            if self.version == 1 {
+                add(
+                    |counts| &mut counts.limit_hits,
+                    self.number(path, ["memory.failcnt"; 2]),
+                );
+                let text = self.text(path, "memory.oom_control");
+                add(
+                    |counts| &mut counts.oom_kills,
+                    text.and_then(|text| keyed(&text, "oom_kill")),
+                );
+            } else if let Some(text) = self.text(path, "memory.events") {
+                add(|counts| &mut counts.limit_hits, keyed(&text, "oom"));
+                add(|counts| &mut counts.oom_kills, keyed(&text, "oom_kill"));
+            }
+        }
+        counts
+    }
+
+    /// The smallest limit of the cgroup and those above it.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        let all = self.path.ancestors().take(LEVELS);
+        all.filter_map(|path| self.number(path, ["memory.limit_in_bytes", "memory.max"]))
+            .filter(|limit| *limit < NO_LIMIT)
+            .min()
+    }
+
+    /// Limits, and the counts before and after a death. `last_current` is the use at an earlier reading.
+    #[must_use]
+    pub fn limits(
+        &self,
+        before: Option<Counts>,
+        after: Option<Counts>,
+        last_current: Option<u64>,
+    ) -> CgroupLimits {
+        let pair = |count: fn(&Counts) -> Option<u64>| {
+            Some((count(before.as_ref()?)?, count(after.as_ref()?)?))
+        };
+        let limit_bytes = self.limit();
+        let peak_bytes = self.number(&self.path, ["memory.max_usage_in_bytes", "memory.peak"]);
+        let mut limit_hits = pair(|counts| counts.limit_hits);
+        if self.version == 1
+            && let Some((before, after)) = &mut limit_hits
+            && let (Some(limit), Some(peak)) = (limit_bytes, peak_bytes)
+            && peak < limit / 100 * FULL_PERCENT
+        {
+            *after = *before;
+        }
+        CgroupLimits {
+            path: format!("/{}", self.path.display()),
+            version: self.version,
+            limit_bytes,
+            peak_bytes,
+            current_bytes: last_current,
+            limit_hits,
+            oom_kills: pair(|counts| counts.oom_kills),
+        }
+    }
+
+    /// The number in the file of this version: that of version 1, that of version 2.
+    fn number(&self, path: &Path, files: [&str; 2]) -> Option<u64> {
+        let file = files[usize::from(self.version == 2)];
+        self.text(path, file)?.trim().parse().ok()
+    }
+
+    fn text(&self, path: &Path, file: &str) -> Option<String> {
+        let mut text = String::new();
+        File::open(self.root.join(path).join(file))
+            .ok()?
+            .take(FILE_MAX)
+            .read_to_string(&mut text)
+            .ok()?;
+        Some(text)
+    }
+}
+
+/// The value of a key in a file of keys and values.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == key).then(|| value.trim().parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(folder).expect("a folder");
+        for (name, text) in files {
+            fs::write(folder.join(name), text).expect("a file");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_of_version_2_has_the_smallest_limit_and_all_events() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let root = scratch.path();
+        write(root, &[("cgroup.controllers", "memory\n")]);
+        let above = [
+            ("memory.max", "1000\n"),
+            ("memory.events", "oom 2\noom_kill 1\n"),
+        ];
+        write(&root.join("a"), &above);
+        let own = [
+            ("memory.max", "max\n"),
+            ("memory.current", "900\n"),
+            ("memory.peak", "999\n"),
+            (
+                "memory.events",
+                "low 7\noom 1\noom_kill 1\noom_group_kill 0\n",
+            ),
+        ];
+        write(&root.join("a/b"), &own);
+        let group = MemoryCgroup::below(root, "0::/a/b\n").expect("it is there");
+        assert_eq!((group.current(), group.limit()), (Some(900), Some(1000)));
+        let counts = group.counts();
+        assert_eq!((counts.limit_hits, counts.oom_kills), (Some(3), Some(2)));
+        let limits = group.limits(Some(Counts::default()), Some(counts), None);
+        assert_eq!(limits.limit_hits, None, "nothing was counted before");
+        assert_eq!(limits.peak_bytes, Some(999));
+        for outside in ["0::/../a\n", "0::/none\n", "7:cpu:/a/b\n", ""] {
+            assert_eq!(MemoryCgroup::below(root, outside), None, "{outside:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_version_1_counts_only_where_the_cgroup_was_full() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let root = scratch.path().join("memory");
+        write(&root, &[]);
+        let files = |peak: &'static str| {
+            [
+                ("memory.limit_in_bytes", "1000000\n"),
+                ("memory.usage_in_bytes", "900\n"),
+                ("memory.max_usage_in_bytes", peak),
+                ("memory.failcnt", "5\n"),
+                (
+                    "memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+                ),
+            ]
+        };
+        write(&root.join("a"), &files("1000000\n"));
+        let text = "4:cpu,memory:/a\n0::/\n";
+        let group = MemoryCgroup::below(scratch.path(), text).expect("it is there");
+        let before = Counts {
+            limit_hits: Some(4),
+            oom_kills: Some(2),
+        };
+        let limits = group.limits(Some(before), Some(group.counts()), Some(7));
+        assert_eq!(limits.limit_hits, Some((4, 5)));
+        assert_eq!(
+            (limits.oom_kills, limits.current_bytes),
+            (Some((2, 3)), Some(7))
+        );
+        write(&root.join("a"), &files("500000\n"));
+        let limits = group.limits(Some(before), Some(group.counts()), None);
+        assert_eq!(limits.limit_hits, Some((4, 4)), "the page cache was freed");
+    }
+}

@@ -1,0 +1,278 @@
+//! What is known of one death.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decode::{Exhausted, OomKilled, ProcessEnd};
+use crate::rows::ExecutorId;
+use crate::state::{ChildEnd, LastMoment, MemorySample, Noted, SignalNote, State};
+
+/// Time before the death in which an error of the JVM counts as its cause, in nanoseconds: a heap dump may take that long.
+const CAUSE_NS: u64 = 120_000_000_000;
+
+/// What the JVM ran out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exhaustion {
+    /// The Java heap.
+    Heap,
+    /// Memory for classes.
+    Metaspace,
+    /// Direct buffers.
+    Direct,
+    /// Threads.
+    Threads,
+    /// Something that the text does not name.
+    Other,
+}
+
+/// Beginnings and parts of HotSpot's and Netty's texts, and what they mean. The first that occurs applies.
+const TEXTS: &[(&str, Exhaustion)] = &[
+    ("Java heap space", Exhaustion::Heap),
+    ("GC overhead limit exceeded", Exhaustion::Heap),
+    ("Requested array size exceeds VM limit", Exhaustion::Heap),
+    ("Metaspace", Exhaustion::Metaspace),
+    ("Compressed class space", Exhaustion::Metaspace),
+    ("direct buffer memory", Exhaustion::Direct),
+    ("Direct buffer memory", Exhaustion::Direct),
+    ("OutOfDirectMemoryError", Exhaustion::Direct),
+    ("native thread", Exhaustion::Threads),
+];
+/// Flag of JVMTI's event: a thread could not be started.
+const JVMTI_THREADS: u64 = 4;
+/// Flag of JVMTI's event: the Java heap.
+const JVMTI_HEAP: u64 = 2;
+
+impl Exhaustion {
+    /// What a report of the JVM means.
+    #[must_use]
+    pub fn of(exhausted: &Exhausted) -> Self {
+        let text = TEXTS
+            .iter()
+            .find(|(part, _)| exhausted.description.contains(part));
+        match text {
+            Some((_, what)) => *what,
+            None if exhausted.flags & JVMTI_THREADS != 0 => Self::Threads,
+            None if exhausted.flags & JVMTI_HEAP != 0 => Self::Heap,
+            None => Self::Other,
+        }
+    }
+}
+
+/// Memory limits of a cgroup, and what the kernel counted there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupLimits {
+    /// Path of the cgroup below its hierarchy.
+    pub path: String,
+    /// Version of the hierarchy that has the memory controller: 1 or 2.
+    pub version: u8,
+    /// Limit of this cgroup and of those above it, the smallest; absent where there is none.
+    pub limit_bytes: Option<u64>,
+    /// Most memory at once.
+    pub peak_bytes: Option<u64>,
+    /// Memory at the last reading.
+    pub current_bytes: Option<u64>,
+    /// Times that the limit was reached and memory could not be freed, before and after the death.
+    pub limit_hits: Option<(u64, u64)>,
+    /// Processes that the OOM killer ended, before and after the death.
+    pub oom_kills: Option<(u64, u64)>,
+}
+
+/// What only the machine knows of a death.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// The process that started the JVM.
+    pub parent_pid: Option<u32>,
+    /// Options of the JVM.
+    pub options: Vec<String>,
+    /// Limits of its cgroup.
+    pub cgroup: Option<CgroupLimits>,
+    /// What the kernel's log says of the victim.
+    pub kernel_log: Vec<String>,
+    /// Path of the JVM's crash report, which exists.
+    pub crash_report: Option<String>,
+    /// Where the crash report would be, where that could not be looked at.
+    pub crash_report_expected: Option<String>,
+    /// Main class, or name, of the process that sent the decisive signal.
+    pub sender_program: Option<String>,
+}
+
+/// What is known of one death.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Case {
+    /// The executor.
+    pub who: ExecutorId,
+    /// Name of the application.
+    pub application_name: Option<String>,
+    /// Host as Spark names it.
+    pub host: Option<String>,
+    /// First record of the executor, in nanoseconds since boot.
+    pub first_seen_ns: u64,
+    /// The death, in nanoseconds since boot.
+    pub died_ns: u64,
+    /// Maximum size of the Java heap.
+    pub heap_max_bytes: Option<u64>,
+    /// The child that died; `None` where it was the JVM.
+    pub child: Option<Noted<ChildEnd>>,
+    /// How the JVM ended.
+    pub jvm_end: Option<ProcessEnd>,
+    /// Whether a record of its end came.
+    pub end_seen: bool,
+    /// Signals to the process that died.
+    pub signals: Vec<Noted<SignalNote>>,
+    /// Choices of the OOM killer.
+    pub oom: Vec<Noted<OomKilled>>,
+    /// What ran out in the JVM.
+    pub exhausted: Vec<Noted<Exhausted>>,
+    /// Children of the JVM that signals ended.
+    pub child_ends: Vec<Noted<ChildEnd>>,
+    /// Memory over the last two minutes.
+    pub samples: Vec<MemorySample>,
+    /// What it held and ran at its end.
+    pub last: LastMoment,
+    /// What only the machine knows.
+    pub outside: Outside,
+}
+
+impl State {
+    /// What is known of a death that [`State::deaths_due`] named; `None` where the executor has no row any more.
+    #[must_use]
+    pub fn case(&self, executor: u64, child: Option<Noted<ChildEnd>>) -> Option<Case> {
+        let row = self.executors().get(&executor)?;
+        let (notes, said) = (&row.black_box, row.described.as_ref());
+        let signals = match &child {
+            None => notes.signals.clone(),
+            Some(child) => notes
+                .child_signals
+                .iter()
+                .filter(|note| note.what.sent.target_pid == child.what.pid)
+                .cloned()
+                .collect(),
+        };
+        let died_ns = match &child {
+            Some(child) => child.time_ns,
+            None => row.died_ns?,
+        };
+        Some(Case {
+            who: ExecutorId::new(row),
+            application_name: said.map(|said| said.application_name.clone()),
+            host: said.map(|said| said.host.clone()),
+            first_seen_ns: row.first_seen_ns,
+            died_ns,
+            heap_max_bytes: said
+                .map(|said| said.heap_max_bytes)
+                .filter(|bytes| *bytes > 0),
+            child,
+            jvm_end: notes.end.clone(),
+            end_seen: notes.end_seen,
+            signals,
+            oom: notes.oom.clone(),
+            exhausted: notes.exhausted.clone(),
+            child_ends: notes.child_ends.clone(),
+            samples: notes.samples().collect(),
+            last: match &notes.last {
+                Some(last) => last.clone(),
+                None => row.last_moment(died_ns),
+            },
+            outside: Outside::default(),
+        })
+    }
+}
+
+impl Case {
+    /// The process that died.
+    #[must_use]
+    pub fn subject_pid(&self) -> u32 {
+        self.child
+            .as_ref()
+            .map_or(self.who.pid, |child| child.what.pid)
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn end(&self) -> Option<&ProcessEnd> {
+        match &self.child {
+            Some(child) => Some(&child.what.end),
+            None => self.jvm_end.as_ref(),
+        }
+    }
+
+    /// The last signal with this number that it got.
+    #[must_use]
+    pub fn signal(&self, number: u32) -> Option<&Noted<SignalNote>> {
+        let mut all = self.signals.iter().rev();
+        all.find(|note| note.what.sent.signal == number)
+    }
+
+    /// Whether the OOM killer chose it.
+    #[must_use]
+    pub fn is_oom_victim(&self) -> bool {
+        let pid = self.subject_pid();
+        self.oom.iter().any(|note| note.what.victim_pid == pid)
+    }
+
+    /// The error with which Spark ends the process.
+    #[must_use]
+    pub fn uncaught(&self) -> Option<&Noted<Exhausted>> {
+        self.recent().find(|note| note.what.uncaught)
+    }
+
+    /// The error of the JVM that may be the cause: an uncaught one before what the JVM reports, the last one first.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&Noted<Exhausted>> {
+        let is_memory = |note: &&Noted<Exhausted>| {
+            !note.what.uncaught
+                || note.what.description.contains("OutOfMemoryError")
+                || note.what.description.contains("OutOfDirectMemoryError")
+        };
+        let uncaught = self.recent().filter(|note| note.what.uncaught);
+        uncaught
+            .chain(self.recent().filter(|note| !note.what.uncaught))
+            .find(is_memory)
+    }
+
+    fn recent(&self) -> impl Iterator<Item = &Noted<Exhausted>> {
+        let from = self.died_ns.saturating_sub(CAUSE_NS);
+        let all = self.exhausted.iter().rev();
+        all.filter(move |note| note.time_ns >= from)
+    }
+
+    /// Whether the JVM has this option.
+    #[must_use]
+    pub fn has_option(&self, beginning: &str) -> bool {
+        let mut all = self.outside.options.iter();
+        all.any(|option| option.starts_with(beginning))
+    }
+
+    /// The last figure of the samples.
+    #[must_use]
+    pub fn last_figure(&self, figure: impl Fn(&MemorySample) -> Option<u64>) -> Option<u64> {
+        self.samples.iter().rev().find_map(figure)
+    }
+
+    /// The largest figure of the samples.
+    #[must_use]
+    pub fn largest(&self, figure: impl Fn(&MemorySample) -> Option<u64>) -> Option<u64> {
+        self.samples.iter().filter_map(figure).max()
+    }
+}
+
+/// Name of a signal.
+#[must_use]
+pub fn signal_name(number: u32) -> String {
+    const NAMES: [(u32, &str); 10] = [
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (4, "SIGILL"),
+        (5, "SIGTRAP"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (15, "SIGTERM"),
+    ];
+    let known = NAMES.iter().find(|(known, _)| *known == number);
+    known.map_or_else(
+        || format!("signal {number}"),
+        |(_, name)| (*name).to_owned(),
+    )
+}

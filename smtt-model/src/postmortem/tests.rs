@@ -1,0 +1,305 @@
+//! The rules on made-up deaths; `tests/tests/spark/deaths.rs` has real ones.
+
+use super::*;
+use crate::decode::{Exhausted, OomKilled, ProcessEnd, SignalSent};
+use crate::state::{ChildEnd, Noted, SignalNote};
+
+const S: u64 = 1_000_000_000;
+const JVM: u32 = 100;
+
+fn ended(status: u32) -> Case {
+    Case {
+        who: ExecutorId {
+            pid: JVM,
+            ..ExecutorId::default()
+        },
+        died_ns: 1000 * S,
+        heap_max_bytes: Some(1 << 30),
+        end_seen: true,
+        jvm_end: Some(ProcessEnd {
+            status,
+            peak_rss_bytes: 1 << 30,
+            name: "java".into(),
+        }),
+        ..Case::default()
+    }
+}
+
+fn at<T>(time_ns: u64, what: T) -> Noted<T> {
+    Noted {
+        time_ns,
+        task_attempt_id: None,
+        what,
+    }
+}
+
+fn sent(target: u32, signal: u32, from: u32) -> Noted<SignalNote> {
+    let sent = SignalSent {
+        target_pid: target,
+        is_executor: target == JVM,
+        signal,
+        from_kernel: false,
+        sender_pid: from,
+        sender_uid: 1000,
+        sender_name: "sender".into(),
+    };
+    let from_own = false;
+    at(999 * S, SignalNote { sent, from_own })
+}
+
+fn out_of(description: &str, uncaught: bool, before: u64) -> Noted<Exhausted> {
+    let what = Exhausted {
+        uncaught,
+        flags: 1,
+        description: description.into(),
+    };
+    Noted {
+        task_attempt_id: Some(7),
+        ..at(1000 * S - before, what)
+    }
+}
+
+fn of(case: &Case) -> Verdict {
+    let report = judge(case, 5);
+    assert!(report.row.sentence.ends_with('.'), "{report:?}");
+    assert!(!report.evidence.is_empty());
+    report.row.verdict
+}
+
+#[test]
+fn an_end_without_a_cause_gets_none() {
+    assert_eq!(of(&ended(0)), Verdict::Ended);
+    assert_eq!(of(&ended(56 << 8)), Verdict::Exited);
+    assert!(
+        judge(&ended(56 << 8), 0)
+            .row
+            .sentence
+            .contains("heartbeats")
+    );
+    // The application caught the error and went on.
+    let mut case = ended(0);
+    case.exhausted.push(out_of("Java heap space", false, S));
+    assert_eq!(of(&case), Verdict::Ended);
+    case = ended(1 << 8);
+    case.exhausted.push(out_of("Java heap space", false, S));
+    assert_eq!(of(&case), Verdict::Exited);
+    case = Case {
+        jvm_end: None,
+        end_seen: false,
+        ..ended(0)
+    };
+    assert_eq!(of(&case), Verdict::Lost);
+}
+
+#[test]
+fn the_text_of_an_error_says_what_ran_out() {
+    for (text, verdict) in [
+        (
+            "java.lang.OutOfMemoryError: Java heap space",
+            Verdict::HeapExhausted,
+        ),
+        (
+            "java.lang.OutOfMemoryError: GC overhead limit exceeded",
+            Verdict::HeapExhausted,
+        ),
+        (
+            "java.lang.OutOfMemoryError: Metaspace",
+            Verdict::MetaspaceExhausted,
+        ),
+        (
+            "java.lang.OutOfMemoryError: Cannot reserve 1048576 bytes of direct buffer memory (allocated: 1, limit: 2)",
+            Verdict::DirectMemoryExhausted,
+        ),
+        (
+            "java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory",
+            Verdict::ThreadsExhausted,
+        ),
+        (
+            "java.lang.OutOfMemoryError: of another kind",
+            Verdict::OutOfMemoryError,
+        ),
+    ] {
+        let mut case = ended(52 << 8);
+        case.exhausted.push(out_of(text, true, S));
+        assert_eq!(of(&case), verdict, "{text}");
+        assert!(judge(&case, 0).row.sentence.contains("task 7"));
+    }
+    assert_eq!(of(&ended(52 << 8)), Verdict::OutOfMemoryError);
+}
+
+#[test]
+fn options_of_the_jvm_end_it_in_other_ways() {
+    let mut case = ended(3 << 8);
+    assert_eq!(of(&case), Verdict::Exited);
+    case.outside.options = vec!["-XX:+ExitOnOutOfMemoryError".into()];
+    assert_eq!(of(&case), Verdict::OutOfMemoryError);
+    let mut case = ended(143 << 8);
+    case.outside.options = vec!["-XX:OnOutOfMemoryError=kill %p".into()];
+    case.signals.push(sent(JVM, 15, 300));
+    case.exhausted.push(out_of("Java heap space", false, S));
+    assert_eq!(
+        of(&case),
+        Verdict::KilledBySignal,
+        "another process sent it"
+    );
+    case.signals[0].what.from_own = true;
+    assert_eq!(of(&case), Verdict::HeapExhausted);
+}
+
+#[test]
+fn the_kernel_names_its_victim_and_the_counts_the_limit() {
+    let mut case = ended(9);
+    case.oom.push(at(
+        999 * S,
+        OomKilled {
+            victim_pid: JVM,
+            is_executor: true,
+        },
+    ));
+    case.signals.push(sent(JVM, 9, 300));
+    assert_eq!(of(&case), Verdict::OomKilled);
+    let limits = CgroupLimits {
+        limit_bytes: Some(1536 << 20),
+        limit_hits: Some((3, 4)),
+        ..CgroupLimits::default()
+    };
+    case.outside.cgroup = Some(limits);
+    assert_eq!(of(&case), Verdict::OomKilledCgroup);
+    let advice = judge(&case, 0).advice.concat();
+    assert!(
+        advice.contains("leaves 512.0 MiB beside a heap of 1.0 GiB"),
+        "{advice}"
+    );
+    assert!(
+        advice.contains("spark.executor.memoryOverhead="),
+        "{advice}"
+    );
+    if let Some(cgroup) = &mut case.outside.cgroup {
+        cgroup.limit_hits = Some((3, 3));
+    }
+    assert_eq!(of(&case), Verdict::OomKilledMachine);
+    case.outside.kernel_log = vec!["oom-kill:constraint=CONSTRAINT_MEMCG,task=java".into()];
+    assert_eq!(of(&case), Verdict::OomKilledCgroup);
+    // Another process was the victim.
+    case.oom[0].what.victim_pid = JVM + 1;
+    assert_eq!(of(&case), Verdict::KilledBySignal);
+}
+
+#[test]
+fn a_signal_is_of_spark_or_of_another_process() {
+    for (status, signal) in [(9, 9), (143 << 8, 15), (15, 15), (130 << 8, 2)] {
+        let mut case = ended(status);
+        assert_eq!(of(&case), Verdict::KilledBySignal, "by an unknown process");
+        case.signals.push(sent(JVM, signal, 300));
+        assert_eq!(of(&case), Verdict::KilledBySignal);
+        assert!(
+            judge(&case, 0)
+                .row
+                .sentence
+                .contains("Process 300 (sender, user 1000)")
+        );
+        case.outside.parent_pid = Some(300);
+        assert_eq!(of(&case), Verdict::StoppedBySpark);
+        assert!(of(&case).ended_well());
+        case.outside.parent_pid = Some(301);
+        case.outside.sender_program = Some("org.apache.spark.deploy.worker.Worker".into());
+        assert_eq!(of(&case), Verdict::StoppedBySpark);
+    }
+    // Asked to stop, it ended by itself with another code.
+    let mut case = ended(0);
+    case.signals.push(sent(JVM, 15, 300));
+    assert_eq!(of(&case), Verdict::Ended);
+}
+
+#[test]
+fn a_crash_names_its_report_and_its_sender() {
+    let mut case = ended(6);
+    case.outside.crash_report = Some("/work/hs_err_pid100.log".into());
+    assert_eq!(of(&case), Verdict::Crashed);
+    case.signals.push(sent(JVM, 11, 300));
+    let sentence = judge(&case, 0).row.sentence;
+    assert!(
+        sentence.contains("SIGSEGV, which process 300") && sentence.contains("hs_err_pid100.log"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_python_worker_dies_while_the_jvm_lives() {
+    let child = at(
+        1000 * S,
+        ChildEnd {
+            pid: 200,
+            end: ProcessEnd {
+                status: 9,
+                peak_rss_bytes: 910 << 20,
+                name: "python3".into(),
+            },
+        },
+    );
+    let mut case = Case {
+        jvm_end: None,
+        end_seen: false,
+        child: Some(child.clone()),
+        child_ends: vec![child],
+        signals: vec![sent(200, 9, 300)],
+        ..ended(0)
+    };
+    let report = judge(&case, 0);
+    assert_eq!(report.row.verdict, Verdict::PythonWorkerKilled);
+    assert_eq!(report.row.child_pid, Some(200));
+    assert!(report.row.sentence.contains("process 300"), "{report:?}");
+    case.outside.cgroup = Some(CgroupLimits {
+        limit_bytes: Some((1 << 30) + (384 << 20)),
+        limit_hits: Some((0, 1)),
+        ..CgroupLimits::default()
+    });
+    let advice = judge(&case, 0).advice.concat();
+    assert!(
+        advice.contains("leaves 384.0 MiB") && advice.contains("needed 910.0 MiB"),
+        "{advice}"
+    );
+    assert!(
+        advice.contains("spark.executor.memoryOverhead=1g"),
+        "{advice}"
+    );
+    case.signals.clear();
+    assert!(judge(&case, 0).row.sentence.contains("crashed (SIGKILL)"));
+}
+
+#[test]
+fn a_report_survives_json_and_a_verdict_of_a_later_version() {
+    let report = judge(&ended(9), 1_700_000_000_000);
+    let text = serde_json::to_string(&report).expect("written");
+    assert_eq!(serde_json::from_str::<Report>(&text).expect("read"), report);
+    let later = text.replace("killed_by_signal", "eaten");
+    let read: Report = serde_json::from_str(&later).expect("read");
+    assert_eq!(read.row.verdict, Verdict::Unknown);
+    for verdict in Verdict::ALL {
+        let name = serde_json::to_value(verdict).expect("a name");
+        assert_eq!(name, verdict.name());
+    }
+}
+
+#[test]
+fn what_grew_most_comes_first() {
+    let sample = |anonymous, children| MemorySample {
+        anonymous_bytes: Some(anonymous),
+        children_bytes: children,
+        ..MemorySample::default()
+    };
+    let samples = [
+        sample(10 << 20, None),
+        sample(11 << 20, Some(1 << 20)),
+        sample(14 << 20, Some(100 << 20)),
+    ];
+    let grown = evidence::growth(&samples);
+    let names: Vec<&str> = grown.iter().map(|growth| growth.what.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "children, such as Python workers",
+            "anonymous memory of the JVM"
+        ]
+    );
+}

@@ -1,0 +1,359 @@
+//! Reports of deaths on disk: one JSON file per death, below one folder with bounded use.
+//!
+//! Its files are `uid=.../report-<milliseconds since 1970>-<pid>.json`. Users share the space max-min fairly: where it is
+//! used up, the oldest reports of the user with the most go. Only files of that form are ever counted or removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use smtt_model::postmortem::Report;
+
+use crate::folder::make;
+
+const PREFIX: &str = "report-";
+const SUFFIX: &str = ".json";
+/// Suffix of a file that is being written; hidden.
+const IN_PROGRESS: &str = ".part";
+const LOCK: &str = ".lock";
+/// Largest report that is read.
+const REPORT_MAX: u64 = 1 << 20;
+/// A file takes at least one block of its file system.
+const BLOCK: u64 = 4096;
+
+/// Limits of the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Disk space of all reports, in bytes.
+    pub bytes: u64,
+    /// Number of reports.
+    pub files: u64,
+}
+
+/// What one user has: reports by id, with their disk space.
+#[derive(Debug, Default)]
+struct Part {
+    reports: BTreeMap<String, u64>,
+    bytes: u64,
+}
+
+/// The folder of reports, held by this process.
+#[derive(Debug)]
+pub struct Reports {
+    path: PathBuf,
+    gid: Option<u32>,
+    bounds: Bounds,
+    users: BTreeMap<u32, Part>,
+    removed: u64,
+    _lock: Flock<File>,
+}
+
+/// The id in a file's name.
+fn id_of(name: &str) -> Option<&str> {
+    let id = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    is_id(id).then_some(id)
+}
+
+/// Whether a text can be the id of a report: digits with hyphens between them. What clients ask for becomes a name.
+fn is_id(id: &str) -> bool {
+    !id.is_empty() && id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+}
+
+fn folder_of(root: &Path, uid: u32) -> PathBuf {
+    root.join(format!("uid={uid}"))
+}
+
+/// Disk space of a file with this length.
+const fn space(length: u64) -> u64 {
+    length.div_ceil(BLOCK) * BLOCK
+}
+
+impl Reports {
+    /// Creates the folder if necessary, locks it, and reads which reports it has. Unfinished files of a crashed daemon are
+    /// removed.
+    ///
+    /// # Errors
+    /// When a step fails; [`io::ErrorKind::ResourceBusy`] when another process holds the folder.
+    pub fn take(path: &Path, gid: Option<u32>, bounds: Bounds) -> io::Result<Self> {
+        make(path, gid)?;
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join(LOCK))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| io::Error::from(io::ErrorKind::ResourceBusy))?;
+        let mut users: BTreeMap<u32, Part> = BTreeMap::new();
+        for folder in fs::read_dir(path)?.filter_map(Result::ok) {
+            let name = folder.file_name();
+            let uid = name.to_str().and_then(|name| name.strip_prefix("uid="));
+            let Some(uid) = uid.and_then(|uid| uid.parse().ok()) else {
+                continue;
+            };
+            // The daemon creates no symbolic links: skip them.
+            if !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let part = users.entry(uid).or_default();
+            for entry in fs::read_dir(folder.path())?.filter_map(Result::ok) {
+                let name = entry.file_name();
+                let Some(name) = name.to_str() else { continue };
+                if name.starts_with('.') && name.ends_with(IN_PROGRESS) {
+                    let _ = fs::remove_file(entry.path());
+                } else if let (Some(id), Ok(metadata)) = (id_of(name), entry.metadata()) {
+                    let bytes = space(metadata.len());
+                    part.bytes += bytes;
+                    part.reports.insert(id.to_owned(), bytes);
+                }
+            }
+        }
+        let mut reports = Self {
+            path: path.to_owned(),
+            gid,
+            bounds,
+            users,
+            removed: 0,
+            _lock: lock,
+        };
+        reports.shrink(0, 0, &|uid| uid)?;
+        Ok(reports)
+    }
+
+    /// Writes a report; older ones of the user with the most make room. `share_of` names the user whose share a user uses.
+    /// Returns the removed reports.
+    ///
+    /// # Errors
+    /// When it cannot be written, as on a full disk. No part of it stays.
+    pub fn add(
+        &mut self,
+        report: &Report,
+        share_of: &impl Fn(u32) -> u32,
+    ) -> io::Result<Vec<String>> {
+        let (id, uid) = (&report.row.id, report.row.who.uid.unwrap_or(u32::MAX));
+        if !is_id(id) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let text = serde_json::to_vec(report)?;
+        let bytes = space(text.len() as u64);
+        let removed = self.shrink(bytes, 1, share_of)?;
+        let folder = folder_of(&self.path, uid);
+        make(&folder, self.gid)?;
+        let part = folder.join(format!(".{PREFIX}{id}{IN_PROGRESS}"));
+        let written = self
+            .write(&part, &text)
+            .and_then(|()| fs::rename(&part, folder.join(format!("{PREFIX}{id}{SUFFIX}"))));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&part);
+            return Err(error);
+        }
+        let own = self.users.entry(uid).or_default();
+        let before = own.reports.insert(id.clone(), bytes).unwrap_or(0);
+        own.bytes = own.bytes + bytes - before;
+        Ok(removed)
+    }
+
+    fn write(&self, path: &Path, text: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o640)
+            .open(path)?;
+        // Set explicitly: the umask may hide the file from the group.
+        file.set_permissions(fs::Permissions::from_mode(0o640))?;
+        if self.gid.is_some() {
+            fchown(&file, None, self.gid)?;
+        }
+        file.write_all(text)?;
+        file.sync_all()
+    }
+
+    /// Removes reports until so many bytes and files more have room.
+    fn shrink(
+        &mut self,
+        bytes: u64,
+        files: u64,
+        share_of: &impl Fn(u32) -> u32,
+    ) -> io::Result<Vec<String>> {
+        let mut removed = Vec::new();
+        loop {
+            let (held, count) = self.usage();
+            if held + bytes <= self.bounds.bytes && count + files <= self.bounds.files {
+                break;
+            }
+            let mut shares: BTreeMap<u32, u64> = BTreeMap::new();
+            for (uid, part) in &self.users {
+                *shares.entry(share_of(*uid)).or_default() += part.bytes;
+            }
+            let richest = shares.iter().max_by_key(|(_, bytes)| **bytes);
+            let Some((richest, _)) = richest else { break };
+            let own = self.users.iter();
+            let own = own.filter(|(uid, _)| share_of(**uid) == *richest);
+            let oldest = own
+                .filter_map(|(uid, part)| Some((part.reports.keys().next()?.clone(), *uid)))
+                .min();
+            let Some((id, uid)) = oldest else { break };
+            let path = folder_of(&self.path, uid).join(format!("{PREFIX}{id}{SUFFIX}"));
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            if let Some(part) = self.users.get_mut(&uid) {
+                part.bytes -= part.reports.remove(&id).unwrap_or(0);
+                if part.reports.is_empty() {
+                    self.users.remove(&uid);
+                    let _ = fs::remove_dir(folder_of(&self.path, uid));
+                }
+            }
+            self.removed += 1;
+            removed.push(id);
+        }
+        Ok(removed)
+    }
+
+    /// Disk space and number of the reports.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        self.users.values().fold((0, 0), |(bytes, files), part| {
+            (bytes + part.bytes, files + part.reports.len() as u64)
+        })
+    }
+
+    /// Reports removed since the start.
+    #[must_use]
+    pub const fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// Users and ids of the newest reports, the newest first.
+    #[must_use]
+    pub fn newest(&self, most: usize) -> Vec<(u32, String)> {
+        let mut newest: BTreeSet<(&String, u32)> = BTreeSet::new();
+        for (uid, part) in &self.users {
+            for id in part.reports.keys().rev().take(most) {
+                newest.insert((id, *uid));
+                if newest.len() > most {
+                    newest.pop_first();
+                }
+            }
+        }
+        let newest = newest.into_iter().rev();
+        newest.map(|(id, uid)| (uid, id.clone())).collect()
+    }
+}
+
+/// Reads a report of a user.
+///
+/// # Errors
+/// When there is none with this id, or it cannot be read.
+pub fn read(folder: &Path, uid: u32, id: &str) -> io::Result<Report> {
+    if !is_id(id) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let path = folder_of(folder, uid).join(format!("{PREFIX}{id}{SUFFIX}"));
+    let mut text = Vec::new();
+    File::open(path)?.take(REPORT_MAX).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtt_model::postmortem::Row;
+
+    const ANY: Bounds = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+
+    fn report(uid: u32, unix_ms: u64, text: usize) -> Report {
+        let mut report = Report::default();
+        report.row = Row {
+            id: format!("{unix_ms:013}-7"),
+            died_unix_ms: unix_ms,
+            ..Row::default()
+        };
+        report.row.who.uid = Some(uid);
+        report.evidence = vec!["x".repeat(text)];
+        report
+    }
+
+    fn own(uid: u32) -> u32 {
+        uid
+    }
+
+    #[test]
+    fn reports_survive_a_restart_and_half_written_ones_do_not() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let mut reports = Reports::take(scratch.path(), None, ANY)?;
+        let busy = Reports::take(scratch.path(), None, ANY).expect_err("one owner");
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        for (uid, at) in [(1, 30), (2, 10), (1, 20)] {
+            reports.add(&report(uid, at, 10), &own)?;
+        }
+        drop(reports);
+        let stray = scratch.path().join("uid=1/.report-5-5.part");
+        fs::write(&stray, "{")?;
+        fs::write(scratch.path().join("uid=1/report-..-etc.json"), "{}")?;
+        let reports = Reports::take(scratch.path(), None, ANY)?;
+        assert!(!stray.exists());
+        let ids: Vec<(u32, String)> = reports.newest(2);
+        assert_eq!(
+            ids,
+            [(1, "0000000000030-7".into()), (1, "0000000000020-7".into())]
+        );
+        assert_eq!(reports.usage().1, 3);
+        assert_eq!(
+            read(scratch.path(), 2, "0000000000010-7")?,
+            report(2, 10, 10)
+        );
+        assert!(read(scratch.path(), 2, "../uid=1/report-0000000000030-7").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn deaths_without_end_stay_within_the_bounds() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let bounds = Bounds {
+            bytes: 1 << 20,
+            files: 100,
+        };
+        let mut reports = Reports::take(scratch.path(), None, bounds)?;
+        reports.add(&report(9, 1, 10), &own)?;
+        for at in 2..1_000 {
+            reports.add(&report(8, at, 10), &own)?;
+            assert!(reports.usage().0 <= bounds.bytes && reports.usage().1 <= bounds.files);
+        }
+        let files = fs::read_dir(scratch.path().join("uid=8"))?.count();
+        assert!(files <= 100, "{files} files");
+        assert!(
+            read(scratch.path(), 9, "0000000000001-7").is_ok(),
+            "the oldest of the user with the most goes, not the oldest of all"
+        );
+        assert_eq!(reports.newest(1)[0].1, "0000000000999-7");
+        Ok(())
+    }
+
+    #[test]
+    fn users_of_one_share_have_its_part_together() -> io::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let bounds = Bounds { files: 4, ..ANY };
+        let mut reports = Reports::take(scratch.path(), None, bounds)?;
+        let share = |uid: u32| if uid >= 100 { 100 } else { uid };
+        for (uid, at) in [(1, 1), (1, 2), (100, 3), (101, 4), (102, 5)] {
+            reports.add(&report(uid, at, 10), &share)?;
+        }
+        let left: Vec<u32> = reports.newest(9).iter().map(|(uid, _)| *uid).collect();
+        assert_eq!(
+            left,
+            [102, 101, 100, 1],
+            "of equal shares the last one goes"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! Why an executor died, with real deaths of real executors: each has a witness outside of SMTT, such as the exit code
+//! that Spark's worker logs, the JVM's crash report, or the test that sent the signal.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::cgroup::MemoryCgroup;
+use smtt_tests::json::number;
+use smtt_tests::lab::{LabDaemon, Run, SparkLab};
+use smtt_tests::skip::skip;
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+/// How long a death may take to be in the list.
+const LIMIT: Duration = Duration::from_secs(60);
+const VERSION: &str = "4.0.5";
+
+/// One executor with 512 MiB.
+fn start(lab: &SparkLab, how: &str, options: &[&str]) -> Result<Run> {
+    let mut application =
+        Application::java(&lab.paths, "local-cluster[1,1,1024]", "Deaths", &[how])?
+            .conf("spark.executor.memory", "512m")
+            .conf("spark.task.maxFailures", "1")
+            .with_marker(&lab.paths);
+    for option in options {
+        application = application.java_option(option);
+    }
+    let mut run = lab.run(application)?;
+    run.reach("begin")?;
+    run.open("begin")?;
+    Ok(run)
+}
+
+/// The living executor: its process id.
+fn executor(daemon: &LabDaemon<'_>, run: &Run) -> Result<u32> {
+    let rows = run.rows(daemon, &["executors"])?;
+    let row = rows
+        .iter()
+        .find(|row| row["state"] == "alive" && row["executor_id"] != "driver");
+    Ok(number(row.context("no executor is listed")?, "pid")? as u32)
+}
+
+/// The deaths of this application, once there are so many.
+fn deaths(daemon: &LabDaemon<'_>, run: &Run, count: usize) -> Result<Vec<Value>> {
+    let application = run.submitted.application_id()?;
+    wait_for("the death is listed", LIMIT, || {
+        let list = daemon.json(&["postmortem", "--app", &application])?;
+        let rows = list["rows"].as_array().cloned().unwrap_or_default();
+        Ok((rows.len() >= count).then_some(rows))
+    })
+}
+
+/// The page of the only death, whose verdict must be this one.
+fn page(daemon: &LabDaemon<'_>, run: &Run, verdict: &str) -> Result<Value> {
+    let rows = deaths(daemon, run, 1)?;
+    let id = rows[0]["id"].as_str().context("no id")?;
+    ensure!(rows[0]["verdict"] == verdict, "not {verdict}: {rows:#?}");
+    let page = daemon.json(&["postmortem", id])?;
+    println!("{}", daemon.ask(&["postmortem", id])?);
+    Ok(page)
+}
+
+fn text<'a>(page: &'a Value, field: &str) -> &'a str {
+    page[field].as_str().unwrap_or_default()
+}
+
+/// Whether Spark's own log has the exit code.
+fn spark_says(run: &Run, code: u32) -> Result<()> {
+    let log = fs::read_to_string(run.submitted.running.log())?;
+    let said = [
+        format!("Command exited with code {code}"),
+        format!("exitStatus {code}"),
+    ];
+    ensure!(
+        said.iter().any(|text| log.contains(text)),
+        "Spark's log has no exit code {code}"
+    );
+    Ok(())
+}
+
+fn kill(pid: u32, signal: i32) -> Result<()> {
+    // SAFETY: kill has no precondition; the executor is this test's.
+    let done = unsafe { libc::kill(pid as i32, signal) };
+    ensure!(done == 0, "kill: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// The application ends its own executor; then the rest of it ends well.
+fn own_end(how: &str, options: &[&str], verdict: &str, code: u32) -> Result<Value> {
+    let lab = SparkLab::new(VERSION)?;
+    let daemon = lab.daemon()?;
+    let mut run = start(&lab, how, options)?;
+    run.reach("end")?;
+    let page = page(&daemon, &run, verdict)?;
+    spark_says(&run, code)?;
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()?;
+    Ok(page)
+}
+
+#[test]
+fn a_full_heap_is_named_with_the_task() -> Result<()> {
+    let page = own_end("heap", &[], "heap_exhausted", 52)?;
+    let sentence = text(&page, "sentence");
+    ensure!(sentence.contains("on the thread of task 1"), "{sentence}");
+    ensure!(
+        page["advice"][0]
+            .as_str()
+            .is_some_and(|text| text.contains("spark.executor.memory="))
+    );
+    let most = page["samples"].as_array().map_or(0, Vec::len);
+    ensure!(most > 0, "no sample");
+    ensure!(
+        page["last"]["tasks"][0]["task_attempt_id"] == 1,
+        "{}",
+        page["last"]
+    );
+    Ok(())
+}
+
+#[test]
+fn a_jvm_that_exits_at_once_was_out_of_memory_too() -> Result<()> {
+    let options = ["-XX:+ExitOnOutOfMemoryError"];
+    own_end("heap", &options, "out_of_memory_error", 3).map(drop)
+}
+
+#[test]
+fn full_direct_memory_is_no_full_heap() -> Result<()> {
+    let options = ["-XX:MaxDirectMemorySize=64m"];
+    let page = own_end("direct", &options, "direct_memory_exhausted", 52)?;
+    ensure!(
+        page["advice"][0]
+            .as_str()
+            .is_some_and(|text| text.contains("now 64m")),
+        "{}",
+        page["advice"]
+    );
+    Ok(())
+}
+
+#[test]
+fn full_metaspace_is_no_full_heap() -> Result<()> {
+    let options = ["-XX:MaxMetaspaceSize=128m"];
+    own_end("metaspace", &options, "metaspace_exhausted", 52).map(drop)
+}
+
+#[test]
+fn an_exit_code_is_no_more_than_that() -> Result<()> {
+    let page = own_end("exit", &[], "exited", 7)?;
+    ensure!(text(&page, "sentence").contains("exit code 7"));
+    Ok(())
+}
+
+/// The test ends the executor while its task waits.
+fn foreign_end(
+    signal: i32,
+    verdict: &str,
+    check: impl Fn(&Run, u32, &Value) -> Result<()>,
+) -> Result<()> {
+    let lab = SparkLab::new(VERSION)?;
+    let mut daemon = lab.daemon()?;
+    let mut run = start(&lab, "wait", &[])?;
+    run.reach("running")?;
+    let pid = executor(&daemon, &run)?;
+    // The task has begun, and samples are there.
+    std::thread::sleep(Duration::from_secs(3));
+    kill(pid, signal)?;
+    let first = page(&daemon, &run, verdict)?;
+    ensure!(
+        text(&first, "sentence").contains(&format!("rocess {} (", std::process::id())),
+        "the sender is not named: {first:#}"
+    );
+    check(&run, pid, &first)?;
+    // Also after a restart of the daemon.
+    daemon.kill();
+    daemon.start_again()?;
+    ensure!(
+        page(&daemon, &run, verdict)? == first,
+        "the report differs after the restart"
+    );
+    run.open("running")?;
+    run.reach("end")?;
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()
+}
+
+#[test]
+fn a_kill_from_outside_is_named_with_its_sender() -> Result<()> {
+    foreign_end(libc::SIGKILL, "killed_by_signal", |run, _, page| {
+        ensure!(text(page, "sentence").contains("SIGKILL"), "{page:#}");
+        spark_says(run, 137)
+    })
+}
+
+#[test]
+fn a_stop_from_outside_is_not_one_of_spark() -> Result<()> {
+    foreign_end(libc::SIGTERM, "killed_by_signal", |run, _, _| {
+        spark_says(run, 143)
+    })
+}
+
+#[test]
+fn a_crash_is_named_with_its_report() -> Result<()> {
+    foreign_end(libc::SIGSEGV, "crashed", |_, pid, page| {
+        let sentence = text(page, "sentence");
+        let report = sentence
+            .split_once("its report is ")
+            .map(|(_, path)| path.trim_end_matches('.'))
+            .with_context(|| format!("no report: {sentence}"))?;
+        ensure!(
+            report.ends_with(&format!("hs_err_pid{pid}.log")),
+            "{report}"
+        );
+        let written = fs::read_to_string(report)?;
+        ensure!(
+            written.contains(&format!("pid={pid}")),
+            "the report is another one"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn the_limit_of_a_cgroup_is_named() -> Result<()> {
+    let lab = SparkLab::new(VERSION)?;
+    let daemon = lab.daemon()?;
+    let Some(group) = MemoryCgroup::make("spark", 700 << 20)? else {
+        return skip("memory_cgroup", "no cgroup with a memory limit can be made");
+    };
+    let application =
+        Application::java(&lab.paths, "local-cluster[1,1,1024]", "Deaths", &["direct"])?
+            .conf("spark.executor.memory", "512m")
+            .conf("spark.task.maxFailures", "1")
+            .java_option("-XX:MaxDirectMemorySize=4g")
+            .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.reach("begin")?;
+    let pid = executor(&daemon, &run)?;
+    group.add(pid)?;
+    // The daemon looks up the cgroup every five seconds.
+    std::thread::sleep(Duration::from_secs(7));
+    run.open("begin")?;
+    run.reach("end")?;
+    let page = page(&daemon, &run, "oom_killed_cgroup")?;
+    ensure!(
+        group.oom_kills()? == 1,
+        "the kernel counted {}",
+        group.oom_kills()?
+    );
+    ensure!(
+        page["cgroup"]["limit_bytes"] == 700 << 20,
+        "{}",
+        page["cgroup"]
+    );
+    ensure!(
+        page["advice"][0]
+            .as_str()
+            .is_some_and(|text| text.contains("spark.executor.memoryOverhead=")),
+        "{}",
+        page["advice"]
+    );
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()
+}
+
+#[test]
+fn an_executor_that_ended_well_gets_no_cause() -> Result<()> {
+    let lab = SparkLab::new(VERSION)?;
+    let daemon = lab.daemon()?;
+    let mut run = start(&lab, "nothing", &[])?;
+    run.reach("end")?;
+    ensure!(
+        daemon.json(&["postmortem"])?["rows"] == Value::Array(Vec::new()),
+        "nothing has died"
+    );
+    run.open("end")?;
+    run.submitted.result(LIMIT)?;
+    for row in deaths(&daemon, &run, 2)? {
+        let verdict = text(&row, "verdict");
+        ensure!(["ended", "stopped_by_spark"].contains(&verdict), "{row:#}");
+    }
+    let metrics = daemon.metrics()?;
+    ensure!(
+        metrics.contains("smtt_executor_deaths_total{verdict=\"killed_by_signal\"} 0"),
+        "{metrics}"
+    );
+    run.submitted.running.stop();
+    drop(daemon);
+    lab.passed()
+}
