@@ -10,6 +10,7 @@
 pub mod exit;
 pub mod fault;
 pub mod marker;
+pub mod memory;
 pub mod used;
 
 pub use marker::{MARKER_FACTS, Schema};
@@ -88,6 +89,10 @@ coded! {
         TASK_BEGUN = 20 "task_begun",
         /// What a task used of the Java heap, from the thread that ran it, just before the task's end.
         TASK_HEAP = 21 "task_heap",
+        /// Where the memory of an executor's JVM is.
+        MEMORY_TOLD = 26 "memory_told",
+        /// Peaks of an executor, of its whole life or while a stage ran.
+        PEAKS_TOLD = 27 "peaks_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

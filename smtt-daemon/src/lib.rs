@@ -16,3 +16,4 @@ pub mod server;
 pub mod shared;
 pub mod subordinate;
 mod timed_reads;
+mod usage;

@@ -1,5 +1,5 @@
 //! What this machine is: its counters ([`perf`], [`page_walks`], [`calibrate`]), its page tables ([`pages`]), its
-//! monitor of accesses ([`damon`]), its processes ([`proc`]), the files that they map ([`foreign`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
+//! monitor of accesses ([`damon`]), its processes ([`proc`]), their memory ([`memory`]), the files that they map ([`foreign`]) and the checks of `smtt-ctl doctor` ([`doctor`]).
 //!
 //! The daemon and the client share this crate, which needs neither aya nor tokio.
 
@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod damon;
 pub mod doctor;
 pub mod foreign;
+pub mod memory;
 pub mod page_walks;
 pub mod pages;
 pub mod perf;

@@ -9,12 +9,15 @@ pub mod encode;
 mod fields;
 mod kernel;
 mod marker;
+mod memory;
 
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::used::TaskUsed;
 use smtt_common::event::{Kind, RecordHeader};
+
+pub use memory::{Figure, MemoryTold, PeaksTold};
 
 /// One decoded record: time, process and fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +99,10 @@ pub enum Fact {
     },
     /// What a task used of the Java heap.
     TaskHeap(TaskHeap),
+    /// Where the memory of the executor's JVM is.
+    MemoryTold(Box<MemoryTold>),
+    /// Peaks of the executor, or while a stage ran.
+    PeaksTold(Box<PeaksTold>),
     /// What a task used by the kernel's accounts.
     TaskUsed(Box<TaskUsed>),
     /// A process of an executor forked.

@@ -3,6 +3,7 @@
 mod consumers;
 mod executors;
 mod history;
+mod memory;
 mod over_executors;
 mod page_walks;
 mod pages;
@@ -18,6 +19,7 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use history::HistoryRow;
+pub use memory::{CgroupRow, ChildRow, LimitRow, MemoryPart, MemoryRow, PeakRow, peaks};
 pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};

@@ -23,7 +23,13 @@ pub struct Schema {
 }
 
 /// Entry points that libraries of earlier markers lack; such libraries are probed without them.
-pub const LATER_KINDS: &[Kind] = &[Kind::RESYNC_TOLD, Kind::TASK_BEGUN, Kind::TASK_HEAP];
+pub const LATER_KINDS: &[Kind] = &[
+    Kind::RESYNC_TOLD,
+    Kind::TASK_BEGUN,
+    Kind::TASK_HEAP,
+    Kind::MEMORY_TOLD,
+    Kind::PEAKS_TOLD,
+];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -345,6 +351,24 @@ pub const MARKER_FACTS: &[Schema] = &[
         // where the JVM does not say.
         words: &["task_attempt_id", "allocated_bytes", "collection_ms"],
         ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::MEMORY_TOLD,
+        entry: "memoryTold",
+        // Each pair is a figure of `super::memory::MemoryFigure`.
+        words: &["flags", "figures"],
+        ranges: true,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::PEAKS_TOLD,
+        entry: "peaksTold",
+        // stage_id: -1 for the executor's whole life. Each pair is a peak of `super::memory::PeakMetric`.
+        words: &["stage_id", "stage_attempt", "figures"],
+        ranges: true,
         strings: &[],
         string_limits: &[],
     },

@@ -64,6 +64,8 @@ pads! {
     Java_io_smtt_marker_Native_resyncTold "resyncTold",
     Java_io_smtt_marker_Native_taskBegun "taskBegun",
     Java_io_smtt_marker_Native_taskHeap "taskHeap",
+    Java_io_smtt_marker_Native_memoryTold "memoryTold",
+    Java_io_smtt_marker_Native_peaksTold "peaksTold",
 }
 
 /// Whether two names are the same; usable at compile time.

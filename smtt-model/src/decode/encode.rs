@@ -8,6 +8,7 @@ use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
+use smtt_common::event::memory::{MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT};
 use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -289,6 +290,30 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     long_id(heap.collection_ms),
                 ],
                 &[],
+                &[],
+            ),
+        ),
+        Fact::MemoryTold(told) => (
+            Kind::MEMORY_TOLD,
+            payload(
+                &[
+                    flag(told.examined, MEMORY_EXAMINED)
+                        | flag(told.overhead_is_default, OVERHEAD_IS_DEFAULT),
+                    told.figures.len() as u64,
+                ],
+                &super::memory::pairs(&told.figures),
+                &[],
+            ),
+        ),
+        Fact::PeaksTold(told) => (
+            Kind::PEAKS_TOLD,
+            payload(
+                &[
+                    id(told.stage.map(|(stage, _)| stage)),
+                    id(told.stage.map(|(_, attempt)| attempt)),
+                    told.figures.len() as u64,
+                ],
+                &super::memory::pairs(&told.figures),
                 &[],
             ),
         ),

@@ -52,6 +52,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskEnded(_) => "taskEnded",
         Fact::TaskBegun { .. } => "taskBegun",
         Fact::TaskHeap(_) => "taskHeap",
+        Fact::MemoryTold(_) => "memoryTold",
+        Fact::PeaksTold(_) => "peaksTold",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",

@@ -14,6 +14,7 @@ mod late;
 mod losses;
 mod many;
 mod matrix;
+mod memory;
 mod page_faults;
 mod page_walks;
 mod pages;

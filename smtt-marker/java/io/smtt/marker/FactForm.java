@@ -24,7 +24,9 @@ enum FactForm {
     ADDRESSES_TOLD(18, "addressesTold", "collection moved_facts heap_addresses", false, ""),
     RESYNC_TOLD(19, "resyncTold", "request facts", false, ""),
     TASK_BEGUN(20, "taskBegun", "task_attempt_id flags", false, ""),
-    TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, "");
+    TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, ""),
+    MEMORY_TOLD(26, "memoryTold", "flags figures", true, ""),
+    PEAKS_TOLD(27, "peaksTold", "stage_id stage_attempt figures", true, "");
 
     final int kind;
     final String entry;
@@ -95,6 +97,8 @@ enum FactForm {
             case 19: Native.resyncTold(address, length); break;
             case 20: Native.taskBegun(address, length); break;
             case 21: Native.taskHeap(address, length); break;
+            case 26: Native.memoryTold(address, length); break;
+            case 27: Native.peaksTold(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }
