@@ -15,6 +15,7 @@ mod losses;
 mod many;
 mod matrix;
 mod memory;
+mod memory_python;
 mod page_faults;
 mod page_walks;
 mod pages;

@@ -60,6 +60,20 @@ fn mappings(pid: u64) -> Result<Vec<Mapping>> {
     Ok(all)
 }
 
+/// Number and resident bytes of the mappings that look like stacks: the default is 1 MiB with the JVM's guard pages.
+fn stacks(pid: u64) -> Result<(u64, u64)> {
+    let mapped = mappings(pid)?;
+    let is_stack = |one: &&Mapping| {
+        let size = one.end - one.start;
+        one.writable && one.anonymous && (900 * 1024..=1024 * 1024).contains(&size)
+    };
+    let stacks = mapped.iter().filter(is_stack);
+    Ok((
+        stacks.clone().count() as u64,
+        stacks.map(|one| one.resident).sum(),
+    ))
+}
+
 /// A line of the executor's `status`, in bytes.
 fn status(pid: u64, name: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -185,31 +199,25 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         0.01,
     )?;
     run.open("mapped")?;
-    let (_, native) = at("native", &daemon, &mut run)?;
+    let (pid, native) = at("native", &daemon, &mut run)?;
     close(
         "native",
         more(&native, &mapped, "native_not_explained"),
         HELD[3] * MIB,
         0.05,
     )?;
+    let stacks_before = stacks(pid)?;
     run.open("native")?;
-    let (pid, threads) = at("threads", &daemon, &mut run)?;
-    // The default stack is 1 MiB with the JVM's guard pages.
-    let is_stack = |one: &&Mapping| {
-        let size = one.end - one.start;
-        one.writable && one.anonymous && (900 * 1024..=1024 * 1024).contains(&size)
-    };
-    let mapped = mappings(pid)?;
-    let stacks = mapped.iter().filter(is_stack);
+    let (_, threads) = at("threads", &daemon, &mut run)?;
+    let (stacks, truth) = stacks(pid)?;
     ensure!(
-        stacks.clone().count() as u64 >= HELD[4],
+        stacks - stacks_before.0 == HELD[4],
         "the stacks are mapped otherwise"
     );
-    let truth = stacks.map(|one| one.resident).sum();
     close(
         "thread stacks",
-        threads["thread_stacks"].unsigned_abs(),
-        truth,
+        more(&threads, &native, "thread_stacks"),
+        truth - stacks_before.1,
         0.05,
     )?;
     run.open("threads")?;

@@ -183,7 +183,10 @@ final class MemoryFigures {
                 // Then the JVM's own estimate has to do.
             }
             try {
-                limits.configured(SparkEnv.get().conf());
+                SparkEnv env = SparkEnv.get();
+                if (env != null) {
+                    limits.configured(env.conf());
+                }
             } catch (Throwable e) {
                 Warnings.once("the configured limits of memory are not reported", e);
             }

@@ -84,7 +84,7 @@ public final class MemoryPeaks {
         }
     }
 
-    private static synchronized void see(long execution, long storage, long executionOffHeap, long storageOffHeap) {
+    static synchronized void see(long execution, long storage, long executionOffHeap, long storageOffHeap) {
         POOLS[0] = execution;
         POOLS[1] = storage;
         POOLS[2] = executionOffHeap;
