@@ -295,7 +295,7 @@ fn limits(usage: &MemoryUsage) -> Vec<LimitRow> {
             let spark = spark
                 .iter()
                 .filter_map(|figure| usage.examined(*figure))
-                .sum::<u64>();
+                .fold(0, u64::saturating_add);
             let own = python
                 .filter(|_| of(F::PYSPARK_MEMORY).is_some())
                 .unwrap_or(0);

@@ -19,6 +19,8 @@ const MIB: u64 = 1 << 20;
 const HEAP: u64 = 2048 * MIB;
 /// The JVM places a heap of less than 4 GiB below this address.
 const HEAP_END: u64 = 4 << 30;
+/// How far the daemon's answers may be behind.
+const LATE: Duration = Duration::from_secs(2);
 /// MiB and numbers that the application holds, in the order of its arguments.
 const HELD: [u64; 9] = [600, 512, 256, 300, 2000, 256, 200, 96, 64];
 
@@ -109,7 +111,8 @@ fn memory(daemon: &LabDaemon<'_>, run: &Run) -> Result<Value> {
     wait_for("the executor's memory is examined", LIMIT, || {
         let rows = run.rows(daemon, &["memory"])?;
         let row = rows.iter().find(|row| row["executor_id"] == "0");
-        let since = begin.elapsed();
+        // Ages are as of the daemon's last tick or fact.
+        let since = begin.elapsed().saturating_sub(LATE);
         Ok(row
             .filter(|row| {
                 let age = row["examined_age_ns"].as_u64().map(Duration::from_nanos);
@@ -220,6 +223,7 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         truth - stacks_before.1,
         0.05,
     )?;
+    costs_little(pid, u64::from(daemon.pid()))?;
     run.open("threads")?;
     let (_, execution) = at("execution", &daemon, &mut run)?;
     close(
@@ -260,6 +264,44 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
     run.finish(&["stages"])?;
     drop(daemon);
     lab.passed()
+}
+
+/// CPU time of the threads of a process with this name, in nanoseconds.
+fn cpu_ns(pid: u64, name: &str) -> Result<u64> {
+    let mut sum = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = thread?.path();
+        if fs::read_to_string(folder.join("comm"))?.trim() == name {
+            let times = fs::read_to_string(folder.join("schedstat"))?;
+            let cpu = times.split_whitespace().next().context("a time")?;
+            sum += cpu.parse::<u64>()?;
+        }
+    }
+    ensure!(sum > 0, "process {pid} has no thread {name}");
+    Ok(sum)
+}
+
+/// With 2 GiB and 2,000 threads the marker's thread and the daemon's each take at most 0.1 % of one CPU, and what the
+/// marker had saved up.
+fn costs_little(executor: u64, daemon: u64) -> Result<()> {
+    let (watched, saved_up) = (Duration::from_secs(30), 20_000_000);
+    let both = || {
+        Ok::<_, anyhow::Error>((
+            cpu_ns(executor, "smtt-marker")?,
+            cpu_ns(daemon, "smtt-usage")?,
+        ))
+    };
+    let before = both()?;
+    std::thread::sleep(watched);
+    let after = both()?;
+    let (marker, usage) = (after.0 - before.0, after.1 - before.1);
+    println!("in {watched:?}: {marker} ns in the executor, {usage} ns in the daemon");
+    let most = watched.as_nanos() as u64 / 1000;
+    ensure!(
+        marker <= most + saved_up && usage <= most,
+        "{marker} and {usage} ns of {watched:?}"
+    );
+    Ok(())
 }
 
 /// Peaks of the executor by Spark's REST API.
