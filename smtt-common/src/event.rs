@@ -11,6 +11,7 @@ pub mod death;
 pub mod exit;
 pub mod fault;
 pub mod marker;
+pub mod memory;
 pub mod used;
 
 pub use marker::{MARKER_FACTS, Schema};
@@ -93,6 +94,10 @@ coded! {
         TASK_HEAP_SO_FAR = 22 "task_heap_so_far",
         /// The JVM ran out of something, or an error ends it, from the thread to which that happens.
         RESOURCE_EXHAUSTED = 24 "resource_exhausted",
+        /// Where the memory of an executor's JVM is.
+        MEMORY_TOLD = 26 "memory_told",
+        /// Peaks of an executor, of its whole life or while a stage ran.
+        PEAKS_TOLD = 27 "peaks_told",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

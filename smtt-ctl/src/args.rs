@@ -89,6 +89,15 @@ pub enum Command {
     },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
+    /// Where the memory of each executor is, as parts that add up to its resident memory, beside its limits.
+    Memory {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Show also the peaks under the names of Spark's executor metrics. JSON always has them.
+        #[arg(long)]
+        peaks: bool,
+    },
     /// Page placement: bytes in memory, swapped or untouched, by page size and by NUMA node.
     Pages {
         /// Row selection.

@@ -10,6 +10,7 @@ pub mod columns;
 mod doctor;
 mod html;
 mod listing;
+mod memory;
 mod pages;
 mod pmu;
 mod postmortem;
@@ -222,6 +223,9 @@ pub fn run(args: &Args) -> Exit {
         }
         Command::Blocks(query) => {
             runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
+        }
+        Command::Memory { query, peaks } => {
+            runtime.block_on(memory::run(&client, output, query, *peaks))
         }
         Command::Pages {
             query,

@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 
 #[path = "ctl/advise.rs"]
 mod advise;
+#[path = "ctl/memory.rs"]
+mod memory;
 #[path = "ctl/pages.rs"]
 mod pages;
 #[path = "ctl/questions.rs"]

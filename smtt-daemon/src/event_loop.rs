@@ -45,7 +45,7 @@ use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
 use crate::server::{ControlSocket, Users, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, postmortem, progress, running, server};
+use crate::{discover, hotness, placement, postmortem, progress, running, server, usage};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -145,6 +145,8 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     running::spawn(tasks, config.tick, Arc::clone(&shared), move || {
         *until.borrow()
     });
+    let until = stopped.clone();
+    usage::spawn(Arc::clone(&shared), move || *until.borrow());
     let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 

@@ -18,3 +18,4 @@ pub mod server;
 pub mod shared;
 pub mod subordinate;
 mod timed_reads;
+mod usage;

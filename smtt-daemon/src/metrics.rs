@@ -4,6 +4,7 @@
 
 mod collect;
 mod labels;
+mod memory;
 mod other;
 mod page_walks;
 mod placement;

@@ -10,6 +10,7 @@ pub mod encode;
 mod fields;
 mod kernel;
 mod marker;
+mod memory;
 
 pub use death::{Exhausted, OomKilled, ProcessEnd, SignalSent};
 
@@ -18,6 +19,8 @@ use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 use smtt_common::event::used::TaskUsed;
 use smtt_common::event::{Kind, RecordHeader};
+
+pub use memory::{Figure, MemoryTold, PeaksTold};
 
 /// One decoded record: time, process and fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +109,10 @@ pub enum Fact {
         /// Bytes that the task's own thread allocated.
         allocated_bytes: u64,
     },
+    /// Where the memory of the executor's JVM is.
+    MemoryTold(Box<MemoryTold>),
+    /// Peaks of the executor, or while a stage ran.
+    PeaksTold(Box<PeaksTold>),
     /// What a task used by the kernel's accounts.
     TaskUsed(Box<TaskUsed>),
     /// A process of an executor forked.

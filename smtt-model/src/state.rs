@@ -19,6 +19,8 @@ mod heap;
 pub mod history;
 mod memory;
 mod memory_held;
+mod memory_peaks;
+mod memory_usage;
 pub mod object_sample;
 mod page_walks;
 mod placement;
@@ -64,6 +66,10 @@ pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
 pub use memory::Memory;
 pub use memory_held::MemoryHeld;
+pub use memory_peaks::{Peak as MetricPeak, Peaks, StageHeld};
+pub use memory_usage::{
+    CgroupMemory, ChildKind, ChildMemory, KernelMemory, MemoryTargets, MemoryUsage, ProcessMemory,
+};
 pub use object_sample::SampleRow;
 pub use page_walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 pub use placement::{

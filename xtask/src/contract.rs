@@ -19,6 +19,9 @@ use smtt_common::event::marker::{
     CONSUMER_ESTIMATED, EXHAUSTED_UNCAUGHT, NO_ADDRESS, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
     RANGES_PER_BLOCK, RANGES_PER_FACT, TOLD_AGAIN, outcome, storage_level,
 };
+use smtt_common::event::memory::{
+    FIGURE_AGE_SHIFT, MEMORY_EXAMINED, MemoryFigure, OVERHEAD_IS_DEFAULT, PEAK_METRICS, PeakMetric,
+};
 use smtt_common::event::used::BEGUN_LATE;
 use smtt_common::event::{Kind, MARKER_FACTS, PAYLOAD_MAX, Schema};
 
@@ -65,6 +68,10 @@ impl Constants {
     fn int(&mut self, name: &str, value: impl TryInto<i32, Error: std::fmt::Debug>) {
         let value = value.try_into().expect("fits into a Java int");
         let _ = writeln!(self.0, "    static final int {name} = {value};");
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        let _ = writeln!(self.0, "    static final String {name} = \"{value}\";");
     }
 
     fn long(&mut self, name: &str, value: u64) {
@@ -145,6 +152,20 @@ final class Contract {{
     of_module!(java.long: "OUTCOME", outcome: SUCCESS, FAILED, KILLED);
     of_module!(java.long: "STORAGE_LEVEL", storage_level: DISK, MEMORY, OFF_HEAP, DESERIALIZED);
     of_module!(java.int: "STORAGE_LEVEL", storage_level: REPLICATION_SHIFT);
+    java.group("Figures of memory: form, flags and codes.");
+    named!(java.int: FIGURE_AGE_SHIFT, PEAK_METRICS);
+    named!(java.long: MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT);
+    codes!(java, "memory", MemoryFigure);
+    java.group("Peaks: codes, and Spark's names in the order of the codes, from 1 on.");
+    codes!(java, "peak", PeakMetric);
+    java.text(
+        "PEAK_NAMES",
+        &PeakMetric::ALL
+            .iter()
+            .filter_map(|metric| metric.name())
+            .collect::<Vec<_>>()
+            .join(" "),
+    );
     java.group("Facts: bit that tells the constant of a string from that of a word.");
     java.int("STRING", STRING);
     for fact in MARKER_FACTS {

@@ -29,6 +29,8 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::TASK_HEAP,
     Kind::TASK_HEAP_SO_FAR,
     Kind::RESOURCE_EXHAUSTED,
+    Kind::MEMORY_TOLD,
+    Kind::PEAKS_TOLD,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
@@ -387,6 +389,24 @@ pub const MARKER_FACTS: &[Schema] = &[
         // What the JVM says, or the error's class and message.
         strings: &["description"],
         string_limits: &[EXHAUSTED_TEXT_MAX],
+    },
+    Schema {
+        kind: Kind::MEMORY_TOLD,
+        entry: "memoryTold",
+        // Each pair is a figure of `super::memory::MemoryFigure`.
+        words: &["flags", "figures"],
+        ranges: true,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::PEAKS_TOLD,
+        entry: "peaksTold",
+        // stage_id: -1 for the executor's whole life. Each pair is a peak of `super::memory::PeakMetric`.
+        words: &["stage_id", "stage_attempt", "figures"],
+        ranges: true,
+        strings: &[],
+        string_limits: &[],
     },
 ];
 

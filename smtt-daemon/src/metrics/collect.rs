@@ -11,6 +11,7 @@ use smtt_model::state::{FaultFigures, Measured, MemoryHeld, State, total, unattr
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
 use super::labels::{Labels, Names as Shown, cut};
+use super::memory::MemoryFigures;
 use super::other::Others;
 use super::placement::Pages;
 use super::table::{self, Metric};
@@ -46,6 +47,7 @@ pub(super) struct Executor {
     counters: ExecutorCounters,
     slots_refused: Option<u64>,
     before_tracing: Option<u64>,
+    memory: MemoryFigures,
     context_faults: FaultCounters,
     agreement: Agreement,
     pub(super) rdds: Vec<Rdd>,
@@ -97,6 +99,7 @@ fn snapshot(state: &State) -> Vec<Executor> {
             counters: executor.counters,
             slots_refused: executor.slots.map(|said| said.slots_refused),
             before_tracing: executor.before_tracing,
+            memory: MemoryFigures::of(executor),
             context_faults: executor.context_faults,
             agreement: executor.agreement,
             rdds: rows.into_values().collect(),
@@ -407,6 +410,7 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
             total(class),
         );
     }
+    executor.memory.series(families, [application, user, id]);
     families.maybe(
         table::EXECUTOR_SLOTS_REFUSED,
         &[application, user, id],

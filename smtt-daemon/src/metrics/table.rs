@@ -82,6 +82,10 @@ metrics! {
         "Page faults of an executor, attributed to a context of Spark, unattributed, or from before they were counted", "page faults are not counted on this machine";
     EXECUTOR_UNATTRIBUTED "smtt_executor_unattributed_page_faults_total" Counter &["application_id", "user", "executor_id", "thread_class"],
         "Page faults of an executor without a context, by class of the thread", "no fault of that class was counted";
+    EXECUTOR_RESIDENT "smtt_executor_resident_bytes" Gauge &["application_id", "user", "executor_id"],
+        "Resident memory of the executor's JVM", "the executor is dead, or its memory was not read yet";
+    EXECUTOR_PEAK "smtt_executor_memory_peak_bytes" Gauge &["application_id", "user", "executor_id", "metric"],
+        "Peak of a memory metric of the executor since its start, under the name of Spark's executor metric", "the peak is not known";
     EXECUTOR_SLOTS_REFUSED "smtt_executor_slots_refused_total" Counter &["application_id", "user", "executor_id"],
         "Threads of an executor that found no free slot, so that their events have no context", "the executor's slot file is not open";
     EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "user", "executor_id", "agreement"],

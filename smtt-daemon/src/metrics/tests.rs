@@ -15,7 +15,7 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::shared::DaemonInfo;
 
-fn shared(series_max: usize) -> Shared {
+pub(super) fn shared(series_max: usize) -> Shared {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
@@ -39,7 +39,7 @@ fn shared(series_max: usize) -> Shared {
     shared
 }
 
-fn apply(shared: &Shared, executor: u64, fact: Fact) {
+pub(super) fn apply(shared: &Shared, executor: u64, fact: Fact) {
     shared.state().apply(Event {
         time_ns: 1,
         executor,
@@ -50,7 +50,7 @@ fn apply(shared: &Shared, executor: u64, fact: Fact) {
     });
 }
 
-fn described(shared: &Shared, executor: u64, id: &str) {
+pub(super) fn described(shared: &Shared, executor: u64, id: &str) {
     let described = ExecutorDescribed {
         application_id: "app-1".to_owned(),
         application_name: "Page \"Rank\"\\".to_owned(),
@@ -93,7 +93,7 @@ fn reads(read: u64) -> FaultCounters {
     }
 }
 
-fn scrape(shared: &Shared, accept: &str) -> String {
+pub(super) fn scrape(shared: &Shared, accept: &str) -> String {
     scrape_for(shared, accept, Names::Shown)
 }
 

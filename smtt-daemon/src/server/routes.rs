@@ -164,6 +164,17 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
             }),
         )
         .route(
+            "/v1/memory",
+            get(|held, query| {
+                list(
+                    held,
+                    query,
+                    &["application_id:asc", "executor_id:asc"],
+                    |s, f| s.state().list_memory(f),
+                )
+            }),
+        )
+        .route(
             "/v1/pages",
             get(|held, query| pages(held, query, PagesBy::Rdd)),
         )

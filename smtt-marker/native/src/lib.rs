@@ -3,7 +3,8 @@
 //! The class `io.smtt.marker.Native` declares every function here. It does no work of its own that Java could
 //! do: each entry point of [`smtt_common::event::MARKER_FACTS`] is only a pad for a probe, and what remains are
 //! the things that Java cannot say: a memfd, an address of an array, of a buffer, a thread id, memory without a warning,
-//! and when the collector runs.
+//! which
+//! parts of the process are resident, and when the collector runs.
 //!
 //! The library is loaded into foreign JVMs, so the profile `marker` builds it without the standard library (a
 //! few KB, needs libc only). Any other profile unwinds and therefore builds it with the standard library; that
@@ -15,7 +16,9 @@ mod exhaustion;
 mod memory;
 mod object;
 mod pad;
+mod resident;
 mod slots;
+mod vm_structs;
 
 /// Opaque `JNIEnv*`: a pointer to the JVM's function table.
 pub type Env = *const *const usize;

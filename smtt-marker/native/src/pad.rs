@@ -66,6 +66,8 @@ pads! {
     Java_io_smtt_marker_Native_taskHeap "taskHeap",
     Java_io_smtt_marker_Native_taskHeapSoFar "taskHeapSoFar",
     Java_io_smtt_marker_Native_resourceExhausted "resourceExhausted",
+    Java_io_smtt_marker_Native_memoryTold "memoryTold",
+    Java_io_smtt_marker_Native_peaksTold "peaksTold",
 }
 
 /// Whether two names are the same; usable at compile time.

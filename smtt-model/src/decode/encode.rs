@@ -10,6 +10,7 @@ use smtt_common::event::marker::{
     CONSUMER_ESTIMATED, EXHAUSTED_BY_JVM, EXHAUSTED_UNCAUGHT, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
     TOLD_AGAIN, outcome,
 };
+use smtt_common::event::memory::{MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT};
 use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
@@ -307,6 +308,30 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
         } => (
             Kind::TASK_HEAP_SO_FAR,
             payload(&[*task_attempt_id, *allocated_bytes], &[], &[]),
+        ),
+        Fact::MemoryTold(told) => (
+            Kind::MEMORY_TOLD,
+            payload(
+                &[
+                    flag(told.examined, MEMORY_EXAMINED)
+                        | flag(told.overhead_is_default, OVERHEAD_IS_DEFAULT),
+                    told.figures.len() as u64,
+                ],
+                &super::memory::pairs(&told.figures),
+                &[],
+            ),
+        ),
+        Fact::PeaksTold(told) => (
+            Kind::PEAKS_TOLD,
+            payload(
+                &[
+                    id(told.stage.map(|(stage, _)| stage)),
+                    id(told.stage.map(|(_, attempt)| attempt)),
+                    told.figures.len() as u64,
+                ],
+                &super::memory::pairs(&told.figures),
+                &[],
+            ),
         ),
         Fact::TaskUsed(used) => (Kind::TASK_USED, used_payload(used)),
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),

@@ -9,6 +9,7 @@ use smtt_common::event::used::BEGUN_LATE;
 use smtt_common::event::{Kind, Schema};
 
 use super::fields::Fields;
+use super::memory::{memory_told, peaks_told};
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
     Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
@@ -65,6 +66,8 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             allocated_bytes: fields.word("allocated_bytes"),
         },
         Kind::RESOURCE_EXHAUSTED => Fact::Exhausted(Box::new(death::exhausted(fields))),
+        Kind::MEMORY_TOLD => memory_told(fields),
+        Kind::PEAKS_TOLD => peaks_told(fields)?,
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {

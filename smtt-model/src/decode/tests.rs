@@ -17,6 +17,15 @@ fn maybe_id() -> impl Strategy<Value = Option<u32>> {
     proptest::option::of(any::<u32>())
 }
 
+fn figures() -> impl Strategy<Value = Vec<Figure>> {
+    let figure = (any::<u8>(), any::<u32>(), any::<u64>()).prop_map(|(code, age, value)| Figure {
+        code,
+        age_ms: age.into(),
+        value,
+    });
+    proptest::collection::vec(figure, 0..30)
+}
+
 fn maybe_long() -> impl Strategy<Value = Option<u64>> {
     proptest::option::of(0..u64::MAX)
 }
@@ -360,6 +369,19 @@ fn fact() -> impl Strategy<Value = Fact> {
         (any::<u64>(), any::<bool>()).prop_map(|(task_attempt_id, late)| Fact::TaskBegun {
             task_attempt_id: task_attempt_id >> 1,
             late
+        }),
+        (any::<[bool; 2]>(), figures()).prop_map(|([examined, overhead_is_default], figures)| {
+            Fact::MemoryTold(Box::new(MemoryTold {
+                examined,
+                overhead_is_default,
+                figures,
+            }))
+        }),
+        (any::<Option<(u16, u16)>>(), figures()).prop_map(|(stage, figures)| {
+            Fact::PeaksTold(Box::new(PeaksTold {
+                stage: stage.map(|(id, attempt)| (id.into(), attempt.into())),
+                figures,
+            }))
         }),
         (any::<u64>(), maybe_long(), maybe_long()).prop_map(|(task, allocated, collection)| {
             Fact::TaskHeap(TaskHeap {

@@ -1,11 +1,13 @@
 //! Stages and tasks as rows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, SplitsRow, UsedRow};
+use super::{
+    ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
+};
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
 
@@ -46,6 +48,12 @@ pub struct StageRow {
     pub execution_memory_bytes: u64,
     /// Largest peak of execution memory of a single task of the stage, in bytes.
     pub execution_memory_peak_bytes: u64,
+    /// The most execution memory that the stage's own tasks held together on this executor, in bytes.
+    #[serde(default)]
+    pub tasks_execution_memory_peak_bytes: u64,
+    /// Peaks of the executor while tasks of the stage ran, by Spark's names of the metrics.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub executor_peaks: BTreeMap<String, PeakRow>,
     /// Sums of what the stage's ended tasks used on this executor.
     #[serde(flatten)]
     pub used: UsedRow,
@@ -196,6 +204,11 @@ impl State {
                     faults: self.figures(&stage.faults),
                     execution_memory_bytes: live,
                     execution_memory_peak_bytes: stage.peak_bytes.max(peak),
+                    tasks_execution_memory_peak_bytes: stage.held.peak_bytes,
+                    executor_peaks: stage
+                        .peaks
+                        .as_ref()
+                        .map_or_else(BTreeMap::new, |of| peaks(of, self.now_ns())),
                     used: UsedRow::new(&stage.used),
                     used_tasks: stage.used_tasks,
                     used_partial_tasks: stage.used_partial_tasks,

@@ -14,6 +14,8 @@ use super::faults;
 use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
+use super::memory_peaks::Peaks;
+use super::memory_usage::MemoryUsage;
 use super::page_walks::{LATE_NS, Meaning, Walks};
 use super::placement::{LastExamined, RangesId, Seen};
 use super::rdd::{Peak, Rdd};
@@ -105,6 +107,10 @@ pub struct Executor {
     pub tasks: Tasks,
     /// Blocks and pages.
     pub memory: Memory,
+    /// Where the memory of its processes is.
+    pub usage: MemoryUsage,
+    /// Peaks under the names of Spark's metrics.
+    pub peaks: Peaks,
     /// State of the addresses on the Java heap.
     pub heap: Heap,
     /// Threads with a slot, by thread id in the JVM's pid namespace.
@@ -187,6 +193,7 @@ impl Executor {
             + self.rdds.bytes()
             + self.tasks.bytes()
             + self.memory.bytes()
+            + self.usage.heap_bytes()
             + tree_bytes(self.threads.len(), size_of::<u32>())
             + tree_bytes(self.python_workers.len(), size_of::<(u32, u64)>())
             + tree_bytes(self.children.len(), size_of::<u32>())

@@ -56,6 +56,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskHeap(_) => "taskHeap",
         Fact::TaskHeapSoFar { .. } => "taskHeapSoFar",
         Fact::Exhausted(_) => "resourceExhausted",
+        Fact::MemoryTold(_) => "memoryTold",
+        Fact::PeaksTold(_) => "peaksTold",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",

@@ -119,6 +119,8 @@ impl Executor {
                     .heap_so_far(task_attempt_id, allocated_bytes, caps);
             }
             Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
+            Fact::MemoryTold(told) => self.usage.told(&told, now_ns),
+            Fact::PeaksTold(told) => return self.peaks_told(&told, now_ns, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left.take(&fact, known);
@@ -166,13 +168,15 @@ impl Executor {
                 drop(self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps));
                 let resync = self.resync.id();
                 let (outcome, change) = self.memory.page_allocated(&fact, resync, now_ns, caps);
-                self.tasks.memory_changed(fact.task_attempt_id, change);
+                self.tasks
+                    .memory_changed(fact.task_attempt_id, change, now_ns);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
             }
             Fact::PageFreed(fact) => {
                 let (outcome, change) = self.memory.page_freed(&fact);
-                self.tasks.memory_changed(fact.task_attempt_id, change);
+                self.tasks
+                    .memory_changed(fact.task_attempt_id, change, now_ns);
                 return outcome;
             }
             Fact::ConsumerUsed(used) => {

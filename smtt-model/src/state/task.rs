@@ -10,6 +10,7 @@ use super::bytes::{
     Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes,
 };
 use super::faults;
+use super::memory_peaks::{Peaks, StageHeld};
 use super::page_walks::{Distribution, Walks};
 use super::splits::Splits;
 use super::used::{Used, UsedByTask};
@@ -209,6 +210,10 @@ pub struct Stage {
     pub distribution: Distribution,
     /// Largest peak of execution memory of a single task, in bytes.
     pub peak_bytes: u64,
+    /// Execution memory of all tasks of the stage together.
+    pub held: StageHeld,
+    /// Peaks of the executor while tasks of the stage ran.
+    pub peaks: Option<Box<Peaks>>,
     /// Total duration of ended tasks, in nanoseconds.
     pub task_time_ns: u64,
     /// Sum of what the stage's tasks used.
@@ -236,6 +241,7 @@ impl HeapBytes for Stage {
             + tree_bytes(self.rdd_walks.len(), WALKS_ENTRY)
             + self.walks.heap_bytes()
             + self.distribution.heap_bytes()
+            + self.peaks.as_ref().map_or(0, |_| size_of::<Peaks>())
     }
 }
 
@@ -538,10 +544,13 @@ impl Tasks {
             };
             task.state = TaskState::Lost;
             task.end_ns = Some(now_ns);
-            task.live_bytes = 0;
+            let held = std::mem::take(&mut task.live_bytes);
             let stage = task.stage;
             drop(task);
             if let Some(stage) = stage {
+                if let Some(mut row) = self.stages.get_mut(&stage) {
+                    row.held.change(held, 0, now_ns);
+                }
                 self.moved(
                     stage,
                     caps,
@@ -556,13 +565,5 @@ impl Tasks {
     /// After a complete snapshot: marks running tasks last reported before `since_ns` as lost.
     pub(super) fn sweep(&mut self, since_ns: u64, now_ns: u64, caps: &Caps) {
         self.lose(now_ns, caps, |task| task.last_active_ns < since_ns);
-    }
-
-    /// Applies a change of a task's execution memory.
-    pub(super) fn memory_changed(&mut self, id: Option<u64>, change_bytes: i64) {
-        if let Some(mut task) = id.and_then(|id| self.tasks.get_mut(&id)) {
-            task.live_bytes = task.live_bytes.saturating_add_signed(change_bytes);
-            task.seen_peak_bytes = task.seen_peak_bytes.max(task.live_bytes);
-        }
     }
 }

@@ -16,6 +16,8 @@ mod late;
 mod losses;
 mod many;
 mod matrix;
+mod memory;
+mod memory_python;
 mod page_faults;
 mod page_walks;
 mod pages;

@@ -46,6 +46,10 @@ final class Background implements Runnable {
                     Blocks.tellMoved(pace);
                     Pages.tellMoved(pace);
                 }
+                if (ExecutorIdentity.known()) {
+                    MemoryPeaks.tick(ThreadState.current());
+                    MemoryFigures.tick(ThreadState.current());
+                }
                 if (System.nanoTime() - swept >= SWEEP_NS) {
                     swept = System.nanoTime();
                     ThreadState.sweep();
@@ -100,6 +104,8 @@ final class Background implements Runnable {
         }
         Blocks.tellAgain(pace);
         Pages.tellAgain(pace);
+        MemoryFigures.again();
+        MemoryPeaks.again();
         told(teller, request, teller.factsTold() - before);
         teller.facts.begin(FactForm.RESYNC_DONE).word(Contract.RESYNC_DONE_REQUEST, request).tell();
         SlotFile.resyncDone(request);

@@ -141,6 +141,19 @@ final class BlockRecord {
         } while (first < addresses.length);
     }
 
+    /** Resident bytes of the block where it is outside of the heap. */
+    synchronized long offHeapResident() {
+        long sum = 0;
+        if (!removed && (flags & Contract.BLOCK_ON_HEAP) == 0) {
+            for (int i = 0; i < addresses.length; i++) {
+                if (handles[i] == null && addresses[i] != 0) {
+                    sum += Math.max(0, Native.residentBytes(addresses[i], lengths[i]));
+                }
+            }
+        }
+        return sum;
+    }
+
     synchronized void tellRemoved(ThreadState teller) {
         forget();
         teller.facts.begin(FactForm.BLOCK_REMOVED)

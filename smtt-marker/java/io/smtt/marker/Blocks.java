@@ -115,6 +115,15 @@ public final class Blocks {
         }
     }
 
+    /** Resident bytes of the blocks outside of the heap. */
+    static long offHeapResident() {
+        long sum = 0;
+        for (BlockRecord record : ALIVE.values()) {
+            sum += record.offHeapResident();
+        }
+        return sum;
+    }
+
     /** Reports every block, for a resync. */
     static void tellAgain(Pace pace) throws InterruptedException {
         ThreadState teller = ThreadState.current();

@@ -113,6 +113,62 @@ final class Contract {
     static final long STORAGE_LEVEL_DESERIALIZED = 0x8L;
     static final int STORAGE_LEVEL_REPLICATION_SHIFT = 8;
 
+    // Figures of memory: form, flags and codes.
+    static final int FIGURE_AGE_SHIFT = 8;
+    static final int PEAK_METRICS = 24;
+    static final long MEMORY_EXAMINED = 0x1L;
+    static final long OVERHEAD_IS_DEFAULT = 0x2L;
+    static final int MEMORY_HEAP_USED = 1;
+    static final int MEMORY_HEAP_COMMITTED = 2;
+    static final int MEMORY_HEAP_RESIDENT = 3;
+    static final int MEMORY_HEAP_MAX = 4;
+    static final int MEMORY_METASPACE = 5;
+    static final int MEMORY_CODE_COMMITTED = 6;
+    static final int MEMORY_CODE_RESIDENT = 7;
+    static final int MEMORY_THREADS = 8;
+    static final int MEMORY_STACKS_RESIDENT = 9;
+    static final int MEMORY_DIRECT = 10;
+    static final int MEMORY_MAPPED = 11;
+    static final int MEMORY_EXECUTION_ON_HEAP = 12;
+    static final int MEMORY_EXECUTION_OFF_HEAP = 13;
+    static final int MEMORY_STORAGE_ON_HEAP = 14;
+    static final int MEMORY_STORAGE_OFF_HEAP = 15;
+    static final int MEMORY_EXECUTION_OFF_HEAP_RESIDENT = 16;
+    static final int MEMORY_STORAGE_OFF_HEAP_RESIDENT = 17;
+    static final int MEMORY_ANONYMOUS = 18;
+    static final int MEMORY_EXAMINATION_NS = 19;
+    static final int MEMORY_DIRECT_MAX = 20;
+    static final int MEMORY_EXECUTOR_MEMORY = 21;
+    static final int MEMORY_MEMORY_OVERHEAD = 22;
+    static final int MEMORY_OFF_HEAP_SIZE = 23;
+    static final int MEMORY_PYSPARK_MEMORY = 24;
+
+    // Peaks: codes, and Spark's names in the order of the codes, from 1 on.
+    static final int PEAK_JVMHEAPMEMORY = 1;
+    static final int PEAK_JVMOFFHEAPMEMORY = 2;
+    static final int PEAK_ONHEAPEXECUTIONMEMORY = 3;
+    static final int PEAK_OFFHEAPEXECUTIONMEMORY = 4;
+    static final int PEAK_ONHEAPSTORAGEMEMORY = 5;
+    static final int PEAK_OFFHEAPSTORAGEMEMORY = 6;
+    static final int PEAK_ONHEAPUNIFIEDMEMORY = 7;
+    static final int PEAK_OFFHEAPUNIFIEDMEMORY = 8;
+    static final int PEAK_DIRECTPOOLMEMORY = 9;
+    static final int PEAK_MAPPEDPOOLMEMORY = 10;
+    static final int PEAK_PROCESSTREEJVMVMEMORY = 11;
+    static final int PEAK_PROCESSTREEJVMRSSMEMORY = 12;
+    static final int PEAK_PROCESSTREEPYTHONVMEMORY = 13;
+    static final int PEAK_PROCESSTREEPYTHONRSSMEMORY = 14;
+    static final int PEAK_PROCESSTREEOTHERVMEMORY = 15;
+    static final int PEAK_PROCESSTREEOTHERRSSMEMORY = 16;
+    static final int PEAK_MINORGCCOUNT = 17;
+    static final int PEAK_MINORGCTIME = 18;
+    static final int PEAK_MAJORGCCOUNT = 19;
+    static final int PEAK_MAJORGCTIME = 20;
+    static final int PEAK_TOTALGCTIME = 21;
+    static final int PEAK_CONCURRENTGCCOUNT = 22;
+    static final int PEAK_CONCURRENTGCTIME = 23;
+    static final String PEAK_NAMES = "JVMHeapMemory JVMOffHeapMemory OnHeapExecutionMemory OffHeapExecutionMemory OnHeapStorageMemory OffHeapStorageMemory OnHeapUnifiedMemory OffHeapUnifiedMemory DirectPoolMemory MappedPoolMemory ProcessTreeJVMVMemory ProcessTreeJVMRSSMemory ProcessTreePythonVMemory ProcessTreePythonRSSMemory ProcessTreeOtherVMemory ProcessTreeOtherRSSMemory MinorGCCount MinorGCTime MajorGCCount MajorGCTime TotalGCTime ConcurrentGCCount ConcurrentGCTime";
+
     // Facts: bit that tells the constant of a string from that of a word.
     static final int STRING = 128;
 
@@ -282,4 +338,13 @@ final class Contract {
     static final int RESOURCE_EXHAUSTED_SOURCE = 0x1800;
     static final int RESOURCE_EXHAUSTED_FLAGS = 0x1801;
     static final int RESOURCE_EXHAUSTED_DESCRIPTION = 0x1880;
+
+    // Words and strings of memoryTold.
+    static final int MEMORY_TOLD_FLAGS = 0x1a00;
+    static final int MEMORY_TOLD_FIGURES = 0x1a01;
+
+    // Words and strings of peaksTold.
+    static final int PEAKS_TOLD_STAGE_ID = 0x1b00;
+    static final int PEAKS_TOLD_STAGE_ATTEMPT = 0x1b01;
+    static final int PEAKS_TOLD_FIGURES = 0x1b02;
 }

@@ -81,6 +81,9 @@ public final class ExecutorSide implements ExecutorPlugin {
     @Override
     public void shutdown() {
         try {
+            if (Native.loaded() && ExecutorIdentity.known()) {
+                MemoryPeaks.last(ThreadState.current());
+            }
             if (descriptions != null) {
                 descriptions.stop();
             }

@@ -26,7 +26,9 @@ enum FactForm {
     TASK_BEGUN(20, "taskBegun", "task_attempt_id flags", false, ""),
     TASK_HEAP(21, "taskHeap", "task_attempt_id allocated_bytes collection_ms", false, ""),
     TASK_HEAP_SO_FAR(22, "taskHeapSoFar", "task_attempt_id allocated_bytes", false, ""),
-    RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200);
+    RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200),
+    MEMORY_TOLD(26, "memoryTold", "flags figures", true, ""),
+    PEAKS_TOLD(27, "peaksTold", "stage_id stage_attempt figures", true, "");
 
     final int kind;
     final String entry;
@@ -99,6 +101,8 @@ enum FactForm {
             case 21: Native.taskHeap(address, length); break;
             case 22: Native.taskHeapSoFar(address, length); break;
             case 24: Native.resourceExhausted(address, length); break;
+            case 26: Native.memoryTold(address, length); break;
+            case 27: Native.peaksTold(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }

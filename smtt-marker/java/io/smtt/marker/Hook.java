@@ -8,6 +8,8 @@ final class Hook {
         ENTRY,
         /** {@code callback(result, arguments)} at return. */
         RETURN,
+        /** {@code callback(arguments)} at return, whatever is returned. */
+        EXIT,
         /** {@code argument = callback(argument)} at entry. */
         ARGUMENT,
         /** {@code frame = begin(hook, arguments)}, {@code end(frame)} at return and exception. */

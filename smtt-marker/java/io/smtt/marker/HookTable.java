@@ -3,6 +3,7 @@ package io.smtt.marker;
 import static io.smtt.marker.Hook.Kind.ARGUMENT;
 import static io.smtt.marker.Hook.Kind.CALL;
 import static io.smtt.marker.Hook.Kind.ENTRY;
+import static io.smtt.marker.Hook.Kind.EXIT;
 import static io.smtt.marker.Hook.Kind.HOT;
 import static io.smtt.marker.Hook.Kind.LONG_RESULT;
 import static io.smtt.marker.Hook.Kind.PULL;
@@ -37,6 +38,7 @@ final class HookTable {
         rdds();
         storage();
         execution();
+        pools();
         functions();
         python();
     }
@@ -135,6 +137,19 @@ final class HookTable {
         }
         on(ENTRY, "executor/TaskMetrics", "incPeakExecutionMemory", "(J)V").to("Peaks", "counted", 1);
         on(ENTRY, manager, "cleanUpAllAllocatedMemory", "()J").to("Pages", "cleaned", 0);
+    }
+
+    /** The use of Spark's pools, of all tasks and blocks together, and Spark's own polls of it. */
+    private static void pools() {
+        String unified = "memory/UnifiedMemoryManager";
+        on(EXIT, unified, "acquireExecutionMemory", "(JJ*").to("MemoryPeaks", "pools", 0);
+        on(EXIT, unified, "acquireStorageMemory", BLOCK_ID + "*").to("MemoryPeaks", "pools", 0);
+        String manager = "memory/MemoryManager";
+        on(EXIT, manager, "releaseExecutionMemory", "(JJ*").to("MemoryPeaks", "pools", 0);
+        on(EXIT, manager, "releaseAllExecutionMemoryForTask", "(J)J").to("MemoryPeaks", "pools", 0);
+        on(EXIT, manager, "releaseStorageMemory", "(J*").to("MemoryPeaks", "pools", 0);
+        on(EXIT, manager, "releaseAllStorageMemory", "()V").to("MemoryPeaks", "pools", 0);
+        on(RETURN, "executor/ExecutorMetrics$", "getCurrentMetrics", "(Lorg/apache/spark/memory/MemoryManager;)[J").to("MemoryPeaks", "polled");
     }
 
     /** The running function of the framework. */

@@ -72,6 +72,10 @@ public final class Native {
 
     static native void resourceExhausted(long address, int length);
 
+    static native void memoryTold(long address, int length);
+
+    static native void peaksTold(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 
@@ -106,6 +110,19 @@ public final class Native {
 
     /** Frees memory of {@link #allocate}. */
     static native void free(long address);
+
+    /**
+     * Counts the resident pages of the heap, of the code cache and of the stacks of all threads, and reads the anonymous
+     * resident memory. Writes {@code EXAMINED_WORDS} words of bytes to {@code result}, -1 where unknown; the last one is
+     * the CPU time in nanoseconds.
+     */
+    static native void examineMemory(long result);
+
+    /** Resident bytes of an address range, or -1 where a part of it is not mapped. */
+    static native long residentBytes(long address, long length);
+
+    /** Anonymous resident memory of this process, or -1. */
+    static native long anonymousBytes();
 
     /** The calling thread's id in this JVM's pid namespace. */
     static native int threadId();

@@ -162,6 +162,15 @@ public final class Pages {
         }
     }
 
+    /** Resident bytes of the pages outside of the heap. */
+    static long offHeapResident() {
+        long sum = 0;
+        for (TaskMemory memory : all()) {
+            sum += memory.offHeapResident();
+        }
+        return sum;
+    }
+
     /** Reports every page and grant, for a resync. */
     static void tellAgain(Pace pace) throws InterruptedException {
         for (TaskMemory memory : all()) {

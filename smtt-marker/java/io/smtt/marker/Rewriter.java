@@ -83,6 +83,9 @@ final class Rewriter extends AdviceAdapter {
                 dup();
                 callback(hook.begin, OBJECT, "V");
                 break;
+            case EXIT:
+                callback(hook.begin, "", "V");
+                break;
             case HOT:
                 exitHot();
                 break;

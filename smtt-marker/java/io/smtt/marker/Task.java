@@ -38,6 +38,7 @@ final class Task {
     private final Set<Long> readsTold = new HashSet<>();
     private final List<Long> pythonWorkers = new ArrayList<>(1);
     private boolean ended;
+    private boolean countedInStage;
 
     Task(long attemptId, int stageId, int stageAttempt, int partition, int attemptNumber, int jobId, Thread thread) {
         this.attemptId = attemptId;
@@ -65,6 +66,10 @@ final class Task {
             return;
         }
         STARTED.incrementAndGet();
+        if (!countedInStage) {
+            countedInStage = true;
+            MemoryPeaks.began(stageId, stageAttempt);
+        }
         teller.facts.begin(FactForm.TASK_STARTED)
                 .word(Contract.TASK_STARTED_TASK_ATTEMPT_ID, attemptId)
                 .word(Contract.TASK_STARTED_STAGE_ID, stageId)
@@ -80,6 +85,9 @@ final class Task {
         }
         releasePython(teller);
         ended = true;
+        if (countedInStage) {
+            MemoryPeaks.ended(stageId, stageAttempt);
+        }
         TaskMemory held = memory;
         if (held != null) {
             held.tellUse(teller);

@@ -214,6 +214,17 @@ final class TaskMemory extends WeakReference<Object> {
         }
     }
 
+    /** Resident bytes of the pages outside of the heap. */
+    synchronized long offHeapResident() {
+        long sum = 0;
+        for (Page page : pages.values()) {
+            if (page.array == null) {
+                sum += Math.max(0, Native.residentBytes(page.address, page.sizeBytes));
+            }
+        }
+        return sum;
+    }
+
     /** Frees the memory of managers that no longer exist. */
     static void reap(ThreadState state) {
         for (Reference<?> gone = GONE.poll(); gone != null; gone = GONE.poll()) {

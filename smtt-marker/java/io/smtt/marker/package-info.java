@@ -51,6 +51,8 @@
  *   TaskMemory         pages and grants of one task memory manager
  *   Consumers          memory of each class of consumers of a task, and the bytes that Spark counted
  *   HeapHandle         tracks one object through the collector's moves
+ *   MemoryFigures      where the memory of this JVM is, once per second
+ *   MemoryPeaks        peaks of the executor and of each stage, under Spark's names
  *   Addresses          tracks addresses on the heap, and reports the changes after a collection
  *
  * Descriptions of RDDs and stages

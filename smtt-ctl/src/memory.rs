@@ -1,0 +1,373 @@
+//! `smtt-ctl memory`: where the memory of each executor is, with a bar, its control group, limits and peaks.
+
+use std::fmt::Write as _;
+
+use smtt_model::rows::{CgroupRow, Listing, MemoryPart, MemoryRow};
+use smtt_model::units;
+
+use super::args::Query;
+use super::{Exit, Failure, Output, say};
+use crate::client::Client;
+
+/// Columns of a terminal of unknown width.
+const WIDTH: usize = 80;
+/// Child processes that are shown, the largest first.
+const CHILDREN: usize = 10;
+/// Bytes below which a part that fluctuates is not shown.
+const SMALL: i64 = 1 << 16;
+
+/// Letter in the bar and text of each part.
+const PARTS: &[(&str, char, &str)] = &[
+    ("heap_storage", 'S', "heap: Spark storage"),
+    ("heap_execution", 'E', "heap: Spark execution"),
+    ("heap_other_objects", 'o', "heap: other objects and garbage"),
+    ("heap_free", '.', "heap: free, but resident"),
+    ("off_heap_storage", 's', "Spark storage off heap"),
+    ("off_heap_execution", 'e', "Spark execution off heap"),
+    ("direct_buffers", 'D', "direct buffers"),
+    ("metaspace", 'M', "metaspace"),
+    ("code_cache", 'C', "code cache"),
+    ("thread_stacks", 'T', "thread stacks"),
+    ("native_not_explained", '?', "native, not explained"),
+    ("heap_and_native", '?', "heap and native, not divided"),
+    ("since_examined", '+', "touched since the examination"),
+    (
+        "mapped_files",
+        'F',
+        "files: libraries, jars, mapped buffers",
+    ),
+    ("shared_memory", 'H', "shared memory"),
+];
+
+/// Text of each part of a control group.
+const GROUP: &[(&str, &str)] = &[
+    ("jvm", "JVM, anonymous"),
+    ("python_workers", "Python workers, anonymous"),
+    ("child_jvms", "child JVMs, anonymous"),
+    ("other_children", "other children, anonymous"),
+    ("other_processes", "other processes, anonymous"),
+    (
+        "counted_in_several_processes",
+        "shared after a fork: counted in several",
+    ),
+    ("page_cache", "page cache"),
+    ("shared_memory", "shared memory"),
+    ("kernel", "kernel"),
+    ("not_explained", "not explained"),
+];
+
+/// Requests the memory and prints it.
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    query: &Query,
+    peaks: bool,
+) -> Result<Exit, Failure> {
+    let question = query.filter.ordered(query.sort.clone(), query.limit);
+    let listing: Listing<MemoryRow> = client.ask("/v1/memory", &question).await?;
+    if output.json {
+        output.json(&listing.rows)?;
+    } else if listing.rows.is_empty() {
+        output.text("no executors\n")?;
+    } else {
+        let texts: Vec<String> = listing
+            .rows
+            .iter()
+            .map(|row| text(row, peaks, output))
+            .collect();
+        output.text(&texts.join("\n"))?;
+    }
+    let unread = |row: &&MemoryRow| row.resident_bytes.is_none();
+    if listing.rows.iter().any(|row| unread(&row)) {
+        say("the memory of some executors was not read yet");
+        return Ok(Exit::Degraded);
+    }
+    Ok(Exit::Fine)
+}
+
+fn signed(bytes: i64) -> String {
+    let text = units::bytes(bytes.unsigned_abs());
+    if bytes < 0 { format!("-{text}") } else { text }
+}
+
+/// One executor.
+fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
+    let width = output.width.unwrap_or(WIDTH);
+    let mut text = String::new();
+    let app = row.who.application_id.as_deref().unwrap_or("?");
+    let id = row.who.executor_id.as_deref().unwrap_or("?");
+    let head = format!(
+        "executor {id} of {app}, process {}, {}",
+        row.who.pid,
+        row.state.name()
+    );
+    if output.styled {
+        let _ = writeln!(text, "\u{1b}[1m{head}\u{1b}[0m");
+    } else {
+        let _ = writeln!(text, "{head}");
+    }
+    let Some(resident) = row.resident_bytes else {
+        text.push_str("  its memory was not read\n");
+        return text;
+    };
+    let _ = write!(text, "  {} resident", units::bytes(resident));
+    match row.examined_age_ns {
+        Some(age) => {
+            let _ = writeln!(text, ", divided {} ago", units::duration(age));
+        }
+        None => text.push_str(", not divided: the marker has not reported the parts\n"),
+    }
+    let _ = writeln!(
+        text,
+        "  [{}]",
+        bar(&row.parts, width.saturating_sub(5).min(100))
+    );
+    let mut lines: Vec<[String; 4]> = Vec::new();
+    for part in &row.parts {
+        let fluctuates = part.name == "since_examined";
+        if part.bytes == 0 || fluctuates && part.bytes.abs() < SMALL {
+            continue;
+        }
+        let (letter, name) = known(part);
+        let note = match part.name.as_str() {
+            "heap_storage" | "heap_execution" => ", by Spark",
+            "thread_stacks" => "",
+            _ if fluctuates && part.bytes < 0 => ", given back",
+            _ => "",
+        };
+        let threads = row.threads.filter(|_| part.name == "thread_stacks");
+        let threads = threads.map_or_else(String::new, |count| format!(" of {count} threads"));
+        lines.push([
+            letter.to_string(),
+            format!("{name}{threads}{note}"),
+            signed(part.bytes),
+            percent(part.bytes, resident),
+        ]);
+    }
+    table(&mut text, &lines, width);
+    children(&mut text, row, width);
+    if let Some(group) = &row.cgroup {
+        group_text(&mut text, group, width);
+    }
+    limits(&mut text, row);
+    if peaks {
+        peaks_text(&mut text, row);
+    }
+    text
+}
+
+fn percent(bytes: i64, of: u64) -> String {
+    if of == 0 {
+        return String::new();
+    }
+    units::share(bytes as f64 / of as f64)
+}
+
+fn known(part: &MemoryPart) -> (char, &str) {
+    let found = PARTS.iter().find(|(name, ..)| *name == part.name);
+    found.map_or(('#', part.name.as_str()), |(_, letter, name)| {
+        (*letter, *name)
+    })
+}
+
+/// A bar of `width` letters: each part has as many as its share, the largest rests are rounded up.
+fn bar(parts: &[MemoryPart], width: usize) -> String {
+    let bytes = |part: &MemoryPart| part.bytes.max(0) as f64;
+    let sum: f64 = parts.iter().map(bytes).sum();
+    if sum <= 0.0 {
+        return " ".repeat(width);
+    }
+    let exact = |part| bytes(part) / sum * width as f64;
+    let mut lengths: Vec<usize> = parts.iter().map(|part| exact(part) as usize).collect();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    let rest = |at: &usize| exact(&parts[*at]) - exact(&parts[*at]).floor();
+    order.sort_by(|left, right| rest(right).total_cmp(&rest(left)));
+    let missing = width.saturating_sub(lengths.iter().sum());
+    for at in order.into_iter().take(missing) {
+        lengths[at] += 1;
+    }
+    let letters = parts.iter().zip(lengths);
+    letters
+        .flat_map(|(part, length)| std::iter::repeat_n(known(part).0, length))
+        .collect()
+}
+
+/// Lines with a letter, a text that takes what is left, and two numbers on the right.
+fn table(text: &mut String, lines: &[[String; 4]], width: usize) {
+    let longest = lines
+        .iter()
+        .map(|line| line[1].chars().count())
+        .max()
+        .unwrap_or(0);
+    let name = longest.min(width.saturating_sub(28));
+    for [letter, what, bytes, share] in lines {
+        let what: String = what.chars().take(name).collect();
+        let _ = writeln!(text, "  {letter} {what:<name$}  {bytes:>11}  {share:>7}");
+    }
+}
+
+fn children(text: &mut String, row: &MemoryRow, width: usize) {
+    if row.children.is_empty() && row.children_unread == 0 {
+        return;
+    }
+    let all = row.children.iter().map(|child| child.resident_bytes).sum();
+    let _ = writeln!(
+        text,
+        "  {} child processes, {} resident; pages shared after a fork count in each",
+        row.children.len() as u64 + row.children_unread,
+        units::bytes(all)
+    );
+    let mut largest: Vec<_> = row.children.iter().collect();
+    largest.sort_by_key(|child| std::cmp::Reverse(child.resident_bytes));
+    let line = |child: &&smtt_model::rows::ChildRow| {
+        [
+            " ".to_owned(),
+            format!("{} {}", child.name, child.pid),
+            units::bytes(child.resident_bytes),
+            String::new(),
+        ]
+    };
+    let lines: Vec<_> = largest.iter().take(CHILDREN).map(line).collect();
+    table(text, &lines, width);
+    if row.children.len() > CHILDREN {
+        let _ = writeln!(
+            text,
+            "    and {} smaller ones",
+            row.children.len() - CHILDREN
+        );
+    }
+}
+
+fn group_text(text: &mut String, group: &CgroupRow, width: usize) {
+    let limit = group.limit_bytes.map_or_else(
+        || ", no limit".to_owned(),
+        |limit| format!(" of {}", units::bytes(limit)),
+    );
+    let peak = group.peak_bytes.map_or_else(String::new, |peak| {
+        format!(", at most {}", units::bytes(peak))
+    });
+    let line = format!(
+        "  control group {}: {}{limit}{peak}",
+        group.path,
+        units::bytes(group.current_bytes)
+    );
+    let _ = writeln!(text, "{}", line.chars().take(width).collect::<String>());
+    let name = |part: &MemoryPart| {
+        let found = GROUP.iter().find(|(name, _)| *name == part.name);
+        found.map_or_else(|| part.name.clone(), |(_, text)| (*text).to_owned())
+    };
+    let shown = group.parts.iter().filter(|part| part.bytes != 0);
+    let line = |part: &MemoryPart| {
+        [
+            " ".to_owned(),
+            name(part),
+            signed(part.bytes),
+            percent(part.bytes, group.current_bytes),
+        ]
+    };
+    table(text, &shown.map(line).collect::<Vec<_>>(), width);
+}
+
+fn limits(text: &mut String, row: &MemoryRow) {
+    if row.limits.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "  {:<32} {:>11} {:>11} {:>11}",
+        "LIMIT", "", "USED", "FREE"
+    );
+    for limit in &row.limits {
+        let note = if limit.is_default { " *" } else { "" };
+        let _ = writeln!(
+            text,
+            "  {:<32} {:>11} {:>11} {:>11}",
+            format!("{}{note}", limit.name),
+            units::bytes(limit.limit_bytes),
+            limit
+                .used_bytes
+                .map_or_else(|| "-".to_owned(), units::bytes),
+            limit.free_bytes.map_or_else(|| "-".to_owned(), signed),
+        );
+    }
+    if row.limits.iter().any(|limit| limit.is_default) {
+        text.push_str("  * Spark's default; not enforced by every cluster manager\n");
+    }
+}
+
+fn peaks_text(text: &mut String, row: &MemoryRow) {
+    let _ = writeln!(text, "  {:<28} {:>11}  {}", "PEAK", "", "AGO");
+    for (name, peak) in &row.peaks {
+        let value = if name.ends_with("Count") {
+            units::count(peak.value)
+        } else if name.ends_with("Time") {
+            units::duration(peak.value.saturating_mul(1_000_000))
+        } else {
+            units::bytes(peak.value)
+        };
+        let _ = writeln!(
+            text,
+            "  {name:<28} {value:>11}  {}",
+            units::duration(peak.age_ns)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, bytes: i64) -> MemoryPart {
+        MemoryPart {
+            name: name.to_owned(),
+            bytes,
+            estimated: false,
+        }
+    }
+
+    #[test]
+    fn the_bar_has_a_letter_for_each_share() {
+        let parts = [
+            part("heap_storage", 50),
+            part("since_examined", -7),
+            part("direct_buffers", 25),
+            part("metaspace", 24),
+            part("unheard_of", 1),
+        ];
+        assert_eq!(bar(&parts, 8), "SSSSDDMM");
+        assert_eq!(bar(&parts, 100).len(), 100);
+        assert!(bar(&parts, 100).ends_with('#'));
+        assert_eq!(bar(&[], 3), "   ");
+    }
+
+    #[test]
+    fn every_part_is_listed_and_no_line_is_too_long() {
+        let row = MemoryRow {
+            resident_bytes: Some(3 << 30),
+            parts: vec![
+                part("heap_free", 3 << 30),
+                part("since_examined", -(1 << 20)),
+            ],
+            cgroup: Some(CgroupRow {
+                path: "x".repeat(200),
+                parts: vec![part("page_cache", 5)],
+                ..CgroupRow::default()
+            }),
+            ..MemoryRow::default()
+        };
+        for width in [40, 80, 120] {
+            let output = Output {
+                width: Some(width),
+                styled: false,
+                json: false,
+            };
+            let text = text(&row, true, output);
+            assert!(text.contains("-1.0 MiB"), "{text}");
+            assert!(
+                text.lines()
+                    .all(|line| line.chars().count() <= width.max(80)),
+                "{text}"
+            );
+        }
+    }
+}

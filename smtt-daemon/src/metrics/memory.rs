@@ -1,0 +1,113 @@
+//! Peaks of executors as series, and their resident memory.
+
+use smtt_common::event::memory::PeakMetric;
+use smtt_model::state::{Executor, Peaks};
+
+use super::collect::Families;
+use super::table;
+
+/// What a snapshot keeps of an executor's memory.
+pub(super) struct MemoryFigures {
+    peaks: Peaks,
+    resident_bytes: Option<u64>,
+}
+
+impl MemoryFigures {
+    pub(super) fn of(executor: &Executor) -> Self {
+        let kernel = executor.usage.kernel.as_ref();
+        Self {
+            peaks: executor.peaks,
+            // A dead process has none.
+            resident_bytes: kernel
+                .filter(|_| executor.died_ns.is_none())
+                .map(|kernel| kernel.process.resident_bytes),
+        }
+    }
+
+    /// Writes the series of an executor with these labels.
+    pub(super) fn series(&self, families: &mut Families<'_>, labels: [&str; 3]) {
+        let [application, user, id] = labels;
+        families.maybe(
+            table::EXECUTOR_RESIDENT,
+            &[application, user, id],
+            self.resident_bytes,
+        );
+        // Collections are no bytes.
+        let in_bytes = PeakMetric::ALL
+            .iter()
+            .filter(|metric| **metric < PeakMetric::MINOR_COUNT);
+        for metric in in_bytes {
+            if let (Some(peak), Some(name)) = (self.peaks.of(*metric), metric.name()) {
+                families.count(
+                    table::EXECUTOR_PEAK,
+                    &[application, user, id, name],
+                    peak.value,
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_model::decode::{Fact, Figure, PeaksTold};
+    use smtt_model::state::{KernelMemory, ProcessMemory};
+
+    use super::super::tests::{apply, described, scrape, shared};
+
+    #[test]
+    fn peaks_have_series_once_they_are_known() {
+        let shared = shared(100);
+        described(&shared, 1, "0");
+        let before = scrape(&shared, "");
+        assert!(
+            !before.contains("smtt_executor_memory_peak_bytes{"),
+            "{before}"
+        );
+        assert!(
+            !before.contains("smtt_executor_resident_bytes{"),
+            "{before}"
+        );
+        let figures = vec![
+            Figure {
+                code: 1,
+                age_ms: 0,
+                value: 7,
+            },
+            Figure {
+                code: 17,
+                age_ms: 0,
+                value: 3,
+            },
+        ];
+        apply(
+            &shared,
+            1,
+            Fact::PeaksTold(Box::new(PeaksTold {
+                stage: None,
+                figures,
+            })),
+        );
+        let process = ProcessMemory {
+            resident_bytes: 5,
+            resident_peak_bytes: 6,
+            ..ProcessMemory::default()
+        };
+        let kernel = KernelMemory {
+            process,
+            ..KernelMemory::default()
+        };
+        shared.state().set_memory(1, kernel, 9);
+        let text = scrape(&shared, "");
+        assert!(text.contains("metric=\"JVMHeapMemory\"} 7"), "{text}");
+        assert!(
+            text.contains("metric=\"ProcessTreeJVMRSSMemory\"} 6"),
+            "{text}"
+        );
+        assert!(!text.contains("MinorGCCount"), "{text}");
+        let resident = text
+            .lines()
+            .find(|line| line.starts_with("smtt_executor_resident_bytes{"));
+        assert!(resident.is_some_and(|line| line.ends_with(" 5")), "{text}");
+    }
+}

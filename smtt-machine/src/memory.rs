@@ -1,0 +1,261 @@
+//! Memory of processes and of their control groups, by the kernel's own counts. Nothing here walks page tables.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use smtt_model::state::{CgroupMemory, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
+
+/// Depth of control groups that are searched for limits.
+const DEPTH_MAX: usize = 32;
+/// Limits of version 1 above this mean "none": the kernel rounds its largest number to pages.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// Memory of a JVM, of these descendants of it, and of its control group. `None` where the JVM has ended.
+#[must_use]
+pub fn read(root: &Path, pid: u32, children: &[u32]) -> Option<KernelMemory> {
+    let status = status(root, pid)?;
+    Some(KernelMemory {
+        process: process(&status)?,
+        children: children
+            .iter()
+            .filter_map(|pid| child(root, *pid))
+            .collect(),
+        children_unread: 0,
+        cgroup: cgroup(root, pid),
+    })
+}
+
+fn status(root: &Path, pid: u32) -> Option<String> {
+    fs::read_to_string(root.join(format!("proc/{pid}/status"))).ok()
+}
+
+fn child(root: &Path, pid: u32) -> Option<ChildMemory> {
+    let status = status(root, pid)?;
+    let name = line(&status, "Name")?.trim();
+    Some(ChildMemory {
+        pid,
+        kind: kind(name),
+        memory: process(&status)?,
+        name: name.chars().filter(|letter| !letter.is_control()).collect(),
+    })
+}
+
+/// As Spark's `ProcfsMetricsGetter` divides processes.
+fn kind(name: &str) -> ChildKind {
+    let name = name.to_lowercase();
+    if name.contains("java") {
+        ChildKind::Java
+    } else if name.contains("python") {
+        ChildKind::Python
+    } else {
+        ChildKind::Other
+    }
+}
+
+fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// The memory in a `status`; `None` for a process without memory, such as a zombie.
+fn process(status: &str) -> Option<ProcessMemory> {
+    let bytes = |name| {
+        let number = line(status, name)?.split_whitespace().next()?;
+        Some(number.parse::<u64>().ok()?.saturating_mul(1024))
+    };
+    Some(ProcessMemory {
+        resident_bytes: bytes("VmRSS")?,
+        anonymous_bytes: bytes("RssAnon")?,
+        file_bytes: bytes("RssFile")?,
+        shared_bytes: bytes("RssShmem")?,
+        resident_peak_bytes: bytes("VmHWM")?,
+        virtual_bytes: bytes("VmSize")?,
+        virtual_peak_bytes: bytes("VmPeak")?,
+        swapped_bytes: bytes("VmSwap").unwrap_or(0),
+    })
+}
+
+/// The control group of a process that counts its memory, and where it is mounted.
+fn group(root: &Path, pid: u32) -> Option<(u8, String, PathBuf)> {
+    let groups = fs::read_to_string(root.join(format!("proc/{pid}/cgroup"))).ok()?;
+    let (mut first, mut second) = (None, None);
+    for group in groups.lines() {
+        let mut parts = group.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) =
+            (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if controllers
+            .split(',')
+            .any(|controller| controller == "memory")
+        {
+            first = Some(path);
+        } else if number == "0" && controllers.is_empty() {
+            second = Some(path);
+        }
+    }
+    let mounts = root.join("sys/fs/cgroup");
+    // The controller is in one hierarchy only.
+    let (version, path, mount) = match (first, second) {
+        (Some(path), _) => (1, path, mounts.join("memory")),
+        (None, Some(path)) => (2, path, mounts),
+        (None, None) => return None,
+    };
+    let below = path.trim_start_matches('/');
+    // The root group has no limit and holds the whole machine. A path above our own root is not reachable.
+    (!below.is_empty() && !below.split('/').any(|part| part == ".."))
+        .then(|| (version, below.to_owned(), mount))
+}
+
+fn cgroup(root: &Path, pid: u32) -> Option<CgroupMemory> {
+    let (version, path, mount) = group(root, pid)?;
+    let folder = mount.join(&path);
+    let stat = fs::read_to_string(folder.join("memory.stat")).ok()?;
+    let field = |name: &str| {
+        stat.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    };
+    let number = |folder: &Path, name: &str| -> Option<u64> {
+        fs::read_to_string(folder.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let (current, limit, peak) = match version {
+        1 => (
+            "memory.usage_in_bytes",
+            "memory.limit_in_bytes",
+            "memory.max_usage_in_bytes",
+        ),
+        _ => ("memory.current", "memory.max", "memory.peak"),
+    };
+    let above = folder.ancestors().take(DEPTH_MAX);
+    let above = above.take_while(|folder| **folder != mount);
+    let limit_bytes = above
+        .filter_map(|folder| number(folder, limit))
+        .filter(|limit| *limit < NO_LIMIT)
+        .min();
+    let (anonymous, file, shared, kernel) = match version {
+        1 => (
+            field("total_rss")?,
+            field("total_cache")?,
+            field("total_shmem").unwrap_or(0),
+            number(&folder, "memory.kmem.usage_in_bytes"),
+        ),
+        _ => (
+            field("anon")?,
+            field("file")?,
+            field("shmem").unwrap_or(0),
+            field("kernel").map(|kernel: u64| kernel.saturating_add(field("sock").unwrap_or(0))),
+        ),
+    };
+    Some(CgroupMemory {
+        version,
+        current_bytes: number(&folder, current)?,
+        limit_bytes,
+        peak_bytes: number(&folder, peak),
+        anonymous_bytes: anonymous,
+        file_bytes: file,
+        shared_bytes: shared,
+        kernel_bytes: kernel,
+        // Users may make groups with any names.
+        path: path.chars().filter(|letter| !letter.is_control()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_memory_adds_up() {
+        let pid = std::process::id();
+        let memory = read(Path::new("/"), pid, &[pid, u32::MAX]).expect("we are here");
+        let process = memory.process;
+        assert_eq!(
+            process.anonymous_bytes + process.file_bytes + process.shared_bytes,
+            process.resident_bytes
+        );
+        assert!(process.resident_peak_bytes >= process.resident_bytes);
+        assert!(process.virtual_bytes > process.resident_bytes);
+        assert_eq!(memory.children.len(), 1);
+        assert_eq!(memory.children[0].kind, ChildKind::Other);
+    }
+
+    /// A machine in a folder, with a process of pid 7 in a group.
+    fn machine(groups: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        write("proc/7/cgroup", groups);
+        for (path, text) in files {
+            write(&format!("sys/fs/cgroup/{path}"), text);
+        }
+        root
+    }
+
+    #[test]
+    fn a_group_of_version_2_is_read() {
+        let stat = "anon 70\nfile 30\nkernel 5\nsock 1\nshmem 10\nfile_mapped 9\n";
+        let root = machine(
+            "0::/kubepods/pod/box\n",
+            &[
+                ("kubepods/pod/box/memory.stat", stat),
+                ("kubepods/pod/box/memory.current", "110\n"),
+                ("kubepods/pod/box/memory.max", "max\n"),
+                ("kubepods/pod/box/memory.peak", "120\n"),
+                ("kubepods/pod/memory.max", "400\n"),
+                ("kubepods/memory.max", "900\n"),
+            ],
+        );
+        let group = cgroup(root.path(), 7).expect("a group");
+        let wanted = CgroupMemory {
+            path: "kubepods/pod/box".into(),
+            version: 2,
+            current_bytes: 110,
+            limit_bytes: Some(400),
+            peak_bytes: Some(120),
+            anonymous_bytes: 70,
+            file_bytes: 30,
+            shared_bytes: 10,
+            kernel_bytes: Some(6),
+        };
+        assert_eq!(group, wanted);
+    }
+
+    #[test]
+    fn a_group_of_version_1_is_read() {
+        let stat = "cache 1\nrss 2\ntotal_cache 30\ntotal_rss 70\ntotal_shmem 10\n";
+        let root = machine(
+            "4:memory:/a\n1:cpu:/\n0::/\n",
+            &[
+                ("memory/a/memory.stat", stat),
+                ("memory/a/memory.usage_in_bytes", "100\n"),
+                ("memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("memory/a/memory.max_usage_in_bytes", "101\n"),
+            ],
+        );
+        let group = cgroup(root.path(), 7).expect("a group");
+        assert_eq!((group.version, group.limit_bytes), (1, None));
+        assert_eq!((group.current_bytes, group.peak_bytes), (100, Some(101)));
+        assert_eq!((group.anonymous_bytes, group.file_bytes), (70, 30));
+        assert_eq!(group.kernel_bytes, None);
+    }
+
+    #[test]
+    fn the_root_group_and_one_outside_of_our_namespace_are_none() {
+        for groups in ["0::/\n", "4:memory:/\n0::/x\n", "0::/../x\n", "", "0:\n"] {
+            let root = machine(
+                groups,
+                &[("memory.stat", "anon 1\nfile 1\n"), ("memory.current", "2")],
+            );
+            assert_eq!(cgroup(root.path(), 7), None, "{groups:?}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Where the memory of an executor is, and its peaks: compared with the kernel's own counts of each mapping, with known
+//! amounts, and with Spark's REST API.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::json::{list, number, text};
+use smtt_tests::lab::{LIMIT, LabDaemon, Run, SparkLab};
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+/// One executor with two cores, so that two stages run at once.
+const CLUSTER: &str = "local-cluster[1,2,2048]";
+const MIB: u64 = 1 << 20;
+/// `-Xmx` of the executor.
+const HEAP: u64 = 2048 * MIB;
+/// The JVM places a heap of less than 4 GiB below this address.
+const HEAP_END: u64 = 4 << 30;
+/// How far the daemon's answers may be behind.
+const LATE: Duration = Duration::from_secs(2);
+/// MiB and numbers that the application holds, in the order of its arguments.
+const HELD: [u64; 9] = [600, 512, 256, 300, 2000, 256, 200, 96, 64];
+
+/// A mapping of the executor by the kernel's count of its pages.
+struct Mapping {
+    start: u64,
+    end: u64,
+    writable: bool,
+    anonymous: bool,
+    resident: u64,
+}
+
+/// All mappings: the witness walks the page tables, which the daemon must not do.
+fn mappings(pid: u64) -> Result<Vec<Mapping>> {
+    let mut all: Vec<Mapping> = Vec::new();
+    for line in fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
+        if let Some(rest) = line.strip_prefix("Rss:") {
+            let kib: u64 = rest.trim().trim_end_matches(" kB").trim().parse()?;
+            all.last_mut().context("a mapping")?.resident = kib * 1024;
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let Some((start, end)) = words.next().and_then(|range| range.split_once('-')) else {
+            continue;
+        };
+        let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
+        else {
+            continue;
+        };
+        let writable = words.next().is_some_and(|flags| flags.starts_with("rw"));
+        all.push(Mapping {
+            start,
+            end,
+            writable,
+            anonymous: words.nth(3).is_none(),
+            resident: 0,
+        });
+    }
+    Ok(all)
+}
+
+/// Number and resident bytes of the mappings that look like stacks: the default is 1 MiB with the JVM's guard pages.
+fn stacks(pid: u64) -> Result<(u64, u64)> {
+    let mapped = mappings(pid)?;
+    let is_stack = |one: &&Mapping| {
+        let size = one.end - one.start;
+        one.writable && one.anonymous && (900 * 1024..=1024 * 1024).contains(&size)
+    };
+    let stacks = mapped.iter().filter(is_stack);
+    Ok((
+        stacks.clone().count() as u64,
+        stacks.map(|one| one.resident).sum(),
+    ))
+}
+
+/// A line of the executor's `status`, in bytes.
+fn status(pid: u64, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib: Option<u64> = line.and_then(|line| {
+        let number = line.trim_start_matches(':').split_whitespace().next()?;
+        number.parse().ok()
+    });
+    Ok(kib.with_context(|| format!("status has no {name}"))? * 1024)
+}
+
+fn close(what: &str, value: u64, truth: u64, tolerance: f64) -> Result<()> {
+    println!("{what}: {value}, by the kernel or as known {truth}");
+    ensure!(
+        value.abs_diff(truth) as f64 <= truth as f64 * tolerance,
+        "{what}: {value} is not within {tolerance} of {truth}"
+    );
+    Ok(())
+}
+
+/// The parts of a row by name.
+fn parts(row: &Value) -> Result<BTreeMap<String, i64>> {
+    let part = |part: &Value| {
+        let bytes = part["bytes"].as_i64().context("bytes")?;
+        Ok((text(part, "name")?, bytes))
+    };
+    list(row, "parts")?.iter().map(part).collect()
+}
+
+/// The executor's row of `smtt-ctl memory`, examined after now, and with nothing changed since.
+fn memory(daemon: &LabDaemon<'_>, run: &Run) -> Result<Value> {
+    let begin = Instant::now();
+    wait_for("the executor's memory is examined", LIMIT, || {
+        let rows = run.rows(daemon, &["memory"])?;
+        let row = rows.iter().find(|row| row["executor_id"] == "0");
+        // Ages are as of the daemon's last tick or fact.
+        let since = begin.elapsed().saturating_sub(LATE);
+        Ok(row
+            .filter(|row| {
+                let age = row["examined_age_ns"].as_u64().map(Duration::from_nanos);
+                let kernel = row["age_ns"].as_u64().map(Duration::from_nanos);
+                let resident = row["resident_bytes"].as_i64().unwrap_or(0);
+                let changed = parts(row).map_or(i64::MAX, |parts| parts["since_examined"].abs());
+                age.is_some_and(|age| age < since)
+                    && kernel.is_some_and(|age| age < since)
+                    && changed < resident / 300
+            })
+            .cloned())
+    })
+}
+
+/// The row at a gate: its parts add up to what the kernel counts, and each part is what the kernel counts of its mappings.
+fn at(gate: &str, daemon: &LabDaemon<'_>, run: &mut Run) -> Result<(u64, BTreeMap<String, i64>)> {
+    run.reach(gate)?;
+    let row = memory(daemon, run)?;
+    let pid = number(&row, "pid")?;
+    let (mapped, resident) = (mappings(pid)?, status(pid, "VmRSS")?);
+    let parts = parts(&row)?;
+    println!("at {gate}: {row}");
+    let sum: i64 = parts.values().sum();
+    ensure!(
+        sum == row["resident_bytes"].as_i64().context("resident")?,
+        "{row}"
+    );
+    close("sum of the parts", sum.unsigned_abs(), resident, 0.01)?;
+    let heap = |name: &str| name.starts_with("heap_");
+    let heap: i64 = parts
+        .iter()
+        .filter(|(name, _)| heap(name))
+        .map(|(_, bytes)| bytes)
+        .sum();
+    let in_heap = |one: &&Mapping| one.start >= HEAP_END - HEAP && one.end <= HEAP_END;
+    let truth = mapped.iter().filter(in_heap).map(|one| one.resident).sum();
+    close("resident heap", heap.unsigned_abs(), truth, 0.01)?;
+    close(
+        "mapped files",
+        parts["mapped_files"].unsigned_abs(),
+        status(pid, "RssFile")?,
+        0.01,
+    )?;
+    Ok((pid, parts))
+}
+
+fn more(parts: &BTreeMap<String, i64>, before: &BTreeMap<String, i64>, name: &str) -> u64 {
+    (parts[name] - before[name]).max(0).unsigned_abs()
+}
+
+#[test]
+fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let arguments = HELD.map(|number| number.to_string());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let application = Application::java(&lab.paths, CLUSTER, "Holding", &arguments)?
+        .conf("spark.executor.memory", "2g")
+        .conf("spark.memory.offHeap.enabled", "true")
+        .conf("spark.memory.offHeap.size", "512m")
+        .conf("spark.executor.processTreeMetrics.enabled", "true")
+        .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+
+    let (_, base) = at("base", &daemon, &mut run)?;
+    run.open("base")?;
+    let (_, heap) = at("heap", &daemon, &mut run)?;
+    let used = |parts: &BTreeMap<String, i64>| {
+        let of = ["heap_storage", "heap_execution", "heap_other_objects"];
+        of.iter().filter_map(|name| parts.get(*name)).sum::<i64>()
+    };
+    ensure!(used(&heap).unsigned_abs() >= HELD[0] * MIB, "{heap:?}");
+    run.open("heap")?;
+    let (_, direct) = at("direct", &daemon, &mut run)?;
+    close(
+        "direct buffers",
+        more(&direct, &heap, "direct_buffers"),
+        HELD[1] * MIB,
+        0.01,
+    )?;
+    run.open("direct")?;
+    let (_, mapped) = at("mapped", &daemon, &mut run)?;
+    close(
+        "mapped file",
+        more(&mapped, &direct, "mapped_files"),
+        HELD[2] * MIB,
+        0.01,
+    )?;
+    run.open("mapped")?;
+    let (pid, native) = at("native", &daemon, &mut run)?;
+    close(
+        "native",
+        more(&native, &mapped, "native_not_explained"),
+        HELD[3] * MIB,
+        0.05,
+    )?;
+    let stacks_before = stacks(pid)?;
+    run.open("native")?;
+    let (_, threads) = at("threads", &daemon, &mut run)?;
+    let (stacks, truth) = stacks(pid)?;
+    ensure!(
+        stacks - stacks_before.0 == HELD[4],
+        "the stacks are mapped otherwise"
+    );
+    close(
+        "thread stacks",
+        more(&threads, &native, "thread_stacks"),
+        truth - stacks_before.1,
+        0.05,
+    )?;
+    costs_little(pid, u64::from(daemon.pid()))?;
+    run.open("threads")?;
+    let (_, execution) = at("execution", &daemon, &mut run)?;
+    close(
+        "off-heap execution",
+        more(&execution, &base, "off_heap_execution"),
+        HELD[5] * MIB,
+        0.01,
+    )?;
+    run.open("execution")?;
+
+    run.reach("brief")?;
+    let peak = |row: &Value, metric: &str| row["peaks"][metric]["value"].as_u64();
+    let brief = HELD[6] * MIB;
+    let row = wait_for("the peak of 50 ms is reported", LIMIT, || {
+        let row = memory(&daemon, &run)?;
+        Ok((peak(&row, "OnHeapExecutionMemory") >= Some(brief)).then_some(row))
+    })?;
+    ensure!(
+        peak(&row, "OnHeapExecutionMemory") == Some(brief),
+        "{}",
+        row["peaks"]
+    );
+    ensure!(
+        peak(&row, "OffHeapExecutionMemory") == Some(HELD[5] * MIB),
+        "{}",
+        row["peaks"]
+    );
+    let spark = executor_peaks(&run)?;
+    println!("Spark: {spark}");
+    ensure!(
+        spark["OnHeapExecutionMemory"].as_u64() < Some(brief),
+        "Spark has seen what was held for 50 ms, so this shows nothing: {spark}"
+    );
+    run.open("brief")?;
+    run.reach("stages")?;
+    both_stages(&daemon, &run)?;
+    at_least_sparks(&daemon, &run)?;
+    run.finish(&["stages"])?;
+    drop(daemon);
+    lab.passed()
+}
+
+/// CPU time of the threads of a process with this name, in nanoseconds.
+fn cpu_ns(pid: u64, name: &str) -> Result<u64> {
+    let mut sum = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = thread?.path();
+        if fs::read_to_string(folder.join("comm"))?.trim() == name {
+            let times = fs::read_to_string(folder.join("schedstat"))?;
+            let cpu = times.split_whitespace().next().context("a time")?;
+            sum += cpu.parse::<u64>()?;
+        }
+    }
+    ensure!(sum > 0, "process {pid} has no thread {name}");
+    Ok(sum)
+}
+
+/// With 2 GiB and 2,000 threads the marker's thread and the daemon's each take at most 0.1 % of one CPU, and what the
+/// marker had saved up.
+fn costs_little(executor: u64, daemon: u64) -> Result<()> {
+    let (watched, saved_up) = (Duration::from_secs(30), 20_000_000);
+    let both = || {
+        Ok::<_, anyhow::Error>((
+            cpu_ns(executor, "smtt-marker")?,
+            cpu_ns(daemon, "smtt-usage")?,
+        ))
+    };
+    let before = both()?;
+    std::thread::sleep(watched);
+    let after = both()?;
+    let (marker, usage) = (after.0 - before.0, after.1 - before.1);
+    println!("in {watched:?}: {marker} ns in the executor, {usage} ns in the daemon");
+    let most = watched.as_nanos() as u64 / 1000;
+    ensure!(
+        marker <= most + saved_up && usage <= most,
+        "{marker} and {usage} ns of {watched:?}"
+    );
+    Ok(())
+}
+
+/// Peaks of the executor by Spark's REST API.
+fn executor_peaks(run: &Run) -> Result<Value> {
+    let all = run.submitted.rest("executors")?;
+    let of = all.as_array().into_iter().flatten();
+    let executor = of
+        .into_iter()
+        .find(|one| one["id"] == "0")
+        .context("executor 0")?;
+    Ok(executor["peakMemoryMetrics"].clone())
+}
+
+/// Two stages held known amounts at the same time.
+fn both_stages(daemon: &LabDaemon<'_>, run: &Run) -> Result<()> {
+    let both = (HELD[7] + HELD[8]) * MIB;
+    wait_for("the peaks of both stages are reported", LIMIT, || {
+        let stages = run.rows(daemon, &["stages"])?;
+        let mut own: Vec<u64> = Vec::new();
+        for stage in &stages {
+            if stage["executor_peaks"]["OnHeapExecutionMemory"]["value"].as_u64() == Some(both) {
+                own.push(number(stage, "tasks_execution_memory_peak_bytes")?);
+            }
+        }
+        own.sort_unstable();
+        Ok((own == [HELD[8] * MIB, HELD[7] * MIB]).then_some(()))
+    })
+}
+
+/// No peak is below Spark's, for every metric that Spark has.
+fn at_least_sparks(daemon: &LabDaemon<'_>, run: &Run) -> Result<()> {
+    // Spark first: it only grows.
+    let spark = executor_peaks(run)?;
+    let row = memory(daemon, run)?;
+    let spark = spark.as_object().context("Spark's peaks")?;
+    ensure!(spark.len() > 15, "Spark has few peaks: {spark:?}");
+    for (metric, value) in spark {
+        let ours = row["peaks"][metric]["value"].as_u64();
+        println!("{metric}: {ours:?}, Spark {value}");
+        ensure!(
+            ours >= value.as_u64() && ours.is_some(),
+            "{metric}: {ours:?} is below Spark's {value}"
+        );
+    }
+    Ok(())
+}

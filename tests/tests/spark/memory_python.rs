@@ -1,0 +1,178 @@
+//! Memory of Python workers and of a control group: compared with the kernel's counts of each process and of the group.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::json::{list, number, text};
+use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::skip::skip;
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+const WORKERS: u64 = 2;
+const MIB_EACH: u64 = 300;
+
+/// A control group of this test, in the group of the test itself.
+struct Group {
+    folder: PathBuf,
+    before: PathBuf,
+    version: u8,
+}
+
+impl Group {
+    /// Makes the group; `None` where no memory controller can be given to it.
+    fn make() -> Result<Option<Self>> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let path = |wanted: &str| {
+            own.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                let found = controllers.split(',').any(|one| one == wanted);
+                found.then(|| path.trim_start_matches('/').to_owned())
+            })
+        };
+        let (version, before) = match path("memory") {
+            Some(path) => (1, Path::new("/sys/fs/cgroup/memory").join(path)),
+            None => (
+                2,
+                Path::new("/sys/fs/cgroup").join(path("").unwrap_or_default()),
+            ),
+        };
+        // In version 2 a group with processes has no children with controllers: the new one is beside it.
+        let parent = match version {
+            1 => before.clone(),
+            _ => before.parent().unwrap_or(&before).to_path_buf(),
+        };
+        let folder = parent.join(format!("smtt-test-{}", std::process::id()));
+        if fs::create_dir(&folder).is_err() || !folder.join("memory.stat").exists() {
+            let _ = fs::remove_dir(&folder);
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            folder,
+            before,
+            version,
+        }))
+    }
+
+    /// Runs something whose processes are in the group.
+    fn within<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let own = std::process::id().to_string();
+        fs::write(self.folder.join("cgroup.procs"), &own)?;
+        let result = work();
+        fs::write(self.before.join("cgroup.procs"), &own)?;
+        result
+    }
+
+    fn current(&self) -> Result<u64> {
+        let file = match self.version {
+            1 => "memory.usage_in_bytes",
+            _ => "memory.current",
+        };
+        Ok(fs::read_to_string(self.folder.join(file))?.trim().parse()?)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+fn sum(parts: &[Value]) -> i64 {
+    parts.iter().filter_map(|part| part["bytes"].as_i64()).sum()
+}
+
+/// Resident memory of a process by the kernel, in bytes.
+fn resident(pid: u64) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .context("VmRSS")?;
+    Ok(kib * 1024)
+}
+
+#[test]
+fn python_workers_and_their_control_group_are_measured() -> Result<()> {
+    let Some(group) = Group::make()? else {
+        return skip("memory_cgroup", "no group of the test's own can be made");
+    };
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let arguments = [WORKERS.to_string(), MIB_EACH.to_string()];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let application = Application::python(
+        &lab.paths,
+        "local-cluster[1,2,1024]",
+        "greedy.py",
+        &arguments,
+    )?;
+    let application = application.with_marker(&lab.paths);
+    let mut run = group.within(|| lab.run(application))?;
+    let folder = lab.folder().join("gates-1");
+    wait_for("the workers hold their memory", LIMIT, || {
+        let held = (0..WORKERS).all(|worker| folder.join(format!("worker-{worker}")).exists());
+        Ok(held.then_some(()))
+    })?;
+    // A reading begins after the workers hold their memory.
+    let row = wait_for("the workers' memory is read", LIMIT, || {
+        let rows = run.rows(&daemon, &["memory"])?;
+        let row = rows.into_iter().find(|row| row["executor_id"] == "0");
+        Ok(row.filter(|row| {
+            let children = row["children"].as_array().into_iter().flatten();
+            let greedy =
+                children.filter(|child| child["resident_bytes"].as_u64() > Some(MIB_EACH << 20));
+            greedy.count() as u64 == WORKERS && row["examined_age_ns"].is_u64()
+        }))
+    })?;
+    let current = group.current()?;
+    println!("{row}, the group has {current}");
+    for child in list(&row, "children")? {
+        let (now, told) = (
+            resident(number(child, "pid")?)?,
+            number(child, "resident_bytes")?,
+        );
+        ensure!(text(child, "kind")? == "python", "{child}");
+        ensure!(
+            now.abs_diff(told) <= now / 100,
+            "{told} instead of {now}: {child}"
+        );
+    }
+    let parts = list(&row["cgroup"], "parts")?;
+    ensure!(
+        sum(parts).unsigned_abs().abs_diff(current) <= current / 100,
+        "the parts of the group add up to {} instead of {current}",
+        sum(parts)
+    );
+    let part = |name: &str| {
+        let found = parts.iter().find(|part| part["name"] == name);
+        found.and_then(|part| part["bytes"].as_i64()).unwrap_or(0)
+    };
+    ensure!(
+        part("python_workers") >= (WORKERS * MIB_EACH << 20) as i64,
+        "{row}"
+    );
+    ensure!(
+        part("not_explained").unsigned_abs() <= current / 100,
+        "{row}"
+    );
+    ensure!(
+        sum(list(&row, "parts")?) == row["resident_bytes"].as_i64().unwrap_or(0),
+        "{row}"
+    );
+    let peak = |metric: &str| row["peaks"][metric]["value"].as_u64();
+    ensure!(
+        peak("ProcessTreePythonRSSMemory") >= Some(WORKERS * MIB_EACH << 20),
+        "{row}"
+    );
+    let result = run.finish(&["greedy"])?;
+    ensure!(
+        result == format!("RESULT greedy {}", WORKERS * MIB_EACH << 20),
+        "{result}"
+    );
+    drop(daemon);
+    lab.passed()
+}
