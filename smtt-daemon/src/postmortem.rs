@@ -182,6 +182,10 @@ impl Watcher {
             let age_ms = now_ns.saturating_sub(case.died_ns) / 1_000_000;
             let died_unix_ms = (now_unix_ns() / 1_000_000).saturating_sub(age_ms);
             let report = judge(&case, died_unix_ms);
+            if case.who.application_id.is_none() && report.row.verdict.ended_well() {
+                // A JVM that has not described itself is not known to be an executor.
+                continue;
+            }
             tracing::info!(
                 executor = case.who.executor_id,
                 verdict = report.row.verdict.name(),

@@ -17,16 +17,19 @@ use xtask::spark::Application;
 const LIMIT: Duration = Duration::from_secs(60);
 const VERSION: &str = "4.0.5";
 
-/// One executor with 512 MiB.
+/// One executor with 512 MiB and these options of its JVM.
+fn application(lab: &SparkLab, how: &str, options: &[&str]) -> Result<Application> {
+    let application = Application::java(&lab.paths, "local-cluster[1,1,1024]", "Deaths", &[how])?;
+    Ok(application
+        .conf("spark.executor.memory", "512m")
+        .conf("spark.task.maxFailures", "1")
+        .conf("spark.executor.extraJavaOptions", &options.join(" "))
+        .with_marker(&lab.paths))
+}
+
+/// An application whose executor is there.
 fn start(lab: &SparkLab, how: &str, options: &[&str]) -> Result<Run> {
-    let mut application =
-        Application::java(&lab.paths, "local-cluster[1,1,1024]", "Deaths", &[how])?
-            .conf("spark.executor.memory", "512m")
-            .conf("spark.task.maxFailures", "1")
-            .with_marker(&lab.paths);
-    for option in options {
-        application = application.java_option(option);
-    }
+    let application = application(lab, how, options)?;
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     run.open("begin")?;
@@ -231,12 +234,7 @@ fn the_limit_of_a_cgroup_is_named() -> Result<()> {
     let Some(group) = MemoryCgroup::make("spark", 700 << 20)? else {
         return skip("memory_cgroup", "no cgroup with a memory limit can be made");
     };
-    let application =
-        Application::java(&lab.paths, "local-cluster[1,1,1024]", "Deaths", &["direct"])?
-            .conf("spark.executor.memory", "512m")
-            .conf("spark.task.maxFailures", "1")
-            .java_option("-XX:MaxDirectMemorySize=4g")
-            .with_marker(&lab.paths);
+    let application = application(&lab, "direct", &["-XX:MaxDirectMemorySize=4g"])?;
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     let pid = executor(&daemon, &run)?;
@@ -275,7 +273,8 @@ fn an_executor_that_ended_well_gets_no_cause() -> Result<()> {
     let mut run = start(&lab, "nothing", &[])?;
     run.reach("end")?;
     ensure!(
-        daemon.json(&["postmortem"])?["rows"] == Value::Array(Vec::new()),
+        daemon.json(&["postmortem", "--app", &run.submitted.application_id()?])?["rows"]
+            == Value::Array(Vec::new()),
         "nothing has died"
     );
     run.open("end")?;
