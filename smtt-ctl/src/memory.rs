@@ -296,7 +296,7 @@ fn limits(text: &mut String, row: &MemoryRow) {
 }
 
 fn peaks_text(text: &mut String, row: &MemoryRow) {
-    let _ = writeln!(text, "  {:<28} {:>11}  {}", "PEAK", "", "AGO");
+    let _ = writeln!(text, "  {:<28} {:>11}  AGO", "PEAK", "");
     for (name, peak) in &row.peaks {
         let value = if name.ends_with("Count") {
             units::count(peak.value)

@@ -213,9 +213,11 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
     run.open("native")?;
     let (_, threads) = at("threads", &daemon, &mut run)?;
     let (stacks, truth) = stacks(pid)?;
+    // The JVM starts and ends threads of its own meanwhile.
+    let made = stacks.saturating_sub(stacks_before.0);
     ensure!(
-        stacks - stacks_before.0 == HELD[4],
-        "the stacks are mapped otherwise"
+        made.abs_diff(HELD[4]) < HELD[4] / 50,
+        "{made} stacks are new"
     );
     close(
         "thread stacks",

@@ -13,6 +13,7 @@ use xtask::spark::Application;
 
 const WORKERS: u64 = 2;
 const MIB_EACH: u64 = 300;
+const HELD_BYTES: u64 = (WORKERS * MIB_EACH) << 20;
 
 /// A control group of this test, in the group of the test itself.
 struct Group {
@@ -151,10 +152,7 @@ fn python_workers_and_their_control_group_are_measured() -> Result<()> {
         let found = parts.iter().find(|part| part["name"] == name);
         found.and_then(|part| part["bytes"].as_i64()).unwrap_or(0)
     };
-    ensure!(
-        part("python_workers") >= (WORKERS * MIB_EACH << 20) as i64,
-        "{row}"
-    );
+    ensure!(part("python_workers") >= HELD_BYTES as i64, "{row}");
     ensure!(
         part("not_explained").unsigned_abs() <= current / 100,
         "{row}"
@@ -165,12 +163,12 @@ fn python_workers_and_their_control_group_are_measured() -> Result<()> {
     );
     let peak = |metric: &str| row["peaks"][metric]["value"].as_u64();
     ensure!(
-        peak("ProcessTreePythonRSSMemory") >= Some(WORKERS * MIB_EACH << 20),
+        peak("ProcessTreePythonRSSMemory") >= Some(HELD_BYTES),
         "{row}"
     );
     let result = run.finish(&["greedy"])?;
     ensure!(
-        result == format!("RESULT greedy {}", WORKERS * MIB_EACH << 20),
+        result == format!("RESULT greedy {}", HELD_BYTES),
         "{result}"
     );
     drop(daemon);

@@ -111,7 +111,8 @@ final class MemoryFigures {
         examined = now;
         anonymous = word(ANONYMOUS);
         credit -= cpu;
-        add(fact, Contract.MEMORY_HEAP_RESIDENT, word(HEAP));
+        // ZGC keeps its heap elsewhere than in the range that HotSpot's table names: nothing is resident there.
+        add(fact, Contract.MEMORY_HEAP_RESIDENT, word(HEAP) > 0 ? word(HEAP) : -1);
         add(fact, Contract.MEMORY_CODE_RESIDENT, word(CODE));
         add(fact, Contract.MEMORY_STACKS_RESIDENT, word(STACKS));
         add(fact, Contract.MEMORY_THREADS, word(THREADS));

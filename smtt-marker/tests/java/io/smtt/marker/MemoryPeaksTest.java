@@ -52,6 +52,7 @@ final class MemoryPeaksTest {
     @Test
     void theHeapBeforeACollectionIsSeen() {
         MemoryPeaks.began(902, 0);
+        // Half of a small heap.
         byte[][] garbage = new byte[40][];
         for (int i = 0; i < garbage.length; i++) {
             garbage[i] = new byte[(int) MIB];
