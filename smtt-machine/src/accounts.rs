@@ -150,11 +150,15 @@ mod tests {
         let present = ((1 << ACCOUNTS) - 1) & !(1 << DISK_READ_BYTES);
         let (grown, both) = now.since(&before, present);
         let absent = [CPU_WAIT_NS, FAULTS_MINOR, DISK_READ_BYTES];
-        for account in 0..ACCOUNTS {
+        for (account, growth) in grown.into_iter().enumerate() {
             let there = !absent.contains(&account);
             assert_eq!(both & 1 << account != 0, there, "{account}");
-            let growth = if account == DISK_WAIT_NS { 0 } else { 6 };
-            assert_eq!(grown[account], if there { growth } else { 0 }, "{account}");
+            let expected = if there && account != DISK_WAIT_NS {
+                6
+            } else {
+                0
+            };
+            assert_eq!(growth, expected, "{account}");
         }
     }
 
