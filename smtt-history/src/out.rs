@@ -81,7 +81,11 @@ impl Kind {
 /// Numbers sort as numbers: `<stage>.<attempt>`, a job's number, an executor's name.
 type Order = (Option<(i64, i64)>, String);
 
-fn order(id: &str) -> Order {
+fn order(kind: Kind, id: &str) -> Order {
+    // Spark sorts executors by their id as text.
+    if kind == Kind::Executor {
+        return (None, id.to_owned());
+    }
     let (first, second) = id.split_once('.').unwrap_or((id, "0"));
     let numbers = first.parse().ok().zip(second.parse().ok());
     (numbers, id.to_owned())
@@ -192,7 +196,7 @@ impl Out {
     /// Adds a document, or replaces the earlier one with the same id. One without place is counted.
     pub fn meta(&mut self, kind: Kind, id: &str, json: &Value) {
         let text = json.to_string();
-        let key = (kind, order(id));
+        let key = (kind, order(kind, id));
         let before = self.documents.get(&key).map_or(0, String::len);
         let bytes = self.document_bytes - before + text.len();
         if text.len() > LARGEST_DOCUMENT || bytes > DOCUMENT_BYTES {

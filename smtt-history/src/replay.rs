@@ -7,6 +7,7 @@ mod executors;
 mod jobs;
 mod plan;
 mod rdds;
+mod scala;
 mod sql;
 mod stages;
 mod tasks;
@@ -142,7 +143,11 @@ impl Replay {
             self.out.meta(Kind::Job, &id.to_string(), &job.json(id));
         }
         for (id, executor) in std::mem::take(&mut self.executors) {
-            self.out.meta(Kind::Executor, &id, &executor.json(&id));
+            let mut json = executor.json(&id);
+            if id == "driver" {
+                self.describe_driver(&mut json, modified_ms);
+            }
+            self.out.meta(Kind::Executor, &id, &json);
         }
         for (id, rdd) in std::mem::take(&mut self.rdds) {
             self.out.meta(Kind::Rdd, &id.to_string(), &rdd.json(id));

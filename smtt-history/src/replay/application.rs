@@ -144,6 +144,15 @@ impl Replay {
         }
     }
 
+    /// Spark shows the application's time as the driver's, and the collections that the driver's peaks have.
+    pub(super) fn describe_driver(&self, driver: &mut Value, modified_ms: i64) {
+        let last = self.application.end.unwrap_or(modified_ms);
+        driver["totalDuration"] = last.wrapping_sub(self.application.start).into();
+        if let Some(time) = driver["peakMemoryMetrics"]["TotalGCTime"].as_i64() {
+            driver["totalGCTime"] = time.into();
+        }
+    }
+
     pub(super) fn finish_application(&mut self, modified_ms: i64) {
         let application = &self.application;
         let end = application.end.unwrap_or(-1);

@@ -78,7 +78,6 @@ impl Job {
     pub(super) fn skip(&mut self, stage: i32, tasks: i32) {
         self.skipped_stages.insert(stage);
         self.skipped += i64::from(tasks);
-        self.active_stages -= 1;
     }
 }
 

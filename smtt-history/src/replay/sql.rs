@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::LIVE;
 use super::plan::Graph;
+use super::scala;
 use super::tasks::integer;
 use super::units::Values;
 use crate::event::sql::{
@@ -40,7 +41,10 @@ struct Execution {
     error: Option<String>,
     /// `None` while a job runs.
     jobs: BTreeMap<i32, Option<bool>>,
+    /// Jobs and stages in the order in which they came.
+    job_order: Vec<i32>,
     stages: BTreeSet<i32>,
+    stage_order: Vec<i32>,
     driver: Vec<(i64, i64)>,
     values: Option<HashMap<i64, String>>,
     ends: usize,
@@ -141,8 +145,14 @@ impl Sql {
                 self.stages.insert(stage.id, metrics);
             }
         }
-        execution.jobs.insert(event.id, None);
-        execution.stages.extend(&event.stage_ids);
+        if execution.jobs.insert(event.id, None).is_none() {
+            execution.job_order.push(event.id);
+        }
+        for &stage in &event.stage_ids {
+            if execution.stages.insert(stage) {
+                execution.stage_order.push(stage);
+            }
+        }
         self.jobs.insert(event.id, id);
     }
 
@@ -233,7 +243,7 @@ impl Sql {
     fn sum(&self, execution: &Execution) -> HashMap<i64, String> {
         let mut all: BTreeMap<i64, Values> = BTreeMap::new();
         let mut largest: HashMap<i64, (i64, (i32, i32, i64))> = HashMap::new();
-        for id in &execution.stages {
+        for id in &scala::order(&execution.stage_order) {
             let Some(stage) = self.stages.get(id) else {
                 continue;
             };
@@ -285,9 +295,10 @@ impl Sql {
 
 impl Execution {
     fn json(&self, id: i64, values: &HashMap<i64, String>, modified_ms: i64) -> Value {
+        let order = scala::order(&self.job_order);
         let jobs = |state: Option<bool>| {
-            let jobs = self.jobs.iter().filter(move |(_, known)| **known == state);
-            jobs.map(|(job, _)| *job).collect::<Vec<_>>()
+            let jobs = order.iter().filter(|job| self.jobs.get(job) == Some(&state));
+            jobs.copied().collect::<Vec<_>>()
         };
         let has_failed = self.jobs.values().any(|state| *state == Some(false));
         let status = match (&self.error, self.completion) {

@@ -334,7 +334,10 @@ impl Replay {
                 job.completed_stages.insert(info.id);
                 job.active_stages -= 1;
             }
-            Status::Skipped => job.skip(info.id, info.tasks),
+            Status::Skipped => {
+                job.skip(info.id, info.tasks);
+                job.active_stages -= 1;
+            }
             _ => {
                 job.failed_stages += 1;
                 job.active_stages -= 1;

@@ -10,14 +10,14 @@ use crate::event::metrics::at;
 use crate::json::object;
 use crate::open::App;
 
-/// Values at the quantiles.
-fn pick(mut values: Vec<i64>, quantiles: &[f64]) -> Value {
+/// Values at the quantiles of `count` values.
+fn pick(mut values: Vec<i64>, count: usize, quantiles: &[f64]) -> Value {
     values.sort_unstable();
-    let last = values.len().saturating_sub(1);
+    let last = count.saturating_sub(1);
     quantiles
         .iter()
         .map(|quantile| {
-            let at = ((quantile * values.len() as f64) as usize).min(last);
+            let at = ((quantile * count as f64) as usize).min(last);
             json!(values.get(at).copied().unwrap_or_default() as f64)
         })
         .collect()
@@ -33,33 +33,37 @@ pub(super) fn task_distributions(
     let ranges = app.rows(&tasks, stage)?;
     let statuses = tasks.texts("status", &ranges)?;
     let measured = tasks.numbers("has_metrics", &ranges)?;
+    let has_metrics: Vec<bool> = measured.iter().map(|measured| *measured == Some(1)).collect();
     let counted: Vec<bool> = statuses
         .iter()
-        .zip(measured)
-        .map(|(status, measured)| status.as_deref() == Some("SUCCESS") && measured == Some(1))
+        .zip(&has_metrics)
+        .map(|(status, has)| *has && status.as_deref() == Some("SUCCESS"))
         .collect();
-    if !counted.contains(&true) {
+    let count = counted.iter().filter(|counted| **counted).count();
+    if count == 0 {
         return Ok(None);
     }
     // One column at a time: a stage may have a million tasks.
-    let column = |name: &str| -> Result<Vec<i64>, ParquetError> {
-        let values = tasks.numbers(name, &ranges)?.into_iter().zip(&counted);
+    let column = |name: &str, rows: &[bool]| -> Result<Vec<i64>, ParquetError> {
+        let values = tasks.numbers(name, &ranges)?.into_iter().zip(rows);
         Ok(values
             .filter(|(_, counted)| **counted)
             .map(|(value, _)| value.unwrap_or_default())
             .collect())
     };
-    let metric = |at: usize| column(TASKS.columns[FIRST_METRIC + at].name);
-    let of = |at: usize| Ok::<_, ParquetError>(pick(metric(at)?, quantiles));
+    let metric = |at: usize, rows| column(TASKS.columns[FIRST_METRIC + at].name, rows);
+    let of = |at: usize| Ok::<_, ParquetError>(pick(metric(at, &counted)?, count, quantiles));
+    // What Spark computes from several metrics it sorts over all tasks, also unsuccessful ones, and still picks by the
+    // number of successful ones.
     let sum = |left: usize, right: usize| {
-        let both = metric(left)?.into_iter().zip(metric(right)?);
+        let both = metric(left, &has_metrics)?.into_iter().zip(metric(right, &has_metrics)?);
         let sums = both.map(|(left, right)| left.wrapping_add(right)).collect();
-        Ok::<_, ParquetError>(pick(sums, quantiles))
+        Ok::<_, ParquetError>(pick(sums, count, quantiles))
     };
     let (launches, durations, fetches) = (
-        column("launch_time")?,
-        column("duration_ms")?,
-        column("getting_result_time")?,
+        column("launch_time", &has_metrics)?,
+        column("duration_ms", &has_metrics)?,
+        column("getting_result_time", &has_metrics)?,
     );
     let getting: Vec<i64> = (0..launches.len())
         .map(|row| match fetches[row] {
@@ -67,14 +71,19 @@ pub(super) fn task_distributions(
             fetch => launches[row].wrapping_add(durations[row]).wrapping_sub(fetch),
         })
         .collect();
-    let (run, deserialize, serialize) =
-        (metric(at::RUN)?, metric(at::DESERIALIZE)?, metric(at::SERIALIZE)?);
+    let (run, deserialize, serialize) = (
+        metric(at::RUN, &has_metrics)?,
+        metric(at::DESERIALIZE, &has_metrics)?,
+        metric(at::SERIALIZE, &has_metrics)?,
+    );
     let delays = (0..launches.len())
         .map(|row| delay(durations[row], getting[row], run[row], deserialize[row], serialize[row]))
         .collect();
+    let all = tasks.numbers("duration_ms", &ranges)?.into_iter().flatten();
+    let all = all.filter(|duration| *duration >= 0).collect();
     Ok(Some(json!({
         "quantiles": quantiles,
-        "duration": pick(durations.clone(), quantiles),
+        "duration": pick(all, count, quantiles),
         "executorDeserializeTime": of(0)?,
         "executorDeserializeCpuTime": of(1)?,
         "executorRunTime": of(2)?,
@@ -82,8 +91,8 @@ pub(super) fn task_distributions(
         "resultSize": of(4)?,
         "jvmGcTime": of(5)?,
         "resultSerializationTime": of(6)?,
-        "gettingResultTime": pick(getting, quantiles),
-        "schedulerDelay": pick(delays, quantiles),
+        "gettingResultTime": pick(getting, count, quantiles),
+        "schedulerDelay": pick(delays, count, quantiles),
         "peakExecutionMemory": of(9)?,
         "memoryBytesSpilled": of(7)?,
         "diskBytesSpilled": of(8)?,
@@ -120,7 +129,10 @@ pub(super) fn task_distributions(
 }
 
 /// Distributions over a stage's executors.
-pub(super) fn executor_distributions(summaries: &Value, quantiles: &[f64]) -> Value {
+pub(super) fn executor_distributions(
+    summaries: &Map<String, Value>,
+    quantiles: &[f64],
+) -> Value {
     const FIELDS: [&str; 14] = [
         "taskTime",
         "failedTasks",
@@ -137,10 +149,10 @@ pub(super) fn executor_distributions(summaries: &Value, quantiles: &[f64]) -> Va
         "memoryBytesSpilled",
         "diskBytesSpilled",
     ];
-    let none = Map::new();
-    let summaries = summaries.as_object().unwrap_or(&none);
     let values = |of: &dyn Fn(&Value) -> Option<i64>| {
-        pick(summaries.values().filter_map(of).collect(), quantiles)
+        let values: Vec<i64> = summaries.values().filter_map(of).collect();
+        let count = values.len();
+        pick(values, count, quantiles)
     };
     let fields = FIELDS.iter().map(|&field| (field, values(&|summary| summary[field].as_i64())));
     let peaks = smtt_store::history::columns::PEAKS.iter().map(|&(_, name)| {

@@ -125,8 +125,11 @@ fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result
         if let Some(of_tasks) = of_tasks {
             stage.insert("taskMetricsDistributions".to_owned(), of_tasks);
         }
-        let of_executors = executor_distributions(&details["executorSummary"], &with.quantiles);
-        stage.insert("executorMetricsDistributions".to_owned(), of_executors);
+        let executors = details.get("executorSummary").and_then(Value::as_object);
+        if let Some(executors) = executors.filter(|executors| !executors.is_empty()) {
+            let of_executors = executor_distributions(executors, &with.quantiles);
+            stage.insert("executorMetricsDistributions".to_owned(), of_executors);
+        }
     }
     Ok(stage.into())
 }
