@@ -149,18 +149,15 @@ fn take(from: &mut impl Read, length: usize, out: &mut Vec<u8>) -> io::Result<()
 
 /// Magic, token (method and level), packed and plain length, checksum, data. A block of no bytes ends a stream; another
 /// stream may follow.
-fn lz4_block(
-    from: &mut impl Read,
-    packed: &mut Vec<u8>,
-    block: &mut Vec<u8>,
-) -> io::Result<bool> {
+fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) -> io::Result<bool> {
     loop {
         let mut header = [0; 21];
         if !fill(from, &mut header)? {
             return Ok(false);
         }
         let number = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]) as usize
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+                as usize
         };
         if &header[..8] != b"LZ4Block" {
             return Err(damaged("no LZ4 block where one should begin"));
@@ -211,7 +208,8 @@ fn snappy_chunk(
             continue;
         }
         take(from, u32::from_be_bytes(head) as usize, packed)?;
-        let length = snap::raw::decompress_len(packed).map_err(|error| damaged(&error.to_string()))?;
+        let length =
+            snap::raw::decompress_len(packed).map_err(|error| damaged(&error.to_string()))?;
         if length > LARGEST_BLOCK {
             return Err(damaged("a block is larger than 32 MiB"));
         }
@@ -223,3 +221,6 @@ fn snappy_chunk(
         return Ok(true);
     }
 }
+
+#[cfg(test)]
+mod tests;

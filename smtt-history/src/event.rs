@@ -215,7 +215,11 @@ impl StorageLevel {
         format!(
             "{}{memory}{}{}x Replicated",
             if self.disk { "Disk " } else { "" },
-            if self.deserialized { "Deserialized " } else { "Serialized " },
+            if self.deserialized {
+                "Deserialized "
+            } else {
+                "Serialized "
+            },
             self.replication
         )
     }

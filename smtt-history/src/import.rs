@@ -76,8 +76,7 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
                     Ok(()) => {}
                     Err(Trouble::Line(what)) => trouble(lines.number, what),
                     Err(error) => {
-                        return Err(error)
-                            .with_context(|| format!("importing {}", path.display()));
+                        return Err(error).with_context(|| format!("importing {}", path.display()));
                     }
                 }
             }
@@ -99,7 +98,10 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
     };
     let id = id.to_owned();
     let Some(name) = place::name(&id, attempt) else {
-        bail!("{}: application id {id:?} cannot name a folder", path.display());
+        bail!(
+            "{}: application id {id:?} cannot name a folder",
+            path.display()
+        );
     };
     replay
         .finish(log.modified_ms)

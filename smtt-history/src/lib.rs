@@ -9,6 +9,8 @@
 )]
 
 pub mod codec;
+#[cfg(test)]
+mod docs;
 pub mod event;
 pub mod import;
 pub mod json;

@@ -39,7 +39,9 @@ impl Log {
             let metadata = fs::metadata(part)?;
             bytes += metadata.len();
             let since = metadata.modified()?.duration_since(UNIX_EPOCH);
-            let since = since.map_or(0, |time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+            let since = since.map_or(0, |time| {
+                i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+            });
             modified_ms = modified_ms.max(since);
         }
         Ok(Self {
@@ -197,7 +199,7 @@ impl Lines {
             let rest = &self.chunk[self.at..self.filled];
             let end = memchr::memchr(b'\n', rest);
             let some = &rest[..end.unwrap_or(rest.len())];
-            self.bytes += some.len() as u64 + 1;
+            self.bytes += some.len() as u64 + u64::from(end.is_some());
             if self.bytes > self.bounds.log_bytes {
                 return Next::TooLarge;
             }
@@ -221,7 +223,10 @@ impl Lines {
             return Some(Next::End);
         };
         (self.at, self.filled) = (0, 0);
-        let name = part.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = part
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         match Codec::of(name).open(&part) {
             Ok(from) => {
                 self.from = Some(from);

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use smtt_history::import::import;
 use smtt_history::log::Bounds;
-use smtt_history::serve::{Settings, serve};
+use smtt_history::serve::{Settings, run as run_server};
 
 /// Finished Spark applications: compact tables from event logs, and Spark's REST API from the tables.
 #[derive(Debug, Parser)]
@@ -84,8 +84,9 @@ fn run(command: Command) -> Result<bool> {
             for log in logs {
                 match import(&store, &log, bounds) {
                     Ok(done) => {
-                        let bytes =
-                            done.sizes.tasks.bytes + done.sizes.task_sql.bytes + done.sizes.meta.bytes;
+                        let bytes = done.sizes.tasks.bytes
+                            + done.sizes.task_sql.bytes
+                            + done.sizes.meta.bytes;
                         println!(
                             "{}: {} tasks, {} lines of {} bytes, now {} bytes in {}",
                             done.id,
@@ -120,10 +121,7 @@ fn run(command: Command) -> Result<bool> {
                 cache_bytes,
                 bounds: Bounds::default(),
             };
-            tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()?
-                .block_on(serve(settings, listen))?;
+            run_server(settings, listen)?;
             Ok(true)
         }
     }

@@ -51,7 +51,12 @@ pub fn summary(folder: &Path) -> Result<Option<String>, ParquetError> {
         return Ok(None);
     }
     let first = std::slice::from_ref(&(0..1));
-    if meta.texts("kind", first)?.first().cloned().flatten().as_deref()
+    if meta
+        .texts("kind", first)?
+        .first()
+        .cloned()
+        .flatten()
+        .as_deref()
         != Some(Kind::Application.name())
     {
         return Ok(None);
@@ -115,7 +120,9 @@ impl App {
     #[must_use]
     pub fn one(&self, kind: Kind, id: &str) -> Option<&str> {
         let all = self.all(kind).iter();
-        all.rev().find(|(known, _)| known == id).map(|(_, text)| text.as_str())
+        all.rev()
+            .find(|(known, _)| known == id)
+            .map(|(_, text)| text.as_str())
     }
 
     /// The table of tasks. Each reader has a file of its own: readers of one file would move one another's position.
@@ -140,7 +147,8 @@ impl App {
         let mut rows = Rows::new();
         let mut last = None;
         for ((row, stage), attempt) in (0..).zip(stages).zip(attempts) {
-            let number = |value: Option<i64>| i32::try_from(value.unwrap_or_default()).unwrap_or(-1);
+            let number =
+                |value: Option<i64>| i32::try_from(value.unwrap_or_default()).unwrap_or(-1);
             let key = (number(stage), number(attempt));
             let ranges = rows.entry(key).or_default();
             match ranges.last_mut() {

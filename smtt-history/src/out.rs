@@ -152,7 +152,9 @@ impl Rows {
 
     fn finish(&mut self, folder: &Path, id: &str) -> Result<Written, ParquetError> {
         self.flush(folder, Some(id))?;
-        self.writer.take().map_or_else(|| Ok(Written::default()), Writer::finish)
+        self.writer
+            .take()
+            .map_or_else(|| Ok(Written::default()), Writer::finish)
     }
 }
 
@@ -190,7 +192,8 @@ impl Out {
     /// # Errors
     /// When the table cannot be written.
     pub fn task_sql(&mut self, row: &[i64; 5]) -> Result<(), ParquetError> {
-        self.task_sql.push(self.folder.path(), &row.map(Cell::Number))
+        self.task_sql
+            .push(self.folder.path(), &row.map(Cell::Number))
     }
 
     /// Adds a document, or replaces the earlier one with the same id. One without place is counted.
@@ -211,7 +214,12 @@ impl Out {
     ///
     /// # Errors
     /// When a table or the folder cannot be written.
-    pub fn finish(mut self, store: &Path, id: &str, name: &str) -> anyhow::Result<(PathBuf, Sizes)> {
+    pub fn finish(
+        mut self,
+        store: &Path,
+        id: &str,
+        name: &str,
+    ) -> anyhow::Result<(PathBuf, Sizes)> {
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
         for ((kind, (_, id)), text) in &self.documents {

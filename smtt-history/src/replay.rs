@@ -101,9 +101,13 @@ impl Replay {
             "ExecutorExcluded" | "ExecutorBlacklisted" | "NodeExcluded" | "NodeBlacklisted" => {
                 self.on_exclusion(&parse(line)?, true);
             }
-            "ExecutorUnexcluded" | "ExecutorUnblacklisted" | "NodeUnexcluded"
+            "ExecutorUnexcluded"
+            | "ExecutorUnblacklisted"
+            | "NodeUnexcluded"
             | "NodeUnblacklisted" => self.on_exclusion(&parse(line)?, false),
-            "ExecutorExcludedForStage" | "ExecutorBlacklistedForStage" | "NodeExcludedForStage"
+            "ExecutorExcludedForStage"
+            | "ExecutorBlacklistedForStage"
+            | "NodeExcludedForStage"
             | "NodeBlacklistedForStage" => self.on_stage_exclusion(&parse(line)?),
             "StageExecutorMetrics" => self.on_stage_executor_metrics(&parse(line)?),
             "ExecutorMetricsUpdate" => self.on_executor_metrics(&parse(line)?),
@@ -120,7 +124,8 @@ impl Replay {
                 self.sql.on_start(event, &mut self.dropped);
             }
             "SQLAdaptiveExecutionUpdate" => {
-                self.sql.on_plan(event::sql::parse(line).map_err(Trouble::Line)?);
+                self.sql
+                    .on_plan(event::sql::parse(line).map_err(Trouble::Line)?);
             }
             "SQLAdaptiveSQLMetricUpdates" => self.sql.on_metrics(parse(line)?),
             "DriverAccumUpdates" => self.sql.on_driver_updates(parse(line)?),

@@ -127,15 +127,22 @@ impl Server {
             let _turn = self.import_turn();
             tracing::info!(log = %log.display(), "importing");
             let imported = import(&self.settings.store, &log, self.settings.bounds);
-            folder = imported.map_err(|error| Refusal::failed(format!("{error:#}")))?.folder;
+            folder = imported
+                .map_err(|error| Refusal::failed(format!("{error:#}")))?
+                .folder;
         }
         App::open(&folder).map(Arc::new).map_err(Refusal::failed)
     }
 
     /// Waits until fewer than [`IMPORTS`] imports run: each may take some hundred megabytes.
     fn import_turn(&self) -> ImportTurn<'_> {
-        let running = self.imports.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let running = self.import_ended.wait_while(running, |running| *running >= IMPORTS);
+        let running = self
+            .imports
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let running = self
+            .import_ended
+            .wait_while(running, |running| *running >= IMPORTS);
         *running.unwrap_or_else(std::sync::PoisonError::into_inner) += 1;
         ImportTurn(self)
     }
@@ -147,9 +154,22 @@ struct ImportTurn<'a>(&'a Server);
 impl Drop for ImportTurn<'_> {
     fn drop(&mut self) {
         let imports = &self.0.imports;
-        *imports.lock().unwrap_or_else(std::sync::PoisonError::into_inner) -= 1;
+        *imports
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) -= 1;
         self.0.import_ended.notify_one();
     }
+}
+
+/// Serves until the process is asked to end, on threads of its own.
+///
+/// # Errors
+/// When the address cannot be taken.
+pub fn run(settings: Settings, listen: SocketAddr) -> Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve(settings, listen))
 }
 
 /// Serves until the process is asked to end.

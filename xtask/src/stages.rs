@@ -139,6 +139,8 @@ const STAGES: [Stage; 9] = [
                 "--test",
                 "jvm",
                 "--test",
+                "history",
+                "--test",
                 "trace_crash",
                 "--",
                 "--test-threads=1",

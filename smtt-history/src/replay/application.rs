@@ -128,7 +128,10 @@ impl Replay {
             (each > 0.0).then(|| (amount as f64 / each) as i32)
         };
         let max_tasks = event.executor.contains_key("cores").then(|| {
-            let others = event.task.iter().filter(|(name, _)| name.as_str() != "cpus");
+            let others = event
+                .task
+                .iter()
+                .filter(|(name, _)| name.as_str() != "cpus");
             others
                 .filter_map(|(name, request)| fits(name, request.amount))
                 .chain(fits("cores", task_cpus))
@@ -183,7 +186,10 @@ impl Replay {
 impl Environment {
     fn json(&self, profiles: &BTreeMap<i32, Profile>) -> Value {
         let pairs = |pairs: &BTreeMap<String, String>| {
-            pairs.iter().map(|(key, value)| json!([key, value])).collect::<Value>()
+            pairs
+                .iter()
+                .map(|(key, value)| json!([key, value]))
+                .collect::<Value>()
         };
         let redacted = |pairs: &BTreeMap<String, String>| {
             pairs

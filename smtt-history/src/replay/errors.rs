@@ -6,7 +6,9 @@ use crate::event::Reason;
 pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
     let number = |number: Option<i64>| number.unwrap_or_default();
     let text = |text: &Option<crate::event::Text<'_>>| {
-        text.as_ref().map(|text| text.to_string()).unwrap_or_default()
+        text.as_ref()
+            .map(|text| text.to_string())
+            .unwrap_or_default()
     };
     Some(match &*reason.reason {
         "Success" => return None,
@@ -19,7 +21,10 @@ pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
             let address = reason.address.as_ref().map_or_else(
                 || "null".to_owned(),
                 |it| {
-                    format!("BlockManagerId({}, {}, {}, None)", &*it.executor, &*it.host, it.port)
+                    format!(
+                        "BlockManagerId({}, {}, {}, None)",
+                        &*it.executor, &*it.host, it.port
+                    )
                 },
             );
             let index = match reason.map_index {
@@ -47,7 +52,10 @@ pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
             } else {
                 "unrelated to the running tasks"
             };
-            let loss = reason.loss.as_ref().map(|loss| format!(" Reason: {}", &**loss));
+            let loss = reason
+                .loss
+                .as_ref()
+                .map(|loss| format!(" Reason: {}", &**loss));
             format!(
                 "ExecutorLostFailure (executor {} exited {behavior}){}",
                 text(&reason.executor),

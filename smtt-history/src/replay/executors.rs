@@ -128,12 +128,17 @@ pub(super) fn added(old: i64, delta: i64) -> i64 {
 impl Replay {
     /// An executor that was not removed.
     pub(super) fn live_executor(&mut self, id: &str) -> Option<&mut Executor> {
-        self.executors.get_mut(id).filter(|executor| executor.is_live)
+        self.executors
+            .get_mut(id)
+            .filter(|executor| executor.is_live)
     }
 
     /// A live executor, made where it is new.
     fn executor(&mut self, id: &str, time: i64) -> Option<&mut Executor> {
-        let is_known = self.executors.get(id).is_some_and(|executor| executor.is_live);
+        let is_known = self
+            .executors
+            .get(id)
+            .is_some_and(|executor| executor.is_live);
         if !is_known {
             if self.executors.len() >= LIVE {
                 self.drop_one("executors");
@@ -237,7 +242,11 @@ impl Replay {
             if let Some(executor) = self.live_executor(&event.executor) {
                 executor.peaks.raise(&update.peaks);
             }
-            self.raise_stage((update.stage, update.attempt), &event.executor, &update.peaks);
+            self.raise_stage(
+                (update.stage, update.attempt),
+                &event.executor,
+                &update.peaks,
+            );
         }
     }
 

@@ -88,13 +88,21 @@ impl Replay {
             self.drop_one("jobs");
             return;
         }
-        let missing = event.stages.iter().filter(|stage| stage.completion.is_none());
+        let missing = event
+            .stages
+            .iter()
+            .filter(|stage| stage.completion.is_none());
         let last = event.stages.iter().max_by_key(|stage| stage.id);
         let properties = event.properties.as_ref();
         let text = |text: Option<&crate::event::Text<'_>>| text.map(|text| text.to_string());
         let mut tags: Vec<String> = properties
             .and_then(|properties| properties.tags.as_ref())
-            .map(|tags| tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect())
+            .map(|tags| {
+                tags.split(',')
+                    .filter(|tag| !tag.is_empty())
+                    .map(str::to_owned)
+                    .collect()
+            })
             .unwrap_or_default();
         tags.sort();
         let job = Job {
@@ -109,7 +117,8 @@ impl Replay {
         };
         // A second start with the same id is another job for Spark too.
         if let Some(old) = self.jobs.insert(event.id, job) {
-            self.out.meta(Kind::Job, &event.id.to_string(), &old.json(event.id));
+            self.out
+                .meta(Kind::Job, &event.id.to_string(), &old.json(event.id));
         }
         for info in &event.stages {
             if let Some(stage) = self.stage(info)

@@ -56,7 +56,9 @@ impl Graph {
                     self.add(first, parent, None, exchanges);
                 }
             }
-            "BroadcastQueryStage" | "ShuffleQueryStage" | "ResultQueryStage"
+            "BroadcastQueryStage"
+            | "ShuffleQueryStage"
+            | "ResultQueryStage"
             | "TableCacheQueryStage" => {
                 if let Some(first) = first
                     && !self.link(first, parent, exchanges)
@@ -146,7 +148,9 @@ impl Graph {
     /// Edges from child to parent.
     pub(super) fn edges(&self) -> Value {
         let edges = self.edges.iter();
-        edges.map(|(from, to)| json!({"fromId": from, "toId": to})).collect()
+        edges
+            .map(|(from, to)| json!({"fromId": from, "toId": to}))
+            .collect()
     }
 }
 

@@ -143,7 +143,11 @@ impl Replay {
     pub(super) fn on_block_updated(&mut self, event: &BlockUpdated<'_>) {
         let info = &event.info;
         let sign = |is_stored: bool, bytes: i64| {
-            if is_stored { bytes } else { bytes.wrapping_neg() }
+            if is_stored {
+                bytes
+            } else {
+                bytes.wrapping_neg()
+            }
         };
         let memory = sign(info.level.memory, info.memory);
         let disk = sign(info.level.disk, info.disk);
@@ -179,7 +183,11 @@ impl Replay {
         if is_full {
             self.drop_one("partitions of RDDs");
         }
-        let Some(executor) = self.executors.get_mut(id).filter(|executor| executor.is_live) else {
+        let Some(executor) = self
+            .executors
+            .get_mut(id)
+            .filter(|executor| executor.is_live)
+        else {
             return;
         };
         executor.rdds.insert(rdd_id);

@@ -10,7 +10,10 @@ pub(super) fn order(inserted: &[i32]) -> Vec<i32> {
     if inserted.len() <= SMALL {
         out.extend_from_slice(inserted);
     } else {
-        let hashed = inserted.iter().map(|&value| (improve(value), value)).collect();
+        let hashed = inserted
+            .iter()
+            .map(|&value| (improve(value), value))
+            .collect();
         visit(hashed, 0, &mut out);
     }
     out

@@ -108,7 +108,10 @@ impl Sql {
 
     pub(super) fn on_metrics(&mut self, event: AdaptiveMetrics) {
         if let Some(execution) = self.executions.get_mut(&event.id) {
-            let kinds = event.metrics.into_iter().map(|metric| (metric.id, metric.kind));
+            let kinds = event
+                .metrics
+                .into_iter()
+                .map(|metric| (metric.id, metric.kind));
             execution.kinds.extend(kinds);
         }
     }
@@ -181,7 +184,10 @@ impl Sql {
             let values = stage.values.entry(accumulable.id).or_default();
             values.insert(info.index, value);
             if kind != "sum" {
-                let largest = stage.largest.entry(accumulable.id).or_insert((value, info.id));
+                let largest = stage
+                    .largest
+                    .entry(accumulable.id)
+                    .or_insert((value, info.id));
                 if value > largest.0 {
                     *largest = (value, info.id);
                 }
@@ -232,7 +238,10 @@ impl Sql {
         for stage in stages {
             let is_shared = self.live.iter().any(|other| {
                 *other != id
-                    && self.executions.get(other).is_some_and(|it| it.stages.contains(&stage))
+                    && self
+                        .executions
+                        .get(other)
+                        .is_some_and(|it| it.stages.contains(&stage))
             });
             if !is_shared {
                 self.stages.remove(&stage);
@@ -297,7 +306,9 @@ impl Execution {
     fn json(&self, id: i64, values: &HashMap<i64, String>, modified_ms: i64) -> Value {
         let order = scala::order(&self.job_order);
         let jobs = |state: Option<bool>| {
-            let jobs = order.iter().filter(|job| self.jobs.get(job) == Some(&state));
+            let jobs = order
+                .iter()
+                .filter(|job| self.jobs.get(job) == Some(&state));
             jobs.copied().collect::<Vec<_>>()
         };
         let has_failed = self.jobs.values().any(|state| *state == Some(false));
@@ -331,5 +342,8 @@ impl Execution {
 }
 
 fn kinds(graph: &Graph) -> BTreeMap<i64, String> {
-    graph.metrics().map(|metric| (metric.id, metric.kind.clone())).collect()
+    graph
+        .metrics()
+        .map(|metric| (metric.id, metric.kind.clone()))
+        .collect()
 }

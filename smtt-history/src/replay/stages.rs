@@ -124,9 +124,11 @@ pub(super) fn peaks(peaks: &Peaks) -> Value {
         return Value::Null;
     }
     let names = smtt_store::history::columns::PEAKS.iter();
-    object(names.zip(peaks.0).map(|((_, name), value)| {
-        (*name, Value::from(value.unwrap_or_default()))
-    }))
+    object(
+        names
+            .zip(peaks.0)
+            .map(|((_, name), value)| (*name, Value::from(value.unwrap_or_default()))),
+    )
 }
 
 impl Stage {
@@ -218,10 +220,12 @@ impl Stage {
             "isShufflePushEnabled": self.push,
             "shuffleMergersCount": self.mergers,
         });
-        let parts = [head, middle, tail].into_iter().flat_map(|part| match part {
-            Value::Object(fields) => fields,
-            _ => serde_json::Map::new(),
-        });
+        let parts = [head, middle, tail]
+            .into_iter()
+            .flat_map(|part| match part {
+                Value::Object(fields) => fields,
+                _ => serde_json::Map::new(),
+            });
         present(object(parts))
     }
 
@@ -281,7 +285,11 @@ impl Replay {
                 .map(|(job, _)| *job)
                 .collect()
         } else {
-            named.iter().copied().filter(|job| self.jobs.get(job).is_some_and(super::Job::is_live)).collect()
+            named
+                .iter()
+                .copied()
+                .filter(|job| self.jobs.get(job).is_some_and(super::Job::is_live))
+                .collect()
         };
         for job in named.difference(&jobs) {
             if let Some(job) = self.jobs.get_mut(job) {
@@ -359,7 +367,9 @@ impl Replay {
             return;
         };
         put(&mut self.out, key, &stage);
-        self.jobs_of(&stage.jobs, |job| job.live_stages = job.live_stages.saturating_sub(1));
+        self.jobs_of(&stage.jobs, |job| {
+            job.live_stages = job.live_stages.saturating_sub(1)
+        });
         for job in stage.jobs {
             self.settle_job(job);
         }

@@ -104,7 +104,10 @@ impl Replay {
                 stage.metrics.add(delta);
             }
             stage.active -= 1;
-            let executor = stage.executors.entry(info.executor.to_string()).or_default();
+            let executor = stage
+                .executors
+                .entry(info.executor.to_string())
+                .or_default();
             executor.time = executor.time.wrapping_add(duration);
             if let Some(delta) = &delta {
                 executor.metrics.add(delta);
@@ -187,7 +190,8 @@ impl Replay {
             (_, false, false) => "SUCCESS",
         };
         let accumulators = user_accumulators(&info.accumulables);
-        let accumulators = (!accumulators.is_empty()).then(|| Value::from(accumulators).to_string());
+        let accumulators =
+            (!accumulators.is_empty()).then(|| Value::from(accumulators).to_string());
         let mut row = [Cell::None; TASKS.columns.len()];
         row[..FIRST_METRIC].copy_from_slice(&[
             Cell::Number(event.stage.into()),

@@ -85,7 +85,10 @@ impl Values {
             |(stage, attempt, task)| format!("(stage {stage}.{attempt}: task {task})"),
         );
         if kind == "sum" {
-            let sum = self.reported.iter().fold(0, |sum: i64, value| sum.wrapping_add(*value));
+            let sum = self
+                .reported
+                .iter()
+                .fold(0, |sum: i64, value| sum.wrapping_add(*value));
             return grouped(sum);
         }
         let is_average = kind == "average";
@@ -98,8 +101,13 @@ impl Values {
         self.reported.sort_unstable();
         let sorted = std::mem::take(&mut self.reported);
         let count = sorted.len() as u64 + self.zeros;
-        let [min, med, max] = [0, count / 2, count.saturating_sub(1)]
-            .map(|position| if count == 0 { 0 } else { self.at(&sorted, position) });
+        let [min, med, max] = [0, count / 2, count.saturating_sub(1)].map(|position| {
+            if count == 0 {
+                0
+            } else {
+                self.at(&sorted, position)
+            }
+        });
         let print = |value: i64| match kind {
             "size" => bytes(value.into()),
             "timing" => duration(value),
@@ -109,9 +117,16 @@ impl Values {
         };
         match (count, is_average) {
             (..=1, _) => print(max),
-            (_, true) => format!("{SUFFIX}:\n({}, {}, {} {place})", print(min), print(med), print(max)),
+            (_, true) => format!(
+                "{SUFFIX}:\n({}, {}, {} {place})",
+                print(min),
+                print(med),
+                print(max)
+            ),
             (_, false) => {
-                let sum = sorted.iter().fold(0, |sum: i64, value| sum.wrapping_add(*value));
+                let sum = sorted
+                    .iter()
+                    .fold(0, |sum: i64, value| sum.wrapping_add(*value));
                 format!(
                     "total {SUFFIX}\n{} ({}, {}, {} {place})",
                     print(sum),

@@ -41,9 +41,10 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
         match by_id.get_mut(&id) {
             // Attempts of one application have folders of their own.
             Some(known) => {
-                if let (Some(known), Some(more)) =
-                    (known["attempts"].as_array_mut(), json["attempts"].as_array_mut())
-                {
+                if let (Some(known), Some(more)) = (
+                    known["attempts"].as_array_mut(),
+                    json["attempts"].as_array_mut(),
+                ) {
                     known.append(more);
                 }
             }
@@ -80,7 +81,10 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
     });
     let key = |application: &Value| {
         let attempt = &application["attempts"][0];
-        (attempt["endTimeEpoch"].as_i64(), attempt["startTimeEpoch"].as_i64())
+        (
+            attempt["endTimeEpoch"].as_i64(),
+            attempt["startTimeEpoch"].as_i64(),
+        )
     };
     all.sort_by_key(|application| std::cmp::Reverse(key(application)));
     all.truncate(limit);
@@ -104,10 +108,13 @@ fn names(store: &Path) -> Vec<String> {
 /// A date as Spark's API takes it: `2026-11-23T02:50:47.265GMT` or `2026-11-23`.
 fn milliseconds(text: &str) -> Option<i64> {
     let text = text.strip_suffix("GMT").unwrap_or(text);
-    let time = text
-        .parse::<DateTime>()
-        .ok()
-        .or_else(|| Some(text.parse::<Date>().ok()?.to_datetime(jiff::civil::Time::midnight())))?;
+    let time = text.parse::<DateTime>().ok().or_else(|| {
+        Some(
+            text.parse::<Date>()
+                .ok()?
+                .to_datetime(jiff::civil::Time::midnight()),
+        )
+    })?;
     let zoned = TimeZone::UTC.to_timestamp(time).ok()?;
     Some(zoned.as_millisecond())
 }

@@ -33,7 +33,10 @@ pub(super) fn task_distributions(
     let ranges = app.rows(&tasks, stage)?;
     let statuses = tasks.texts("status", &ranges)?;
     let measured = tasks.numbers("has_metrics", &ranges)?;
-    let has_metrics: Vec<bool> = measured.iter().map(|measured| *measured == Some(1)).collect();
+    let has_metrics: Vec<bool> = measured
+        .iter()
+        .map(|measured| *measured == Some(1))
+        .collect();
     let counted: Vec<bool> = statuses
         .iter()
         .zip(&has_metrics)
@@ -56,7 +59,9 @@ pub(super) fn task_distributions(
     // What Spark computes from several metrics it sorts over all tasks, also unsuccessful ones, and still picks by the
     // number of successful ones.
     let sum = |left: usize, right: usize| {
-        let both = metric(left, &has_metrics)?.into_iter().zip(metric(right, &has_metrics)?);
+        let both = metric(left, &has_metrics)?
+            .into_iter()
+            .zip(metric(right, &has_metrics)?);
         let sums = both.map(|(left, right)| left.wrapping_add(right)).collect();
         Ok::<_, ParquetError>(pick(sums, count, quantiles))
     };
@@ -68,7 +73,9 @@ pub(super) fn task_distributions(
     let getting: Vec<i64> = (0..launches.len())
         .map(|row| match fetches[row] {
             ..=0 => 0,
-            fetch => launches[row].wrapping_add(durations[row]).wrapping_sub(fetch),
+            fetch => launches[row]
+                .wrapping_add(durations[row])
+                .wrapping_sub(fetch),
         })
         .collect();
     let (run, deserialize, serialize) = (
@@ -77,7 +84,15 @@ pub(super) fn task_distributions(
         metric(at::SERIALIZE, &has_metrics)?,
     );
     let delays = (0..launches.len())
-        .map(|row| delay(durations[row], getting[row], run[row], deserialize[row], serialize[row]))
+        .map(|row| {
+            delay(
+                durations[row],
+                getting[row],
+                run[row],
+                deserialize[row],
+                serialize[row],
+            )
+        })
         .collect();
     let all = tasks.numbers("duration_ms", &ranges)?.into_iter().flatten();
     let all = all.filter(|duration| *duration >= 0).collect();
@@ -129,10 +144,7 @@ pub(super) fn task_distributions(
 }
 
 /// Distributions over a stage's executors.
-pub(super) fn executor_distributions(
-    summaries: &Map<String, Value>,
-    quantiles: &[f64],
-) -> Value {
+pub(super) fn executor_distributions(summaries: &Map<String, Value>, quantiles: &[f64]) -> Value {
     const FIELDS: [&str; 14] = [
         "taskTime",
         "failedTasks",
@@ -154,11 +166,16 @@ pub(super) fn executor_distributions(
         let count = values.len();
         pick(values, count, quantiles)
     };
-    let fields = FIELDS.iter().map(|&field| (field, values(&|summary| summary[field].as_i64())));
-    let peaks = smtt_store::history::columns::PEAKS.iter().map(|&(_, name)| {
-        let value = |summary: &Value| Some(summary["peakMemoryMetrics"][name].as_i64().unwrap_or(0));
-        (name, values(&value))
-    });
+    let fields = FIELDS
+        .iter()
+        .map(|&field| (field, values(&|summary| summary[field].as_i64())));
+    let peaks = smtt_store::history::columns::PEAKS
+        .iter()
+        .map(|&(_, name)| {
+            let value =
+                |summary: &Value| Some(summary["peakMemoryMetrics"][name].as_i64().unwrap_or(0));
+            (name, values(&value))
+        });
     object(
         std::iter::once(("quantiles", json!(quantiles)))
             .chain(fields)

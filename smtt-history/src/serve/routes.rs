@@ -40,6 +40,9 @@ impl Parameters {
     }
 }
 
+/// The Spark whose REST API this is. Clients read the version to know which fields to expect.
+const SPARK: &str = "4.0.5";
+
 /// JSON text, or a refusal.
 pub(super) type Answer = Result<String, Refusal>;
 
@@ -57,7 +60,9 @@ pub fn router(server: Arc<Server>) -> Router {
 }
 
 async fn version() -> Response {
-    respond(Ok(json!({"spark": concat!("smtt-history ", env!("CARGO_PKG_VERSION"))}).to_string()))
+    respond(Ok(
+        json!({"spark": SPARK, "smtt": env!("CARGO_PKG_VERSION")}).to_string(),
+    ))
 }
 
 type Raw = Query<Vec<(String, String)>>;
@@ -96,20 +101,22 @@ async fn part(
         let is_part = |name: &str| {
             matches!(
                 name,
-                "jobs" | "stages" | "executors" | "allexecutors" | "storage" | "sql" | "environment"
+                "jobs"
+                    | "stages"
+                    | "executors"
+                    | "allexecutors"
+                    | "storage"
+                    | "sql"
+                    | "environment"
             )
         };
         match path.as_slice() {
-            [first, ..] if is_part(first) => {
-                answer(&*server.app(&id, None)?, &path, &parameters)
-            }
+            [first, ..] if is_part(first) => answer(&*server.app(&id, None)?, &path, &parameters),
             [attempt] => {
                 let app = server.app(&id, Some(attempt))?;
                 Ok(app.one(Kind::Application, &id).unwrap_or("{}").to_owned())
             }
-            [attempt, part @ ..] => {
-                answer(&*server.app(&id, Some(attempt))?, part, &parameters)
-            }
+            [attempt, part @ ..] => answer(&*server.app(&id, Some(attempt))?, part, &parameters),
             [] => Err(Refusal::not_found("no such path")),
         }
     })
@@ -120,7 +127,11 @@ async fn part(
 fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
     match path {
         ["jobs"] => {
-            let jobs = app.all(Kind::Job).iter().rev().map(|(_, text)| text.as_str());
+            let jobs = app
+                .all(Kind::Job)
+                .iter()
+                .rev()
+                .map(|(_, text)| text.as_str());
             filtered(jobs, "status", "status", parameters)
         }
         ["jobs", id] => app
@@ -135,9 +146,15 @@ fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
         ["executors"] => {
             let mut all = parsed(app, Kind::Executor)?;
             all.retain(|executor| executor["isActive"] == true);
+            // Spark reads them from the end of its index.
+            all.reverse();
             Ok(Value::from(all).to_string())
         }
-        ["allexecutors"] => Ok(joined(app.all(Kind::Executor).iter().map(|(_, text)| text.as_str()))),
+        ["allexecutors"] => Ok(joined(
+            app.all(Kind::Executor)
+                .iter()
+                .map(|(_, text)| text.as_str()),
+        )),
         ["storage", "rdd"] => {
             let mut all = parsed(app, Kind::Rdd)?;
             all.retain(|rdd| rdd["numCachedPartitions"].as_u64() > Some(0));
@@ -163,9 +180,16 @@ fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
 }
 
 fn sql(app: &App, parameters: &Parameters) -> Answer {
-    let (offset, length) = (parameters.number("offset", 0)?, parameters.number("length", 20)?);
+    let (offset, length) = (
+        parameters.number("offset", 0)?,
+        parameters.number("length", 20)?,
+    );
     let size = |number: i64| usize::try_from(number).unwrap_or(0);
-    let page = app.all(Kind::Sql).iter().skip(size(offset)).take(size(length));
+    let page = app
+        .all(Kind::Sql)
+        .iter()
+        .skip(size(offset))
+        .take(size(length));
     let page: Result<Vec<Value>, Refusal> =
         page.map(|(_, text)| execution(text, parameters)).collect();
     Ok(Value::from(page?).to_string())
@@ -189,7 +213,8 @@ fn execution(text: &str, parameters: &Parameters) -> Result<Value, Refusal> {
 
 pub(super) fn parsed(app: &App, kind: Kind) -> Result<Vec<Value>, Refusal> {
     let all = app.all(kind).iter();
-    all.map(|(_, text)| serde_json::from_str(text).map_err(Refusal::failed)).collect()
+    all.map(|(_, text)| serde_json::from_str(text).map_err(Refusal::failed))
+        .collect()
 }
 
 /// Documents as a list, without parsing them.
@@ -220,7 +245,10 @@ pub(super) fn filtered<'a>(
     for text in texts {
         let json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
         let value = json[field].as_str().unwrap_or_default();
-        if wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(value)) {
+        if wanted
+            .iter()
+            .any(|wanted| wanted.eq_ignore_ascii_case(value))
+        {
             kept.push(text);
         }
     }

@@ -35,16 +35,30 @@ impl<'a> With<'a> {
 }
 
 pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
-    let texts = app.all(Kind::Stage).iter().rev().map(|(_, text)| text.as_str());
+    let texts = app
+        .all(Kind::Stage)
+        .iter()
+        .rev()
+        .map(|(_, text)| text.as_str());
     let text = filtered(texts, "status", "status", parameters)?;
     let with = With::new(parameters, false)?;
     if !with.tasks && !with.summaries {
         return Ok(text);
     }
     let all: Vec<Map<String, Value>> = serde_json::from_str(&text).map_err(Refusal::failed)?;
-    let all: Result<Vec<Value>, Refusal> =
-        all.into_iter().map(|stage| detailed(app, stage, &with)).collect();
-    Ok(Value::from(all?).to_string())
+    let all: Result<Vec<Value>, Refusal> = all
+        .into_iter()
+        .map(|stage| detailed(app, stage, &with))
+        .collect();
+    let mut all = all?;
+    if with.tasks && !with.statuses.is_empty() {
+        all.retain(|stage| {
+            stage["tasks"]
+                .as_object()
+                .is_some_and(|tasks| !tasks.is_empty())
+        });
+    }
+    Ok(Value::from(all).to_string())
 }
 
 pub(super) fn attempts(app: &App, id: &str, parameters: &Parameters) -> Answer {
@@ -54,7 +68,11 @@ pub(super) fn attempts(app: &App, id: &str, parameters: &Parameters) -> Answer {
     let of_stage = all.filter(|(known, _)| known.starts_with(&prefix));
     let found: Result<Vec<Value>, Refusal> = of_stage
         .map(|(_, text)| {
-            detailed(app, serde_json::from_str(text).map_err(Refusal::failed)?, &with)
+            detailed(
+                app,
+                serde_json::from_str(text).map_err(Refusal::failed)?,
+                &with,
+            )
         })
         .collect();
     let found = found?;
@@ -84,10 +102,14 @@ pub(super) fn one(app: &App, id: &str, attempt: &str, parameters: &Parameters) -
 }
 
 pub(super) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
-    let text = parameters.one("quantiles").unwrap_or("0.05,0.25,0.5,0.75,0.95");
+    let text = parameters
+        .one("quantiles")
+        .unwrap_or("0.05,0.25,0.5,0.75,0.95");
     let quantiles = quantiles(text)?;
     let none = || {
-        Refusal::not_found(format!("No tasks reported metrics for {id} / {attempt} yet."))
+        Refusal::not_found(format!(
+            "No tasks reported metrics for {id} / {attempt} yet."
+        ))
     };
     let stage = key(id, attempt).ok_or_else(none)?;
     let summary = task_distributions(app, stage, &quantiles).map_err(Refusal::failed)?;
@@ -95,8 +117,14 @@ pub(super) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameter
 }
 
 fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result<Value, Refusal> {
-    let number = |name: &str| stage[name].as_i64().and_then(|number| i32::try_from(number).ok());
-    let key = number("stageId").zip(number("attemptId")).unwrap_or_default();
+    let number = |name: &str| {
+        stage[name]
+            .as_i64()
+            .and_then(|number| i32::try_from(number).ok())
+    };
+    let key = number("stageId")
+        .zip(number("attemptId"))
+        .unwrap_or_default();
     let details = app.one(Kind::StageDetails, &format!("{}.{}", key.0, key.1));
     let details: Map<String, Value> = details
         .map_or(Ok(Map::new()), serde_json::from_str)
@@ -120,8 +148,7 @@ fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result
         stage.extend(details.clone());
     }
     if with.summaries {
-        let of_tasks =
-            task_distributions(app, key, &with.quantiles).map_err(Refusal::failed)?;
+        let of_tasks = task_distributions(app, key, &with.quantiles).map_err(Refusal::failed)?;
         if let Some(of_tasks) = of_tasks {
             stage.insert("taskMetricsDistributions".to_owned(), of_tasks);
         }

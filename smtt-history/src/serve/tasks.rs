@@ -76,7 +76,9 @@ pub(super) fn positions(
     if !statuses.is_empty() {
         rows.retain(|&row| {
             let status = status[row].as_deref().unwrap_or_default();
-            statuses.iter().any(|wanted| wanted.eq_ignore_ascii_case(status))
+            statuses
+                .iter()
+                .any(|wanted| wanted.eq_ignore_ascii_case(status))
         });
     }
     match order {
@@ -119,8 +121,11 @@ pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>
         texts("status")?,
         texts("locality")?,
     );
-    let (errors, accumulators, measured) =
-        (texts("error")?, texts("accumulators")?, numbers("has_metrics")?);
+    let (errors, accumulators, measured) = (
+        texts("error")?,
+        texts("accumulators")?,
+        numbers("has_metrics")?,
+    );
     let metrics: Vec<Vec<Option<i64>>> = TASKS.columns[FIRST_METRIC..FIRST_METRIC + METRICS]
         .iter()
         .map(|column| numbers(column.name))
@@ -136,11 +141,21 @@ pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>
         let has_metrics = measured[row] == Some(1);
         let fetch = fetches[row].filter(|time| *time > 0);
         let getting = fetch.map_or(0, |fetch| {
-            launch.wrapping_add(duration.unwrap_or_default()).wrapping_sub(fetch)
+            launch
+                .wrapping_add(duration.unwrap_or_default())
+                .wrapping_sub(fetch)
         });
-        let delay = duration.filter(|_| has_metrics && !is_running).map_or(0, |duration| {
-            delay(duration, getting, value(at::RUN), value(at::DESERIALIZE), value(at::SERIALIZE))
-        });
+        let delay = duration
+            .filter(|_| has_metrics && !is_running)
+            .map_or(0, |duration| {
+                delay(
+                    duration,
+                    getting,
+                    value(at::RUN),
+                    value(at::DESERIALIZE),
+                    value(at::SERIALIZE),
+                )
+            });
         let accumulators = accumulators[row].as_deref().unwrap_or("[]");
         let executor = executors[row].as_deref().unwrap_or_default();
         present(json!({
@@ -172,7 +187,13 @@ pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>
 }
 
 /// Time that a task waited for its driver: what of its duration nothing else explains.
-pub(super) fn delay(duration: i64, getting: i64, run: i64, deserialize: i64, serialize: i64) -> i64 {
+pub(super) fn delay(
+    duration: i64,
+    getting: i64,
+    run: i64,
+    deserialize: i64,
+    serialize: i64,
+) -> i64 {
     [getting, run, deserialize, serialize]
         .into_iter()
         .fold(duration, i64::wrapping_sub)

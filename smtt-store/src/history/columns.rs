@@ -28,12 +28,7 @@ pub struct Column {
     pub source: &'static str,
 }
 
-const fn column(
-    name: &'static str,
-    kind: Kind,
-    optional: bool,
-    source: &'static str,
-) -> Column {
+const fn column(name: &'static str, kind: Kind, optional: bool, source: &'static str) -> Column {
     Column {
         name,
         kind,
@@ -128,21 +123,54 @@ const INFO_COLUMNS: [Column; FIRST_METRIC] = [
     column("executor_id", Kind::Text, false, "Executor ID"),
     column("host", Kind::Text, false, "Host"),
     column("launch_time", Kind::Time, false, "Launch Time"),
-    column("duration_ms", Kind::Long, true, "Finish Time - Launch Time; absent while it runs"),
-    column("getting_result_time", Kind::Time, true, "Getting Result Time"),
-    column("status", Kind::Text, false, "SUCCESS, FAILED, KILLED or RUNNING"),
+    column(
+        "duration_ms",
+        Kind::Long,
+        true,
+        "Finish Time - Launch Time; absent while it runs",
+    ),
+    column(
+        "getting_result_time",
+        Kind::Time,
+        true,
+        "Getting Result Time",
+    ),
+    column(
+        "status",
+        Kind::Text,
+        false,
+        "SUCCESS, FAILED, KILLED or RUNNING",
+    ),
     column("locality", Kind::Text, false, "Locality"),
     column("speculative", Kind::Flag, false, "Speculative"),
     column("task_type", Kind::Text, true, "Task Type"),
     column("end_reason", Kind::Text, true, "Task End Reason: Reason"),
-    column("error", Kind::Text, true, "the message that Spark shows for the reason"),
-    column("accumulators", Kind::Text, true, "Accumulables of the application, as JSON"),
-    column("has_metrics", Kind::Flag, false, "whether Task Metrics are present"),
+    column(
+        "error",
+        Kind::Text,
+        true,
+        "the message that Spark shows for the reason",
+    ),
+    column(
+        "accumulators",
+        Kind::Text,
+        true,
+        "Accumulables of the application, as JSON",
+    ),
+    column(
+        "has_metrics",
+        Kind::Flag,
+        false,
+        "whether Task Metrics are present",
+    ),
 ];
 
 const METRIC_COLUMNS: [Column; METRICS + 2] = [
     metric("executor_deserialize_time_ms", "Executor Deserialize Time"),
-    metric("executor_deserialize_cpu_time_ns", "Executor Deserialize CPU Time"),
+    metric(
+        "executor_deserialize_cpu_time_ns",
+        "Executor Deserialize CPU Time",
+    ),
     metric("executor_run_time_ms", "Executor Run Time"),
     metric("executor_cpu_time_ns", "Executor CPU Time"),
     metric("result_size_bytes", "Result Size"),
@@ -155,28 +183,94 @@ const METRIC_COLUMNS: [Column; METRICS + 2] = [
     metric("input_records", "Input Metrics: Records Read"),
     metric("output_bytes", "Output Metrics: Bytes Written"),
     metric("output_records", "Output Metrics: Records Written"),
-    metric("shuffle_remote_blocks", "Shuffle Read Metrics: Remote Blocks Fetched"),
-    metric("shuffle_local_blocks", "Shuffle Read Metrics: Local Blocks Fetched"),
-    metric("shuffle_fetch_wait_time_ms", "Shuffle Read Metrics: Fetch Wait Time"),
-    metric("shuffle_remote_bytes", "Shuffle Read Metrics: Remote Bytes Read"),
-    metric("shuffle_remote_bytes_to_disk", "Shuffle Read Metrics: Remote Bytes Read To Disk"),
-    metric("shuffle_local_bytes", "Shuffle Read Metrics: Local Bytes Read"),
-    metric("shuffle_read_records", "Shuffle Read Metrics: Total Records Read"),
-    metric("shuffle_remote_requests_ms", "Shuffle Read Metrics: Remote Requests Duration"),
-    metric("shuffle_corrupt_merged_chunks", "Push Based Shuffle: Corrupt Merged Block Chunks"),
-    metric("shuffle_merged_fallbacks", "Push Based Shuffle: Merged Fetch Fallback Count"),
-    metric("shuffle_merged_remote_blocks", "Push Based Shuffle: Merged Remote Blocks Fetched"),
-    metric("shuffle_merged_local_blocks", "Push Based Shuffle: Merged Local Blocks Fetched"),
-    metric("shuffle_merged_remote_chunks", "Push Based Shuffle: Merged Remote Chunks Fetched"),
-    metric("shuffle_merged_local_chunks", "Push Based Shuffle: Merged Local Chunks Fetched"),
-    metric("shuffle_merged_remote_bytes", "Push Based Shuffle: Merged Remote Bytes Read"),
-    metric("shuffle_merged_local_bytes", "Push Based Shuffle: Merged Local Bytes Read"),
-    metric("shuffle_merged_remote_requests_ms", "Push Based Shuffle: Merged Remote Requests Duration"),
-    metric("shuffle_write_bytes", "Shuffle Write Metrics: Shuffle Bytes Written"),
-    metric("shuffle_write_time_ns", "Shuffle Write Metrics: Shuffle Write Time"),
-    metric("shuffle_write_records", "Shuffle Write Metrics: Shuffle Records Written"),
-    metric("peak_on_heap_execution_memory_bytes", "Peak On Heap Execution Memory (Spark 4)"),
-    metric("peak_off_heap_execution_memory_bytes", "Peak Off Heap Execution Memory (Spark 4)"),
+    metric(
+        "shuffle_remote_blocks",
+        "Shuffle Read Metrics: Remote Blocks Fetched",
+    ),
+    metric(
+        "shuffle_local_blocks",
+        "Shuffle Read Metrics: Local Blocks Fetched",
+    ),
+    metric(
+        "shuffle_fetch_wait_time_ms",
+        "Shuffle Read Metrics: Fetch Wait Time",
+    ),
+    metric(
+        "shuffle_remote_bytes",
+        "Shuffle Read Metrics: Remote Bytes Read",
+    ),
+    metric(
+        "shuffle_remote_bytes_to_disk",
+        "Shuffle Read Metrics: Remote Bytes Read To Disk",
+    ),
+    metric(
+        "shuffle_local_bytes",
+        "Shuffle Read Metrics: Local Bytes Read",
+    ),
+    metric(
+        "shuffle_read_records",
+        "Shuffle Read Metrics: Total Records Read",
+    ),
+    metric(
+        "shuffle_remote_requests_ms",
+        "Shuffle Read Metrics: Remote Requests Duration",
+    ),
+    metric(
+        "shuffle_corrupt_merged_chunks",
+        "Push Based Shuffle: Corrupt Merged Block Chunks",
+    ),
+    metric(
+        "shuffle_merged_fallbacks",
+        "Push Based Shuffle: Merged Fetch Fallback Count",
+    ),
+    metric(
+        "shuffle_merged_remote_blocks",
+        "Push Based Shuffle: Merged Remote Blocks Fetched",
+    ),
+    metric(
+        "shuffle_merged_local_blocks",
+        "Push Based Shuffle: Merged Local Blocks Fetched",
+    ),
+    metric(
+        "shuffle_merged_remote_chunks",
+        "Push Based Shuffle: Merged Remote Chunks Fetched",
+    ),
+    metric(
+        "shuffle_merged_local_chunks",
+        "Push Based Shuffle: Merged Local Chunks Fetched",
+    ),
+    metric(
+        "shuffle_merged_remote_bytes",
+        "Push Based Shuffle: Merged Remote Bytes Read",
+    ),
+    metric(
+        "shuffle_merged_local_bytes",
+        "Push Based Shuffle: Merged Local Bytes Read",
+    ),
+    metric(
+        "shuffle_merged_remote_requests_ms",
+        "Push Based Shuffle: Merged Remote Requests Duration",
+    ),
+    metric(
+        "shuffle_write_bytes",
+        "Shuffle Write Metrics: Shuffle Bytes Written",
+    ),
+    metric(
+        "shuffle_write_time_ns",
+        "Shuffle Write Metrics: Shuffle Write Time",
+    ),
+    metric(
+        "shuffle_write_records",
+        "Shuffle Write Metrics: Shuffle Records Written",
+    ),
+    metric(
+        "peak_on_heap_execution_memory_bytes",
+        "Peak On Heap Execution Memory (Spark 4)",
+    ),
+    metric(
+        "peak_off_heap_execution_memory_bytes",
+        "Peak Off Heap Execution Memory (Spark 4)",
+    ),
 ];
 
 /// Peaks of the executor while the task ran ("Task Executor Metrics"): name of the column, name in the log.
@@ -191,12 +285,30 @@ pub const PEAKS: [(&str, &str); 23] = [
     ("peak_off_heap_unified_bytes", "OffHeapUnifiedMemory"),
     ("peak_direct_pool_bytes", "DirectPoolMemory"),
     ("peak_mapped_pool_bytes", "MappedPoolMemory"),
-    ("peak_process_tree_jvm_virtual_bytes", "ProcessTreeJVMVMemory"),
-    ("peak_process_tree_jvm_resident_bytes", "ProcessTreeJVMRSSMemory"),
-    ("peak_process_tree_python_virtual_bytes", "ProcessTreePythonVMemory"),
-    ("peak_process_tree_python_resident_bytes", "ProcessTreePythonRSSMemory"),
-    ("peak_process_tree_other_virtual_bytes", "ProcessTreeOtherVMemory"),
-    ("peak_process_tree_other_resident_bytes", "ProcessTreeOtherRSSMemory"),
+    (
+        "peak_process_tree_jvm_virtual_bytes",
+        "ProcessTreeJVMVMemory",
+    ),
+    (
+        "peak_process_tree_jvm_resident_bytes",
+        "ProcessTreeJVMRSSMemory",
+    ),
+    (
+        "peak_process_tree_python_virtual_bytes",
+        "ProcessTreePythonVMemory",
+    ),
+    (
+        "peak_process_tree_python_resident_bytes",
+        "ProcessTreePythonRSSMemory",
+    ),
+    (
+        "peak_process_tree_other_virtual_bytes",
+        "ProcessTreeOtherVMemory",
+    ),
+    (
+        "peak_process_tree_other_resident_bytes",
+        "ProcessTreeOtherRSSMemory",
+    ),
     ("minor_gc_count", "MinorGCCount"),
     ("minor_gc_time_ms", "MinorGCTime"),
     ("major_gc_count", "MajorGCCount"),

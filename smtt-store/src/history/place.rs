@@ -56,7 +56,13 @@ pub fn publish(finished: &Path, target: &Path) -> io::Result<()> {
     match fs::rename(finished, target) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-            renameat2(AT_FDCWD, finished, AT_FDCWD, target, RenameFlags::RENAME_EXCHANGE)?;
+            renameat2(
+                AT_FDCWD,
+                finished,
+                AT_FDCWD,
+                target,
+                RenameFlags::RENAME_EXCHANGE,
+            )?;
             fs::remove_dir_all(finished)?;
         }
         Err(error) => return Err(error),

@@ -101,8 +101,14 @@ impl Reader {
             .iter()
             .position(|known| known.name() == column);
         let Some(index) = index else {
-            let absent = rows.iter().map(|range| range.end - range.start).sum::<u64>();
-            out.resize_with(usize::try_from(absent.min(self.rows())).unwrap_or(0), || None);
+            let absent = rows
+                .iter()
+                .map(|range| range.end - range.start)
+                .sum::<u64>();
+            out.resize_with(
+                usize::try_from(absent.min(self.rows())).unwrap_or(0),
+                || None,
+            );
             return Ok(out);
         };
         let mut start = 0;
@@ -148,18 +154,22 @@ fn read<T: DataType, V>(
             let (records, present, of_levels) =
                 reader.read_records(wanted, Some(&mut levels), None, &mut values)?;
             if records == 0 {
-                return Err(ParquetError::EOF("a column ends before its rows".to_owned()));
+                return Err(ParquetError::EOF(
+                    "a column ends before its rows".to_owned(),
+                ));
             }
             at += records as u64;
             if of_levels == 0 || levels.is_empty() {
                 out.extend(values[..present].iter().map(|value| Some(of(value))));
             } else {
                 let mut present = values.iter();
-                out.extend(
-                    levels
-                        .iter()
-                        .map(|&level| if level > 0 { present.next().map(&of) } else { None }),
-                );
+                out.extend(levels.iter().map(|&level| {
+                    if level > 0 {
+                        present.next().map(&of)
+                    } else {
+                        None
+                    }
+                }));
             }
         }
     }
@@ -170,7 +180,9 @@ fn skip<T: DataType>(reader: &mut ColumnReaderImpl<T>, mut rows: u64) -> Result<
     while rows > 0 {
         let skipped = reader.skip_records(usize::try_from(rows).unwrap_or(usize::MAX))?;
         if skipped == 0 {
-            return Err(ParquetError::EOF("a column ends before its rows".to_owned()));
+            return Err(ParquetError::EOF(
+                "a column ends before its rows".to_owned(),
+            ));
         }
         rows -= skipped as u64;
     }

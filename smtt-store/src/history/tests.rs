@@ -21,21 +21,30 @@ fn the_task_table_has_all_its_columns() {
 #[test]
 fn ids_that_leave_the_store_have_no_folder() {
     let store = Path::new("/store");
-    for id in ["..", ".", "", "a/b", "/etc", "a\\b", "a\0b", ".hidden", "a b", "%2e%2e"] {
+    for id in [
+        "..", ".", "", "a/b", "/etc", "a\\b", "a\0b", ".hidden", "a b", "%2e%2e",
+    ] {
         assert_eq!(place::folder(store, id, None), None, "{id:?}");
         assert_eq!(place::folder(store, "app-1", Some(id)), None, "{id:?}");
     }
     assert_eq!(place::folder(store, &"a".repeat(161), None), None);
     let folder = place::folder(store, "application_1_2", Some("1"));
-    assert_eq!(folder.as_deref(), Some(Path::new("/store/application_1_2_1")));
+    assert_eq!(
+        folder.as_deref(),
+        Some(Path::new("/store/application_1_2_1"))
+    );
 }
 
 #[test]
 fn rows_come_back_sorted_and_by_range() {
     let folder = tempfile::tempdir().expect("makes a folder");
-    let mut writer =
-        Writer::create(&TASK_SQL, folder.path(), "1", &[("smtt.application_id", "app-1")])
-            .expect("creates");
+    let mut writer = Writer::create(
+        &TASK_SQL,
+        folder.path(),
+        "1",
+        &[("smtt.application_id", "app-1")],
+    )
+    .expect("creates");
     for group in 0..2 {
         let mut batch = Batch::new(&TASK_SQL);
         for row in (0..1000_i64).rev() {
@@ -55,7 +64,10 @@ fn rows_come_back_sorted_and_by_range() {
         .map(|row: usize| whole[row].map(|task| i64::MIN + task))
         .to_vec();
     assert_eq!(some, expected);
-    assert_eq!(reader.numbers("new_column", &[0..3]).expect("reads"), [None; 3]);
+    assert_eq!(
+        reader.numbers("new_column", &[0..3]).expect("reads"),
+        [None; 3]
+    );
     assert!(Reader::open(&place::table(folder.path(), "task_sql"), "tasks").is_err());
 }
 
@@ -75,8 +87,13 @@ fn absent_values_stay_absent() {
     writer.write(&batch).expect("writes");
     writer.finish().expect("finishes");
     let reader = Reader::open(&place::table(folder.path(), "tasks"), "tasks").expect("opens");
-    assert_eq!(reader.texts("error", &[0..2]).expect("reads"), [None, Some("an error".to_owned())]);
-    let run_time = reader.numbers("executor_run_time_ms", &[0..2]).expect("reads");
+    assert_eq!(
+        reader.texts("error", &[0..2]).expect("reads"),
+        [None, Some("an error".to_owned())]
+    );
+    let run_time = reader
+        .numbers("executor_run_time_ms", &[0..2])
+        .expect("reads");
     assert_eq!(run_time, [None, Some(0)]);
 }
 
@@ -87,7 +104,11 @@ fn a_damaged_file_is_an_error() {
     let mut writer = Writer::create(&META, folder.path(), "1", &[]).expect("creates");
     let mut batch = Batch::new(&META);
     for row in 0..500 {
-        batch.push(&[Cell::Text("job"), Cell::Text(&row.to_string()), Cell::Text("{}")]);
+        batch.push(&[
+            Cell::Text("job"),
+            Cell::Text(&row.to_string()),
+            Cell::Text("{}"),
+        ]);
     }
     writer.write(&batch).expect("writes");
     writer.finish().expect("finishes");

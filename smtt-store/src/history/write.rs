@@ -199,7 +199,11 @@ fn encoded(
 fn schema(columns: &[Column]) -> Result<TypePtr> {
     let mut text = String::from("message history {\n");
     for column in columns {
-        let need = if column.optional { "optional" } else { "required" };
+        let need = if column.optional {
+            "optional"
+        } else {
+            "required"
+        };
         let name = column.name;
         text.push_str(&match column.kind {
             Kind::Int => format!("  {need} int32 {name};\n"),
@@ -239,8 +243,7 @@ fn encoded_bytes(batch: &Batch, at: usize, order: &[u32], form: Form) -> Result<
     let column = &batch.table().columns[at..=at];
     let properties = encoded(properties()?, column[0].name, form).build();
     let mut bytes = Vec::new();
-    let mut writer =
-        SerializedFileWriter::new(&mut bytes, schema(column)?, Arc::new(properties))?;
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema(column)?, Arc::new(properties))?;
     let mut group = writer.next_row_group()?;
     if let Some(mut out) = group.next_column()? {
         write_column(&mut out, &column[0], at, batch, order)?;
@@ -289,7 +292,8 @@ fn write_column(
             out.typed::<BoolType>().write_batch(&flags, levels, None)?;
         }
         _ => {
-            out.typed::<Int64Type>().write_batch(&values, levels, None)?;
+            out.typed::<Int64Type>()
+                .write_batch(&values, levels, None)?;
         }
     }
     Ok(())
