@@ -67,7 +67,7 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
                 named.push((number, what));
             }
         };
-        match lines.next() {
+        match lines.read() {
             Next::Line => {
                 if lines.line.trim_ascii().is_empty() {
                     continue;

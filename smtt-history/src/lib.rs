@@ -7,6 +7,10 @@
     missing_docs,
     reason = "fields of events have the name that Spark gives them"
 )]
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "rows are asked for by ranges, one or several"
+)]
 
 pub mod codec;
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl Lines {
     }
 
     /// Reads the next line into [`Lines::line`], without its end.
-    pub fn next(&mut self) -> Next {
+    pub fn read(&mut self) -> Next {
         self.line.clear();
         // One line with a long plan must not keep its memory for the rest of the log.
         if self.line.capacity() > 4 << 20 {

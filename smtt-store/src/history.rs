@@ -2,6 +2,11 @@
 //!
 //! A row is what Spark said; nothing is rounded. docs/HISTORY.md lists the columns.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "rows are asked for by ranges, one or several"
+)]
+
 pub mod batch;
 pub mod columns;
 pub mod place;

@@ -42,7 +42,7 @@ pub(super) struct Executor {
     resources: BTreeMap<String, Value>,
     profile: i32,
     pub memory: Option<Memory>,
-    peaks: Peaks,
+    pub peaks: Peaks,
     /// RDDs of which it had blocks.
     pub rdds: BTreeSet<i32>,
 }

@@ -104,11 +104,13 @@ impl Replay {
                 stage.metrics.add(delta);
             }
             stage.active -= 1;
+            stage.peaks.raise(&event.peaks);
             let executor = stage
                 .executors
                 .entry(info.executor.to_string())
                 .or_default();
             executor.time = executor.time.wrapping_add(duration);
+            executor.peaks.raise(&event.peaks);
             if let Some(delta) = &delta {
                 executor.metrics.add(delta);
             }
@@ -162,6 +164,7 @@ impl Replay {
             executor.completed += i64::from(class == Class::Completed);
             executor.failed += i64::from(class == Class::Failed);
             executor.duration = executor.duration.wrapping_add(duration);
+            executor.peaks.raise(&event.peaks);
             if let Some(values) = &values
                 && &*event.reason.reason != "Resubmitted"
             {

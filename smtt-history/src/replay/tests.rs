@@ -52,7 +52,7 @@ fn task_start(stage: u32, task: i64) -> String {
 
 fn task_end(stage: u32, task: i64, run: i64) -> String {
     format!(
-        r#"{{"Event":"SparkListenerTaskEnd","Stage ID":{stage},"Stage Attempt ID":0,"Task Type":"ResultTask","Task End Reason":{{"Reason":"Success"}},"Task Info":{},"Task Metrics":{{"Executor Run Time":{run}}}}}"#,
+        r#"{{"Event":"SparkListenerTaskEnd","Stage ID":{stage},"Stage Attempt ID":0,"Task Type":"ResultTask","Task End Reason":{{"Reason":"Success"}},"Task Info":{},"Task Executor Metrics":{{"JVMHeapMemory":{run},"NewMetric":1,"TotalGCTime":0}},"Task Metrics":{{"Executor Run Time":{run}}}}}"#,
         info(task, 2000, 3000)
     )
 }
@@ -103,6 +103,13 @@ fn a_short_log_becomes_tables() {
             &stage["numCompleteTasks"]
         ),
         (&40.into(), &1.into(), &1.into())
+    );
+    // A task's end raises the peaks, also where no event of the stage does.
+    assert_eq!(stage["peakExecutorMetrics"]["JVMHeapMemory"], 40);
+    let details = document(&app, Kind::StageDetails, "0.0");
+    assert_eq!(
+        details["executorSummary"]["1"]["peakMemoryMetrics"]["JVMHeapMemory"],
+        40
     );
     let application = document(&app, Kind::Application, "app-1");
     assert_eq!(application["attempts"][0]["completed"], false);

@@ -28,8 +28,8 @@ fn duration(milliseconds: i64) -> String {
     };
     match milliseconds {
         ..1_000 => format!("{milliseconds} ms"),
-        ..60_000 => format!("{:.1} s", over(1_000, 10.0)),
-        ..3_600_000 => format!("{:.1} m", over(60_000, 10.0)),
+        1_000..60_000 => format!("{:.1} s", over(1_000, 10.0)),
+        60_000..3_600_000 => format!("{:.1} m", over(60_000, 10.0)),
         _ => format!("{:.2} h", over(3_600_000, 100.0)),
     }
 }
