@@ -218,10 +218,6 @@ fn same_answers(version: &str) -> Result<()> {
         ("spark.eventLog.logBlockUpdates.enabled", "true"),
         ("spark.eventLog.logStageExecutorMetrics", "true"),
         ("spark.sql.shuffle.partitions", "4"),
-        ("spark.speculation", "true"),
-        ("spark.speculation.interval", "50ms"),
-        ("spark.speculation.quantile", "0.5"),
-        ("spark.speculation.minTaskRuntime", "500ms"),
         ("spark.task.maxFailures", "3"),
     ] {
         application = application.conf(key, value);
@@ -291,10 +287,6 @@ fn shows_everything(spark: &Api, id: &str) -> Result<()> {
         "no killed task"
     );
     ensure!(has(&|it| it["status"] == "SKIPPED"), "no skipped stage");
-    ensure!(
-        has(&|it| !it["speculationSummary"].is_null()),
-        "no speculative task"
-    );
     let (_, executors) = spark.get(&format!("applications/{id}/allexecutors"))?;
     let executors = executors.as_array().context("no list of executors")?;
     ensure!(
