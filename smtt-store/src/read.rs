@@ -85,7 +85,7 @@ thread_local! {
 }
 
 /// Runs a part of the Parquet library, which panics on some damaged files. The panic becomes an error.
-fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
     static SILENCE: Once = Once::new();
     SILENCE.call_once(|| {
         let others = take_hook();

@@ -191,6 +191,41 @@ impl Spark {
     }
 }
 
+/// Spark's own history server; dropping this value stops it.
+#[derive(Debug)]
+pub struct HistoryServer {
+    /// Port of its REST API.
+    pub port: u16,
+    /// The process.
+    pub process: Running,
+}
+
+impl Spark {
+    /// Starts Spark's own history server on a folder of event logs.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn history_server(&self, logs: &Path) -> Result<HistoryServer> {
+        let port = free_port()?;
+        let mut command = self.program("spark-class");
+        command
+            .env(
+                "SPARK_HISTORY_OPTS",
+                format!(
+                    "-Dspark.history.fs.logDirectory=file://{} -Dspark.history.ui.port={port}",
+                    logs.display()
+                ),
+            )
+            .arg("org.apache.spark.deploy.history.HistoryServer");
+        let log = self.scratch.join("history-server.log");
+        let process = Running::start("Spark's history server", &mut command, &log)?;
+        wait_for("Spark's history server answers", START_LIMIT, || {
+            Ok(http::get(port, "/api/v1/version").ok())
+        })?;
+        Ok(HistoryServer { port, process })
+    }
+}
+
 /// A stand-alone cluster; dropping this value stops it, workers first.
 #[derive(Debug)]
 pub struct Standalone {

@@ -138,6 +138,8 @@ const STAGES: [Stage; 8] = [
                 "--test",
                 "jvm",
                 "--test",
+                "history",
+                "--test",
                 "trace_crash",
                 "--",
                 "--test-threads=1",

@@ -1,0 +1,226 @@
+//! Compressed event logs: the two framings of Spark's own that no library reads, and the choice by suffix.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// Largest block of a frame. Spark's default is 32 KiB; a larger claim is damage or an attack.
+const LARGEST_BLOCK: usize = 32 << 20;
+/// Largest window of a zstd frame: 128 MiB, the limit of zstd's own program.
+const WINDOW_LOG: u32 = 27;
+
+/// How a log is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// Not at all.
+    Plain,
+    /// zstd frames.
+    Zstd,
+    /// Blocks of `LZ4BlockOutputStream` (lz4-java).
+    Lz4,
+    /// Chunks of `SnappyOutputStream` (snappy-java).
+    Snappy,
+}
+
+/// Suffixes that say how a log is compressed.
+pub const SUFFIXES: [(&str, Codec); 4] = [
+    (".zstd", Codec::Zstd),
+    (".zst", Codec::Zstd),
+    (".lz4", Codec::Lz4),
+    (".snappy", Codec::Snappy),
+];
+
+impl Codec {
+    /// The codec that a file's name says.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let name = name.strip_suffix(".compact").unwrap_or(name);
+        let name = name.strip_suffix(".inprogress").unwrap_or(name);
+        SUFFIXES
+            .iter()
+            .find(|(suffix, _)| name.ends_with(suffix))
+            .map_or(Self::Plain, |(_, codec)| *codec)
+    }
+
+    /// Opens a file for reading what was compressed.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
+        let file = BufReader::with_capacity(256 << 10, File::open(path)?);
+        Ok(self.read(file))
+    }
+
+    /// Reads what was compressed.
+    pub fn read(self, from: impl io::BufRead + Send + 'static) -> Box<dyn Read + Send> {
+        match self {
+            Self::Plain => Box::new(from),
+            Self::Zstd => match zstd::stream::read::Decoder::with_buffer(from)
+                .and_then(|mut decoder| decoder.window_log_max(WINDOW_LOG).map(|()| decoder))
+            {
+                Ok(decoder) => Box::new(decoder),
+                Err(error) => Box::new(Failed(Some(error))),
+            },
+            Self::Lz4 => Box::new(Blocks::new(from, lz4_block)),
+            Self::Snappy => Box::new(Blocks::new(from, snappy_chunk)),
+        }
+    }
+}
+
+/// A reader that gives one error.
+struct Failed(Option<io::Error>);
+
+impl Read for Failed {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
+}
+
+/// Reads the next block into the second argument; `false` at the end.
+type Next<R> = fn(&mut R, &mut Vec<u8>, &mut Vec<u8>) -> io::Result<bool>;
+
+/// Blocks, one in memory at a time.
+struct Blocks<R> {
+    from: R,
+    next: Next<R>,
+    packed: Vec<u8>,
+    block: Vec<u8>,
+    at: usize,
+}
+
+impl<R: Read> Blocks<R> {
+    const fn new(from: R, next: Next<R>) -> Self {
+        Self {
+            from,
+            next,
+            packed: Vec::new(),
+            block: Vec::new(),
+            at: 0,
+        }
+    }
+}
+
+impl<R: Read> Read for Blocks<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.block.len() {
+            self.block.clear();
+            self.at = 0;
+            if !(self.next)(&mut self.from, &mut self.packed, &mut self.block)? {
+                return Ok(0);
+            }
+        }
+        let some = out.len().min(self.block.len() - self.at);
+        out[..some].copy_from_slice(&self.block[self.at..self.at + some]);
+        self.at += some;
+        Ok(some)
+    }
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Fills `out`; `false` when the input ends before its first byte.
+fn fill(from: &mut impl Read, out: &mut [u8]) -> io::Result<bool> {
+    let mut at = 0;
+    while at < out.len() {
+        match from.read(&mut out[at..]) {
+            Ok(0) if at == 0 => return Ok(false),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(some) => at += some,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Reads `length` bytes as they arrive, so that a claim alone takes no memory.
+fn take(from: &mut impl Read, length: usize, out: &mut Vec<u8>) -> io::Result<()> {
+    if length > LARGEST_BLOCK {
+        return Err(damaged("a block is larger than 32 MiB"));
+    }
+    out.clear();
+    if from.take(length as u64).read_to_end(out)? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
+/// Magic, token (method and level), packed and plain length, checksum, data. A block of no bytes ends a stream; another
+/// stream may follow.
+fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) -> io::Result<bool> {
+    loop {
+        let mut header = [0; 21];
+        if !fill(from, &mut header)? {
+            return Ok(false);
+        }
+        let number = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+                as usize
+        };
+        if &header[..8] != b"LZ4Block" {
+            return Err(damaged("no LZ4 block where one should begin"));
+        }
+        let (method, packed_length, length) = (header[8] & 0xf0, number(9), number(13));
+        if length == 0 {
+            continue;
+        }
+        if length > LARGEST_BLOCK {
+            return Err(damaged("a block is larger than 32 MiB"));
+        }
+        take(from, packed_length, packed)?;
+        match method {
+            0x10 if packed_length == length => std::mem::swap(packed, block),
+            0x20 => {
+                block.resize(length, 0);
+                let unpacked = lz4_flex::block::decompress_into(packed, block)
+                    .map_err(|error| damaged(&error.to_string()))?;
+                if unpacked != length {
+                    return Err(damaged("an LZ4 block has another length than it says"));
+                }
+            }
+            _ => return Err(damaged("an LZ4 block of unknown method")),
+        }
+        return Ok(true);
+    }
+}
+
+/// First bytes of a snappy-java stream; two version numbers follow them.
+const SNAPPY_MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
+
+fn snappy_chunk(
+    from: &mut impl Read,
+    packed: &mut Vec<u8>,
+    block: &mut Vec<u8>,
+) -> io::Result<bool> {
+    loop {
+        let mut head = [0; 4];
+        if !fill(from, &mut head)? {
+            return Ok(false);
+        }
+        // The magic can be in the middle too, where streams were joined. As a length it would be negative.
+        if head == SNAPPY_MAGIC[..4] {
+            let mut rest = [0; 12];
+            if !fill(from, &mut rest)? || rest[..4] != SNAPPY_MAGIC[4..] {
+                return Err(damaged("a damaged header of snappy-java"));
+            }
+            continue;
+        }
+        take(from, u32::from_be_bytes(head) as usize, packed)?;
+        let length =
+            snap::raw::decompress_len(packed).map_err(|error| damaged(&error.to_string()))?;
+        if length > LARGEST_BLOCK {
+            return Err(damaged("a block is larger than 32 MiB"));
+        }
+        block.resize(length, 0);
+        let unpacked = snap::raw::Decoder::new()
+            .decompress(packed, block)
+            .map_err(|error| damaged(&error.to_string()))?;
+        block.truncate(unpacked);
+        return Ok(true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Event log to tables.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use smtt_store::history::place;
+
+use crate::log::{Bounds, Lines, Log, Next};
+use crate::out::{Kind, Out, Sizes};
+use crate::replay::{Replay, Trouble};
+
+/// Damaged lines that are named; the others are only counted.
+const NAMED: usize = 20;
+/// Stack of an import, for plans that nest deeply.
+const STACK: usize = 256 << 20;
+
+/// An imported application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The application's id.
+    pub id: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Rows and bytes of its tables.
+    pub sizes: Sizes,
+    /// Lines of the log.
+    pub lines: u64,
+    /// Bytes of the log, decompressed.
+    pub bytes: u64,
+    /// Lines that were damaged or half-written.
+    pub damaged: u64,
+    /// Lines over the bound.
+    pub too_long: u64,
+    /// What the first damaged lines had, with their numbers.
+    pub named: Vec<(u64, String)>,
+}
+
+/// Imports a log into a store. Damaged lines are counted and named; the rest is imported.
+///
+/// # Errors
+/// When the log cannot be opened, has no application, or is larger than the bound; or the store cannot be written.
+pub fn import(store: &Path, log: &Path, bounds: Bounds) -> Result<Imported> {
+    let (store, path) = (store.to_owned(), log.to_owned());
+    let work = std::thread::Builder::new()
+        .name("import".to_owned())
+        .stack_size(STACK)
+        .spawn(move || import_here(&store, &path, bounds))
+        .context("cannot start a thread for the import")?;
+    match work.join() {
+        Ok(imported) => imported,
+        Err(_) => bail!("the import of {} stopped: please report it", log.display()),
+    }
+}
+
+fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
+    let log = Log::at(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let out = Out::create(store)
+        .with_context(|| format!("cannot write to the store {}", store.display()))?;
+    let mut replay = Replay::new(out);
+    let mut lines = Lines::new(&log, bounds);
+    let (mut damaged, mut too_long, mut named) = (0, 0, Vec::new());
+    loop {
+        let mut trouble = |number: u64, what: String| {
+            damaged += 1;
+            if named.len() < NAMED {
+                named.push((number, what));
+            }
+        };
+        match lines.read() {
+            Next::Line => {
+                if lines.line.trim_ascii().is_empty() {
+                    continue;
+                }
+                match replay.line(&lines.line) {
+                    Ok(()) => {}
+                    Err(Trouble::Line(what)) => trouble(lines.number, what),
+                    Err(error) => {
+                        return Err(error).with_context(|| format!("importing {}", path.display()));
+                    }
+                }
+            }
+            Next::TooLong => too_long += 1,
+            Next::Damaged(what) => trouble(lines.number, what),
+            Next::TooLarge => bail!(
+                "{} has more than {} bytes: import it with a larger --max-bytes",
+                path.display(),
+                bounds.log_bytes
+            ),
+            Next::End => break,
+        }
+    }
+    let Some((id, attempt)) = replay.identity() else {
+        bail!(
+            "{} has no start of an application with an id: it is no event log of Spark, or its beginning is damaged",
+            path.display()
+        );
+    };
+    let id = id.to_owned();
+    let Some(name) = place::name(&id, attempt) else {
+        bail!(
+            "{}: application id {id:?} cannot name a folder",
+            path.display()
+        );
+    };
+    replay
+        .finish(log.modified_ms)
+        .with_context(|| format!("importing {}", path.display()))?;
+    let told: Vec<_> = named
+        .iter()
+        .map(|(line, what)| json!({"line": line, "problem": what}))
+        .collect();
+    let about = json!({
+        "importer": env!("CARGO_PKG_VERSION"),
+        "lines": lines.number,
+        "bytes": lines.bytes,
+        "logBytes": log.bytes,
+        "damagedLines": damaged,
+        "damaged": told,
+        "linesTooLong": too_long,
+        "dropped": replay.dropped,
+        "droppedDocuments": replay.out.dropped,
+    });
+    replay.out.meta(Kind::Import, "", &about);
+    let (lines, bytes) = (lines.number, lines.bytes);
+    let (folder, sizes) = replay.out.finish(store, &id, &name)?;
+    Ok(Imported {
+        id,
+        folder,
+        sizes,
+        lines,
+        bytes,
+        damaged,
+        too_long,
+        named,
+    })
+}

@@ -1,0 +1,238 @@
+//! Event logs as Spark writes them: one file, or a folder `eventlog_v2_*` of parts; and their lines, each bounded.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use crate::codec::{Codec, SUFFIXES};
+
+/// Suffix of a log that Spark still writes, or whose application died.
+const IN_PROGRESS: &str = ".inprogress";
+/// Prefix of a folder of parts.
+const ROLLING: &str = "eventlog_v2_";
+
+/// An event log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Files in the order of their events.
+    pub parts: Vec<PathBuf>,
+    /// When the last part changed, in milliseconds since 1970.
+    pub modified_ms: i64,
+    /// Bytes of all parts.
+    pub bytes: u64,
+}
+
+impl Log {
+    /// The log at a path.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let parts = if fs::metadata(path)?.is_dir() {
+            parts(path)?
+        } else {
+            vec![path.to_owned()]
+        };
+        let (mut modified_ms, mut bytes) = (0, 0);
+        for part in &parts {
+            let metadata = fs::metadata(part)?;
+            bytes += metadata.len();
+            let since = metadata.modified()?.duration_since(UNIX_EPOCH);
+            let since = since.map_or(0, |time| {
+                i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+            });
+            modified_ms = modified_ms.max(since);
+        }
+        Ok(Self {
+            parts,
+            modified_ms,
+            bytes,
+        })
+    }
+
+    /// The log of an application in Spark's folder of event logs, by name; nothing is listed. `name` is a safe name.
+    #[must_use]
+    pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+        let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
+        std::iter::once(format!("{ROLLING}{name}"))
+            .chain(std::iter::once(name.to_owned()))
+            .chain(suffixes().map(|suffix| format!("{name}{suffix}")))
+            .chain(std::iter::once(format!("{name}{IN_PROGRESS}")))
+            .chain(suffixes().map(|suffix| format!("{name}{suffix}{IN_PROGRESS}")))
+            .map(|name| folder.join(name))
+            .find(|path| path.exists())
+    }
+}
+
+/// Parts `events_<number>_<name>` in the order of their numbers. A `.compact` part replaces those up to its number.
+fn parts(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found: Vec<(u64, bool, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let number = name
+            .strip_prefix("events_")
+            .and_then(|rest| rest.split('_').next())
+            .and_then(|number| number.parse().ok());
+        if let Some(number) = number {
+            found.push((number, name.ends_with(".compact"), entry.path()));
+        }
+    }
+    if found.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{} has no part events_*", folder.display()),
+        ));
+    }
+    found.sort();
+    let compact = found.iter().rposition(|(_, is_compact, _)| *is_compact);
+    Ok(found
+        .split_off(compact.unwrap_or(0))
+        .into_iter()
+        .map(|(.., path)| path)
+        .collect())
+}
+
+/// What limits the reading of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of a line at most; longer lines are skipped and counted.
+    pub line_bytes: usize,
+    /// Bytes of all lines at most, after decompression.
+    pub log_bytes: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            line_bytes: 64 << 20,
+            log_bytes: 64 << 30,
+        }
+    }
+}
+
+/// What follows next in a log.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A line is in the buffer.
+    Line,
+    /// A line longer than the bound was skipped.
+    TooLong,
+    /// The part could not be read further: it is damaged, or ends within a compressed block.
+    Damaged(String),
+    /// The log is larger than the bound.
+    TooLarge,
+    /// The end.
+    End,
+}
+
+/// Lines of a log.
+pub struct Lines {
+    parts: std::vec::IntoIter<PathBuf>,
+    from: Option<Box<dyn Read + Send>>,
+    chunk: Vec<u8>,
+    filled: usize,
+    at: usize,
+    bounds: Bounds,
+    /// Bytes of lines so far.
+    pub bytes: u64,
+    /// Number of the current line, from 1.
+    pub number: u64,
+    /// The current line.
+    pub line: Vec<u8>,
+}
+
+impl Lines {
+    /// Lines of a log's parts.
+    #[must_use]
+    pub fn new(log: &Log, bounds: Bounds) -> Self {
+        Self {
+            parts: log.parts.clone().into_iter(),
+            from: None,
+            chunk: vec![0; 256 << 10],
+            filled: 0,
+            at: 0,
+            bounds,
+            bytes: 0,
+            number: 0,
+            line: Vec::new(),
+        }
+    }
+
+    /// Reads the next line into [`Lines::line`], without its end.
+    pub fn read(&mut self) -> Next {
+        self.line.clear();
+        // One line with a long plan must not keep its memory for the rest of the log.
+        if self.line.capacity() > 4 << 20 {
+            self.line.shrink_to(256 << 10);
+        }
+        let (mut is_long, mut any) = (false, false);
+        loop {
+            if self.from.is_none() {
+                match self.open() {
+                    None => {}
+                    Some(next) => return next,
+                }
+            }
+            if self.at == self.filled {
+                let Some(from) = &mut self.from else { continue };
+                match from.read(&mut self.chunk) {
+                    Ok(0) => {
+                        self.from = None;
+                        if any {
+                            self.number += 1;
+                            return if is_long { Next::TooLong } else { Next::Line };
+                        }
+                        continue;
+                    }
+                    Ok(some) => (self.at, self.filled) = (0, some),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => {
+                        self.from = None;
+                        self.number += u64::from(any);
+                        return Next::Damaged(error.to_string());
+                    }
+                }
+            }
+            let rest = &self.chunk[self.at..self.filled];
+            let end = memchr::memchr(b'\n', rest);
+            let some = &rest[..end.unwrap_or(rest.len())];
+            self.bytes += some.len() as u64 + u64::from(end.is_some());
+            if self.bytes > self.bounds.log_bytes {
+                return Next::TooLarge;
+            }
+            any = true;
+            if is_long || self.line.len() + some.len() > self.bounds.line_bytes {
+                is_long = true;
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(some);
+            }
+            self.at += some.len() + usize::from(end.is_some());
+            if end.is_some() {
+                self.number += 1;
+                return if is_long { Next::TooLong } else { Next::Line };
+            }
+        }
+    }
+
+    fn open(&mut self) -> Option<Next> {
+        let Some(part) = self.parts.next() else {
+            return Some(Next::End);
+        };
+        (self.at, self.filled) = (0, 0);
+        let name = part
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        match Codec::of(name).open(&part) {
+            Ok(from) => {
+                self.from = Some(from);
+                None
+            }
+            Err(error) => Some(Next::Damaged(error.to_string())),
+        }
+    }
+}

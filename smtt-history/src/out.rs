@@ -1,0 +1,239 @@
+//! The tables of an application while they are made, in a hidden folder that gets its name at the end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::columns::{META, TASK_SQL, TASKS, Table};
+use smtt_store::history::place;
+use smtt_store::history::write::{GROUP_ROWS, Writer, Written};
+use smtt_store::read::ParquetError;
+use tempfile::TempDir;
+
+/// Bytes of all documents of an application at most.
+const DOCUMENT_BYTES: usize = 256 << 20;
+/// Bytes of a document at most.
+const LARGEST_DOCUMENT: usize = 64 << 20;
+/// Bytes of different texts at which a row group ends early: messages of failed tasks can be long.
+const TEXT_BYTES: usize = 32 << 20;
+/// Rows of SQL metrics in a row group at most.
+const SQL_ROWS: usize = 4 * GROUP_ROWS;
+/// Key of the application's id in a table's own metadata.
+pub const APPLICATION_KEY: &str = "smtt.application_id";
+
+/// What a document describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The application, as the REST API lists it. The first row.
+    Application,
+    /// How the import went.
+    Import,
+    /// Properties and class path.
+    Environment,
+    /// A job.
+    Job,
+    /// A stage attempt; the id is `<stage>.<attempt>`.
+    Stage,
+    /// What executors did for a stage attempt.
+    StageDetails,
+    /// An executor.
+    Executor,
+    /// A cached RDD.
+    Rdd,
+    /// An SQL execution.
+    Sql,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 9] = [
+        Self::Application,
+        Self::Import,
+        Self::Environment,
+        Self::Job,
+        Self::Stage,
+        Self::StageDetails,
+        Self::Executor,
+        Self::Rdd,
+        Self::Sql,
+    ];
+
+    /// Name in the table.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::Import => "import",
+            Self::Environment => "environment",
+            Self::Job => "job",
+            Self::Stage => "stage",
+            Self::StageDetails => "stage_details",
+            Self::Executor => "executor",
+            Self::Rdd => "rdd",
+            Self::Sql => "sql",
+        }
+    }
+}
+
+/// Numbers sort as numbers: `<stage>.<attempt>`, a job's number, an executor's name.
+type Order = (Option<(i64, i64)>, String);
+
+fn order(kind: Kind, id: &str) -> Order {
+    // Spark sorts executors by their id as text.
+    if kind == Kind::Executor {
+        return (None, id.to_owned());
+    }
+    let (first, second) = id.split_once('.').unwrap_or((id, "0"));
+    let numbers = first.parse().ok().zip(second.parse().ok());
+    (numbers, id.to_owned())
+}
+
+/// Rows and bytes of an application's tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Task attempts.
+    pub tasks: Written,
+    /// SQL metrics of task attempts.
+    pub task_sql: Written,
+    /// Documents.
+    pub meta: Written,
+}
+
+/// Tables that are being made.
+pub struct Out {
+    folder: TempDir,
+    tasks: Rows,
+    task_sql: Rows,
+    documents: BTreeMap<(Kind, Order), String>,
+    document_bytes: usize,
+    /// Documents that had no place.
+    pub dropped: u64,
+}
+
+/// A table and the rows that wait for their row group.
+struct Rows {
+    batch: Batch,
+    writer: Option<Writer>,
+    most: usize,
+}
+
+impl Rows {
+    fn new(table: &'static Table, most: usize) -> Self {
+        Self {
+            batch: Batch::new(table),
+            writer: None,
+            most,
+        }
+    }
+
+    fn push(&mut self, folder: &Path, row: &[Cell<'_>]) -> Result<(), ParquetError> {
+        self.batch.push(row);
+        if self.batch.len() >= self.most || self.batch.text_bytes() >= TEXT_BYTES {
+            self.flush(folder, None)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, folder: &Path, id: Option<&str>) -> Result<(), ParquetError> {
+        let table = self.batch.table();
+        if self.writer.is_none() {
+            let said: Vec<(&str, &str)> = id.map(|id| (APPLICATION_KEY, id)).into_iter().collect();
+            self.writer = Some(Writer::create(table, folder, "import", &said)?);
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.write(&self.batch)?;
+        }
+        self.batch = Batch::new(table);
+        Ok(())
+    }
+
+    fn finish(&mut self, folder: &Path, id: &str) -> Result<Written, ParquetError> {
+        self.flush(folder, Some(id))?;
+        self.writer
+            .take()
+            .map_or_else(|| Ok(Written::default()), Writer::finish)
+    }
+}
+
+impl Out {
+    /// Begins the tables of an application in a store.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn create(store: &Path) -> io::Result<Self> {
+        fs::create_dir_all(store)?;
+        let folder = tempfile::Builder::new()
+            .prefix(".import-")
+            .suffix(".inprogress")
+            .tempdir_in(store)?;
+        Ok(Self {
+            folder,
+            tasks: Rows::new(&TASKS, GROUP_ROWS),
+            task_sql: Rows::new(&TASK_SQL, SQL_ROWS),
+            documents: BTreeMap::new(),
+            document_bytes: 0,
+            dropped: 0,
+        })
+    }
+
+    /// Adds a task attempt.
+    ///
+    /// # Errors
+    /// When the table cannot be written.
+    pub fn task(&mut self, row: &[Cell<'_>]) -> Result<(), ParquetError> {
+        self.tasks.push(self.folder.path(), row)
+    }
+
+    /// Adds an SQL metric of a task attempt.
+    ///
+    /// # Errors
+    /// When the table cannot be written.
+    pub fn task_sql(&mut self, row: &[i64; 5]) -> Result<(), ParquetError> {
+        self.task_sql
+            .push(self.folder.path(), &row.map(Cell::Number))
+    }
+
+    /// Adds a document, or replaces the earlier one with the same id. One without place is counted.
+    pub fn meta(&mut self, kind: Kind, id: &str, json: &Value) {
+        let text = json.to_string();
+        let key = (kind, order(kind, id));
+        let before = self.documents.get(&key).map_or(0, String::len);
+        let bytes = self.document_bytes - before + text.len();
+        if text.len() > LARGEST_DOCUMENT || bytes > DOCUMENT_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        self.document_bytes = bytes;
+        self.documents.insert(key, text);
+    }
+
+    /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole.
+    ///
+    /// # Errors
+    /// When a table or the folder cannot be written.
+    pub fn finish(
+        mut self,
+        store: &Path,
+        id: &str,
+        name: &str,
+    ) -> anyhow::Result<(PathBuf, Sizes)> {
+        let folder = self.folder.path();
+        let mut documents = Batch::new(&META);
+        for ((kind, (_, id)), text) in &self.documents {
+            documents.push(&[Cell::Text(kind.name()), Cell::Text(id), Cell::Text(text)]);
+        }
+        let mut meta = Writer::create(&META, folder, "import", &[(APPLICATION_KEY, id)])?;
+        meta.write(&documents)?;
+        let sizes = Sizes {
+            tasks: self.tasks.finish(folder, id)?,
+            task_sql: self.task_sql.finish(folder, id)?,
+            meta: meta.finish()?,
+        };
+        let target = store.join(name);
+        place::publish(folder, &target)?;
+        Ok((target, sizes))
+    }
+}

@@ -1,0 +1,228 @@
+//! The application, its environment and its resource profiles.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Replay;
+use crate::event::{ApplicationEnd, ApplicationStart, LogStart, ResourceProfileAdded};
+use crate::json::{date, object, present};
+use crate::out::Kind;
+
+/// What Spark puts in the place of a secret.
+const REDACTED: &str = "*********(redacted)";
+/// Spark's default of `spark.redaction.regex`, as plain words.
+const SECRETS: [&str; 5] = ["secret", "password", "token", "access.key", "accesskey"];
+
+#[derive(Debug, Default)]
+pub(super) struct Application {
+    id: Option<String>,
+    name: String,
+    attempt: Option<String>,
+    start: i64,
+    end: Option<i64>,
+    user: String,
+    version: String,
+    profiles: BTreeMap<i32, Profile>,
+    task_cpus: i32,
+    environment: Option<Environment>,
+}
+
+/// A resource profile: as the REST API shows it, and how many tasks its executors run at a time.
+#[derive(Debug)]
+struct Profile {
+    json: Value,
+    task_cpus: i32,
+    max_tasks: Option<i32>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Environment {
+    #[serde(rename = "JVM Information", default)]
+    jvm: BTreeMap<String, String>,
+    #[serde(rename = "Spark Properties", default)]
+    spark: BTreeMap<String, String>,
+    #[serde(rename = "Hadoop Properties", default)]
+    hadoop: BTreeMap<String, String>,
+    #[serde(rename = "System Properties", default)]
+    system: BTreeMap<String, String>,
+    #[serde(rename = "Metrics Properties", default)]
+    metrics: BTreeMap<String, String>,
+    #[serde(rename = "Classpath Entries", default)]
+    classpath: BTreeMap<String, String>,
+}
+
+impl Application {
+    pub(super) fn identity(&self) -> Option<(&str, Option<&str>)> {
+        Some((self.id.as_deref()?, self.attempt.as_deref()))
+    }
+
+    /// Tasks that an executor of a profile runs at a time.
+    pub(super) fn max_tasks(&self, profile: i32, cores: i32) -> i32 {
+        let profile = self.profiles.get(&profile);
+        let cpus = profile.map_or(self.task_cpus, |profile| profile.task_cpus);
+        profile
+            .and_then(|profile| profile.max_tasks)
+            .unwrap_or(cores / cpus.max(1))
+    }
+}
+
+impl Replay {
+    pub(super) fn on_log_start(&mut self, event: &LogStart<'_>) {
+        self.application.version = event.version.to_string();
+    }
+
+    pub(super) fn on_application_start(&mut self, event: &ApplicationStart<'_>) {
+        let application = &mut self.application;
+        // A second start would be another application: the first one names the folder.
+        if application.id.is_some() {
+            return;
+        }
+        application.id = event.id.as_ref().map(|id| id.to_string());
+        application.name = event.name.to_string();
+        application.attempt = event.attempt.as_ref().map(|attempt| attempt.to_string());
+        application.start = event.time;
+        application.user = event.user.to_string();
+        if let Some(logs) = &event.driver_logs
+            && let Some(driver) = self.executors.get_mut("driver")
+        {
+            driver.logs.clone_from(logs);
+            driver.attributes = event.driver_attributes.clone().unwrap_or_default();
+        }
+    }
+
+    pub(super) fn on_application_end(&mut self, event: &ApplicationEnd) {
+        self.application.end = Some(event.time);
+    }
+
+    pub(super) fn on_environment(&mut self, environment: Environment) {
+        let cpus = environment.spark.get("spark.task.cpus");
+        self.application.task_cpus = cpus.and_then(|cpus| cpus.parse().ok()).unwrap_or(1);
+        self.application.environment = Some(environment);
+    }
+
+    pub(super) fn on_resource_profile(&mut self, event: &ResourceProfileAdded) {
+        let executor = event.executor.iter().map(|(name, request)| {
+            let request = json!({
+                "resourceName": request.name,
+                "amount": request.amount,
+                "discoveryScript": request.script,
+                "vendor": request.vendor,
+            });
+            (name.clone(), request)
+        });
+        let task = event.task.iter().map(|(name, request)| {
+            let request = json!({"resourceName": request.name, "amount": request.amount});
+            (name.clone(), request)
+        });
+        let json = json!({
+            "id": event.id,
+            "executorResources": object(executor),
+            "taskResources": object(task),
+        });
+        let task_cpus = event.task.get("cpus").map_or(1.0, |request| request.amount);
+        // Spark limits tasks by the scarcest resource, where the profile says the number of cores.
+        let fits = |name: &str, each: f64| {
+            let amount = event.executor.get(name)?.amount;
+            (each > 0.0).then(|| (amount as f64 / each) as i32)
+        };
+        let max_tasks = event.executor.contains_key("cores").then(|| {
+            let others = event
+                .task
+                .iter()
+                .filter(|(name, _)| name.as_str() != "cpus");
+            others
+                .filter_map(|(name, request)| fits(name, request.amount))
+                .chain(fits("cores", task_cpus))
+                .min()
+        });
+        if self.application.profiles.len() < super::LIVE {
+            let profile = Profile {
+                json,
+                task_cpus: task_cpus as i32,
+                max_tasks: max_tasks.flatten(),
+            };
+            self.application.profiles.insert(event.id, profile);
+        }
+    }
+
+    /// Spark shows the application's time as the driver's, and the collections that the driver's peaks have.
+    pub(super) fn describe_driver(&self, driver: &mut Value, modified_ms: i64) {
+        let last = self.application.end.unwrap_or(modified_ms);
+        driver["totalDuration"] = last.wrapping_sub(self.application.start).into();
+        if let Some(time) = driver["peakMemoryMetrics"]["TotalGCTime"].as_i64() {
+            driver["totalGCTime"] = time.into();
+        }
+    }
+
+    pub(super) fn finish_application(&mut self, modified_ms: i64) {
+        let application = &self.application;
+        let end = application.end.unwrap_or(-1);
+        let last = application.end.unwrap_or(modified_ms);
+        let attempt = present(json!({
+            "attemptId": application.attempt,
+            "startTime": date(application.start),
+            "endTime": date(end),
+            "lastUpdated": date(modified_ms),
+            "duration": last.wrapping_sub(application.start),
+            "sparkUser": application.user,
+            "completed": application.end.is_some(),
+            "appSparkVersion": application.version,
+            "startTimeEpoch": application.start,
+            "endTimeEpoch": end,
+            "lastUpdatedEpoch": modified_ms,
+        }));
+        let id = application.id.clone().unwrap_or_default();
+        let json = json!({"id": id, "name": application.name, "attempts": [attempt]});
+        self.out.meta(Kind::Application, &id, &json);
+        if let Some(environment) = &application.environment {
+            let json = environment.json(&application.profiles);
+            self.out.meta(Kind::Environment, "", &json);
+        }
+    }
+}
+
+impl Environment {
+    fn json(&self, profiles: &BTreeMap<i32, Profile>) -> Value {
+        let pairs = |pairs: &BTreeMap<String, String>| {
+            pairs
+                .iter()
+                .map(|(key, value)| json!([key, value]))
+                .collect::<Value>()
+        };
+        let redacted = |pairs: &BTreeMap<String, String>| {
+            pairs
+                .iter()
+                .map(|(key, value)| json!([key, redact(key, value)]))
+                .collect::<Value>()
+        };
+        let profiles: Vec<&Value> = profiles.values().map(|profile| &profile.json).collect();
+        json!({
+            "runtime": present(json!({
+                "javaVersion": self.jvm.get("Java Version"),
+                "javaHome": self.jvm.get("Java Home"),
+                "scalaVersion": self.jvm.get("Scala Version"),
+            })),
+            "sparkProperties": redacted(&self.spark),
+            "hadoopProperties": redacted(&self.hadoop),
+            "systemProperties": redacted(&self.system),
+            "metricsProperties": redacted(&self.metrics),
+            "classpathEntries": pairs(&self.classpath),
+            "resourceProfiles": profiles,
+        })
+    }
+}
+
+/// Hides secrets that the driver did not hide itself.
+fn redact<'a>(key: &str, value: &'a str) -> &'a str {
+    let is_secret = |text: &str| {
+        let text = text.to_lowercase();
+        SECRETS.iter().any(|secret| text.contains(secret))
+    };
+    if is_secret(key) || is_secret(value) {
+        REDACTED
+    } else {
+        value
+    }
+}

@@ -1,0 +1,260 @@
+//! Executors, the driver among them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::stages::peaks;
+use super::{LIVE, Replay};
+use crate::event::{
+    BlockManagerAdded, Exclusion, ExecutorAdded, ExecutorMetricsUpdate, ExecutorRemoved, Peaks,
+    StageExecutorMetrics,
+};
+use crate::json::{date, date_or_none, present};
+use crate::out::Kind;
+
+#[derive(Debug, Default)]
+pub(super) struct Executor {
+    pub host_port: Option<String>,
+    host: Option<String>,
+    pub is_live: bool,
+    cores: i32,
+    add_time: i64,
+    removed: Option<(i64, String)>,
+    pub rdd_blocks: i64,
+    pub memory_used: i64,
+    pub disk_used: i64,
+    max_tasks: i32,
+    pub max_memory: i64,
+    pub total: i64,
+    pub active: i64,
+    pub completed: i64,
+    pub failed: i64,
+    pub duration: i64,
+    pub gc: i64,
+    pub input: i64,
+    pub shuffle_read: i64,
+    pub shuffle_write: i64,
+    is_excluded: bool,
+    pub excluded_in: BTreeSet<i32>,
+    pub logs: BTreeMap<String, String>,
+    pub attributes: BTreeMap<String, String>,
+    resources: BTreeMap<String, Value>,
+    profile: i32,
+    pub memory: Option<Memory>,
+    pub peaks: Peaks,
+    /// RDDs of which it had blocks.
+    pub rdds: BTreeSet<i32>,
+}
+
+/// Storage memory on and off the heap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    pub on_heap_used: i64,
+    pub off_heap_used: i64,
+    pub on_heap: i64,
+    pub off_heap: i64,
+}
+
+impl Executor {
+    pub(super) fn json(&self, id: &str) -> Value {
+        present(json!({
+            "id": id,
+            "hostPort": self.host_port.as_ref().or(self.host.as_ref()),
+            "isActive": self.is_live,
+            "rddBlocks": self.rdd_blocks,
+            "memoryUsed": self.memory_used,
+            "diskUsed": self.disk_used,
+            "totalCores": self.cores,
+            "maxTasks": self.max_tasks,
+            "activeTasks": self.active,
+            "failedTasks": self.failed,
+            "completedTasks": self.completed,
+            "totalTasks": self.total,
+            "totalDuration": self.duration,
+            "totalGCTime": self.gc,
+            "totalInputBytes": self.input,
+            "totalShuffleRead": self.shuffle_read,
+            "totalShuffleWrite": self.shuffle_write,
+            "isBlacklisted": self.is_excluded,
+            "maxMemory": self.max_memory,
+            "addTime": date(self.add_time),
+            "removeTime": date_or_none(self.removed.as_ref().map(|(time, _)| *time)),
+            "removeReason": self.removed.as_ref().map(|(_, reason)| reason),
+            "executorLogs": self.logs,
+            "memoryMetrics": self.memory.map(|memory| json!({
+                "usedOnHeapStorageMemory": memory.on_heap_used,
+                "usedOffHeapStorageMemory": memory.off_heap_used,
+                "totalOnHeapStorageMemory": memory.on_heap,
+                "totalOffHeapStorageMemory": memory.off_heap,
+            })),
+            "blacklistedInStages": self.excluded_in,
+            "peakMemoryMetrics": peaks(&self.peaks),
+            "attributes": self.attributes,
+            "resources": self.resources,
+            "resourceProfileId": self.profile,
+            "isExcluded": self.is_excluded,
+            "excludedInStages": self.excluded_in,
+        }))
+    }
+
+    fn host(&self) -> &str {
+        let address = self.host_port.as_deref().unwrap_or_default();
+        self.host
+            .as_deref()
+            .unwrap_or_else(|| address.split(':').next().unwrap_or_default())
+    }
+
+    /// Adds to what its blocks take; sums never fall below zero, as in Spark.
+    pub(super) fn store(&mut self, memory: i64, disk: i64, is_off_heap: bool) {
+        if let Some(metrics) = &mut self.memory {
+            let used = if is_off_heap {
+                &mut metrics.off_heap_used
+            } else {
+                &mut metrics.on_heap_used
+            };
+            *used = added(*used, memory);
+        }
+        self.memory_used = added(self.memory_used, memory);
+        self.disk_used = added(self.disk_used, disk);
+    }
+}
+
+/// A sum that does not fall below zero.
+pub(super) fn added(old: i64, delta: i64) -> i64 {
+    old.saturating_add(delta).max(0)
+}
+
+impl Replay {
+    /// An executor that was not removed.
+    pub(super) fn live_executor(&mut self, id: &str) -> Option<&mut Executor> {
+        self.executors
+            .get_mut(id)
+            .filter(|executor| executor.is_live)
+    }
+
+    /// A live executor, made where it is new.
+    fn executor(&mut self, id: &str, time: i64) -> Option<&mut Executor> {
+        let is_known = self
+            .executors
+            .get(id)
+            .is_some_and(|executor| executor.is_live);
+        if !is_known {
+            if self.executors.len() >= LIVE {
+                self.drop_one("executors");
+                return None;
+            }
+            let executor = Executor {
+                is_live: true,
+                add_time: time,
+                ..Executor::default()
+            };
+            self.executors.insert(id.to_owned(), executor);
+        }
+        self.executors.get_mut(id)
+    }
+
+    pub(super) fn on_executor_added(&mut self, event: ExecutorAdded<'_>) {
+        let info = event.info;
+        let max_tasks = self.application.max_tasks(info.profile, info.cores);
+        if let Some(executor) = self.executor(&event.id, event.time) {
+            executor.host = Some(info.host.to_string());
+            executor.cores = info.cores;
+            executor.max_tasks = max_tasks;
+            executor.logs = info.logs;
+            executor.resources = info.resources;
+            executor.attributes = info.attributes;
+            executor.profile = info.profile;
+        }
+    }
+
+    pub(super) fn on_block_manager_added(&mut self, event: &BlockManagerAdded<'_>) {
+        if let Some(executor) = self.executor(&event.id.executor, event.time) {
+            executor.host_port = Some(format!("{}:{}", &*event.id.host, event.id.port));
+            if let Some(on_heap) = event.on_heap {
+                executor.memory = Some(Memory {
+                    on_heap,
+                    off_heap: event.off_heap.unwrap_or_default(),
+                    ..Memory::default()
+                });
+            }
+            executor.max_memory = event.memory;
+        }
+    }
+
+    pub(super) fn on_executor_removed(&mut self, event: &ExecutorRemoved<'_>) {
+        let Some(executor) = self.live_executor(&event.id) else {
+            return;
+        };
+        executor.is_live = false;
+        executor.removed = Some((event.time, event.reason.to_string()));
+        let json = executor.json(&event.id);
+        let rdds = std::mem::take(&mut executor.rdds);
+        self.out.meta(Kind::Executor, &event.id, &json);
+        self.forget_blocks(&event.id, &rdds);
+    }
+
+    pub(super) fn on_exclusion(&mut self, event: &Exclusion, is_excluded: bool) {
+        for (id, executor) in &mut self.executors {
+            let is_meant = match (&event.executor, &event.host) {
+                (Some(executor), _) => executor == id,
+                (None, Some(host)) => executor.host() == host,
+                (None, None) => false,
+            };
+            if is_meant && executor.is_live {
+                executor.is_excluded = is_excluded;
+            }
+        }
+    }
+
+    pub(super) fn on_stage_exclusion(&mut self, event: &Exclusion) {
+        let Some(stage_id) = event.stage else { return };
+        let key = (stage_id, event.attempt.unwrap_or_default());
+        let meant: Vec<String> = match (&event.executor, &event.host) {
+            (Some(executor), _) => vec![executor.clone()],
+            (None, Some(host)) => self
+                .executors
+                .iter()
+                .filter(|(_, executor)| executor.is_live && executor.host() == host)
+                .map(|(id, _)| id.clone())
+                .collect(),
+            (None, None) => Vec::new(),
+        };
+        for id in meant {
+            if let Some(stage) = self.stages.get_mut(&key) {
+                stage.executors.entry(id.clone()).or_default().is_excluded = true;
+            }
+            if let Some(executor) = self.live_executor(&id) {
+                executor.excluded_in.insert(stage_id);
+            }
+        }
+    }
+
+    pub(super) fn on_stage_executor_metrics(&mut self, event: &StageExecutorMetrics<'_>) {
+        if let Some(executor) = self.executors.get_mut(&*event.executor) {
+            executor.peaks.raise(&event.peaks);
+        }
+        self.raise_stage((event.stage, event.attempt), &event.executor, &event.peaks);
+    }
+
+    pub(super) fn on_executor_metrics(&mut self, event: &ExecutorMetricsUpdate<'_>) {
+        for update in &event.updates {
+            if let Some(executor) = self.live_executor(&event.executor) {
+                executor.peaks.raise(&update.peaks);
+            }
+            self.raise_stage(
+                (update.stage, update.attempt),
+                &event.executor,
+                &update.peaks,
+            );
+        }
+    }
+
+    fn raise_stage(&mut self, key: (i32, i32), executor: &str, peaks: &Peaks) {
+        if let Some(stage) = self.stages.get_mut(&key) {
+            stage.peaks.raise(peaks);
+            let executor = stage.executors.entry(executor.to_owned()).or_default();
+            executor.peaks.raise(peaks);
+        }
+    }
+}

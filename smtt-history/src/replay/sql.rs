@@ -1,0 +1,349 @@
+//! SQL executions: plans, jobs, and metrics summed over tasks as Spark's listener sums them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::LIVE;
+use super::plan::Graph;
+use super::scala;
+use super::tasks::integer;
+use super::units::Values;
+use crate::event::sql::{
+    AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
+};
+use crate::event::{JobStart, StageInfo, TaskEnd, TaskInfo};
+use crate::json::{date, present};
+use crate::out::{Kind, Out};
+
+#[derive(Debug, Default)]
+pub(super) struct Sql {
+    executions: BTreeMap<i64, Execution>,
+    /// Executions that have not ended.
+    live: BTreeSet<i64>,
+    /// Executions by job.
+    jobs: HashMap<i32, i64>,
+    stages: HashMap<i32, StageMetrics>,
+}
+
+#[derive(Debug, Default)]
+struct Execution {
+    root: Option<i64>,
+    query: Option<String>,
+    description: String,
+    details: String,
+    plan_text: String,
+    graph: Graph,
+    kinds: BTreeMap<i64, String>,
+    submission: i64,
+    completion: Option<i64>,
+    error: Option<String>,
+    /// `None` while a job runs.
+    jobs: BTreeMap<i32, Option<bool>>,
+    /// Jobs and stages in the order in which they came.
+    job_order: Vec<i32>,
+    stages: BTreeSet<i32>,
+    stage_order: Vec<i32>,
+    driver: Vec<(i64, i64)>,
+    values: Option<HashMap<i64, String>>,
+    ends: usize,
+}
+
+/// Metrics of the tasks of one stage.
+#[derive(Debug)]
+struct StageMetrics {
+    attempt: i32,
+    tasks: i32,
+    kinds: Arc<BTreeMap<i64, String>>,
+    completed: HashSet<i32>,
+    values: HashMap<i64, HashMap<i32, i64>>,
+    largest: HashMap<i64, (i64, i64)>,
+}
+
+impl StageMetrics {
+    fn new(attempt: i32, tasks: i32, kinds: Arc<BTreeMap<i64, String>>) -> Self {
+        Self {
+            attempt,
+            tasks,
+            kinds,
+            completed: HashSet::new(),
+            values: HashMap::new(),
+            largest: HashMap::new(),
+        }
+    }
+}
+
+impl Sql {
+    pub(super) fn on_start(
+        &mut self,
+        event: ExecutionStart,
+        dropped: &mut BTreeMap<&'static str, u64>,
+    ) {
+        if self.executions.len() >= LIVE {
+            *dropped.entry("SQL executions").or_default() += 1;
+            return;
+        }
+        let graph = Graph::of(event.plan);
+        self.live.insert(event.id);
+        let execution = self.executions.entry(event.id).or_default();
+        execution.kinds = kinds(&graph);
+        execution.graph = graph;
+        execution.root = event.root;
+        execution.query = event.query;
+        execution.description = event.description;
+        execution.details = event.details;
+        execution.plan_text = event.plan_text;
+        execution.submission = event.time;
+    }
+
+    pub(super) fn on_plan(&mut self, event: AdaptiveUpdate) {
+        if let Some(execution) = self.executions.get_mut(&event.id) {
+            let graph = Graph::of(event.plan);
+            execution.kinds.extend(kinds(&graph));
+            execution.graph = graph;
+            execution.plan_text = event.plan_text;
+        }
+    }
+
+    pub(super) fn on_metrics(&mut self, event: AdaptiveMetrics) {
+        if let Some(execution) = self.executions.get_mut(&event.id) {
+            let kinds = event
+                .metrics
+                .into_iter()
+                .map(|metric| (metric.id, metric.kind));
+            execution.kinds.extend(kinds);
+        }
+    }
+
+    pub(super) fn on_driver_updates(&mut self, event: DriverUpdates) {
+        if self.live.contains(&event.id)
+            && let Some(execution) = self.executions.get_mut(&event.id)
+        {
+            execution.driver.extend(event.updates);
+        }
+    }
+
+    pub(super) fn on_job_start(
+        &mut self,
+        event: &JobStart<'_>,
+        dropped: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let id = event
+            .properties
+            .as_ref()
+            .and_then(|properties| properties.execution.as_ref())
+            .and_then(|id| id.parse::<i64>().ok());
+        let Some(id) = id else { return };
+        if !self.executions.contains_key(&id) && self.executions.len() >= LIVE {
+            *dropped.entry("SQL executions").or_default() += 1;
+            return;
+        }
+        self.live.insert(id);
+        let execution = self.executions.entry(id).or_default();
+        if !execution.kinds.is_empty() {
+            let kinds = Arc::new(execution.kinds.clone());
+            for stage in &event.stages {
+                let metrics = StageMetrics::new(0, stage.tasks, Arc::clone(&kinds));
+                self.stages.insert(stage.id, metrics);
+            }
+        }
+        if execution.jobs.insert(event.id, None).is_none() {
+            execution.job_order.push(event.id);
+        }
+        for &stage in &event.stage_ids {
+            if execution.stages.insert(stage) {
+                execution.stage_order.push(stage);
+            }
+        }
+        self.jobs.insert(event.id, id);
+    }
+
+    pub(super) fn on_stage_submitted(&mut self, info: &StageInfo<'_>) {
+        if let Some(stage) = self.stages.get_mut(&info.id)
+            && stage.attempt != info.attempt
+        {
+            *stage = StageMetrics::new(info.attempt, stage.tasks, Arc::clone(&stage.kinds));
+        }
+    }
+
+    pub(super) fn on_task_end(&mut self, event: &TaskEnd<'_>, info: &TaskInfo<'_>) {
+        let Some(stage) = self.stages.get_mut(&event.stage) else {
+            return;
+        };
+        if stage.attempt != event.stage_attempt || stage.completed.contains(&info.index) {
+            return;
+        }
+        for accumulable in &info.accumulables {
+            let Some(kind) = stage.kinds.get(&accumulable.id) else {
+                continue;
+            };
+            let Some(value) = accumulable.update.and_then(integer) else {
+                continue;
+            };
+            let values = stage.values.entry(accumulable.id).or_default();
+            values.insert(info.index, value);
+            if kind != "sum" {
+                let largest = stage
+                    .largest
+                    .entry(accumulable.id)
+                    .or_insert((value, info.id));
+                if value > largest.0 {
+                    *largest = (value, info.id);
+                }
+            }
+        }
+        if info.finish != 0 && !info.failed && !info.killed {
+            stage.completed.insert(info.index);
+        }
+    }
+
+    pub(super) fn on_job_end(&mut self, job: i32, has_succeeded: bool) {
+        if let Some(id) = self.jobs.remove(&job)
+            && let Some(execution) = self.executions.get_mut(&id)
+        {
+            execution.jobs.insert(job, Some(has_succeeded));
+            execution.ends += 1;
+            self.settle(id);
+        }
+    }
+
+    pub(super) fn on_end(&mut self, event: ExecutionEnd) {
+        if !self.live.contains(&event.id) {
+            return;
+        }
+        let values = self.executions.get(&event.id).map(|it| self.sum(it));
+        if let Some(execution) = self.executions.get_mut(&event.id) {
+            execution.values = values;
+            execution.completion = Some(event.time);
+            execution.error = event.error;
+            execution.ends += 1;
+        }
+        self.settle(event.id);
+    }
+
+    /// Forgets what only a live execution needs.
+    fn settle(&mut self, id: i64) {
+        let Some(execution) = self.executions.get_mut(&id) else {
+            return;
+        };
+        if execution.ends > execution.jobs.len() {
+            self.live.remove(&id);
+        }
+        if execution.completion.is_none() {
+            return;
+        }
+        // Stages that another live execution has too keep their metrics.
+        let stages = execution.stages.clone();
+        for stage in stages {
+            let is_shared = self.live.iter().any(|other| {
+                *other != id
+                    && self
+                        .executions
+                        .get(other)
+                        .is_some_and(|it| it.stages.contains(&stage))
+            });
+            if !is_shared {
+                self.stages.remove(&stage);
+            }
+        }
+    }
+
+    fn sum(&self, execution: &Execution) -> HashMap<i64, String> {
+        let mut all: BTreeMap<i64, Values> = BTreeMap::new();
+        let mut largest: HashMap<i64, (i64, (i32, i32, i64))> = HashMap::new();
+        for id in &scala::order(&execution.stage_order) {
+            let Some(stage) = self.stages.get(id) else {
+                continue;
+            };
+            for (metric, reported) in &stage.values {
+                if execution.kinds.contains_key(metric) {
+                    let values = all.entry(*metric).or_default();
+                    values.reported.extend(reported.values());
+                    let tasks = u64::try_from(stage.tasks).unwrap_or(0);
+                    values.zeros += tasks.saturating_sub(reported.len() as u64);
+                }
+            }
+            for (metric, &(value, task)) in &stage.largest {
+                let place = (value, (*id, stage.attempt, task));
+                let known = largest.entry(*metric).or_insert(place);
+                if value > known.0 {
+                    *known = place;
+                }
+            }
+        }
+        for (metric, value) in &execution.driver {
+            if execution.kinds.contains_key(metric) {
+                if largest.get(metric).is_some_and(|known| *value > known.0) {
+                    largest.remove(metric);
+                }
+                all.entry(*metric).or_default().reported.push(*value);
+            }
+        }
+        let text = |(metric, values): (i64, Values)| {
+            let kind = execution.kinds.get(&metric).map_or("", String::as_str);
+            let place = largest.get(&metric).map(|(_, place)| *place);
+            (metric, values.text(kind, place))
+        };
+        all.into_iter().map(text).collect()
+    }
+
+    /// Hands all executions to the tables.
+    pub(super) fn finish(&mut self, out: &mut Out, modified_ms: i64) {
+        for (id, execution) in &self.executions {
+            let values = match &execution.values {
+                Some(values) => values,
+                None => &self.sum(execution),
+            };
+            let json = execution.json(*id, values, modified_ms);
+            out.meta(Kind::Sql, &id.to_string(), &json);
+        }
+        *self = Self::default();
+    }
+}
+
+impl Execution {
+    fn json(&self, id: i64, values: &HashMap<i64, String>, modified_ms: i64) -> Value {
+        let order = scala::order(&self.job_order);
+        let jobs = |state: Option<bool>| {
+            let jobs = order
+                .iter()
+                .filter(|job| self.jobs.get(job) == Some(&state));
+            jobs.copied().collect::<Vec<_>>()
+        };
+        let has_failed = self.jobs.values().any(|state| *state == Some(false));
+        let status = match (&self.error, self.completion) {
+            (Some(error), _) if error.is_empty() => "COMPLETED",
+            (Some(_), _) => "FAILED",
+            (None, None) => "RUNNING",
+            (None, Some(_)) if has_failed => "FAILED",
+            (None, Some(_)) => "COMPLETED",
+        };
+        let end = self.completion.unwrap_or(modified_ms);
+        let error = self.error.as_ref().filter(|error| !error.is_empty());
+        present(json!({
+            "id": id,
+            "status": status,
+            "description": self.description,
+            "planDescription": self.plan_text,
+            "submissionTime": date(self.submission),
+            "duration": end.wrapping_sub(self.submission),
+            "runningJobIds": jobs(None),
+            "successJobIds": jobs(Some(true)),
+            "failedJobIds": jobs(Some(false)),
+            "nodes": self.graph.nodes(values),
+            "edges": self.graph.edges(),
+            "queryId": self.query,
+            "errorMessage": error,
+            "rootExecutionId": self.root,
+            "details": self.details,
+        }))
+    }
+}
+
+fn kinds(graph: &Graph) -> BTreeMap<i64, String> {
+    graph
+        .metrics()
+        .map(|metric| (metric.id, metric.kind.clone()))
+        .collect()
+}

@@ -1,0 +1,377 @@
+//! Stages, and what each executor did for them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use serde_json::{Value, json};
+use smtt_store::history::columns::METRICS;
+
+use super::tasks::user_accumulators;
+use super::{LIVE, Replay};
+use crate::event::metrics::at;
+use crate::event::{Peaks, StageCompleted, StageInfo, StageSubmitted};
+use crate::json::{date, date_or_none, object, present};
+use crate::out::{Kind, Out};
+
+/// State of a stage, by Spark's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Status {
+    #[default]
+    Pending,
+    Active,
+    Complete,
+    Failed,
+    Skipped,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    name: String,
+    details: String,
+    pub tasks: i32,
+    pub submission: Option<i64>,
+    completion: Option<i64>,
+    failure: Option<String>,
+    rdds: Vec<i32>,
+    accumulators: Vec<Value>,
+    profile: i32,
+    push: bool,
+    mergers: i32,
+    pub status: Status,
+    pub jobs: BTreeSet<i32>,
+    description: Option<String>,
+    pool: Option<String>,
+    pub active: i64,
+    pub completed: i64,
+    pub failed: i64,
+    pub killed: i64,
+    pub indices: HashSet<i32>,
+    pub reasons: BTreeMap<String, u64>,
+    pub first_launch: Option<i64>,
+    pub metrics: Sums,
+    pub executors: BTreeMap<String, OnExecutor>,
+    pub peaks: Peaks,
+    pub speculative: Speculative,
+}
+
+/// Sums of the tasks' metrics.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums(pub [i64; METRICS]);
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self([0; METRICS])
+    }
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, values: &[i64; METRICS]) {
+        for (sum, value) in self.0.iter_mut().zip(values) {
+            *sum = sum.wrapping_add(*value);
+        }
+    }
+}
+
+/// Counts of speculative task attempts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speculative {
+    pub tasks: i64,
+    pub active: i64,
+    pub completed: i64,
+    pub failed: i64,
+    pub killed: i64,
+}
+
+/// What one executor did for a stage.
+#[derive(Debug, Default)]
+pub(super) struct OnExecutor {
+    pub time: i64,
+    pub succeeded: i64,
+    pub failed: i64,
+    pub killed: i64,
+    pub is_excluded: bool,
+    pub metrics: Sums,
+    pub peaks: Peaks,
+}
+
+impl OnExecutor {
+    fn json(&self) -> Value {
+        let sum = |at: usize| self.metrics.0[at];
+        present(json!({
+            "taskTime": self.time,
+            "failedTasks": self.failed,
+            "succeededTasks": self.succeeded,
+            "killedTasks": self.killed,
+            "inputBytes": sum(at::INPUT_BYTES),
+            "inputRecords": sum(at::INPUT_BYTES + 1),
+            "outputBytes": sum(at::INPUT_BYTES + 2),
+            "outputRecords": sum(at::INPUT_BYTES + 3),
+            "shuffleRead": sum(at::REMOTE_BYTES).wrapping_add(sum(at::LOCAL_BYTES)),
+            "shuffleReadRecords": sum(at::READ_RECORDS),
+            "shuffleWrite": sum(at::WRITE_BYTES),
+            "shuffleWriteRecords": sum(at::WRITE_RECORDS),
+            "memoryBytesSpilled": sum(at::MEMORY_SPILLED),
+            "diskBytesSpilled": sum(at::DISK_SPILLED),
+            "isBlacklistedForStage": self.is_excluded,
+            "peakMemoryMetrics": peaks(&self.peaks),
+            "isExcludedForStage": self.is_excluded,
+        }))
+    }
+}
+
+/// Peaks by Spark's names, or nothing where none is known. Spark shows the others as 0.
+pub(super) fn peaks(peaks: &Peaks) -> Value {
+    if !peaks.is_set() {
+        return Value::Null;
+    }
+    let names = smtt_store::history::columns::PEAKS.iter();
+    object(
+        names
+            .zip(peaks.0)
+            .map(|((_, name), value)| (*name, Value::from(value.unwrap_or_default()))),
+    )
+}
+
+impl Stage {
+    fn describe(&mut self, info: &StageInfo<'_>) {
+        self.name = info.name.to_string();
+        self.details = info.details.to_string();
+        self.tasks = info.tasks;
+        self.submission = info.submission;
+        self.completion = info.completion;
+        self.failure = info.failure.as_ref().map(|reason| reason.to_string());
+        self.rdds = info.rdds.iter().map(|rdd| rdd.id).collect();
+        self.accumulators = user_accumulators(&info.accumulables);
+        self.profile = info.profile;
+        self.push = info.push;
+        self.mergers = info.mergers;
+    }
+
+    fn json(&self, (id, attempt): (i32, i32)) -> Value {
+        let sum = |at: usize| self.metrics.0[at];
+        let read = |at: usize| sum(at::REMOTE_BLOCKS + at);
+        let head = json!({
+            "status": match self.status {
+                Status::Pending => "PENDING",
+                Status::Active => "ACTIVE",
+                Status::Complete => "COMPLETE",
+                Status::Failed => "FAILED",
+                Status::Skipped => "SKIPPED",
+            },
+            "stageId": id,
+            "attemptId": attempt,
+            "numTasks": self.tasks,
+            "numActiveTasks": self.active,
+            "numCompleteTasks": self.completed,
+            "numFailedTasks": self.failed,
+            "numKilledTasks": self.killed,
+            "numCompletedIndices": self.indices.len(),
+            "submissionTime": date_or_none(self.submission),
+            "firstTaskLaunchedTime": self.first_launch.map_or(Value::Null, date),
+            "completionTime": date_or_none(self.completion),
+            "failureReason": self.failure,
+            "executorDeserializeTime": sum(0),
+            "executorDeserializeCpuTime": sum(1),
+            "executorRunTime": sum(2),
+            "executorCpuTime": sum(3),
+            "resultSize": sum(4),
+            "jvmGcTime": sum(5),
+            "resultSerializationTime": sum(6),
+            "memoryBytesSpilled": sum(7),
+            "diskBytesSpilled": sum(8),
+            "peakExecutionMemory": sum(9),
+            "inputBytes": sum(10),
+            "inputRecords": sum(11),
+            "outputBytes": sum(12),
+            "outputRecords": sum(13),
+        });
+        let middle = json!({
+            "shuffleRemoteBlocksFetched": read(0),
+            "shuffleLocalBlocksFetched": read(1),
+            "shuffleFetchWaitTime": read(2),
+            "shuffleRemoteBytesRead": read(3),
+            "shuffleRemoteBytesReadToDisk": read(4),
+            "shuffleLocalBytesRead": read(5),
+            "shuffleReadBytes": read(5).wrapping_add(read(3)),
+            "shuffleReadRecords": read(6),
+            "shuffleCorruptMergedBlockChunks": read(8),
+            "shuffleMergedFetchFallbackCount": read(9),
+            "shuffleMergedRemoteBlocksFetched": read(10),
+            "shuffleMergedLocalBlocksFetched": read(11),
+            "shuffleMergedRemoteChunksFetched": read(12),
+            "shuffleMergedLocalChunksFetched": read(13),
+            "shuffleMergedRemoteBytesRead": read(14),
+            "shuffleMergedLocalBytesRead": read(15),
+            "shuffleRemoteReqsDuration": read(7),
+            "shuffleMergedRemoteReqsDuration": read(16),
+            "shuffleWriteBytes": sum(31),
+            "shuffleWriteTime": sum(32),
+            "shuffleWriteRecords": sum(33),
+        });
+        let tail = json!({
+            "name": self.name,
+            "description": self.description,
+            "details": self.details,
+            "schedulingPool": self.pool.as_deref().unwrap_or("default"),
+            "rddIds": self.rdds,
+            "accumulatorUpdates": self.accumulators,
+            "killedTasksSummary": self.reasons,
+            "resourceProfileId": self.profile,
+            "peakExecutorMetrics": peaks(&self.peaks),
+            "isShufflePushEnabled": self.push,
+            "shuffleMergersCount": self.mergers,
+        });
+        let parts = [head, middle, tail]
+            .into_iter()
+            .flat_map(|part| match part {
+                Value::Object(fields) => fields,
+                _ => serde_json::Map::new(),
+            });
+        present(object(parts))
+    }
+
+    fn speculation(&self) -> Value {
+        let counts = &self.speculative;
+        if counts.tasks == 0 {
+            return Value::Null;
+        }
+        json!({
+            "numTasks": counts.tasks,
+            "numActiveTasks": counts.active,
+            "numCompletedTasks": counts.completed,
+            "numFailedTasks": counts.failed,
+            "numKilledTasks": counts.killed,
+        })
+    }
+}
+
+/// Hands a stage and what its executors did to the tables.
+pub(super) fn put(out: &mut Out, key: (i32, i32), stage: &Stage) {
+    let id = format!("{}.{}", key.0, key.1);
+    out.meta(Kind::Stage, &id, &stage.json(key));
+    let executors = stage.executors.iter();
+    let details = present(json!({
+        "executorSummary": object(executors.map(|(id, executor)| (id.clone(), executor.json()))),
+        "speculationSummary": stage.speculation(),
+    }));
+    out.meta(Kind::StageDetails, &id, &details);
+}
+
+impl Replay {
+    /// The live stage of an info, made where it is new; `None` where there is no place.
+    pub(super) fn stage(&mut self, info: &StageInfo<'_>) -> Option<&mut Stage> {
+        let key = (info.id, info.attempt);
+        if self.stages.len() >= LIVE && !self.stages.contains_key(&key) {
+            self.drop_one("stages");
+            return None;
+        }
+        let stage = self.stages.entry(key).or_default();
+        stage.describe(info);
+        Some(stage)
+    }
+
+    pub(super) fn on_stage_submitted(&mut self, event: &StageSubmitted<'_>) {
+        self.sql.on_stage_submitted(&event.info);
+        self.follow_rdds(&event.info);
+        let id = event.info.id;
+        let named: BTreeSet<i32> = self
+            .stages
+            .get(&(id, event.info.attempt))
+            .map(|stage| stage.jobs.clone())
+            .unwrap_or_default();
+        // A later attempt was not named when its jobs began.
+        let jobs: BTreeSet<i32> = if named.is_empty() {
+            let live = self.jobs.iter().filter(|(_, job)| job.is_live());
+            live.filter(|(_, job)| job.stage_ids.contains(&id))
+                .map(|(job, _)| *job)
+                .collect()
+        } else {
+            named
+                .iter()
+                .copied()
+                .filter(|job| self.jobs.get(job).is_some_and(super::Job::is_live))
+                .collect()
+        };
+        for job in named.difference(&jobs) {
+            if let Some(job) = self.jobs.get_mut(job) {
+                job.live_stages -= 1;
+            }
+        }
+        let properties = event.properties.as_ref();
+        let text = |text: Option<&crate::event::Text<'_>>| text.map(|text| text.to_string());
+        let Some(stage) = self.stage(&event.info) else {
+            return;
+        };
+        stage.status = Status::Active;
+        stage.pool = text(properties.and_then(|it| it.pool.as_ref()));
+        stage.description = text(properties.and_then(|it| it.description.as_ref()));
+        stage.jobs.clone_from(&jobs);
+        self.jobs_of(&jobs, |job| {
+            job.completed_stages.remove(&id);
+            job.active_stages += 1;
+        });
+        self.jobs_of(&jobs.difference(&named).copied().collect(), |job| {
+            job.live_stages += 1;
+        });
+        for job in named.difference(&jobs) {
+            self.settle_job(*job);
+        }
+    }
+
+    pub(super) fn on_stage_completed(&mut self, event: &StageCompleted<'_>) {
+        let info = &event.info;
+        let key = (info.id, info.attempt);
+        let Some(stage) = self.stages.get_mut(&key) else {
+            return;
+        };
+        stage.describe(info);
+        stage.status = match (&info.failure, info.submission) {
+            (Some(_), _) => Status::Failed,
+            (None, Some(_)) => Status::Complete,
+            (None, None) => Status::Skipped,
+        };
+        let (status, jobs) = (stage.status, stage.jobs.clone());
+        let is_over = stage.active == 0;
+        let excluded: Vec<String> = stage
+            .executors
+            .iter()
+            .filter(|(_, executor)| executor.is_excluded)
+            .map(|(id, _)| id.clone())
+            .collect();
+        self.jobs_of(&jobs, |job| match status {
+            Status::Complete => {
+                job.completed_stages.insert(info.id);
+                job.active_stages -= 1;
+            }
+            Status::Skipped => {
+                job.skip(info.id, info.tasks);
+                job.active_stages -= 1;
+            }
+            _ => {
+                job.failed_stages += 1;
+                job.active_stages -= 1;
+            }
+        });
+        for id in excluded {
+            if let Some(executor) = self.executors.get_mut(&id) {
+                executor.excluded_in.remove(&info.id);
+            }
+        }
+        if is_over {
+            self.remove_stage(key);
+        }
+    }
+
+    /// Hands a stage to the tables that nothing changes any more.
+    pub(super) fn remove_stage(&mut self, key: (i32, i32)) {
+        let Some(stage) = self.stages.remove(&key) else {
+            return;
+        };
+        put(&mut self.out, key, &stage);
+        self.jobs_of(&stage.jobs, |job| {
+            job.live_stages = job.live_stages.saturating_sub(1)
+        });
+        for job in stage.jobs {
+            self.settle_job(job);
+        }
+    }
+}

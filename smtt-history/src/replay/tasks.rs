@@ -1,0 +1,326 @@
+//! Task attempts: rows of the tables, and their part in stages, jobs and executors.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use smtt_store::history::batch::Cell;
+use smtt_store::history::columns::{FIRST_METRIC, FIRST_PEAK, METRICS, TASKS};
+
+use super::errors::message;
+use super::stages::Status;
+use super::{LIVE_TASKS, Replay, Trouble};
+use crate::event::metrics::at;
+use crate::event::{Accumulable, Peaks, TaskEnd, TaskInfo, TaskMetrics, TaskStart};
+use crate::json::present;
+
+/// Longest text of an accumulator's value. Spark shows collections by their first five elements.
+const LONGEST_VALUE: usize = 4096;
+
+/// A task attempt that runs.
+#[derive(Debug)]
+pub(super) struct LiveTask {
+    stage: i32,
+    stage_attempt: i32,
+    index: i32,
+    attempt: i32,
+    partition: Option<i32>,
+    launch: i64,
+    executor: Box<str>,
+    host: Box<str>,
+    locality: Box<str>,
+    speculative: bool,
+}
+
+/// How a task attempt ended, in Spark's three classes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Completed,
+    Killed,
+    Failed,
+}
+
+impl Replay {
+    pub(super) fn on_task_start(&mut self, event: &TaskStart<'_>) {
+        let info = &event.info;
+        if self.tasks.len() >= LIVE_TASKS {
+            self.drop_one("tasks");
+            return;
+        }
+        let task = LiveTask {
+            stage: event.stage,
+            stage_attempt: event.stage_attempt,
+            index: info.index,
+            attempt: info.attempt,
+            partition: info.partition,
+            launch: info.launch,
+            executor: (*info.executor).into(),
+            host: (*info.host).into(),
+            locality: (*info.locality).into(),
+            speculative: info.speculative,
+        };
+        self.tasks.insert(info.id, task);
+        if let Some(stage) = self.stages.get_mut(&(event.stage, event.stage_attempt)) {
+            stage.active += 1;
+            let first = stage.first_launch.unwrap_or(i64::MAX);
+            stage.first_launch = Some(first.min(info.launch));
+            if info.speculative {
+                stage.speculative.tasks += 1;
+                stage.speculative.active += 1;
+            }
+            let jobs = stage.jobs.clone();
+            self.jobs_of(&jobs, |job| job.active += 1);
+        }
+        if let Some(executor) = self.live_executor(&info.executor) {
+            executor.active += 1;
+            executor.total += 1;
+        }
+    }
+
+    pub(super) fn on_task_end(&mut self, event: &TaskEnd<'_>) -> Result<(), Trouble> {
+        let Some(info) = &event.info else {
+            return Ok(());
+        };
+        self.sql.on_task_end(event, info);
+        let error = message(&event.reason);
+        let values = event.metrics.as_ref().map(TaskMetrics::values);
+        // Spark shows no task whose start it missed, and no end twice.
+        let was_live = self.tasks.remove(&info.id).is_some();
+        if was_live {
+            self.write_task(event, info, error.as_deref(), values.as_ref())?;
+            self.write_sql(event, info)?;
+        } else {
+            self.drop_one("task ends without a start");
+        }
+        let class = match &*event.reason.reason {
+            "Success" => Class::Completed,
+            "TaskKilled" | "TaskCommitDenied" => Class::Killed,
+            _ => Class::Failed,
+        };
+        let duration = info.finish.wrapping_sub(info.launch);
+        let delta = values.filter(|_| was_live);
+        let key = (event.stage, event.stage_attempt);
+        if let Some(stage) = self.stages.get_mut(&key) {
+            let reason = (class == Class::Killed).then(|| error.clone().unwrap_or_default());
+            if let Some(delta) = &delta {
+                stage.metrics.add(delta);
+            }
+            stage.active -= 1;
+            stage.peaks.raise(&event.peaks);
+            let executor = stage
+                .executors
+                .entry(info.executor.to_string())
+                .or_default();
+            executor.time = executor.time.wrapping_add(duration);
+            executor.peaks.raise(&event.peaks);
+            if let Some(delta) = &delta {
+                executor.metrics.add(delta);
+            }
+            let speculative = &mut stage.speculative;
+            let is_speculative = i64::from(info.speculative);
+            speculative.active -= is_speculative;
+            match class {
+                Class::Completed => {
+                    stage.completed += 1;
+                    stage.indices.insert(info.index);
+                    executor.succeeded += 1;
+                    speculative.completed += is_speculative;
+                }
+                Class::Killed => {
+                    stage.killed += 1;
+                    executor.killed += 1;
+                    speculative.killed += is_speculative;
+                }
+                Class::Failed => {
+                    stage.failed += 1;
+                    executor.failed += 1;
+                    speculative.failed += is_speculative;
+                }
+            }
+            if let Some(reason) = &reason {
+                *stage.reasons.entry(reason.clone()).or_default() += 1;
+            }
+            let is_over =
+                stage.active == 0 && matches!(stage.status, Status::Complete | Status::Failed);
+            let jobs = stage.jobs.clone();
+            self.jobs_of(&jobs, |job| {
+                job.active -= 1;
+                match class {
+                    Class::Completed => {
+                        job.completed += 1;
+                        job.indices.insert((event.stage, info.index));
+                    }
+                    Class::Killed => job.killed += 1,
+                    Class::Failed => job.failed += 1,
+                }
+                if let Some(reason) = &reason {
+                    *job.reasons.entry(reason.clone()).or_default() += 1;
+                }
+            });
+            if is_over {
+                self.remove_stage(key);
+            }
+        }
+        if let Some(executor) = self.live_executor(&info.executor) {
+            executor.active -= 1;
+            executor.completed += i64::from(class == Class::Completed);
+            executor.failed += i64::from(class == Class::Failed);
+            executor.duration = executor.duration.wrapping_add(duration);
+            executor.peaks.raise(&event.peaks);
+            if let Some(values) = &values
+                && &*event.reason.reason != "Resubmitted"
+            {
+                let add = |sum: &mut i64, value: i64| *sum = sum.wrapping_add(value);
+                add(&mut executor.gc, values[at::GC]);
+                add(&mut executor.input, values[at::INPUT_BYTES]);
+                add(&mut executor.shuffle_read, values[at::LOCAL_BYTES]);
+                add(&mut executor.shuffle_read, values[at::REMOTE_BYTES]);
+                add(&mut executor.shuffle_write, values[at::WRITE_BYTES]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_task(
+        &mut self,
+        event: &TaskEnd<'_>,
+        info: &TaskInfo<'_>,
+        error: Option<&str>,
+        values: Option<&[i64; METRICS]>,
+    ) -> Result<(), Trouble> {
+        let status = match (info.finish, info.failed, info.killed) {
+            (0, ..) => "RUNNING",
+            (_, true, _) => "FAILED",
+            (_, false, true) => "KILLED",
+            (_, false, false) => "SUCCESS",
+        };
+        let accumulators = user_accumulators(&info.accumulables);
+        let accumulators =
+            (!accumulators.is_empty()).then(|| Value::from(accumulators).to_string());
+        let mut row = [Cell::None; TASKS.columns.len()];
+        row[..FIRST_METRIC].copy_from_slice(&[
+            Cell::Number(event.stage.into()),
+            Cell::Number(event.stage_attempt.into()),
+            Cell::Number(info.id),
+            Cell::Number(info.index.into()),
+            Cell::Number(info.attempt.into()),
+            Cell::optional(info.partition.map(Into::into)),
+            Cell::Text(&info.executor),
+            Cell::Text(&info.host),
+            Cell::Number(info.launch),
+            Cell::optional((info.finish != 0).then(|| info.finish.wrapping_sub(info.launch))),
+            Cell::optional((info.getting_result != 0).then_some(info.getting_result)),
+            Cell::Text(status),
+            Cell::Text(&info.locality),
+            Cell::Number(info.speculative.into()),
+            text(event.kind.as_deref()),
+            Cell::Text(&event.reason.reason),
+            text(error),
+            text(accumulators.as_deref()),
+            Cell::Number(values.is_some().into()),
+        ]);
+        if let Some(values) = values {
+            for (cell, value) in row[FIRST_METRIC..].iter_mut().zip(values) {
+                *cell = Cell::Number(*value);
+            }
+        }
+        let metrics = event.metrics.as_ref();
+        let on_heap = metrics.and_then(|metrics| metrics.peak_on_heap);
+        let off_heap = metrics.and_then(|metrics| metrics.peak_off_heap);
+        row[FIRST_METRIC + METRICS] = Cell::optional(on_heap);
+        row[FIRST_METRIC + METRICS + 1] = Cell::optional(off_heap);
+        let Peaks(peaks) = &event.peaks;
+        for (cell, peak) in row[FIRST_PEAK..].iter_mut().zip(peaks) {
+            *cell = Cell::optional(*peak);
+        }
+        Ok(self.out.task(&row)?)
+    }
+
+    fn write_sql(&mut self, event: &TaskEnd<'_>, info: &TaskInfo<'_>) -> Result<(), Trouble> {
+        for accumulable in &info.accumulables {
+            if accumulable.metadata.as_deref() == Some("sql")
+                && let Some(update) = accumulable.update
+            {
+                match integer(update) {
+                    Some(value) => self.out.task_sql(&[
+                        event.stage.into(),
+                        event.stage_attempt.into(),
+                        accumulable.id,
+                        info.id,
+                        value,
+                    ])?,
+                    None => self.drop_one("SQL metrics that are no integer"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes tasks whose end the log does not have.
+    pub(super) fn finish_tasks(&mut self) -> Result<(), Trouble> {
+        let mut rest: Vec<(i64, LiveTask)> = self.tasks.drain().collect();
+        rest.sort_by_key(|(id, _)| *id);
+        for (id, task) in rest {
+            let mut row = [Cell::None; TASKS.columns.len()];
+            row[..FIRST_METRIC - 5].copy_from_slice(&[
+                Cell::Number(task.stage.into()),
+                Cell::Number(task.stage_attempt.into()),
+                Cell::Number(id),
+                Cell::Number(task.index.into()),
+                Cell::Number(task.attempt.into()),
+                Cell::optional(task.partition.map(Into::into)),
+                Cell::Text(&task.executor),
+                Cell::Text(&task.host),
+                Cell::Number(task.launch),
+                Cell::None,
+                Cell::None,
+                Cell::Text("RUNNING"),
+                Cell::Text(&task.locality),
+                Cell::Number(task.speculative.into()),
+            ]);
+            row[FIRST_METRIC - 1] = Cell::Number(0);
+            self.out.task(&row)?;
+        }
+        Ok(())
+    }
+}
+
+fn text(text: Option<&str>) -> Cell<'_> {
+    text.map_or(Cell::None, Cell::Text)
+}
+
+/// An integer that Spark wrote as a number or as text.
+pub(super) fn integer(raw: &RawValue) -> Option<i64> {
+    raw.get().trim_matches('"').parse().ok()
+}
+
+/// Accumulators of the application itself, as the REST API shows them.
+pub(super) fn user_accumulators(all: &[Accumulable<'_>]) -> Vec<Value> {
+    all.iter()
+        .filter(|it| !it.internal && it.metadata.as_deref() != Some("sql"))
+        .map(|it| {
+            present(json!({
+                "id": it.id,
+                "name": it.name.as_deref(),
+                "update": it.update.and_then(shown),
+                "value": it.value.and_then(shown),
+            }))
+        })
+        .collect()
+}
+
+/// A value as text: a string without its quotes, anything else as the log has it, shortened.
+fn shown(raw: &RawValue) -> Option<String> {
+    let text = raw.get();
+    if text == "null" {
+        return None;
+    }
+    let mut text = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
+    if text.len() > LONGEST_VALUE {
+        let mut end = LONGEST_VALUE;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str("...");
+    }
+    Some(text)
+}

@@ -1,0 +1,281 @@
+//! Paths of the REST API, as Spark's history server has them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+
+use super::{Refusal, Server, applications, stages, tasks};
+use crate::open::App;
+use crate::out::Kind;
+
+/// Parameters of a request, in their order.
+pub(super) struct Parameters(pub Vec<(String, String)>);
+
+impl Parameters {
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(key, _)| key == name);
+        named.map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn one<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        self.all(name).next()
+    }
+
+    pub(super) fn flag(&self, name: &str, default: bool) -> bool {
+        self.one(name)
+            .map_or(default, |value| value.eq_ignore_ascii_case("true"))
+    }
+
+    pub(super) fn number(&self, name: &str, default: i64) -> Result<i64, Refusal> {
+        self.one(name).map_or(Ok(default), |value| {
+            value
+                .parse()
+                .map_err(|_| Refusal::not_found(format!("{name} is no number: {value:?}")))
+        })
+    }
+}
+
+/// The Spark whose REST API this is. Clients read the version to know which fields to expect.
+const SPARK: &str = "4.0.5";
+
+/// JSON text, or a refusal.
+pub(super) type Answer = Result<String, Refusal>;
+
+/// All routes.
+pub fn router(server: Arc<Server>) -> Router {
+    Router::new()
+        .route("/", get(async || "smtt-history: /api/v1/applications\n"))
+        .route("/api/v1/version", get(version))
+        .route("/api/v1/applications", get(list))
+        .route("/api/v1/applications/{id}", get(one))
+        .route("/api/v1/applications/{id}/{*rest}", get(part))
+        .route("/smtt/v1/applications/{id}/import", get(import))
+        .fallback(async || StatusCode::NOT_FOUND)
+        .with_state(server)
+}
+
+async fn version() -> Response {
+    respond(Ok(
+        json!({"spark": SPARK, "smtt": env!("CARGO_PKG_VERSION")}).to_string(),
+    ))
+}
+
+type Raw = Query<Vec<(String, String)>>;
+
+async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Response {
+    work(server, move |server| {
+        applications::list(&server.settings.store, &Parameters(parameters))
+    })
+    .await
+}
+
+async fn one(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
+    work(server, move |server| {
+        let app = server.app(&id, None)?;
+        Ok(app.one(Kind::Application, &id).unwrap_or("{}").to_owned())
+    })
+    .await
+}
+
+async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
+    work(server, move |server| {
+        let app = server.app(&id, None)?;
+        Ok(app.one(Kind::Import, "").unwrap_or("{}").to_owned())
+    })
+    .await
+}
+
+async fn part(
+    State(server): State<Arc<Server>>,
+    Path((id, rest)): Path<(String, String)>,
+    Query(parameters): Raw,
+) -> Response {
+    work(server, move |server| {
+        let path: Vec<&str> = rest.split('/').collect();
+        let parameters = Parameters(parameters);
+        let is_part = |name: &str| {
+            matches!(
+                name,
+                "jobs"
+                    | "stages"
+                    | "executors"
+                    | "allexecutors"
+                    | "storage"
+                    | "sql"
+                    | "environment"
+            )
+        };
+        match path.as_slice() {
+            [first, ..] if is_part(first) => answer(&*server.app(&id, None)?, &path, &parameters),
+            [attempt] => {
+                let app = server.app(&id, Some(attempt))?;
+                Ok(app.one(Kind::Application, &id).unwrap_or("{}").to_owned())
+            }
+            [attempt, part @ ..] => answer(&*server.app(&id, Some(attempt))?, part, &parameters),
+            [] => Err(Refusal::not_found("no such path")),
+        }
+    })
+    .await
+}
+
+/// The part of an application that a path names.
+fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
+    match path {
+        ["jobs"] => {
+            let jobs = app
+                .all(Kind::Job)
+                .iter()
+                .rev()
+                .map(|(_, text)| text.as_str());
+            filtered(jobs, "status", "status", parameters)
+        }
+        ["jobs", id] => app
+            .one(Kind::Job, id)
+            .map(str::to_owned)
+            .ok_or_else(|| Refusal::not_found(format!("unknown job: {id}"))),
+        ["stages"] => stages::list(app, parameters),
+        ["stages", id] => stages::attempts(app, id, parameters),
+        ["stages", id, attempt] => stages::one(app, id, attempt, parameters),
+        ["stages", id, attempt, "taskSummary"] => stages::summary(app, id, attempt, parameters),
+        ["stages", id, attempt, "taskList"] => tasks::list(app, id, attempt, parameters),
+        ["executors"] => {
+            let mut all = parsed(app, Kind::Executor)?;
+            all.retain(|executor| executor["isActive"] == true);
+            // Spark reads them from the end of its index.
+            all.reverse();
+            Ok(Value::from(all).to_string())
+        }
+        ["allexecutors"] => Ok(joined(
+            app.all(Kind::Executor)
+                .iter()
+                .map(|(_, text)| text.as_str()),
+        )),
+        ["storage", "rdd"] => {
+            let mut all = parsed(app, Kind::Rdd)?;
+            all.retain(|rdd| rdd["numCachedPartitions"].as_u64() > Some(0));
+            Ok(Value::from(all).to_string())
+        }
+        ["storage", "rdd", id] => app
+            .one(Kind::Rdd, id)
+            .map(str::to_owned)
+            .ok_or_else(|| Refusal::not_found(format!("no rdd found w/ id {id}"))),
+        ["sql"] => sql(app, parameters),
+        ["sql", id] => {
+            let text = app.one(Kind::Sql, id);
+            let text = text
+                .ok_or_else(|| Refusal::not_found(format!("unknown query execution id: {id}")))?;
+            Ok(execution(text, parameters)?.to_string())
+        }
+        ["environment"] => app
+            .one(Kind::Environment, "")
+            .map(str::to_owned)
+            .ok_or_else(|| Refusal::not_found("the log has no environment")),
+        _ => Err(Refusal::not_found("no such path")),
+    }
+}
+
+fn sql(app: &App, parameters: &Parameters) -> Answer {
+    let (offset, length) = (
+        parameters.number("offset", 0)?,
+        parameters.number("length", 20)?,
+    );
+    let size = |number: i64| usize::try_from(number).unwrap_or(0);
+    let page = app
+        .all(Kind::Sql)
+        .iter()
+        .skip(size(offset))
+        .take(size(length));
+    let page: Result<Vec<Value>, Refusal> =
+        page.map(|(_, text)| execution(text, parameters)).collect();
+    Ok(Value::from(page?).to_string())
+}
+
+/// An execution without what was not asked for.
+fn execution(text: &str, parameters: &Parameters) -> Result<Value, Refusal> {
+    let mut json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
+    if let Value::Object(fields) = &mut json {
+        fields.shift_remove("details");
+        if !parameters.flag("details", true) {
+            fields.insert("nodes".to_owned(), json!([]));
+            fields.insert("edges".to_owned(), json!([]));
+        }
+        if !parameters.flag("planDescription", true) {
+            fields.insert("planDescription".to_owned(), json!(""));
+        }
+    }
+    Ok(json)
+}
+
+pub(super) fn parsed(app: &App, kind: Kind) -> Result<Vec<Value>, Refusal> {
+    let all = app.all(kind).iter();
+    all.map(|(_, text)| serde_json::from_str(text).map_err(Refusal::failed))
+        .collect()
+}
+
+/// Documents as a list, without parsing them.
+pub(super) fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let mut all = String::from("[");
+    for text in texts {
+        if all.len() > 1 {
+            all.push(',');
+        }
+        all.push_str(text);
+    }
+    all.push(']');
+    all
+}
+
+/// Documents whose field has one of the values of a parameter; all where it is not given.
+pub(super) fn filtered<'a>(
+    texts: impl Iterator<Item = &'a str>,
+    field: &str,
+    parameter: &str,
+    parameters: &Parameters,
+) -> Answer {
+    let wanted: Vec<&str> = parameters.all(parameter).collect();
+    if wanted.is_empty() {
+        return Ok(joined(texts));
+    }
+    let mut kept = Vec::new();
+    for text in texts {
+        let json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
+        let value = json[field].as_str().unwrap_or_default();
+        if wanted
+            .iter()
+            .any(|wanted| wanted.eq_ignore_ascii_case(value))
+        {
+            kept.push(text);
+        }
+    }
+    Ok(joined(kept.into_iter()))
+}
+
+/// Makes an answer on a thread that may read files.
+async fn work(
+    server: Arc<Server>,
+    make: impl FnOnce(&Server) -> Answer + Send + 'static,
+) -> Response {
+    let made = {
+        let Ok(_turn) = server.answers.acquire().await else {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        };
+        let server = Arc::clone(&server);
+        tokio::task::spawn_blocking(move || make(&server)).await
+    };
+    respond(made.unwrap_or_else(|error| Err(Refusal::failed(error))))
+}
+
+fn respond(answer: Answer) -> Response {
+    match answer {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(Refusal(status, text)) => {
+            let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+            (status, kind, text).into_response()
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Stages: lists, attempts with their tasks, and summaries.
+
+use serde_json::{Map, Value};
+
+use super::Refusal;
+use super::quantiles::{executor_distributions, task_distributions};
+use super::routes::{Answer, Parameters, filtered};
+use super::tasks::{key, positions, read};
+use crate::open::App;
+use crate::out::Kind;
+
+/// Tasks of a stage that an answer with details may have. `taskList` pages through more.
+const MOST: usize = 100_000;
+
+/// Quantiles that Spark takes where none are asked for.
+const DEFAULT: &str = "0.0,0.25,0.5,0.75,1.0";
+
+/// What an answer has beside the stage itself.
+struct With<'a> {
+    tasks: bool,
+    summaries: bool,
+    statuses: Vec<&'a str>,
+    quantiles: Vec<f64>,
+}
+
+impl<'a> With<'a> {
+    fn new(parameters: &'a Parameters, details: bool) -> Result<Self, Refusal> {
+        Ok(Self {
+            tasks: parameters.flag("details", details),
+            summaries: parameters.flag("withSummaries", false),
+            statuses: parameters.all("taskStatus").collect(),
+            quantiles: quantiles(parameters.one("quantiles").unwrap_or(DEFAULT))?,
+        })
+    }
+}
+
+pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
+    let texts = app
+        .all(Kind::Stage)
+        .iter()
+        .rev()
+        .map(|(_, text)| text.as_str());
+    let text = filtered(texts, "status", "status", parameters)?;
+    let with = With::new(parameters, false)?;
+    if !with.tasks && !with.summaries {
+        return Ok(text);
+    }
+    let all: Vec<Map<String, Value>> = serde_json::from_str(&text).map_err(Refusal::failed)?;
+    let all: Result<Vec<Value>, Refusal> = all
+        .into_iter()
+        .map(|stage| detailed(app, stage, &with))
+        .collect();
+    let mut all = all?;
+    if with.tasks && !with.statuses.is_empty() {
+        all.retain(|stage| {
+            stage["tasks"]
+                .as_object()
+                .is_some_and(|tasks| !tasks.is_empty())
+        });
+    }
+    Ok(Value::from(all).to_string())
+}
+
+pub(super) fn attempts(app: &App, id: &str, parameters: &Parameters) -> Answer {
+    let with = With::new(parameters, true)?;
+    let prefix = format!("{id}.");
+    let all = app.all(Kind::Stage).iter();
+    let of_stage = all.filter(|(known, _)| known.starts_with(&prefix));
+    let found: Result<Vec<Value>, Refusal> = of_stage
+        .map(|(_, text)| {
+            detailed(
+                app,
+                serde_json::from_str(text).map_err(Refusal::failed)?,
+                &with,
+            )
+        })
+        .collect();
+    let found = found?;
+    if found.is_empty() {
+        return Err(Refusal::not_found(format!("unknown stage: {id}")));
+    }
+    Ok(Value::from(found).to_string())
+}
+
+pub(super) fn one(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
+    let with = With::new(parameters, true)?;
+    let Some(text) = app.one(Kind::Stage, &format!("{id}.{attempt}")) else {
+        let prefix = format!("{id}.");
+        let all = app.all(Kind::Stage).iter();
+        let known: Vec<&str> = all.filter_map(|(id, _)| id.strip_prefix(&prefix)).collect();
+        return Err(Refusal::not_found(if known.is_empty() {
+            format!("unknown stage: {id}")
+        } else {
+            format!(
+                "unknown attempt for stage {id}.  Found attempts: [{}]",
+                known.join(",")
+            )
+        }));
+    };
+    let stage = serde_json::from_str(text).map_err(Refusal::failed)?;
+    Ok(detailed(app, stage, &with)?.to_string())
+}
+
+pub(super) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
+    let text = parameters
+        .one("quantiles")
+        .unwrap_or("0.05,0.25,0.5,0.75,0.95");
+    let quantiles = quantiles(text)?;
+    let none = || {
+        Refusal::not_found(format!(
+            "No tasks reported metrics for {id} / {attempt} yet."
+        ))
+    };
+    let stage = key(id, attempt).ok_or_else(none)?;
+    let summary = task_distributions(app, stage, &quantiles).map_err(Refusal::failed)?;
+    summary.map(|summary| summary.to_string()).ok_or_else(none)
+}
+
+fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result<Value, Refusal> {
+    let number = |name: &str| {
+        stage[name]
+            .as_i64()
+            .and_then(|number| i32::try_from(number).ok())
+    };
+    let key = number("stageId")
+        .zip(number("attemptId"))
+        .unwrap_or_default();
+    let details = app.one(Kind::StageDetails, &format!("{}.{}", key.0, key.1));
+    let details: Map<String, Value> = details
+        .map_or(Ok(Map::new()), serde_json::from_str)
+        .map_err(Refusal::failed)?;
+    if with.tasks {
+        let tasks = app.tasks().map_err(Refusal::failed)?;
+        let rows = positions(app, &tasks, key, None, &with.statuses).map_err(Refusal::failed)?;
+        if rows.len() > MOST {
+            return Err(Refusal::bad(format!(
+                "stage {} has {} tasks: ask for pages of taskList, or for details=false",
+                key.0,
+                rows.len()
+            )));
+        }
+        let tasks = read(app, &tasks, &rows).map_err(Refusal::failed)?;
+        let tasks: Map<String, Value> = tasks
+            .into_iter()
+            .map(|task| (task["taskId"].to_string(), task))
+            .collect();
+        stage.insert("tasks".to_owned(), tasks.into());
+        stage.extend(details.clone());
+    }
+    if with.summaries {
+        let of_tasks = task_distributions(app, key, &with.quantiles).map_err(Refusal::failed)?;
+        if let Some(of_tasks) = of_tasks {
+            stage.insert("taskMetricsDistributions".to_owned(), of_tasks);
+        }
+        let executors = details.get("executorSummary").and_then(Value::as_object);
+        if let Some(executors) = executors.filter(|executors| !executors.is_empty()) {
+            let of_executors = executor_distributions(executors, &with.quantiles);
+            stage.insert("executorMetricsDistributions".to_owned(), of_executors);
+        }
+    }
+    Ok(stage.into())
+}
+
+fn quantiles(text: &str) -> Result<Vec<f64>, Refusal> {
+    let mut all = Vec::new();
+    for one in text.split(',') {
+        let bad = || {
+            Refusal::bad(format!(
+                "Bad value for parameter \"quantiles\".  Expected a double, got \"{one}\""
+            ))
+        };
+        let quantile: f64 = one.trim().parse().map_err(|_| bad())?;
+        if !(0.0..=1.0).contains(&quantile) || all.len() > 1000 {
+            return Err(bad());
+        }
+        all.push(quantile);
+    }
+    all.sort_by(f64::total_cmp);
+    Ok(all)
+}

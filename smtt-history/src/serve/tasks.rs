@@ -1,0 +1,263 @@
+//! Task attempts of a stage: a page of them, sorted. Only the page's rows are read whole.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
+use smtt_store::history::columns::{FIRST_METRIC, METRICS, TASKS};
+use smtt_store::history::read::Reader;
+use smtt_store::read::ParquetError;
+
+use super::Refusal;
+use super::routes::{Answer, Parameters};
+use crate::event::metrics::at;
+use crate::json::{date, date_or_none, present};
+use crate::open::App;
+use crate::out::Kind;
+
+/// Tasks of an answer at most.
+const MOST: usize = 100_000;
+
+pub(super) fn list(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
+    let Some(stage) = key(id, attempt) else {
+        return Err(Refusal::not_found(format!("unknown stage: {id}")));
+    };
+    let size = |number: i64| usize::try_from(number).unwrap_or(0);
+    let offset = size(parameters.number("offset", 0)?);
+    let length = size(parameters.number("length", 20)?).min(MOST);
+    let sort = parameters.one("sortBy").unwrap_or("ID");
+    let order = match sort.to_ascii_uppercase().as_str() {
+        "ID" => None,
+        "INCREASING_RUNTIME" | "RUNTIME" | "+RUNTIME" | " RUNTIME" => Some(false),
+        "DECREASING_RUNTIME" | "-RUNTIME" => Some(true),
+        _ => return Err(Refusal::not_found(format!("unknown order: {sort}"))),
+    };
+    let statuses: Vec<&str> = parameters.all("status").collect();
+    let tasks = app.tasks().map_err(Refusal::failed)?;
+    let page = positions(app, &tasks, stage, order, &statuses).and_then(|positions| {
+        let page: Vec<u64> = positions.into_iter().skip(offset).take(length).collect();
+        read(app, &tasks, &page)
+    });
+    Ok(Value::from(page.map_err(Refusal::failed)?).to_string())
+}
+
+/// Stage and attempt of a path.
+pub(super) fn key(id: &str, attempt: &str) -> Option<(i32, i32)> {
+    Some((id.parse().ok()?, attempt.parse().ok()?))
+}
+
+/// Rows of a stage's tasks in the order that was asked for: by id, or by run time (`Some(true)`: the longest first).
+pub(super) fn positions(
+    app: &App,
+    tasks: &Reader,
+    stage: (i32, i32),
+    order: Option<bool>,
+    statuses: &[&str],
+) -> Result<Vec<u64>, ParquetError> {
+    let ranges = app.rows(tasks, stage)?;
+    let mut positions: Vec<u64> = ranges.iter().cloned().flatten().collect();
+    let ids = tasks.numbers("task_id", &ranges)?;
+    let status = if order.is_some() || !statuses.is_empty() {
+        tasks.texts("status", &ranges)?
+    } else {
+        Vec::new()
+    };
+    let times = match order {
+        Some(_) => tasks.numbers("executor_run_time_ms", &ranges)?,
+        None => Vec::new(),
+    };
+    // Spark's index has unsuccessful tasks below the others: minus their time, minus one.
+    let time = |row: usize| match times[row] {
+        None => -1,
+        Some(time) if status[row].as_deref() == Some("SUCCESS") => time,
+        Some(time) => time.wrapping_neg().wrapping_sub(1),
+    };
+    let mut rows: Vec<usize> = (0..positions.len()).collect();
+    if !statuses.is_empty() {
+        rows.retain(|&row| {
+            let status = status[row].as_deref().unwrap_or_default();
+            statuses
+                .iter()
+                .any(|wanted| wanted.eq_ignore_ascii_case(status))
+        });
+    }
+    match order {
+        None => rows.sort_by_key(|&row| ids[row]),
+        Some(false) => rows.sort_by_key(|&row| (time(row), ids[row])),
+        Some(true) => rows.sort_by_key(|&row| (std::cmp::Reverse(time(row)), ids[row])),
+    }
+    positions = rows.into_iter().map(|row| positions[row]).collect();
+    Ok(positions)
+}
+
+/// Tasks of rows, as the REST API shows them, in the order of `page`.
+pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>, ParquetError> {
+    let mut sorted: Vec<u64> = page.to_vec();
+    sorted.sort_unstable();
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for &row in &sorted {
+        match ranges.last_mut() {
+            Some(range) if range.end == row => range.end += 1,
+            _ => ranges.push(row..row + 1),
+        }
+    }
+    let numbers = |name: &str| tasks.numbers(name, &ranges);
+    let texts = |name: &str| tasks.texts(name, &ranges);
+    let (ids, indices, attempts, partitions) = (
+        numbers("task_id")?,
+        numbers("task_index")?,
+        numbers("attempt")?,
+        numbers("partition")?,
+    );
+    let (launches, durations, fetches, speculative) = (
+        numbers("launch_time")?,
+        numbers("duration_ms")?,
+        numbers("getting_result_time")?,
+        numbers("speculative")?,
+    );
+    let (executors, hosts, statuses, localities) = (
+        texts("executor_id")?,
+        texts("host")?,
+        texts("status")?,
+        texts("locality")?,
+    );
+    let (errors, accumulators, measured) = (
+        texts("error")?,
+        texts("accumulators")?,
+        numbers("has_metrics")?,
+    );
+    let metrics: Vec<Vec<Option<i64>>> = TASKS.columns[FIRST_METRIC..FIRST_METRIC + METRICS]
+        .iter()
+        .map(|column| numbers(column.name))
+        .collect::<Result<_, _>>()?;
+    let last = last_updated(app);
+    let logs = logs(app);
+    let task = |row: usize| {
+        let value = |metric: usize| metrics[metric][row].unwrap_or_default();
+        let launch = launches[row].unwrap_or_default();
+        let is_running = durations[row].is_none();
+        let duration = durations[row].unwrap_or_else(|| last.wrapping_sub(launch));
+        let duration = (duration > 0).then_some(duration);
+        let has_metrics = measured[row] == Some(1);
+        let fetch = fetches[row].filter(|time| *time > 0);
+        let getting = fetch.map_or(0, |fetch| {
+            launch
+                .wrapping_add(duration.unwrap_or_default())
+                .wrapping_sub(fetch)
+        });
+        let delay = duration
+            .filter(|_| has_metrics && !is_running)
+            .map_or(0, |duration| {
+                delay(
+                    duration,
+                    getting,
+                    value(at::RUN),
+                    value(at::DESERIALIZE),
+                    value(at::SERIALIZE),
+                )
+            });
+        let accumulators = accumulators[row].as_deref().unwrap_or("[]");
+        let executor = executors[row].as_deref().unwrap_or_default();
+        present(json!({
+            "taskId": ids[row],
+            "index": indices[row],
+            "attempt": attempts[row],
+            "partitionId": partitions[row].unwrap_or(-1),
+            "launchTime": date(launch),
+            "resultFetchStart": date_or_none(fetch),
+            "duration": duration,
+            "executorId": executor,
+            "host": hosts[row],
+            "status": statuses[row],
+            "taskLocality": localities[row],
+            "speculative": speculative[row] == Some(1),
+            "accumulatorUpdates": serde_json::from_str::<Value>(accumulators).unwrap_or_default(),
+            "errorMessage": errors[row],
+            "taskMetrics": has_metrics.then(|| shown(&value)),
+            "executorLogs": logs.get(executor).cloned().unwrap_or_else(|| json!({})),
+            "schedulerDelay": delay,
+            "gettingResultTime": getting,
+        }))
+    };
+    Ok(page
+        .iter()
+        .filter_map(|row| sorted.binary_search(row).ok())
+        .map(task)
+        .collect())
+}
+
+/// Time that a task waited for its driver: what of its duration nothing else explains.
+pub(super) fn delay(
+    duration: i64,
+    getting: i64,
+    run: i64,
+    deserialize: i64,
+    serialize: i64,
+) -> i64 {
+    [getting, run, deserialize, serialize]
+        .into_iter()
+        .fold(duration, i64::wrapping_sub)
+        .max(0)
+}
+
+fn last_updated(app: &App) -> i64 {
+    let application = app.all(Kind::Application).first();
+    application
+        .and_then(|(_, text)| serde_json::from_str::<Value>(text).ok())
+        .and_then(|json| json["attempts"][0]["lastUpdatedEpoch"].as_i64())
+        .unwrap_or_default()
+}
+
+fn logs(app: &App) -> BTreeMap<String, Value> {
+    let executors = app.all(Kind::Executor).iter();
+    executors
+        .filter_map(|(id, text)| {
+            let mut json: Map<String, Value> = serde_json::from_str(text).ok()?;
+            Some((id.clone(), json.remove("executorLogs")?))
+        })
+        .collect()
+}
+
+/// The metrics of a task, in the groups of the REST API.
+fn shown(value: &dyn Fn(usize) -> i64) -> Value {
+    json!({
+        "executorDeserializeTime": value(0),
+        "executorDeserializeCpuTime": value(1),
+        "executorRunTime": value(2),
+        "executorCpuTime": value(3),
+        "resultSize": value(4),
+        "jvmGcTime": value(5),
+        "resultSerializationTime": value(6),
+        "memoryBytesSpilled": value(7),
+        "diskBytesSpilled": value(8),
+        "peakExecutionMemory": value(9),
+        "inputMetrics": {"bytesRead": value(10), "recordsRead": value(11)},
+        "outputMetrics": {"bytesWritten": value(12), "recordsWritten": value(13)},
+        "shuffleReadMetrics": {
+            "remoteBlocksFetched": value(14),
+            "localBlocksFetched": value(15),
+            "fetchWaitTime": value(16),
+            "remoteBytesRead": value(17),
+            "remoteBytesReadToDisk": value(18),
+            "localBytesRead": value(19),
+            "recordsRead": value(20),
+            "remoteReqsDuration": value(21),
+            "shufflePushReadMetrics": {
+                "corruptMergedBlockChunks": value(22),
+                "mergedFetchFallbackCount": value(23),
+                "remoteMergedBlocksFetched": value(24),
+                "localMergedBlocksFetched": value(25),
+                "remoteMergedChunksFetched": value(26),
+                "localMergedChunksFetched": value(27),
+                "remoteMergedBytesRead": value(28),
+                "localMergedBytesRead": value(29),
+                "remoteMergedReqsDuration": value(30),
+            },
+        },
+        "shuffleWriteMetrics": {
+            "bytesWritten": value(31),
+            "writeTime": value(32),
+            "recordsWritten": value(33),
+        },
+    })
+}

@@ -1,0 +1,24 @@
+//! Tables of one application's history: `tasks`, `task_sql` and `meta`, each one Parquet file in the application's folder.
+//!
+//! A row is what Spark said; nothing is rounded. docs/HISTORY.md lists the columns.
+
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "rows are asked for by ranges, one or several"
+)]
+
+pub mod batch;
+pub mod columns;
+pub mod place;
+pub mod read;
+pub mod write;
+
+#[cfg(test)]
+mod tests;
+
+/// Key of the format's name in a file's own metadata.
+pub const MAGIC_KEY: &str = "smtt.history";
+/// Key of the format's version in a file's own metadata.
+pub const VERSION_KEY: &str = "smtt.history.version";
+/// Version that this crate writes. A reader accepts its neighbours: an unknown column is ignored, a missing one is absent.
+pub const VERSION: u32 = 1;

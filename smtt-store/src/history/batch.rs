@@ -1,0 +1,203 @@
+//! Rows that wait for their row group, column by column.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use super::columns::{Kind, Table};
+
+/// One value of a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Cell<'a> {
+    /// No value.
+    None,
+    /// An integer, a time or a flag (0 or 1).
+    Number(i64),
+    /// Text.
+    Text(&'a str),
+}
+
+impl Cell<'_> {
+    /// An integer that may be absent.
+    #[must_use]
+    pub fn optional(value: Option<i64>) -> Self {
+        value.map_or(Self::None, Self::Number)
+    }
+}
+
+/// Index of an absent text.
+const ABSENT: u32 = u32::MAX;
+
+/// Values of one column.
+#[derive(Debug)]
+enum Values {
+    Numbers {
+        values: Vec<i64>,
+        there: Vec<bool>,
+    },
+    /// Every row has an index into the texts that differ.
+    Texts {
+        rows: Vec<u32>,
+        texts: Vec<Box<str>>,
+        index: HashMap<Box<str>, u32>,
+    },
+}
+
+/// Rows of one table.
+#[derive(Debug)]
+pub struct Batch {
+    table: &'static Table,
+    columns: Vec<Values>,
+    rows: usize,
+    text_bytes: usize,
+}
+
+impl Batch {
+    /// No rows yet.
+    #[must_use]
+    pub fn new(table: &'static Table) -> Self {
+        let columns = table.columns.iter().map(|column| match column.kind {
+            Kind::Text => Values::Texts {
+                rows: Vec::new(),
+                texts: Vec::new(),
+                index: HashMap::new(),
+            },
+            _ => Values::Numbers {
+                values: Vec::new(),
+                there: Vec::new(),
+            },
+        });
+        Self {
+            table,
+            columns: columns.collect(),
+            rows: 0,
+            text_bytes: 0,
+        }
+    }
+
+    /// The table of the rows.
+    #[must_use]
+    pub const fn table(&self) -> &'static Table {
+        self.table
+    }
+
+    /// Rows so far.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Bytes of the different texts so far.
+    #[must_use]
+    pub const fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// Adds a row. A missing or unsuitable cell is an absent value; in a column without absent values it is 0 or "".
+    pub fn push(&mut self, row: &[Cell<'_>]) {
+        for (at, column) in self.columns.iter_mut().enumerate() {
+            let cell = row.get(at).copied().unwrap_or(Cell::None);
+            match column {
+                Values::Numbers { values, there } => {
+                    let value = match cell {
+                        Cell::Number(value) => Some(value),
+                        _ => None,
+                    };
+                    values.push(value.unwrap_or_default());
+                    if self.table.columns[at].optional {
+                        there.push(value.is_some());
+                    }
+                }
+                Values::Texts { rows, texts, index } => {
+                    let text = match cell {
+                        Cell::Text(text) => Some(text),
+                        _ if self.table.columns[at].optional => None,
+                        _ => Some(""),
+                    };
+                    rows.push(match text {
+                        None => ABSENT,
+                        Some(text) => match index.get(text) {
+                            Some(known) => *known,
+                            None => {
+                                let new = u32::try_from(texts.len()).unwrap_or(ABSENT);
+                                texts.push(text.into());
+                                index.insert(text.into(), new);
+                                self.text_bytes += 2 * text.len();
+                                new
+                            }
+                        },
+                    });
+                }
+            }
+        }
+        self.rows += 1;
+    }
+
+    /// Row numbers in the table's order. Equal rows keep the order in which they came.
+    #[must_use]
+    pub fn order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..u32::try_from(self.rows).unwrap_or(u32::MAX)).collect();
+        order.sort_by(|&left, &right| {
+            self.table
+                .order
+                .iter()
+                .map(|&column| self.compare(column, left as usize, right as usize))
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        });
+        order
+    }
+
+    fn compare(&self, column: usize, left: usize, right: usize) -> Ordering {
+        match &self.columns[column] {
+            Values::Numbers { values, .. } => values[left].cmp(&values[right]),
+            Values::Texts { rows, texts, .. } => {
+                let text = |row: usize| texts.get(rows[row] as usize);
+                if rows[left] == rows[right] {
+                    Ordering::Equal
+                } else {
+                    text(left).cmp(&text(right))
+                }
+            }
+        }
+    }
+
+    /// Present numbers of a column, and for each row whether it has one (empty where every row has one).
+    #[must_use]
+    pub fn numbers(&self, column: usize, order: &[u32]) -> (Vec<i64>, Vec<i16>) {
+        let Values::Numbers { values, there } = &self.columns[column] else {
+            return (Vec::new(), vec![0; order.len()]);
+        };
+        if there.is_empty() {
+            let all = order.iter().map(|&row| values[row as usize]).collect();
+            return (all, Vec::new());
+        }
+        let levels = order.iter().map(|&row| i16::from(there[row as usize]));
+        let present = order.iter().filter(|&&row| there[row as usize]);
+        (
+            present.map(|&row| values[row as usize]).collect(),
+            levels.collect(),
+        )
+    }
+
+    /// Texts of a column, `None` for an absent one.
+    pub fn texts<'a>(
+        &'a self,
+        column: usize,
+        order: &'a [u32],
+    ) -> impl Iterator<Item = Option<&'a str>> {
+        let (rows, texts): (&[u32], &[Box<str>]) = match &self.columns[column] {
+            Values::Texts { rows, texts, .. } => (rows, texts),
+            Values::Numbers { .. } => (&[], &[]),
+        };
+        order.iter().map(move |&row| {
+            let index = *rows.get(row as usize)?;
+            texts.get(index as usize).map(AsRef::as_ref)
+        })
+    }
+}
