@@ -226,38 +226,61 @@ fn a_configured_library_that_is_rewritten_in_place_has_its_probes_within_seconds
 }
 
 #[test]
-fn a_library_on_a_mount_without_programs_is_refused_with_the_remedy() -> Result<()> {
-    let Some(mut lab) = lab(&with_hook(FaultHook::Off))? else {
+fn a_library_on_a_mount_without_programs_is_refused_with_the_remedy_and_probed_after_it()
+-> Result<()> {
+    let Some(lab) = lab(&with_hook(FaultHook::Off))? else {
         return Ok(());
     };
     let folder = tempfile::tempdir()?;
     let target = CString::new(folder.path().as_os_str().as_bytes())?;
-    // SAFETY: all texts are NUL-terminated and outlive the call.
-    let done = unsafe {
-        libc::mount(
-            c"tmpfs".as_ptr(),
-            target.as_ptr(),
-            c"tmpfs".as_ptr(),
-            libc::MS_NOEXEC,
-            std::ptr::null(),
-        )
+    let mount = |flags| {
+        // SAFETY: all texts are NUL-terminated and outlive the call.
+        let done = unsafe {
+            libc::mount(
+                c"tmpfs".as_ptr(),
+                target.as_ptr(),
+                c"tmpfs".as_ptr(),
+                flags,
+                std::ptr::null(),
+            )
+        };
+        ensure!(done == 0, "mount: {}", std::io::Error::last_os_error());
+        Ok(())
     };
-    ensure!(done == 0, "mount: {}", std::io::Error::last_os_error());
-    let path = folder.path().join(LIBRARY_NAME);
-    let refused = std::fs::copy(library()?, &path)
-        .map_err(anyhow::Error::from)
-        .map(|_| lab.probes.attach_library(&path));
+    mount(libc::MS_NOEXEC)?;
+    let outcome = (|| {
+        let path = folder.path().join(LIBRARY_NAME);
+        std::fs::copy(library()?, &path)?;
+        let libraries = lab.probes.libraries();
+        let hook = format!("uprobe:{}", path.display());
+        let look = || {
+            libraries.follow_configured(std::slice::from_ref(&path));
+            let verdict = libraries
+                .verdicts()
+                .into_iter()
+                .find(|one| one.hook == hook);
+            verdict.context("no verdict")
+        };
+        let refused = look()?;
+        ensure!(
+            refused.verdict == VerdictState::Broken
+                && refused.reason.contains("noexec")
+                && refused.reason.contains("install it elsewhere"),
+            "{refused:?}"
+        );
+        // The file itself does not change.
+        mount(libc::MS_REMOUNT)?;
+        let start = Instant::now();
+        while look()?.verdict != VerdictState::Ok {
+            ensure!(start.elapsed() < Duration::from_secs(40), "{:?}", look()?);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    })();
+    // The daemon maps a page of the file as long as it has probes.
     // SAFETY: the path is NUL-terminated.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    let refused = refused?
-        .err()
-        .context("a file that no process can execute is probed")?;
-    let text = format!("{refused:#}");
-    ensure!(
-        text.contains("noexec") && text.contains("install it elsewhere"),
-        "{text}"
-    );
-    Ok(())
+    outcome
 }
 
 #[test]
