@@ -351,8 +351,8 @@ mod tests {
         let left: Vec<u32> = reports.newest(9).iter().map(|(uid, _)| *uid).collect();
         assert_eq!(
             left,
-            [102, 101, 100, 1],
-            "of equal shares the last one goes"
+            [102, 101, 1, 1],
+            "the oldest of all users of the share"
         );
         Ok(())
     }
