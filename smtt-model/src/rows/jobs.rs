@@ -104,11 +104,10 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, executor: u64, key: StageKey, stage: &Stage, peak_bytes: u64) {
-        if let Some(said) = &stage.described {
-            self.jobs.extend(said.job_id);
-            if self.last.as_ref().is_none_or(|(id, _)| *id < key.id) {
-                self.last = Some((key.id, said.clone()));
-            }
+        if let Some(said) = &stage.described
+            && self.last.as_ref().is_none_or(|(id, _)| *id < key.id)
+        {
+            self.last = Some((key.id, said.clone()));
         }
         self.stages.insert(key.id);
         self.executors.insert(executor);
@@ -195,11 +194,14 @@ impl WorkSums {
     pub fn add(&mut self, state: &State, filter: &Filter) {
         let listing: Listing<()> = state.listing(filter, |key, executor, _| {
             let application = super::ExecutorId::new(executor).application();
-            let mut live: BTreeMap<StageKey, u64> = BTreeMap::new();
+            // The largest peak of a stage's tasks, and the job as a task knows it: without the driver's plugin no stage
+            // is described.
+            let mut by_task: BTreeMap<StageKey, (u64, Option<u32>)> = BTreeMap::new();
             for task in executor.tasks.tasks.values() {
                 if let Some(stage) = task.stage {
-                    let peak = live.entry(stage).or_default();
+                    let (peak, job) = by_task.entry(stage).or_default();
                     *peak = (*peak).max(task.seen_peak_bytes);
+                    *job = job.or(task.started.and_then(|started| started.job_id));
                 }
             }
             // The driver describes every stage to executors without a task of it, too.
@@ -212,13 +214,15 @@ impl WorkSums {
             let stages = executor.tasks.stages.iter();
             for (stage_key, stage) in stages.filter(|(key, stage)| selected(**key, stage)) {
                 let said = stage.described.as_ref();
+                let (peak, job) = by_task.get(stage_key).copied().unwrap_or_default();
+                let job = job.or(said.and_then(|said| said.job_id));
                 let id = match self.by {
-                    WorkBy::Job => said.and_then(|said| said.job_id).map(u64::from),
+                    WorkBy::Job => job.map(u64::from),
                     WorkBy::Query => said.and_then(|said| said.sql_execution_id),
                 };
                 let group = id.map_or(Group::Without, Group::Id);
                 let sum = self.rows.entry((application.clone(), group)).or_default();
-                let peak = live.get(stage_key).copied().unwrap_or(0);
+                sum.jobs.extend(job);
                 sum.add(key, *stage_key, stage, peak);
             }
             let over = &executor.tasks.stages_over_cap;

@@ -3,7 +3,7 @@
 use smtt_common::event::used::{ACCOUNTS, CPU_NS, PARTIAL, TaskUsed};
 
 use super::*;
-use crate::rows::{JobRow, Jobs, Quantiles, StageSummaries, StageSummaryRow};
+use crate::rows::{JobRow, Quantiles, StageSummaries, StageSummaryRow, WorkBy, WorkSums};
 
 /// A task of a stage that ended with this outcome and used the CPU for `cpu_ns`.
 fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, cpu_ns: u64) {
@@ -28,9 +28,9 @@ fn summaries(state: &State) -> Vec<StageSummaryRow> {
 }
 
 fn jobs(state: &State) -> Vec<JobRow> {
-    let mut jobs = Jobs::default();
-    state.add_to_jobs(&Filter::default(), &mut jobs);
-    jobs.rows(state)
+    let mut jobs = WorkSums::new(WorkBy::Job);
+    jobs.add(state, &Filter::default());
+    jobs.rows(state.measured())
 }
 
 #[test]
