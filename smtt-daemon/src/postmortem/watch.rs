@@ -58,7 +58,7 @@ impl Watched {
     pub fn sample(&mut self, now_ns: u64) -> Option<MemorySample> {
         let (read, _) = sample(&self.handle.read("status").ok()?)?;
         // A cluster manager may move a process after its start.
-        if self.samples % CGROUP_EVERY == 0
+        if self.samples.is_multiple_of(CGROUP_EVERY)
             && let Some(cgroup) = self.handle.read("cgroup").ok()
         {
             let cgroup = MemoryCgroup::of(&cgroup);

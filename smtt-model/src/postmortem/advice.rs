@@ -150,7 +150,7 @@ fn rounded(size: u64) -> u64 {
 
 /// A size in Spark's notation.
 fn spark_size(size: u64) -> String {
-    if size % (1 << 30) == 0 {
+    if size.is_multiple_of(1 << 30) {
         format!("{}g", size >> 30)
     } else {
         format!("{}m", size >> 20)

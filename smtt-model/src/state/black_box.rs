@@ -267,7 +267,7 @@ impl BlackBox {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         } else if self.samples.len() == self.samples.capacity() {
-            let more = self.samples.capacity().max(4).min(SAMPLES);
+            let more = self.samples.capacity().clamp(4, SAMPLES);
             if caps.admit(more * size_of::<Kept>()) {
                 self.samples.reserve_exact(more);
             } else if self.samples.pop_front().is_none() {
