@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use smtt_model::postmortem::Deaths;
 use smtt_model::protocol::ListQuery;
 
 use super::routes::{failed, refused};
@@ -11,7 +10,7 @@ use crate::shared::Shared;
 /// The list of deaths.
 pub(super) fn deaths(shared: &Shared, query: &ListQuery) -> Response {
     let list = shared.keeper().map(|keeper| keeper.list(query));
-    Json(list.unwrap_or_else(Deaths::default)).into_response()
+    Json(list.unwrap_or_default()).into_response()
 }
 
 /// The report of one death, read from the disk.
