@@ -132,12 +132,12 @@ fn a_jvm_that_exits_at_once_was_out_of_memory_too() -> Result<()> {
 
 #[test]
 fn full_direct_memory_is_no_full_heap() -> Result<()> {
-    let options = ["-XX:MaxDirectMemorySize=64m"];
+    let options = ["-XX:MaxDirectMemorySize=256m"];
     let page = own_end("direct", &options, "direct_memory_exhausted", 52)?;
     ensure!(
         page["advice"][0]
             .as_str()
-            .is_some_and(|text| text.contains("now 64m")),
+            .is_some_and(|text| text.contains("now 256m")),
         "{}",
         page["advice"]
     );
