@@ -272,15 +272,17 @@ mod tests {
     };
 
     fn report(uid: u32, unix_ms: u64, text: usize) -> Report {
-        let mut report = Report::default();
-        report.row = Row {
+        let mut row = Row {
             id: format!("{unix_ms:013}-7"),
             died_unix_ms: unix_ms,
             ..Row::default()
         };
-        report.row.who.uid = Some(uid);
-        report.evidence = vec!["x".repeat(text)];
-        report
+        row.who.uid = Some(uid);
+        Report {
+            row,
+            evidence: vec!["x".repeat(text)],
+            ..Report::default()
+        }
     }
 
     fn own(uid: u32) -> u32 {
