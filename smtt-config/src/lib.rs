@@ -3,6 +3,7 @@
 
 mod file;
 mod probes;
+mod values;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use smtt_model::cpu::{Overrides, describe};
 use smtt_model::state::Limits;
 
 pub use self::file::{DEFAULT_FILE, default_text};
+use self::values::{Problem, absolute, bytes, count, duration, sha256, within};
+
 pub use self::probes::{FaultHook, ProbeSettings};
 
 /// Limits of the resolver.
@@ -201,78 +204,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
 #[must_use]
 pub fn duration_of(text: &str) -> Option<Duration> {
     file::duration(text)
-}
-
-type Problem = (&'static str, String);
-
-/// A number within bounds.
-fn within(key: &'static str, value: u64, low: u64, high: u64) -> Result<u64, Problem> {
-    if (low..=high).contains(&value) {
-        Ok(value)
-    } else {
-        Err((key, format!("{value} is not from {low} to {high}")))
-    }
-}
-
-fn count(key: &'static str, value: u64, high: u64) -> Result<u32, Problem> {
-    within(key, value, 1, high.min(u64::from(u32::MAX))).map(|value| value as u32)
-}
-
-fn duration(
-    key: &'static str,
-    text: &str,
-    low: Duration,
-    high: Duration,
-) -> Result<Duration, Problem> {
-    let value = file::duration(text).ok_or_else(|| {
-        (
-            key,
-            format!("{text:?} is no duration: write a number and ms, s, m, h or d, as in \"10m\""),
-        )
-    })?;
-    if (low..=high).contains(&value) {
-        Ok(value)
-    } else {
-        Err((key, format!("{text:?} is not from {low:?} to {high:?}")))
-    }
-}
-
-fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem> {
-    if path.starts_with('/') {
-        Ok(PathBuf::from(path))
-    } else {
-        Err((key, format!("{path:?} is not an absolute path")))
-    }
-}
-
-/// A digest in hexadecimal digits, as `sha256sum` prints it.
-fn sha256(text: &str) -> Result<[u8; 32], Problem> {
-    let mut digest = [0; 32];
-    let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = text
-            .get(2 * at..2 * at + 2)
-            .filter(|_| digits)
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
-            .ok_or_else(|| {
-                let help = "write the 64 digits that sha256sum prints";
-                ("marker.digests", format!("{text:?} is no digest: {help}"))
-            })?;
-    }
-    Ok(digest)
-}
-
-/// A size in bytes within bounds.
-fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Result<u64, Problem> {
-    let value = file::size(text).ok_or_else(|| {
-        let help = "write a number and KiB, MiB or GiB, as in \"64MiB\"";
-        (key, format!("{text:?} is no size: {help}"))
-    })?;
-    if (low..=high).contains(&value) {
-        Ok(value)
-    } else {
-        Err((key, format!("{text:?} is not from {low} to {high} bytes")))
-    }
 }
 
 /// Checked also where no trace files are written, so that an error shows before it matters.

@@ -46,10 +46,9 @@ fn executor(daemon: &LabDaemon<'_>, run: &Run) -> Result<u32> {
 }
 
 /// The deaths of this application, once there are so many.
-fn deaths(daemon: &LabDaemon<'_>, run: &Run, count: usize) -> Result<Vec<Value>> {
-    let application = run.submitted.application_id()?;
+fn deaths(daemon: &LabDaemon<'_>, application: &str, count: usize) -> Result<Vec<Value>> {
     wait_for("the death is listed", LIMIT, || {
-        let list = daemon.json(&["postmortem", "--app", &application])?;
+        let list = daemon.json(&["postmortem", "--app", application])?;
         let rows = list["rows"].as_array().cloned().unwrap_or_default();
         Ok((rows.len() >= count).then_some(rows))
     })
@@ -57,7 +56,7 @@ fn deaths(daemon: &LabDaemon<'_>, run: &Run, count: usize) -> Result<Vec<Value>>
 
 /// The page of the only death, whose verdict must be this one.
 fn page(daemon: &LabDaemon<'_>, run: &Run, verdict: &str) -> Result<Value> {
-    let rows = deaths(daemon, run, 1)?;
+    let rows = deaths(daemon, &run.submitted.application_id()?, 1)?;
     let id = rows[0]["id"].as_str().context("no id")?;
     ensure!(rows[0]["verdict"] == verdict, "not {verdict}: {rows:#?}");
     let page = daemon.json(&["postmortem", id])?;
@@ -272,14 +271,15 @@ fn an_executor_that_ended_well_gets_no_cause() -> Result<()> {
     let daemon = lab.daemon()?;
     let mut run = start(&lab, "nothing", &[])?;
     run.reach("end")?;
+    // Spark answers only while the application runs.
+    let application = run.submitted.application_id()?;
     ensure!(
-        daemon.json(&["postmortem", "--app", &run.submitted.application_id()?])?["rows"]
-            == Value::Array(Vec::new()),
+        daemon.json(&["postmortem", "--app", &application])?["rows"] == Value::Array(Vec::new()),
         "nothing has died"
     );
     run.open("end")?;
     run.submitted.result(LIMIT)?;
-    for row in deaths(&daemon, &run, 2)? {
+    for row in deaths(&daemon, &application, 2)? {
         let verdict = text(&row, "verdict");
         ensure!(["ended", "stopped_by_spark"].contains(&verdict), "{row:#}");
     }
