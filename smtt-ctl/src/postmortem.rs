@@ -199,8 +199,9 @@ fn curve(values: &[Option<u64>], columns: usize) -> String {
 fn tasks(text: &mut String, report: &Report) {
     let last = &report.last;
     text.push_str(&format!(
-        "\n{} tasks ran; Spark held {} of storage and {} of execution memory ({} and {} outside of the heap)\n",
+        "\n{} {} ran; Spark held {} of storage and {} of execution memory ({} and {} outside of the heap)\n",
         last.running,
+        if last.running == 1 { "task" } else { "tasks" },
         units::bytes(last.storage_bytes),
         units::bytes(last.execution_bytes),
         units::bytes(last.storage_off_heap_bytes),

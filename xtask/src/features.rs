@@ -60,7 +60,6 @@ pub const ALL: &[(&str, &str)] = &[
     ("overlay", "overlay mounts"),
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
-    ("memory_cgroup", "control groups that count memory"),
     ("systemd", "systemd-analyze, which judges a unit file"),
 ];
 

@@ -279,7 +279,7 @@ fn an_executor_that_ended_well_gets_no_cause() -> Result<()> {
     );
     run.open("end")?;
     run.submitted.result(LIMIT)?;
-    for row in deaths(&daemon, &application, 2)? {
+    for row in deaths(&daemon, &application, 1)? {
         let verdict = text(&row, "verdict");
         ensure!(["ended", "stopped_by_spark"].contains(&verdict), "{row:#}");
     }
