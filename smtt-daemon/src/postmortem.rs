@@ -38,7 +38,7 @@ const CHILDREN: usize = 256;
 /// Readings that a process may delay, at a time, and how long a round waits for them.
 const READS: Places = Places {
     per_user: 4,
-    all: 16,
+    all: 8,
 };
 const READS_WAIT: Duration = Duration::from_millis(200);
 
@@ -108,7 +108,7 @@ impl Watcher {
         for executor in &living {
             if let std::collections::btree_map::Entry::Vacant(place) =
                 self.watched.entry(executor.key)
-                && let Some(new) = Watched::open(executor.pid)
+                && let Some(new) = Watched::open(executor.pid, executor.user)
             {
                 place.insert(new);
             }
@@ -169,9 +169,16 @@ impl Watcher {
     }
 
     fn judge(&mut self, shared: &Shared, keeper: &Keeper) {
-        let rest = self.due.split_off(self.due.len().min(DEATHS_PER_ROUND));
-        let now_ns = now_boot_ns();
-        for (key, child) in std::mem::replace(&mut self.due, rest) {
+        let (begin, now_ns) = (Instant::now(), now_boot_ns());
+        let mut due = std::mem::take(&mut self.due).into_iter();
+        for _ in 0..DEATHS_PER_ROUND {
+            // Processes decide how long their reading takes, and samples must not wait for them.
+            if begin.elapsed() > EVERY {
+                break;
+            }
+            let Some((key, child)) = due.next() else {
+                break;
+            };
             let Some(mut case) = shared.state().case(key, child) else {
                 continue;
             };
@@ -194,11 +201,13 @@ impl Watcher {
             );
             keeper.add(report);
         }
+        self.due = due.collect();
     }
 
     /// Adds what only the machine knows of a death.
     fn look_outside(&mut self, key: u64, case: &mut Case) {
         let user = case.who.uid.unwrap_or_default();
+        let share = self.watched.get(&key).map_or(user, |watched| watched.share);
         let subject = case.subject_pid();
         if let Some(log) = &self.log {
             case.outside.kernel_log = log.about(subject);
@@ -209,7 +218,7 @@ impl Watcher {
             .map(|sent| sent.sender_pid);
         if let Some(pid) = sender.into_iter().next() {
             let read: Box<dyn FnOnce() -> _ + Send> = Box::new(move || program(pid));
-            let wanted = vec![(u64::from(pid), user, read)];
+            let wanted = vec![(u64::from(pid), share, read)];
             let found = self.programs.read(wanted, READS_WAIT).into_iter().next();
             case.outside.sender_program = found.and_then(|(_, program)| program);
         }
@@ -229,7 +238,7 @@ impl Watcher {
             case.outside.crash_report_expected = report.expected(&options);
             let find: Box<dyn FnOnce() -> _ + Send> =
                 Box::new(move || report.find(&options, user, since));
-            let found = self.reports.read(vec![(key, user, find)], READS_WAIT);
+            let found = self.reports.read(vec![(key, share, find)], READS_WAIT);
             case.outside.crash_report = found.into_iter().next().and_then(|(_, path)| path);
         }
     }

@@ -77,6 +77,8 @@ impl<T: Send + 'static> TimedReads<T> {
             }
         }
         let now = Instant::now();
+        // Keys come and go, and nobody forgets those of other processes.
+        self.late.retain(|_, late| now < late.until + PAUSE_MAX);
         for key in awaited {
             let pause = match self.late.get(&key) {
                 Some(late) if now < late.until + late.pause => (late.pause * 2).min(PAUSE_MAX),

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use smtt_common::event::used::{ACCOUNTS, TaskUsed};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::decode::{
     BlockFact, ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
@@ -162,12 +163,14 @@ fn ask_all(
     })
 }
 
-const LISTINGS: [&str; 16] = [
+const LISTINGS: [&str; 18] = [
     "/v1/tasks",
     "/v1/stages",
     "/v1/stages/summary",
     "/v1/jobs",
     "/v1/queries",
+    "/v1/memory",
+    "/v1/postmortem",
     "/v1/tasks/failed",
     "/v1/rdds",
     "/v1/blocks",
@@ -213,6 +216,60 @@ fn all_tasks_of_six_executors_fit_the_memory_of_the_unit() {
                 .iter()
                 .any(|(path, status, _)| path == "/v1/tasks" && *status == 200)
         );
+    });
+    within_memory();
+}
+
+#[test]
+fn stages_of_one_task_each_fit_the_memory_of_the_unit() {
+    let _one = begin();
+    let limits = Limits::default();
+    let shared = shared(limits);
+    for executor in 1..=64 {
+        described(&shared, executor);
+        for number in 0..limits.stages_per_executor as u64 {
+            let id = executor << 16 | number;
+            let stage = StageDescribed {
+                stage_id: id as u32,
+                job_id: Some(id as u32),
+                sql_execution_id: Some(id),
+                name: "count at Main.scala:10".to_owned(),
+                ..StageDescribed::default()
+            };
+            apply(&shared, executor, Fact::StageDescribed(stage));
+            let started = TaskStarted {
+                task_attempt_id: id,
+                stage_id: id as u32,
+                ..TaskStarted::default()
+            };
+            apply(&shared, executor, Fact::TaskStarted(started));
+            let used = TaskUsed {
+                task_attempt_id: id,
+                accounts: [id; ACCOUNTS],
+                present: (1 << ACCOUNTS) - 1,
+                ..TaskUsed::default()
+            };
+            apply(&shared, executor, Fact::TaskUsed(Box::new(used)));
+            let ended = TaskEnded {
+                task_attempt_id: id,
+                stage_id: id as u32,
+                stage_attempt: 0,
+                outcome: Outcome::Succeeded,
+                execution_memory_peak_bytes: 0,
+                reason: String::new(),
+            };
+            apply(&shared, executor, Fact::TaskEnded(ended));
+        }
+    }
+    println!("state {} MiB", figure("VmRSS:") >> 20);
+    served(&shared, |socket, _| {
+        for path in ["/v1/stages/summary", "/v1/jobs", "/v1/queries"] {
+            let stream = UnixStream::connect(socket).expect("connected");
+            let (status, bytes) = read(stream, path);
+            println!("{path}: {status}, {bytes} bytes, peak {} MiB", peak() >> 20);
+            assert_eq!(status, 200, "{path}");
+            assert!(bytes > 8 << 20, "{path}: {bytes} bytes are not all rows");
+        }
     });
     within_memory();
 }

@@ -10,6 +10,8 @@ use smtt_model::postmortem::CgroupLimits;
 const LEVELS: usize = 32;
 /// Largest file that is read.
 const FILE_MAX: u64 = 16 << 10;
+/// Bytes of a cgroup's path that are kept.
+const PATH_MAX: usize = 256;
 /// A limit above this is none: the kernel writes the largest number of pages.
 const NO_LIMIT: u64 = 1 << 60;
 /// Share of its limit, in hundredths, that a cgroup of version 1 had reached when its OOM killer ran. That version counts
@@ -102,7 +104,8 @@ impl MemoryCgroup {
                     |counts| &mut counts.oom_kills,
                     text.and_then(|text| keyed(&text, "oom_kill")),
                 );
-            } else if let Some(text) = self.text(path, "memory.events") {
+            } else if let Some(text) = self.text(path, "memory.events.local") {
+                // The other file of a group above has the counts of all groups below it, other users' included.
                 add(|counts| &mut counts.limit_hits, keyed(&text, "oom"));
                 add(|counts| &mut counts.oom_kills, keyed(&text, "oom_kill"));
             }
@@ -141,7 +144,8 @@ impl MemoryCgroup {
             *after = *before;
         }
         CgroupLimits {
-            path: format!("/{}", self.path.display()),
+            // Users may make groups with any names.
+            path: crate::deaths::printable(&format!("/{}", self.path.display()), PATH_MAX),
             version: self.version,
             limit_bytes,
             peak_bytes,
@@ -196,7 +200,7 @@ mod tests {
         write(root, &[("cgroup.controllers", "memory\n")]);
         let above = [
             ("memory.max", "1000\n"),
-            ("memory.events", "oom 2\noom_kill 1\n"),
+            ("memory.events.local", "oom 2\noom_kill 1\n"),
         ];
         write(&root.join("a"), &above);
         let own = [
@@ -204,7 +208,7 @@ mod tests {
             ("memory.current", "900\n"),
             ("memory.peak", "999\n"),
             (
-                "memory.events",
+                "memory.events.local",
                 "low 7\noom 1\noom_kill 1\noom_group_kill 0\n",
             ),
         ];

@@ -14,6 +14,8 @@ use smtt_model::state::MemorySample;
 
 /// Bytes of a command line that are read.
 const COMMAND_LINE_MAX: u64 = 64 << 10;
+/// Options that are kept: a user writes as many as it likes.
+const OPTIONS_KEPT: usize = 16;
 /// Bytes of an option that is kept.
 const OPTION_MAX: usize = 200;
 /// Beginnings of the options that decide how a JVM ends.
@@ -98,6 +100,7 @@ fn options_of(words: Vec<String>) -> Vec<String> {
         // The words after the class belong to the application.
         .take_while(|word| !word.starts_with("org.apache.spark."))
         .filter(|word| OPTIONS.iter().any(|beginning| word.starts_with(beginning)))
+        .take(OPTIONS_KEPT)
         .map(|word| printable(&word, OPTION_MAX))
         .collect()
 }
@@ -115,7 +118,7 @@ fn program_of(words: Vec<String>) -> Option<String> {
 }
 
 /// Text for a terminal: without control characters, and bounded.
-fn printable(text: &str, limit: usize) -> String {
+pub(crate) fn printable(text: &str, limit: usize) -> String {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -192,7 +195,8 @@ impl CrashReport {
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
-    lines: VecDeque<String>,
+    /// The victim's process id, and the line.
+    lines: VecDeque<(u32, String)>,
 }
 
 impl KernelLog {
@@ -229,32 +233,33 @@ impl KernelLog {
     fn take(&mut self, record: &str) {
         let text = record.split_once(';').map_or(record, |(_, text)| text);
         let line = text.lines().next().unwrap_or_default();
-        if !line.starts_with("oom-kill:") && !line.contains("Killed process ") {
+        // Read from the whole line: its names are users' choices, of any length, and come before the last `pid=`.
+        let Some(victim) = victim_of(line) else {
             return;
-        }
+        };
         if self.lines.len() >= LOG_LINES {
             self.lines.pop_front();
         }
-        self.lines.push_back(printable(line, LOG_LINE));
+        self.lines.push_back((victim, printable(line, LOG_LINE)));
     }
 
     /// The lines about a victim.
     #[must_use]
     pub fn about(&self, pid: u32) -> Vec<String> {
-        let (own, killed) = (pid.to_string(), format!("Killed process {pid} "));
-        let all = self.lines.iter();
-        all.filter(|line| {
-            if line.starts_with("oom-kill:") {
-                // The name of the process is the user's own choice, and comes before its id.
-                let after = line.rsplit_once(",pid=").map(|(_, after)| after);
-                after.and_then(|after| after.split(',').next()) == Some(&own)
-            } else {
-                line.contains(&killed)
-            }
-        })
-        .cloned()
-        .collect()
+        let own = self.lines.iter().filter(|(victim, _)| *victim == pid);
+        own.map(|(_, line)| line.clone()).collect()
     }
+}
+
+/// The process that a line about the OOM killer names; `None` for other lines.
+fn victim_of(line: &str) -> Option<u32> {
+    let id = if line.starts_with("oom-kill:") {
+        line.rsplit_once(",pid=")?.1.split(',').next()?
+    } else {
+        // "Killed process ", or with a cause before it: "Memory cgroup out of memory: Killed process ".
+        line.split_once("Killed process ")?.1.split(' ').next()?
+    };
+    id.parse().ok()
 }
 
 #[cfg(test)]

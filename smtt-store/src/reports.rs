@@ -186,11 +186,14 @@ impl Reports {
             if held + bytes <= self.bounds.bytes && count + files <= self.bounds.files {
                 break;
             }
+            let by_bytes = held + bytes > self.bounds.bytes;
             let mut shares: BTreeMap<u32, u64> = BTreeMap::new();
             for (uid, part) in &self.users {
-                *shares.entry(share_of(*uid)).or_default() += part.bytes;
+                let count = part.reports.len() as u64;
+                *shares.entry(share_of(*uid)).or_default() +=
+                    if by_bytes { part.bytes } else { count };
             }
-            let richest = shares.iter().max_by_key(|(_, bytes)| **bytes);
+            let richest = shares.iter().max_by_key(|(_, held)| **held);
             let Some((richest, _)) = richest else { break };
             let own = self.users.iter();
             let own = own.filter(|(uid, _)| share_of(**uid) == *richest);

@@ -66,7 +66,7 @@ impl Keeper {
         *kept.counts.entry(report.row.verdict).or_default() += 1;
         insert(&mut kept.rows, report.row.clone());
         if kept.waiting.len() >= WAITING {
-            kept.waiting.pop_front();
+            remove_one(&mut kept.waiting, |report| report.row.who.uid);
             if self.folder.is_some() {
                 kept.lost += 1;
             }
@@ -105,7 +105,7 @@ impl Keeper {
     /// The newest report that a query selects; its executor may also be the id of a report. Reads the disk.
     ///
     /// # Errors
-    /// When the report cannot be read.
+    /// When the report cannot be read, or executors of several users claim to be the one that is asked for.
     pub fn find(&self, query: &ListQuery) -> io::Result<Option<Arc<Report>>> {
         let (row, waiting) = {
             let kept = self.kept();
@@ -113,8 +113,17 @@ impl Keeper {
                 .rows
                 .iter()
                 .find(|row| query.executor.as_ref() == Some(&row.id));
-            let row = by_id.or_else(|| kept.rows.iter().rev().find(|row| selects(query, row)));
-            let Some(row) = row.cloned() else {
+            let mut selected = kept.rows.iter().rev().filter(|row| selects(query, row));
+            let newest = selected.next();
+            if by_id.is_none()
+                && query.executor.is_some()
+                && selected.any(|row| newest.is_some_and(|newest| newest.who.uid != row.who.uid))
+            {
+                return Err(io::Error::other(
+                    "executors of several users have this id: add --user, or name the report by its own id",
+                ));
+            }
+            let Some(row) = by_id.or(newest).cloned() else {
                 return Ok(None);
             };
             let waiting = kept.waiting.iter().find(|report| report.row.id == row.id);
@@ -162,7 +171,20 @@ fn insert(rows: &mut VecDeque<Row>, row: Row) {
     let at = rows.partition_point(|other| other.id <= row.id);
     rows.insert(at, row);
     if rows.len() > ROWS {
-        rows.pop_front();
+        remove_one(rows, |row| row.who.uid);
+    }
+}
+
+/// Removes the oldest entry of the user with the most.
+fn remove_one<T>(all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) {
+    let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    for one in &*all {
+        *counts.entry(user(one)).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    let oldest = most.and_then(|(of, _)| all.iter().position(|one| user(one) == of));
+    if let Some(at) = oldest {
+        all.remove(at);
     }
 }
 

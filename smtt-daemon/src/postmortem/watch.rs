@@ -17,6 +17,8 @@ const CGROUP_EVERY: u64 = 5;
 /// One executor.
 pub struct Watched {
     handle: Handle,
+    /// Whose share its readings use.
+    pub share: u32,
     parent: Option<u32>,
     /// Samples so far.
     samples: u64,
@@ -36,11 +38,12 @@ pub struct Watched {
 
 impl Watched {
     /// Pins a process.
-    pub fn open(pid: u32) -> Option<Self> {
+    pub fn open(pid: u32, share: u32) -> Option<Self> {
         let handle = Handle::open(pid).ok()?;
         let status = handle.read("status").ok()?;
         let (_, parent) = sample(&status)?;
         Some(Self {
+            share,
             parent,
             samples: 0,
             cgroup: None,

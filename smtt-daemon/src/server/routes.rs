@@ -104,14 +104,18 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
             "/v1/jobs",
             get(|held, query| {
                 let order = &["application_id:asc", "job_id:asc"];
-                over_executors(held, query, order, |s, f| work(s, f, WorkBy::Job))
+                over_executors(held, query, order, |s, f, runs| {
+                    work(s, f, runs, WorkBy::Job)
+                })
             }),
         )
         .route(
             "/v1/queries",
             get(|held, query| {
                 let order = &["application_id:asc", "sql_execution_id:asc"];
-                over_executors(held, query, order, |s, f| work(s, f, WorkBy::Query))
+                over_executors(held, query, order, |s, f, runs| {
+                    work(s, f, runs, WorkBy::Query)
+                })
             }),
         )
         .route(
@@ -293,18 +297,18 @@ fn sorted(
 }
 
 /// A listing whose rows are over several executors.
-async fn over_executors<R: Serialize + 'static>(
+async fn over_executors(
     State(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
-    rows: fn(&Shared, &Filter) -> Vec<R>,
+    rows: fn(&Shared, &Filter, &mut Runs) -> io::Result<()>,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
             let make = move || {
                 let shared = &service.shared;
                 sorted(shared, &query, order, |runs| {
-                    runs.add(rows(shared, &query.filter()))
+                    rows(shared, &query.filter(), runs)
                 })
             };
             service.turns.clone().answer(make).await
@@ -365,7 +369,10 @@ async fn deaths_route(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
-        Ok(Query(query)) => off_loop(move || deaths(&service.shared, &query)).await,
+        Ok(Query(query)) => {
+            let make = move || deaths(&service.shared, &query);
+            service.turns.clone().answer(make).await
+        }
         Err(error) => refused(&error.body_text()),
     }
 }
@@ -375,7 +382,10 @@ async fn death_route(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
-        Ok(Query(query)) => off_loop(move || death(&service.shared, &query)).await,
+        Ok(Query(query)) => {
+            let make = move || death(&service.shared, &query);
+            service.turns.clone().answer(make).await
+        }
         Err(error) => refused(&error.body_text()),
     }
 }

@@ -1,29 +1,64 @@
 //! Rows over executors: of `/v1/stages/summary`, stages in quantiles over their tasks and executors; of `/v1/jobs` and
 //! `/v1/queries`.
+//!
+//! A row sums up over executors, so it cannot be made executor by executor; and a full state has more rows than fit into
+//! memory before they are compressed. They are made part by part, the ids of a part chosen by a keyed hash: an executor
+//! that chooses its ids cannot put them all into one part.
 
-use smtt_model::rows::{Filter, JobRow, StageSummaries, StageSummaryRow, WorkBy, WorkSums};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+
+use serde::Serialize;
+use smtt_model::rows::{Filter, StageSummaries, WorkBy, WorkSums};
 use smtt_model::state::State;
 
+use super::runs::Runs;
 use crate::shared::Shared;
 
-/// The stages that the filter selects. The state is locked for one executor at a time; the values of all tasks are in
-/// memory meanwhile, a fifth of what the tasks themselves take.
-#[must_use]
-pub fn summaries(shared: &Shared, filter: &Filter) -> Vec<StageSummaryRow> {
-    let mut summaries = StageSummaries::default();
-    each_executor(shared, filter, |state, filter| {
-        state.add_to_summaries(filter, &mut summaries);
-    });
-    summaries.rows()
+/// Rows that are made at once, about.
+const PART_ROWS: usize = 1024;
+
+/// The stages that the filter selects. The state is locked for one executor at a time.
+///
+/// # Errors
+/// When a row cannot be compressed.
+pub fn summaries(shared: &Shared, filter: &Filter, runs: &mut Runs) -> io::Result<()> {
+    in_parts(shared, runs, |in_part| {
+        let mut summaries = StageSummaries::default();
+        each_executor(shared, filter, |state, filter| {
+            state.add_to_summaries(filter, in_part, &mut summaries);
+        });
+        summaries.rows()
+    })
 }
 
 /// Jobs or SQL executions that the filter selects. The state is locked for one executor at a time.
-#[must_use]
-pub fn work(shared: &Shared, filter: &Filter, by: WorkBy) -> Vec<JobRow> {
-    let mut sums = WorkSums::new(by);
-    each_executor(shared, filter, |state, filter| sums.add(state, filter));
-    let measured = shared.state().measured();
-    sums.rows(measured)
+///
+/// # Errors
+/// When a row cannot be compressed.
+pub fn work(shared: &Shared, filter: &Filter, runs: &mut Runs, by: WorkBy) -> io::Result<()> {
+    in_parts(shared, runs, |in_part| {
+        let mut sums = WorkSums::new(by);
+        each_executor(shared, filter, |state, filter| {
+            sums.add(state, filter, in_part);
+        });
+        let measured = shared.state().measured();
+        sums.rows(measured)
+    })
+}
+
+/// Adds the rows of one part after the other.
+fn in_parts<R: Serialize>(
+    shared: &Shared,
+    runs: &mut Runs,
+    rows: impl Fn(&dyn Fn(u64) -> bool) -> Vec<R>,
+) -> io::Result<()> {
+    let parts = (shared.state().stage_rows() / PART_ROWS + 1) as u64;
+    let hash = RandomState::new();
+    for part in 0..parts {
+        runs.add(rows(&|id| hash.hash_one(id) % parts == part))?;
+    }
+    Ok(())
 }
 
 fn each_executor(shared: &Shared, filter: &Filter, mut add: impl FnMut(&State, &Filter)) {

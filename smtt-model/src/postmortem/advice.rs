@@ -56,7 +56,7 @@ fn option(case: &Case, beginning: &str) -> String {
 fn heap(case: &Case) -> Vec<String> {
     let mut lines = Vec::new();
     let most = case.heap_max_bytes;
-    let suggested = most.map(|most| rounded(most + most / 2));
+    let suggested = most.map(|most| rounded(most.saturating_add(most / 2)));
     lines.push(match (most, suggested) {
         (Some(most), Some(more)) => format!(
             "The heap has at most {}: try spark.executor.memory={}, or smaller partitions.",
@@ -134,7 +134,9 @@ fn cgroup(case: &Case) -> Vec<String> {
     } else {
         parts.join(", ")
     };
-    let suggested = rounded(needed.max(overhead + STEP) / 100 * (100 + ROOM_PERCENT));
+    let suggested = rounded(
+        (needed.max(overhead.saturating_add(STEP)) / 100).saturating_mul(100 + ROOM_PERCENT),
+    );
     vec![format!(
         "The limit of {} leaves {} beside a heap of {}, and {needs}: spark.executor.memoryOverhead={}, or fewer cores per executor.",
         bytes(limit),
@@ -145,7 +147,7 @@ fn cgroup(case: &Case) -> Vec<String> {
 }
 
 fn rounded(size: u64) -> u64 {
-    size.div_ceil(STEP).max(1) * STEP
+    size.div_ceil(STEP).max(1).saturating_mul(STEP)
 }
 
 /// A size in Spark's notation.

@@ -132,13 +132,20 @@ fn scope(case: &Case) -> (Verdict, String) {
 }
 
 fn is_oom_victim(case: &Case) -> bool {
+    // Where the record was lost. The kernel also kills the processes of a container whose first process has ended, so its
+    // SIGKILL alone says nothing.
     let ended_by_kernel = || {
         case.end().and_then(|end| end.signal()) == Some(SIGKILL)
             && case
                 .signal(SIGKILL)
                 .is_some_and(|note| note.what.sent.from_kernel)
     };
-    case.is_oom_victim() || ended_by_kernel()
+    let counted = || {
+        let cgroup = case.outside.cgroup.as_ref();
+        let kills = cgroup.and_then(|cgroup| cgroup.oom_kills);
+        !case.outside.kernel_log.is_empty() || kills.is_some_and(|(before, after)| after > before)
+    };
+    case.is_oom_victim() || (ended_by_kernel() && counted())
 }
 
 fn oom_killer(case: &Case) -> Option<Judged> {
@@ -187,8 +194,11 @@ fn out_of_memory(case: &Case) -> Option<Judged> {
     let told = case.out_of_memory();
     let uncaught = told.is_some_and(|note| note.what.uncaught);
     // A command of -XX:OnOutOfMemoryError is a child of the JVM.
+    // A JVM that crashes ends itself by a signal, so its own do not count.
     let own_command = case.has_option("-XX:OnOutOfMemoryError")
-        && case.signals.iter().any(|note| note.what.from_own);
+        && decisive(case)
+            .and_then(|(_, note)| note)
+            .is_some_and(|note| note.what.from_own && note.what.sent.sender_pid != case.who.pid);
     let how = match (code, signal) {
         (Some(SPARK_OUT_OF_MEMORY), _) => "Spark then ended the process with exit code 52".into(),
         (Some(EXIT_ON_OUT_OF_MEMORY), _)

@@ -190,8 +190,8 @@ impl WorkSums {
         }
     }
 
-    /// Adds the stages that the filter selects.
-    pub fn add(&mut self, state: &State, filter: &Filter) {
+    /// Adds the stages that the filter selects, whose jobs or SQL executions have ids in a part of all.
+    pub fn add(&mut self, state: &State, filter: &Filter, in_part: &dyn Fn(u64) -> bool) {
         let listing: Listing<()> = state.listing(filter, |key, executor, _| {
             let application = super::ExecutorId::new(executor).application();
             // The largest peak of a stage's tasks, and the job as a task knows it: without the driver's plugin no stage
@@ -220,13 +220,17 @@ impl WorkSums {
                     WorkBy::Job => job.map(u64::from),
                     WorkBy::Query => said.and_then(|said| said.sql_execution_id),
                 };
+                if !in_part(id.unwrap_or(u64::MAX)) {
+                    continue;
+                }
                 let group = id.map_or(Group::Without, Group::Id);
                 let sum = self.rows.entry((application.clone(), group)).or_default();
                 sum.jobs.extend(job);
                 sum.add(key, *stage_key, stage, peak);
             }
             let over = &executor.tasks.stages_over_cap;
-            if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
+            let all = filter.stage.is_none() && filter.rdd.is_none();
+            if over.rows > 0 && all && in_part(u64::MAX) {
                 let sum = self.rows.entry((application, Group::Overflow)).or_default();
                 faults::add(&mut sum.faults, &over.faults);
                 sum.used.add(&over.used);

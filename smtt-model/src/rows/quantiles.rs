@@ -116,9 +116,15 @@ impl StageSummaries {
         .collect()
     }
 
-    fn add_executor(&mut self, executor: &Executor, faults_counted: bool, filter: &Filter) {
+    fn add_executor(
+        &mut self,
+        executor: &Executor,
+        faults_counted: bool,
+        filter: &Filter,
+        in_part: &dyn Fn(u64) -> bool,
+    ) {
         let application = ExecutorId::new(executor).application();
-        let wanted = |stage: StageKey| filter.stage(Some(stage));
+        let wanted = |stage: StageKey| filter.stage(Some(stage)) && in_part(u64::from(stage.id));
         for (key, stage) in executor.tasks.stages.iter() {
             // The driver describes stages to executors without a task of theirs, too.
             if !wanted(*key) || stage.tasks.is_empty() {
@@ -188,11 +194,23 @@ fn of_task(task: &Task, faults_counted: bool) -> impl Iterator<Item = (&'static 
 }
 
 impl State {
-    /// Adds the stages of the executors that the filter selects.
-    pub fn add_to_summaries(&self, filter: &Filter, summaries: &mut StageSummaries) {
+    /// Rows of all tables of stages: what a listing over executors has at most.
+    #[must_use]
+    pub fn stage_rows(&self) -> usize {
+        let all = self.executors().values();
+        all.map(|executor| executor.tasks.stages.len()).sum()
+    }
+
+    /// Adds the stages of the executors that the filter selects, whose ids are in a part of all.
+    pub fn add_to_summaries(
+        &self,
+        filter: &Filter,
+        in_part: &dyn Fn(u64) -> bool,
+        summaries: &mut StageSummaries,
+    ) {
         let faults_counted = self.measured().page_faults;
         self.listing::<()>(filter, |_, executor, _| {
-            summaries.add_executor(executor, faults_counted, filter);
+            summaries.add_executor(executor, faults_counted, filter, in_part);
         });
     }
 }

@@ -23,13 +23,13 @@ fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, c
 
 fn summaries(state: &State) -> Vec<StageSummaryRow> {
     let mut summaries = StageSummaries::default();
-    state.add_to_summaries(&Filter::default(), &mut summaries);
+    state.add_to_summaries(&Filter::default(), &|_| true, &mut summaries);
     summaries.rows()
 }
 
 fn jobs(state: &State) -> Vec<JobRow> {
     let mut jobs = WorkSums::new(WorkBy::Job);
-    jobs.add(state, &Filter::default());
+    jobs.add(state, &Filter::default(), &|_| true);
     jobs.rows(state.measured())
 }
 

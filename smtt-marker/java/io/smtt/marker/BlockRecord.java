@@ -142,14 +142,21 @@ final class BlockRecord {
     }
 
     /** Resident bytes of the block where it is outside of the heap. */
-    synchronized long offHeapResident() {
-        long sum = 0;
-        if (!removed && (flags & Contract.BLOCK_ON_HEAP) == 0) {
-            for (int i = 0; i < addresses.length; i++) {
-                if (handles[i] == null && addresses[i] != 0) {
-                    sum += Math.max(0, Native.residentBytes(addresses[i], lengths[i]));
-                }
+    long offHeapResident() {
+        long[] at;
+        synchronized (this) {
+            if (removed || (flags & Contract.BLOCK_ON_HEAP) != 0) {
+                return 0;
             }
+            at = addresses.clone();
+            for (int i = 0; i < at.length; i++) {
+                at[i] = handles[i] == null ? at[i] : 0;
+            }
+        }
+        // Not under the lock, for which tasks would wait. Memory that is freed meanwhile is not resident.
+        long sum = 0;
+        for (int i = 0; i < at.length; i++) {
+            sum += at[i] == 0 ? 0 : Math.max(0, Native.residentBytes(at[i], lengths[i]));
         }
         return sum;
     }

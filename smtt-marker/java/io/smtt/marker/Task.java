@@ -67,8 +67,7 @@ final class Task {
         }
         STARTED.incrementAndGet();
         if (!countedInStage) {
-            countedInStage = true;
-            MemoryPeaks.began(stageId, stageAttempt);
+            countedInStage = MemoryPeaks.began(stageId, stageAttempt);
         }
         teller.facts.begin(FactForm.TASK_STARTED)
                 .word(Contract.TASK_STARTED_TASK_ATTEMPT_ID, attemptId)

@@ -3,8 +3,10 @@ package io.smtt.marker;
 import java.lang.ref.Reference;
 import java.lang.ref.ReferenceQueue;
 import java.lang.ref.WeakReference;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -215,12 +217,19 @@ final class TaskMemory extends WeakReference<Object> {
     }
 
     /** Resident bytes of the pages outside of the heap. */
-    synchronized long offHeapResident() {
-        long sum = 0;
-        for (Page page : pages.values()) {
-            if (page.array == null) {
-                sum += Math.max(0, Native.residentBytes(page.address, page.sizeBytes));
+    long offHeapResident() {
+        List<long[]> ranges = new ArrayList<>();
+        synchronized (this) {
+            for (Page page : pages.values()) {
+                if (page.array == null) {
+                    ranges.add(new long[] {page.address, page.sizeBytes});
+                }
             }
+        }
+        // Not under the lock, for which the task would wait. A page that is freed meanwhile is not resident.
+        long sum = 0;
+        for (long[] range : ranges) {
+            sum += Math.max(0, Native.residentBytes(range[0], range[1]));
         }
         return sum;
     }
