@@ -28,10 +28,8 @@ pub struct JobRow {
     #[serde(default)]
     pub uid: Option<u32>,
     /// Id of the job; absent in rows of SQL executions, and for stages whose job is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<u32>,
     /// Id of the SQL execution; absent for work outside of SQL executions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sql_execution_id: Option<u64>,
     /// Description of the job or query: as the application set it, else of the SQL execution, else the name of the last
     /// stage.
