@@ -88,3 +88,35 @@ fn without_a_folder_the_last_reports_are_in_memory() {
     assert!(ask("0000000004998-7").is_some());
     assert!(ask("1").is_none());
 }
+
+#[test]
+fn deaths_of_a_user_push_out_no_report_of_another() {
+    let keeper = Keeper::new(None);
+    let of = |uid: u32, number: u64| {
+        let mut report = report(number);
+        report.row.who.uid = Some(uid);
+        report
+    };
+    keeper.add(of(1, 0));
+    for number in 1..5000 {
+        keeper.add(of(2, number));
+    }
+    let query = ListQuery {
+        user: Some(1),
+        ..ListQuery::default()
+    };
+    assert_eq!(keeper.list(&query).rows.len(), 1);
+    assert!(keeper.find(&query).expect("no disk is read").is_some());
+    // Another user's executor claims the same id.
+    keeper.add(of(2, 5000));
+    keeper.add(of(1, 5001));
+    let both = |executor: &str| ListQuery {
+        executor: Some(executor.into()),
+        ..ListQuery::default()
+    };
+    assert!(keeper.find(&both("5000")).expect("one user").is_some());
+    let mut claimed = of(3, 5002);
+    claimed.row.who.executor_id = Some("5000".into());
+    keeper.add(claimed);
+    assert!(keeper.find(&both("5000")).is_err());
+}

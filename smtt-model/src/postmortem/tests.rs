@@ -225,6 +225,40 @@ fn a_crash_names_its_report_and_its_sender() {
 }
 
 #[test]
+fn a_crash_of_a_jvm_with_a_command_for_out_of_memory_is_a_crash() {
+    // HotSpot reports the crash and ends itself with SIGABRT; Spark on YARN always sets the command.
+    let mut case = ended(6);
+    case.outside.options = vec!["-XX:OnOutOfMemoryError=kill %p".into()];
+    let mut own = sent(JVM, 6, JVM);
+    own.what.from_own = true;
+    case.signals.push(own);
+    assert_eq!(of(&case), Verdict::Crashed);
+    // The command itself is a child.
+    let mut case = ended(9);
+    case.outside.options = vec!["-XX:OnOutOfMemoryError=kill -9 %p".into()];
+    let mut child = sent(JVM, 9, JVM + 1);
+    child.what.from_own = true;
+    case.signals.push(child);
+    assert_eq!(of(&case), Verdict::OutOfMemoryError);
+}
+
+#[test]
+fn a_kill_by_the_kernel_without_an_oom_kill_is_none() {
+    // The first process of its container has ended.
+    let mut case = ended(9);
+    let mut kernel = sent(JVM, 9, 0);
+    kernel.what.sent.from_kernel = true;
+    case.signals.push(kernel);
+    assert_eq!(of(&case), Verdict::KilledBySignal);
+    // The record was lost, and the cgroup counted it.
+    case.outside.cgroup = Some(CgroupLimits {
+        oom_kills: Some((1, 2)),
+        ..CgroupLimits::default()
+    });
+    assert_eq!(of(&case), Verdict::OomKilled);
+}
+
+#[test]
 fn a_python_worker_dies_while_the_jvm_lives() {
     let child = at(
         1000 * S,
