@@ -14,6 +14,8 @@ use smtt_model::state::MemorySample;
 
 /// Bytes of a command line that are read.
 const COMMAND_LINE_MAX: u64 = 64 << 10;
+/// Bytes of the path of a crash report that are kept.
+const PATH_MAX: usize = 1024;
 /// Options that are kept: a user writes as many as it likes.
 const OPTIONS_KEPT: usize = 16;
 /// Bytes of an option that is kept.
@@ -173,7 +175,7 @@ impl CrashReport {
     #[must_use]
     pub fn expected(&self, options: &[String]) -> Option<String> {
         let first = self.paths(options).into_iter().next()?;
-        Some(printable(&first.to_string_lossy(), 4096))
+        Some(printable(&first.to_string_lossy(), PATH_MAX))
     }
 
     /// The report that is there: a file of this user, written after this time (in seconds since 1970). Only its name is
@@ -187,7 +189,7 @@ impl CrashReport {
             fs::symlink_metadata(path)
                 .is_ok_and(|file| file.is_file() && file.uid() == uid && file.mtime() >= since)
         })?;
-        Some(printable(&found.to_string_lossy(), 4096))
+        Some(printable(&found.to_string_lossy(), PATH_MAX))
     }
 }
 
