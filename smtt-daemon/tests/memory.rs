@@ -225,7 +225,7 @@ fn stages_of_one_task_each_fit_the_memory_of_the_unit() {
     let _one = begin();
     let limits = Limits::default();
     let shared = shared(limits);
-    for executor in 1..=64 {
+    for executor in 1..=40 {
         described(&shared, executor);
         for number in 0..limits.stages_per_executor as u64 {
             let id = executor << 16 | number;

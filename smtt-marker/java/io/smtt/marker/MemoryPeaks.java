@@ -138,11 +138,8 @@ public final class MemoryPeaks {
         return codes;
     }
 
-    /** A task of the stage begins. False where nobody would report its peaks, so that they would never go. */
-    static synchronized boolean began(int stage, int attempt) {
-        if (!ExecutorIdentity.known()) {
-            return false;
-        }
+    /** A task of the stage begins. */
+    static synchronized void began(int stage, int attempt) {
         Peaks peaks = BY_STAGE.computeIfAbsent(key(stage, attempt), key -> new Peaks());
         if (peaks.running++ == 0) {
             open = Arrays.copyOf(open, open.length + 1);
@@ -153,7 +150,6 @@ public final class MemoryPeaks {
             seeJvm(one, now);
             prune();
         }
-        return true;
     }
 
     /** A task of the stage has ended: until the next collection the heap is at its highest now. */

@@ -66,8 +66,10 @@ final class Task {
             return;
         }
         STARTED.incrementAndGet();
-        if (!countedInStage) {
-            countedInStage = MemoryPeaks.began(stageId, stageAttempt);
+        // Before that nobody would report the peaks, so they would never go.
+        if (!countedInStage && ExecutorIdentity.known()) {
+            countedInStage = true;
+            MemoryPeaks.began(stageId, stageAttempt);
         }
         teller.facts.begin(FactForm.TASK_STARTED)
                 .word(Contract.TASK_STARTED_TASK_ATTEMPT_ID, attemptId)
