@@ -10,12 +10,15 @@ final class DescriptionTest {
                 .word(Contract.STAGE_DESCRIBED_TASKS, 3)
                 .word(Contract.STAGE_DESCRIBED_STAGE_ATTEMPT, 2)
                 .word(Contract.STAGE_DESCRIBED_STAGE_ID, id)
-                .text(Contract.STAGE_DESCRIBED_NAME, "map");
+                .text(Contract.STAGE_DESCRIBED_NAME, "map")
+                .text(Contract.STAGE_DESCRIBED_SQL_EXECUTION_ID, "7")
+                .text(Contract.STAGE_DESCRIBED_SQL_DESCRIPTION, "select 1")
+                .text(Contract.STAGE_DESCRIBED_JOB_DESCRIPTION, "");
     }
 
     @Test
     void fieldsAreInTheOrderOfTheFact() {
-        Check.same("values", "[1, 2, 3, 4, 5, map]", Arrays.toString(stage(1).values()));
+        Check.same("values", "[1, 2, 3, 4, 5, map, 7, select 1, ]", Arrays.toString(stage(1).values()));
     }
 
     @Test
