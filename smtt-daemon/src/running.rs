@@ -22,7 +22,7 @@ use crate::placement::shares;
 use crate::shared::Shared;
 use crate::timed_reads::{TimedReads, Wanted};
 
-/// Most threads that are read in a round, of all executors: a reading costs some 50 microseconds.
+/// Most threads that are read in a round, of all executors: each reading opens four files.
 pub const THREADS_PER_ROUND: u64 = 256;
 /// A task that has run for less is not read.
 const AGE_MIN_NS: u64 = 200_000_000;

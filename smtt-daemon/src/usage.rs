@@ -15,6 +15,8 @@ use crate::shared::Shared;
 const EVERY: Duration = Duration::from_secs(1);
 /// Reading may take one part of the time in this many: with many executors the readings become rarer.
 const SHARE: u32 = 1000;
+/// Longest time between two readings: one user's many processes must not make the figures of all others old.
+const EVERY_MAX: Duration = Duration::from_secs(10);
 /// Children of an executor in one reading.
 const CHILDREN_MAX: usize = 256;
 /// Longest sleep before the thread checks whether the daemon is stopping.
@@ -31,7 +33,7 @@ pub fn spawn(shared: Arc<Shared>, stopped: impl Fn() -> bool + Send + 'static) {
                 continue;
             }
             read(&shared);
-            next = now + EVERY.max(now.elapsed() * SHARE);
+            next = now + (now.elapsed() * SHARE).clamp(EVERY, EVERY_MAX);
         }
     };
     let thread = std::thread::Builder::new().name("smtt-usage".into());
