@@ -233,7 +233,7 @@ impl Out {
             meta: meta.finish()?,
         };
         let target = store.join(name);
-        place::publish(folder, &target)?;
+        place::publish(folder, &target, true)?;
         Ok((target, sizes))
     }
 }
