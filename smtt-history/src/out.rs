@@ -132,16 +132,15 @@ impl Rows {
     fn push(&mut self, folder: &Path, row: &[Cell<'_>]) -> Result<(), ParquetError> {
         self.batch.push(row);
         if self.batch.len() >= self.most || self.batch.text_bytes() >= TEXT_BYTES {
-            self.flush(folder, None)?;
+            self.flush(folder)?;
         }
         Ok(())
     }
 
-    fn flush(&mut self, folder: &Path, id: Option<&str>) -> Result<(), ParquetError> {
+    fn flush(&mut self, folder: &Path) -> Result<(), ParquetError> {
         let table = self.batch.table();
         if self.writer.is_none() {
-            let said: Vec<(&str, &str)> = id.map(|id| (APPLICATION_KEY, id)).into_iter().collect();
-            self.writer = Some(Writer::create(table, folder, "import", &said)?);
+            self.writer = Some(Writer::create(table, folder, "import", &[])?);
         }
         if let Some(writer) = &mut self.writer {
             writer.write(&self.batch)?;
@@ -151,10 +150,13 @@ impl Rows {
     }
 
     fn finish(&mut self, folder: &Path, id: &str) -> Result<Written, ParquetError> {
-        self.flush(folder, Some(id))?;
-        self.writer
-            .take()
-            .map_or_else(|| Ok(Written::default()), Writer::finish)
+        self.flush(folder)?;
+        let Some(mut writer) = self.writer.take() else {
+            return Ok(Written::default());
+        };
+        // The id is not known when the first row group is written.
+        writer.say(APPLICATION_KEY, id);
+        writer.finish()
     }
 }
 
@@ -237,3 +239,6 @@ impl Out {
         Ok((target, sizes))
     }
 }
+
+#[cfg(test)]
+mod tests;
