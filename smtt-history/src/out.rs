@@ -212,7 +212,8 @@ impl Out {
         self.documents.insert(key, text);
     }
 
-    /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole.
+    /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole, or
+    /// kept with an error.
     ///
     /// # Errors
     /// When a table or the folder cannot be written.
@@ -221,6 +222,7 @@ impl Out {
         store: &Path,
         id: &str,
         name: &str,
+        replaces: bool,
     ) -> anyhow::Result<(PathBuf, Sizes)> {
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
@@ -235,7 +237,7 @@ impl Out {
             meta: meta.finish()?,
         };
         let target = store.join(name);
-        place::publish(folder, &target, true)?;
+        place::publish(folder, &target, replaces)?;
         Ok((target, sizes))
     }
 }

@@ -21,7 +21,7 @@ use smtt_store::history::place;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::import::import;
+use crate::import::{Admission, import};
 use crate::log::{Bounds, Log};
 use crate::open::{App, exists};
 
@@ -126,10 +126,18 @@ impl Server {
             };
             let _turn = self.import_turn();
             tracing::info!(log = %log.display(), "importing");
-            let imported = import(&self.settings.store, &log, self.settings.bounds);
-            folder = imported
-                .map_err(|error| Refusal::failed(format!("{error:#}")))?
-                .folder;
+            // Any request may cause it, so it brings the application that was asked for and replaces none.
+            let admission = Admission {
+                name: Some(name.to_owned()),
+                replaces: false,
+            };
+            let imported = import(&self.settings.store, &log, self.settings.bounds, &admission);
+            match imported {
+                Ok(imported) => folder = imported.folder,
+                // Another server was first.
+                Err(_) if exists(&folder) => {}
+                Err(error) => return Err(Refusal::failed(format!("{error:#}"))),
+            }
         }
         App::open(&folder).map(Arc::new).map_err(Refusal::failed)
     }

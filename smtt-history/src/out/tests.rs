@@ -13,7 +13,7 @@ fn a_table_of_two_row_groups_names_its_application() {
             .expect("writes");
     }
     let (folder, sizes) = out
-        .finish(folder.path(), "app-1", "app-1")
+        .finish(folder.path(), "app-1", "app-1", false)
         .expect("finishes");
     assert_eq!(sizes.tasks.rows, GROUP_ROWS as u64 + 1);
     for table in ["tasks", "task_sql", "meta"] {

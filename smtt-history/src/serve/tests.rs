@@ -4,9 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use super::{Server, Settings};
-use crate::import::import;
+use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::out::Kind;
+
+/// Any application, also instead of an earlier import.
+const ANY: Admission = Admission {
+    name: None,
+    replaces: true,
+};
 
 fn server(folder: &Path, event_logs: bool) -> Server {
     Server::new(Settings {
@@ -64,6 +70,7 @@ fn an_application_is_imported_when_it_is_opened_first() {
         &folder.path().join("store"),
         &logs.join("app-1"),
         Bounds::default(),
+        &ANY,
     )
     .expect("imports");
     let app = server.app("app-1", None).expect("opens");
@@ -82,7 +89,7 @@ fn the_cache_keeps_its_bound() {
         let path = folder.path().join("log");
         let name = "x".repeat(100_000);
         fs::write(&path, log(&format!("app-{number}"), &name)).expect("writes");
-        import(&store, &path, Bounds::default()).expect("imports");
+        import(&store, &path, Bounds::default(), &ANY).expect("imports");
         server.app(&format!("app-{number}"), None).expect("opens");
     }
     server.cache.run_pending_tasks();
