@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use serde_json::Value;
 use smtt_store::history::columns::{META, TASKS};
 use smtt_store::history::place;
 use smtt_store::history::read::Reader;
@@ -26,6 +27,8 @@ pub struct App {
     documents: BTreeMap<&'static str, Documents>,
     bytes: usize,
     state: (u64, i64),
+    id: String,
+    attempt: Option<String>,
     rows: OnceLock<Rows>,
 }
 
@@ -64,6 +67,17 @@ pub fn summary(folder: &Path) -> Result<Option<String>, ParquetError> {
     Ok(meta.texts("json", first)?.pop().flatten())
 }
 
+/// Id and attempt that the application's document says.
+fn identity(documents: &BTreeMap<&'static str, Documents>) -> (String, Option<String>) {
+    let own = documents.get(Kind::Application.name());
+    let json: Value = own
+        .and_then(|own| serde_json::from_str(&own.first()?.1).ok())
+        .unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let attempt = text(&json["attempts"][0]["attemptId"]);
+    (text(&json["id"]).unwrap_or_default(), attempt)
+}
+
 impl App {
     /// Opens an application's folder.
     ///
@@ -89,13 +103,22 @@ impl App {
             bytes += id.len() + text.len() + 64;
             documents.entry(kind.name()).or_default().push((id, text));
         }
+        let (id, attempt) = identity(&documents);
         Ok(Self {
             folder: folder.to_owned(),
+            id,
+            attempt,
             documents,
             bytes,
             state,
             rows: OnceLock::new(),
         })
+    }
+
+    /// Whether it is this attempt of this application.
+    #[must_use]
+    pub fn is_of(&self, id: &str, attempt: Option<&str>) -> bool {
+        self.id == id && self.attempt.as_deref() == attempt
     }
 
     /// Bytes in memory, about.
