@@ -1,6 +1,7 @@
 //! Event log to tables.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -79,7 +80,16 @@ fn import_here(
     let mut lines = Lines::new(&log, bounds);
     let (mut damaged, mut too_long, mut named) = (0, 0, Vec::new());
     let mut name = None;
+    let begun = Instant::now();
     loop {
+        if begun.elapsed() > bounds.time {
+            bail!(
+                "{}: the import took longer than {} s, at line {}",
+                path.display(),
+                bounds.time.as_secs(),
+                lines.number
+            );
+        }
         let mut trouble = |number: u64, what: String| {
             damaged += 1;
             if named.len() < NAMED {

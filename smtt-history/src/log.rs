@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::codec::{Codec, SUFFIXES, open_regular};
 
@@ -112,6 +112,8 @@ pub struct Bounds {
     pub line_bytes: usize,
     /// Bytes of all lines at most, after decompression.
     pub log_bytes: u64,
+    /// Longest time of an import.
+    pub time: Duration,
 }
 
 impl Default for Bounds {
@@ -119,6 +121,7 @@ impl Default for Bounds {
         Self {
             line_bytes: 64 << 20,
             log_bytes: 64 << 30,
+            time: Duration::from_secs(3600),
         }
     }
 }

@@ -37,7 +37,7 @@ const LIVE: usize = 200_000;
 const LIVE_TASKS: usize = 1_000_000;
 /// Partitions of cached RDDs at most.
 const PARTITIONS: usize = 1_000_000;
-/// Partitions that removed executors make the replay visit at most, in total.
+/// Entries that searches visit at most, in total: of jobs, executors, blocks and so on.
 const VISITS: u64 = 1 << 31;
 
 /// The state of a replay.
@@ -54,6 +54,7 @@ pub struct Replay {
     rdds: BTreeMap<i32, Rdd>,
     partitions: usize,
     visits: u64,
+    most_visits: u64,
     sql: Sql,
 }
 
@@ -72,6 +73,7 @@ impl Replay {
             rdds: BTreeMap::new(),
             partitions: 0,
             visits: 0,
+            most_visits: VISITS,
             sql: Sql::default(),
         }
     }
@@ -167,8 +169,22 @@ impl Replay {
         *self.dropped.entry(kind).or_default() += 1;
     }
 
+    /// Whether a search may visit so many entries.
+    fn visit(&mut self, entries: usize) -> bool {
+        let visits = self.visits.saturating_add(entries as u64);
+        if visits > self.most_visits {
+            self.drop_one("searches");
+            return false;
+        }
+        self.visits = visits;
+        true
+    }
+
     /// Jobs of a stage that still exist.
     fn jobs_of(&mut self, jobs: &BTreeSet<i32>, mut change: impl FnMut(&mut Job)) {
+        if !self.visit(jobs.len()) {
+            return;
+        }
         for id in jobs {
             if let Some(job) = self.jobs.get_mut(id) {
                 change(job);

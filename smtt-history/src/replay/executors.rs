@@ -195,6 +195,9 @@ impl Replay {
     }
 
     pub(super) fn on_exclusion(&mut self, event: &Exclusion, is_excluded: bool) {
+        if !self.visit(self.executors.len()) {
+            return;
+        }
         for (id, executor) in &mut self.executors {
             let is_meant = match (&event.executor, &event.host) {
                 (Some(executor), _) => executor == id,
@@ -209,6 +212,9 @@ impl Replay {
 
     pub(super) fn on_stage_exclusion(&mut self, event: &Exclusion) {
         let Some(stage_id) = event.stage else { return };
+        if !self.visit(self.executors.len()) {
+            return;
+        }
         let key = (stage_id, event.attempt.unwrap_or_default());
         let meant: Vec<String> = match (&event.executor, &event.host) {
             (Some(executor), _) => vec![executor.clone()],

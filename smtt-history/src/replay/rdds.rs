@@ -5,9 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::{Value, json};
 
 use super::executors::{Executor, added};
-use super::{LIVE, PARTITIONS, Replay, VISITS};
+use super::{LIVE, PARTITIONS, Replay};
 use crate::event::{BlockUpdated, StageInfo, UnpersistRdd};
 use crate::json::present;
+
+/// Executors of a block at most.
+const COPIES: usize = 1000;
+/// The change of a block that has no place for another executor.
+const TOO_MANY: i64 = i64::MIN;
 
 #[derive(Debug, Default)]
 pub(super) struct Rdd {
@@ -176,13 +181,17 @@ impl Replay {
             is_full = self.partitions >= PARTITIONS && !rdd.by_name.contains_key(&*info.block);
             if !is_full {
                 delta = update(rdd, info, memory, disk, &mut self.partitions);
+                is_full = delta == TOO_MANY;
+                delta = if is_full { 0 } else { delta };
             }
             rdd.memory = added(rdd.memory, memory);
             rdd.disk = added(rdd.disk, disk);
         }
         if is_full {
-            self.drop_one("partitions of RDDs");
+            self.drop_one("blocks of RDDs");
         }
+        let rdds = self.executors.get(id).map_or(0, |it| it.rdds.len());
+        let may_visit = self.visit(rdds);
         let Some(executor) = self
             .executors
             .get_mut(id)
@@ -190,8 +199,8 @@ impl Replay {
         else {
             return;
         };
-        executor.rdds.insert(rdd_id);
         if let Some(rdd) = self.rdds.get_mut(&rdd_id) {
+            executor.rdds.insert(rdd_id);
             if executor.rdd_blocks + delta > 0 {
                 let distribution = rdd.distributions.entry(id.to_owned()).or_default();
                 distribution.memory = added(distribution.memory, memory);
@@ -208,7 +217,7 @@ impl Replay {
                 rdd.distributions.remove(id);
             }
             // Spark shows the room of an executor as it was when one of its RDD blocks last changed.
-            for other in &executor.rdds {
+            for other in executor.rdds.iter().filter(|_| may_visit) {
                 if let Some(other) = self.rdds.get_mut(other)
                     && let Some(distribution) = other.distributions.get_mut(id)
                 {
@@ -258,11 +267,13 @@ impl Replay {
                 continue;
             };
             rdd.distributions.remove(executor);
-            self.visits += rdd.blocks.len() as u64;
-            if self.visits > VISITS {
-                self.drop_one("blocks of removed executors");
+            let blocks = rdd.blocks.len();
+            if !self.visit(blocks) {
                 return;
             }
+            let Some(rdd) = self.rdds.get_mut(id) else {
+                continue;
+            };
             let mut gone = Vec::new();
             for block in rdd.blocks.values_mut() {
                 let Some(at) = block.executors.iter().position(|id| id == executor) else {
@@ -317,6 +328,9 @@ fn update(
     };
     let delta = if info.level.is_valid() {
         let is_new = !block.executors.iter().any(|id| id == executor);
+        if is_new && block.executors.len() >= COPIES {
+            return TOO_MANY;
+        }
         if is_new {
             block.executors.push(executor.to_owned());
         }

@@ -280,10 +280,7 @@ impl Replay {
             .unwrap_or_default();
         // A later attempt was not named when its jobs began.
         let jobs: BTreeSet<i32> = if named.is_empty() {
-            let live = self.jobs.iter().filter(|(_, job)| job.is_live());
-            live.filter(|(_, job)| job.stage_ids.contains(&id))
-                .map(|(job, _)| *job)
-                .collect()
+            self.live_jobs_with(id)
         } else {
             named
                 .iter()
@@ -315,6 +312,21 @@ impl Replay {
         for job in named.difference(&jobs) {
             self.settle_job(*job);
         }
+    }
+
+    /// Live jobs that have a stage; none where too much was searched already.
+    fn live_jobs_with(&mut self, stage: i32) -> BTreeSet<i32> {
+        if !self.visit(self.jobs.len()) {
+            return BTreeSet::new();
+        }
+        let stages = self.jobs.values().map(|job| job.stage_ids.len()).sum();
+        if !self.visit(stages) {
+            return BTreeSet::new();
+        }
+        let live = self.jobs.iter().filter(|(_, job)| job.is_live());
+        live.filter(|(_, job)| job.stage_ids.contains(&stage))
+            .map(|(job, _)| *job)
+            .collect()
     }
 
     pub(super) fn on_stage_completed(&mut self, event: &StageCompleted<'_>) {

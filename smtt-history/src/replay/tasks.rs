@@ -1,5 +1,7 @@
 //! Task attempts: rows of the tables, and their part in stages, jobs and executors.
 
+use std::collections::BTreeSet;
+
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smtt_store::history::batch::Cell;
@@ -66,8 +68,10 @@ impl Replay {
                 stage.speculative.tasks += 1;
                 stage.speculative.active += 1;
             }
-            let jobs = stage.jobs.clone();
+            let key = (event.stage, event.stage_attempt);
+            let jobs = std::mem::take(&mut stage.jobs);
             self.jobs_of(&jobs, |job| job.active += 1);
+            self.put_back(key, jobs);
         }
         if let Some(executor) = self.live_executor(&info.executor) {
             executor.active += 1;
@@ -140,7 +144,7 @@ impl Replay {
             }
             let is_over =
                 stage.active == 0 && matches!(stage.status, Status::Complete | Status::Failed);
-            let jobs = stage.jobs.clone();
+            let jobs = std::mem::take(&mut stage.jobs);
             self.jobs_of(&jobs, |job| {
                 job.active -= 1;
                 match class {
@@ -155,6 +159,7 @@ impl Replay {
                     *job.reasons.entry(reason.clone()).or_default() += 1;
                 }
             });
+            self.put_back(key, jobs);
             if is_over {
                 self.remove_stage(key);
             }
@@ -177,6 +182,13 @@ impl Replay {
             }
         }
         Ok(())
+    }
+
+    /// Gives a stage its jobs back: a copy for each task would take time with their number.
+    fn put_back(&mut self, key: (i32, i32), jobs: BTreeSet<i32>) {
+        if let Some(stage) = self.stages.get_mut(&key) {
+            stage.jobs = jobs;
+        }
     }
 
     fn write_task(

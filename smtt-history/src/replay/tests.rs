@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::Replay;
 use crate::import::{Admission, Imported, import};
 use crate::log::Bounds;
 use crate::open::App;
-use crate::out::Kind;
+use crate::out::{Kind, Out};
 
 const START: &str = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1000,"User":"u"}"#;
 
@@ -383,6 +384,84 @@ fn a_second_import_replaces_the_first_and_one_of_two_at_once_wins() {
     }
     assert_eq!(folders(&store), ["app-1"]);
     App::open(&store.join("app-1")).expect("opens");
+}
+
+#[test]
+fn an_import_ends_at_its_time() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let bounds = Bounds {
+        time: Duration::from_millis(100),
+        ..Bounds::default()
+    };
+    let text = format!("{START}\n{}", "{}\n".repeat(4 << 20));
+    let begun = Instant::now();
+    let error = import_bytes(folder.path(), "log", text.as_bytes(), bounds).expect_err("is long");
+    assert!(error.to_string().contains("longer than"), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(folders(&folder.path().join("store")).is_empty());
+}
+
+#[test]
+fn searches_end_at_their_bound_and_are_counted() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = Replay::new(Out::create(folder.path()).expect("creates"));
+    let mut take = |line: String| replay.line(line.as_bytes()).expect("is taken");
+    for id in 0..10 {
+        take(job(id, &[id, id + 1]));
+    }
+    replay.most_visits = 100;
+    replay.visits = 0;
+    for stage in 100..110 {
+        replay.line(submitted(stage).as_bytes()).expect("is taken");
+    }
+    // Each search visits ten jobs and their twenty stages.
+    assert_eq!((replay.visits, replay.dropped["searches"]), (100, 7));
+    for task in 0..1000 {
+        replay
+            .line(task_start(1, task).as_bytes())
+            .expect("is taken");
+        replay
+            .line(task_end(1, task, 1).as_bytes())
+            .expect("is taken");
+    }
+    assert!(replay.visits <= 100, "{}", replay.visits);
+    assert_eq!(replay.stages[&(1, 0)].completed, 1000);
+    assert!(!replay.stages[&(1, 0)].jobs.is_empty());
+}
+
+#[test]
+fn blocks_of_unknown_rdds_and_many_copies_are_not_kept() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = Replay::new(Out::create(folder.path()).expect("creates"));
+    let added = |executor: u32| {
+        format!(
+            r#"{{"Event":"SparkListenerBlockManagerAdded","Block Manager ID":{{"Executor ID":"{executor}","Host":"h","Port":1}},"Maximum Memory":9,"Timestamp":1}}"#
+        )
+    };
+    let block = |executor: u32, rdd: u32| {
+        format!(
+            r#"{{"Event":"SparkListenerBlockUpdated","Block Updated Info":{{"Block Manager ID":{{"Executor ID":"{executor}","Host":"h","Port":1}},"Block ID":"rdd_{rdd}_0","Storage Level":{{"Use Memory":true,"Replication":1}},"Memory Size":1}}}}"#
+        )
+    };
+    let rdd = r#"[{"RDD ID":7,"Storage Level":{"Use Memory":true,"Replication":1}}]"#;
+    let mut take = |line: String| replay.line(line.as_bytes()).expect("is taken");
+    take(submitted(0).replace("[],\"Details\"", &format!("{rdd},\"Details\"")));
+    for executor in 0..1100 {
+        take(added(executor));
+        take(block(executor, 7));
+    }
+    for unknown in 100..200 {
+        take(block(0, unknown));
+    }
+    assert_eq!(replay.executors["0"].rdds.len(), 1);
+    assert_eq!(replay.dropped["blocks of RDDs"], 100);
+    let json = replay.rdds[&7].json(7);
+    let copies = json["partitions"][0]["executors"].as_array().map(Vec::len);
+    assert_eq!(copies, Some(1000));
 }
 
 proptest! {

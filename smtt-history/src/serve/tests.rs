@@ -94,7 +94,7 @@ async fn a_log_that_claims_another_application_is_refused_and_not_read_again() {
         ("app-2", log("app-1", "bad")),
     ]);
     let server = server(folder.path(), true);
-    server.app("app-1", None).await.expect("opens");
+    drop(server.app("app-1", None).await.expect("opens"));
     let refusal = refused(&server, "app-2", None).await;
     assert_eq!(refusal.0, 500);
     let (app, _) = server.app("app-1", None).await.expect("opens");
@@ -107,7 +107,7 @@ async fn a_log_that_claims_another_application_is_refused_and_not_read_again() {
 async fn refusals_name_no_path_of_the_machine() {
     let folder = with_logs(&[("app-1", "{}".to_owned()), ("app-2", log("app-2", "n"))]);
     let server = server(folder.path(), true);
-    server.app("app-2", None).await.expect("opens");
+    drop(server.app("app-2", None).await.expect("opens"));
     let tables = folder.path().join("store/app-2/meta.parquet");
     fs::write(&tables, "no table").expect("writes");
     for id in ["app-1", "app-2", "app-3"] {
@@ -165,7 +165,7 @@ async fn an_import_holds_no_answer_and_waits_for_no_other() {
         .collect();
     assert_eq!(refused(&server, "app-2", None).await.0, 503);
     drop(turns);
-    server.app("app-2", None).await.expect("opens");
+    drop(server.app("app-2", None).await.expect("opens"));
     server.importing.lock().expect("locks").clear();
     end.send(Some(Ok(()))).expect("is waited for");
     let ended = first.await.expect("ends");
@@ -176,7 +176,7 @@ async fn an_import_holds_no_answer_and_waits_for_no_other() {
 async fn an_answer_is_counted_until_its_work_ends_and_its_text_is_written() {
     let folder = with_logs(&[("app-1", log("app-1", "n"))]);
     let server = server(folder.path(), true);
-    server.app("app-1", None).await.expect("opens");
+    drop(server.app("app-1", None).await.expect("opens"));
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = tokio::sync::oneshot::channel();
     let answer = work(Arc::clone(&server), "app-1".to_owned(), None, move |_| {
@@ -245,7 +245,7 @@ async fn the_cache_keeps_its_bound() {
         fs::write(&path, log(&format!("app-{number}"), &name)).expect("writes");
         import(&store, &path, Bounds::default(), &ANY).expect("imports");
         let opened = server.app(&format!("app-{number}"), None).await;
-        opened.expect("opens");
+        drop(opened.expect("opens"));
     }
     server.cache.run_pending_tasks();
     let size = server.cache.weighted_size();
