@@ -40,6 +40,43 @@ const PARTITIONS: usize = 1_000_000;
 /// Entries that searches visit at most, in total: of jobs, executors, blocks and so on.
 const VISITS: u64 = 1 << 31;
 
+/// Bytes of live jobs, stages, tasks and executors at most, about; SQL executions have as many.
+const HELD: usize = 256 << 20;
+/// Bytes of an entry beside its texts, about.
+const ENTRY: usize = 1000;
+
+/// Bytes of live entries, about.
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    most: usize,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            most: HELD,
+        }
+    }
+}
+
+impl Held {
+    /// Whether there is room; then it is taken.
+    fn take(&mut self, bytes: usize) -> bool {
+        let all = self.bytes.saturating_add(bytes);
+        let has_room = all <= self.most;
+        if has_room {
+            self.bytes = all;
+        }
+        has_room
+    }
+
+    fn give(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// The state of a replay.
 pub struct Replay {
     /// The tables.
@@ -52,6 +89,7 @@ pub struct Replay {
     tasks: HashMap<i64, LiveTask>,
     executors: BTreeMap<String, Executor>,
     rdds: BTreeMap<i32, Rdd>,
+    held: Held,
     partitions: usize,
     visits: u64,
     most_visits: u64,
@@ -71,6 +109,7 @@ impl Replay {
             tasks: HashMap::new(),
             executors: BTreeMap::new(),
             rdds: BTreeMap::new(),
+            held: Held::default(),
             partitions: 0,
             visits: 0,
             most_visits: VISITS,
@@ -98,7 +137,7 @@ impl Replay {
             "EnvironmentUpdate" => self.on_environment(parse(line)?),
             "ResourceProfileAdded" => self.on_resource_profile(&parse(line)?),
             "BlockManagerAdded" => self.on_block_manager_added(&parse(line)?),
-            "ExecutorAdded" => self.on_executor_added(parse(line)?),
+            "ExecutorAdded" => self.on_executor_added(parse(line)?, line.len()),
             "ExecutorRemoved" => self.on_executor_removed(&parse(line)?),
             "ExecutorExcluded" | "ExecutorBlacklisted" | "NodeExcluded" | "NodeBlacklisted" => {
                 self.on_exclusion(&parse(line)?, true);
@@ -123,14 +162,19 @@ impl Replay {
             "UnpersistRDD" => self.on_unpersist(&parse(line)?),
             "SQLExecutionStart" => {
                 let event = event::sql::parse(line).map_err(Trouble::Line)?;
-                self.sql.on_start(event, &mut self.dropped);
+                self.sql.on_start(event, line.len(), &mut self.dropped);
             }
             "SQLAdaptiveExecutionUpdate" => {
-                self.sql
-                    .on_plan(event::sql::parse(line).map_err(Trouble::Line)?);
+                let event = event::sql::parse(line).map_err(Trouble::Line)?;
+                self.sql.on_plan(event, line.len(), &mut self.dropped);
             }
-            "SQLAdaptiveSQLMetricUpdates" => self.sql.on_metrics(parse(line)?),
-            "DriverAccumUpdates" => self.sql.on_driver_updates(parse(line)?),
+            "SQLAdaptiveSQLMetricUpdates" => {
+                self.sql
+                    .on_metrics(parse(line)?, line.len(), &mut self.dropped);
+            }
+            "DriverAccumUpdates" => {
+                self.sql.on_driver_updates(parse(line)?, &mut self.dropped);
+            }
             "SQLExecutionEnd" => self.sql.on_end(parse(line)?),
             _ => {}
         }

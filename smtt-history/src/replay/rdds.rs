@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
-use super::executors::{Executor, added};
-use super::{LIVE, PARTITIONS, Replay};
+use super::executors::{Executor, LONGEST_ID, added};
+use super::{ENTRY, LIVE, PARTITIONS, Replay};
 use crate::event::{BlockUpdated, StageInfo, UnpersistRdd};
 use crate::json::present;
 
@@ -129,12 +129,12 @@ impl Replay {
             if !rdd.level.is_valid() || self.rdds.contains_key(&rdd.id) {
                 continue;
             }
-            if self.rdds.len() >= LIVE {
+            if self.rdds.len() >= LIVE || !self.held.take(ENTRY + rdd.name.len()) {
                 self.drop_one("RDDs");
                 return;
             }
             let new = Rdd {
-                name: rdd.name.to_string(),
+                name: rdd.name.kept(),
                 partitions: rdd.partitions,
                 level: rdd.level.description(),
                 is_off_heap: rdd.level.off_heap,
@@ -158,6 +158,11 @@ impl Replay {
         let disk = sign(info.level.disk, info.disk);
         let is_off_heap = info.level.off_heap;
         let id = &*info.manager.executor;
+        // Numbers can have any number of leading zeros.
+        if info.block.len() > LONGEST_ID || id.len() > LONGEST_ID {
+            self.drop_one("blocks of RDDs");
+            return;
+        }
         let rdd_id = info
             .block
             .strip_prefix("rdd_")
@@ -233,6 +238,7 @@ impl Replay {
             return;
         };
         self.partitions -= rdd.blocks.len();
+        self.held.give(ENTRY + rdd.name.len());
         for id in rdd.blocks.values().flat_map(|block| &block.executors) {
             if let Some(executor) = self.live_executor(id) {
                 executor.rdd_blocks -= 1;
