@@ -40,8 +40,10 @@ const PARTITIONS: usize = 1_000_000;
 /// Entries that searches visit at most, in total: of jobs, executors, blocks and so on.
 const VISITS: u64 = 1 << 31;
 
-/// Bytes of live jobs, stages, tasks and executors at most, about; SQL executions have as many.
+/// Bytes of live jobs, stages, tasks and executors at most, about.
 const HELD: usize = 256 << 20;
+/// Bytes of SQL executions and of the metrics of their tasks at most, about.
+const SQL_HELD: usize = 512 << 20;
 /// Bytes of an entry beside its texts, about.
 const ENTRY: usize = 1000;
 
@@ -113,7 +115,7 @@ impl Replay {
             partitions: 0,
             visits: 0,
             most_visits: VISITS,
-            sql: Sql::default(),
+            sql: Sql::new(),
         }
     }
 

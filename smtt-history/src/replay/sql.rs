@@ -9,7 +9,7 @@ use super::plan::Graph;
 use super::scala;
 use super::tasks::integer;
 use super::units::Values;
-use super::{ENTRY, Held, LIVE};
+use super::{ENTRY, Held, LIVE, SQL_HELD};
 use crate::event::sql::{
     AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
 };
@@ -20,7 +20,7 @@ use crate::out::{Kind, Out};
 /// Longest text of a plan, in bytes.
 const LONGEST_PLAN: usize = 4 << 20;
 /// Bytes of a task's value of a metric, about; the first value of a metric takes more.
-const VALUE: usize = 64;
+const VALUE: usize = 32;
 
 type Dropped = BTreeMap<&'static str, u64>;
 
@@ -88,9 +88,16 @@ impl StageMetrics {
 }
 
 impl Sql {
+    /// No executions yet.
+    pub(super) fn new() -> Self {
+        let mut sql = Self::default();
+        sql.held.most = SQL_HELD;
+        sql
+    }
+
     pub(super) fn on_start(&mut self, event: ExecutionStart, bytes: usize, dropped: &mut Dropped) {
-        // A plan is once in the graph, once in the kinds of its metrics, and as text.
-        if self.executions.len() >= LIVE || !self.held.take(ENTRY + 4 * bytes) {
+        // A plan is kept as a graph and as text.
+        if self.executions.len() >= LIVE || !self.held.take(ENTRY + 2 * bytes) {
             *dropped.entry("SQL executions").or_default() += 1;
             return;
         }
@@ -110,12 +117,14 @@ impl Sql {
     pub(super) fn on_plan(&mut self, event: AdaptiveUpdate, bytes: usize, dropped: &mut Dropped) {
         if let Some(execution) = self.executions.get_mut(&event.id) {
             // The last plan replaces the one before it, but for the kinds of metrics.
-            if !self.held.take(4 * bytes) {
+            if !self.held.take(2 * bytes) {
                 *dropped.entry("plans").or_default() += 1;
                 return;
             }
-            self.held
-                .give(std::mem::replace(&mut execution.plan_bytes, 3 * bytes));
+            self.held.give(std::mem::replace(
+                &mut execution.plan_bytes,
+                2 * bytes - bytes / 4,
+            ));
             let graph = Graph::of(event.plan);
             Arc::make_mut(&mut execution.kinds).extend(kinds(&graph));
             execution.graph = graph;
