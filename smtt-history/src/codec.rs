@@ -1,8 +1,11 @@
 //! Compressed event logs: the two framings of Spark's own that no library reads, and the choice by suffix.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use nix::fcntl::OFlag;
 
 /// Largest block of a frame. Spark's default is 32 KiB; a larger claim is damage or an attack.
 const LARGEST_BLOCK: usize = 32 << 20;
@@ -45,9 +48,9 @@ impl Codec {
     /// Opens a file for reading what was compressed.
     ///
     /// # Errors
-    /// When the file cannot be opened.
+    /// When the file cannot be opened, or is no regular file.
     pub fn open(self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        let file = BufReader::with_capacity(256 << 10, File::open(path)?);
+        let file = BufReader::with_capacity(256 << 10, open_regular(path)?);
         Ok(self.read(file))
     }
 
@@ -65,6 +68,26 @@ impl Codec {
             Self::Snappy => Box::new(Blocks::new(from, snappy_chunk)),
         }
     }
+}
+
+/// Opens a regular file. The folder of logs belongs to others: a link could name any file of the server, and a pipe or a
+/// device would block it.
+///
+/// # Errors
+/// When the file cannot be opened, or is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} is no regular file", path.display()),
+        ));
+    }
+    Ok(file)
 }
 
 /// A reader that gives one error.

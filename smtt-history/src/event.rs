@@ -17,6 +17,23 @@ pub use metrics::{Peaks, TaskMetrics};
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
+/// Longest text that is kept of an event, in bytes.
+pub const LONGEST_TEXT: usize = 64 << 10;
+
+/// The beginning of a text.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+impl Text<'_> {
+    /// The text, its beginning where it is long.
+    #[must_use]
+    pub fn kept(&self) -> String {
+        cut(self, LONGEST_TEXT).to_owned()
+    }
+}
+
 impl Deref for Text<'_> {
     type Target = str;
 

@@ -1,17 +1,21 @@
 //! Event log to tables.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use smtt_store::history::place;
 
 use crate::log::{Bounds, Lines, Log, Next};
+use crate::open::exists;
 use crate::out::{Kind, Out, Sizes};
 use crate::replay::{Replay, Trouble};
 
 /// Damaged lines that are named; the others are only counted.
 const NAMED: usize = 20;
+/// Characters of a message about a line at most.
+const LONGEST_MESSAGE: usize = 200;
 /// Stack of an import, for plans that nest deeply.
 const STACK: usize = 256 << 20;
 
@@ -36,16 +40,26 @@ pub struct Imported {
     pub named: Vec<(u64, String)>,
 }
 
+/// Which application a log may bring into a store. What a log says of itself is a claim of its writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// The folder that the application must have; `None` for any.
+    pub name: Option<String>,
+    /// Whether an application of the store may be replaced.
+    pub replaces: bool,
+}
+
 /// Imports a log into a store. Damaged lines are counted and named; the rest is imported.
 ///
 /// # Errors
-/// When the log cannot be opened, has no application, or is larger than the bound; or the store cannot be written.
-pub fn import(store: &Path, log: &Path, bounds: Bounds) -> Result<Imported> {
-    let (store, path) = (store.to_owned(), log.to_owned());
+/// When the log cannot be opened, has no application or one that is not admitted, or is larger than the bound; or the
+/// store cannot be written.
+pub fn import(store: &Path, log: &Path, bounds: Bounds, admission: &Admission) -> Result<Imported> {
+    let (store, path, admission) = (store.to_owned(), log.to_owned(), admission.clone());
     let work = std::thread::Builder::new()
         .name("import".to_owned())
         .stack_size(STACK)
-        .spawn(move || import_here(&store, &path, bounds))
+        .spawn(move || import_here(&store, &path, bounds, &admission))
         .context("cannot start a thread for the import")?;
     match work.join() {
         Ok(imported) => imported,
@@ -53,18 +67,33 @@ pub fn import(store: &Path, log: &Path, bounds: Bounds) -> Result<Imported> {
     }
 }
 
-fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
+fn import_here(
+    store: &Path,
+    path: &Path,
+    bounds: Bounds,
+    admission: &Admission,
+) -> Result<Imported> {
     let log = Log::at(path).with_context(|| format!("cannot read {}", path.display()))?;
     let out = Out::create(store)
         .with_context(|| format!("cannot write to the store {}", store.display()))?;
     let mut replay = Replay::new(out);
     let mut lines = Lines::new(&log, bounds);
     let (mut damaged, mut too_long, mut named) = (0, 0, Vec::new());
+    let mut name = None;
+    let begun = Instant::now();
     loop {
+        if begun.elapsed() > bounds.time {
+            bail!(
+                "{}: the import took longer than {} s, at line {}",
+                path.display(),
+                bounds.time.as_secs(),
+                lines.number
+            );
+        }
         let mut trouble = |number: u64, what: String| {
             damaged += 1;
             if named.len() < NAMED {
-                named.push((number, what));
+                named.push((number, shortened(&what)));
             }
         };
         match lines.read() {
@@ -73,6 +102,12 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
                     continue;
                 }
                 match replay.line(&lines.line) {
+                    // The rest of a log that is not admitted is not read.
+                    Ok(()) if name.is_none() => {
+                        if let Some((id, attempt)) = replay.identity() {
+                            name = Some(admitted(store, path, id, attempt, admission)?);
+                        }
+                    }
                     Ok(()) => {}
                     Err(Trouble::Line(what)) => trouble(lines.number, what),
                     Err(error) => {
@@ -90,19 +125,13 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
             Next::End => break,
         }
     }
-    let Some((id, attempt)) = replay.identity() else {
+    let (Some((id, _)), Some(name)) = (replay.identity(), name) else {
         bail!(
             "{} has no start of an application with an id: it is no event log of Spark, or its beginning is damaged",
             path.display()
         );
     };
     let id = id.to_owned();
-    let Some(name) = place::name(&id, attempt) else {
-        bail!(
-            "{}: application id {id:?} cannot name a folder",
-            path.display()
-        );
-    };
     replay
         .finish(log.modified_ms)
         .with_context(|| format!("importing {}", path.display()))?;
@@ -123,7 +152,7 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
     });
     replay.out.meta(Kind::Import, "", &about);
     let (lines, bytes) = (lines.number, lines.bytes);
-    let (folder, sizes) = replay.out.finish(store, &id, &name)?;
+    let (folder, sizes) = replay.out.finish(store, &id, &name, admission.replaces)?;
     Ok(Imported {
         id,
         folder,
@@ -134,4 +163,37 @@ fn import_here(store: &Path, path: &Path, bounds: Bounds) -> Result<Imported> {
         too_long,
         named,
     })
+}
+
+/// The folder of an application that a log may bring.
+fn admitted(
+    store: &Path,
+    log: &Path,
+    id: &str,
+    attempt: Option<&str>,
+    admission: &Admission,
+) -> Result<String> {
+    let (log, id_shown) = (log.display(), shortened(id));
+    let Some(name) = place::name(id, attempt) else {
+        bail!("{log}: application id {id_shown:?} cannot name a folder");
+    };
+    if admission
+        .name
+        .as_ref()
+        .is_some_and(|wanted| *wanted != name)
+    {
+        bail!("{log}: the log says that it is of {name}, which its own name does not");
+    }
+    if !admission.replaces && exists(&store.join(&name)) {
+        bail!("{log}: the store has {name} already; --replace replaces it");
+    }
+    Ok(name)
+}
+
+/// The beginning of a text: messages about a line may quote the whole line.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_MESSAGE) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
-use crate::codec::{Codec, SUFFIXES};
+use crate::codec::{Codec, SUFFIXES, open_regular};
 
 /// Suffix of a log that Spark still writes, or whose application died.
 const IN_PROGRESS: &str = ".inprogress";
@@ -24,19 +24,19 @@ pub struct Log {
 }
 
 impl Log {
-    /// The log at a path.
+    /// The log at a path. Links are not followed.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
+    /// When there is none, it cannot be read, or a part is no regular file.
     pub fn at(path: &Path) -> io::Result<Self> {
-        let parts = if fs::metadata(path)?.is_dir() {
+        let parts = if fs::symlink_metadata(path)?.is_dir() {
             parts(path)?
         } else {
             vec![path.to_owned()]
         };
         let (mut modified_ms, mut bytes) = (0, 0);
         for part in &parts {
-            let metadata = fs::metadata(part)?;
+            let metadata = open_regular(part)?.metadata()?;
             bytes += metadata.len();
             let since = metadata.modified()?.duration_since(UNIX_EPOCH);
             let since = since.map_or(0, |time| {
@@ -51,9 +51,16 @@ impl Log {
         })
     }
 
-    /// The log of an application in Spark's folder of event logs, by name; nothing is listed. `name` is a safe name.
+    /// The log of an application in Spark's folder of event logs, by name; nothing is listed. `name` is a safe name, and no
+    /// name of a file.
     #[must_use]
     pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+        if name.starts_with(ROLLING)
+            || name.ends_with(IN_PROGRESS)
+            || Codec::of(name) != Codec::Plain
+        {
+            return None;
+        }
         let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
         std::iter::once(format!("{ROLLING}{name}"))
             .chain(std::iter::once(name.to_owned()))
@@ -61,7 +68,10 @@ impl Log {
             .chain(std::iter::once(format!("{name}{IN_PROGRESS}")))
             .chain(suffixes().map(|suffix| format!("{name}{suffix}{IN_PROGRESS}")))
             .map(|name| folder.join(name))
-            .find(|path| path.exists())
+            .find(|path| {
+                fs::symlink_metadata(path)
+                    .is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
+            })
     }
 }
 
@@ -102,6 +112,8 @@ pub struct Bounds {
     pub line_bytes: usize,
     /// Bytes of all lines at most, after decompression.
     pub log_bytes: u64,
+    /// Longest time of an import.
+    pub time: Duration,
 }
 
 impl Default for Bounds {
@@ -109,6 +121,7 @@ impl Default for Bounds {
         Self {
             line_bytes: 64 << 20,
             log_bytes: 64 << 30,
+            time: Duration::from_secs(3600),
         }
     }
 }
@@ -236,3 +249,6 @@ impl Lines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use smtt_history::import::import;
+use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
 use smtt_history::serve::{Settings, run as run_server};
 
@@ -28,6 +28,9 @@ enum Command {
         /// Bytes of a log at most, after decompression.
         #[arg(long, default_value_t = Bounds::default().log_bytes)]
         max_bytes: u64,
+        /// Replaces applications that the store has already.
+        #[arg(long)]
+        replace: bool,
         /// Event logs.
         #[arg(required = true)]
         logs: Vec<PathBuf>,
@@ -74,15 +77,22 @@ fn run(command: Command) -> Result<bool> {
         Command::Import {
             store,
             max_bytes,
+            replace,
             logs,
         } => {
+            let admission = Admission {
+                name: None,
+                replaces: replace,
+            };
             let bounds = Bounds {
                 log_bytes: max_bytes,
                 ..Bounds::default()
             };
             let mut is_whole = true;
             for log in logs {
-                match import(&store, &log, bounds) {
+                // Who names a log by a link means its target.
+                let log = std::fs::canonicalize(&log).unwrap_or(log);
+                match import(&store, &log, bounds, &admission) {
                     Ok(done) => {
                         let bytes = done.sizes.tasks.bytes
                             + done.sizes.task_sql.bytes

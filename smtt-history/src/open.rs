@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use serde_json::Value;
 use smtt_store::history::columns::{META, TASKS};
 use smtt_store::history::place;
 use smtt_store::history::read::Reader;
@@ -20,12 +21,58 @@ type Documents = Vec<(String, String)>;
 /// Rows of stage attempts, by stage and attempt.
 type Rows = BTreeMap<(i32, i32), Vec<Range<u64>>>;
 
+/// Ranges of the index of stages at most. Writers sort each row group by stage, so a stage has one range in each.
+const RANGES: u64 = 1 << 20;
+/// Bytes in memory of a range of the index, with its part of the tree.
+const RANGE_BYTES: u64 = 96;
+
+/// Rows of all stage attempts, one row group in memory at a time.
+fn index(tasks: &Reader, most: u64) -> Result<Rows, ParquetError> {
+    let mut rows = Rows::new();
+    let mut last = None;
+    let (mut start, mut ranges) = (0, 0);
+    for count in tasks.groups() {
+        let here = [start..start + count];
+        let stages = tasks.numbers("stage_id", &here)?;
+        let attempts = tasks.numbers("stage_attempt", &here)?;
+        for ((row, stage), attempt) in (start..).zip(stages).zip(attempts) {
+            let number =
+                |value: Option<i64>| i32::try_from(value.unwrap_or_default()).unwrap_or(-1);
+            let key = (number(stage), number(attempt));
+            let of_stage = rows.entry(key).or_default();
+            match of_stage.last_mut() {
+                Some(range) if last == Some(key) => range.end = row + 1,
+                _ => {
+                    ranges += 1;
+                    if ranges > most {
+                        return Err(ParquetError::General(format!(
+                            "the table of tasks changes its stage more than {most} times"
+                        )));
+                    }
+                    of_stage.push(row..row + 1);
+                }
+            }
+            last = Some(key);
+        }
+        start += count;
+    }
+    Ok(rows)
+}
+
+/// Ranges that the index of a table can have: in each row group one for each stage attempt.
+fn ranges(tasks: &Reader, stages: usize) -> u64 {
+    let of_group = |rows: &u64| (stages as u64).min(*rows);
+    tasks.groups().iter().map(of_group).sum::<u64>().min(RANGES)
+}
+
 /// An open application.
 pub struct App {
     folder: PathBuf,
     documents: BTreeMap<&'static str, Documents>,
     bytes: usize,
     state: (u64, i64),
+    id: String,
+    attempt: Option<String>,
     rows: OnceLock<Rows>,
 }
 
@@ -64,6 +111,17 @@ pub fn summary(folder: &Path) -> Result<Option<String>, ParquetError> {
     Ok(meta.texts("json", first)?.pop().flatten())
 }
 
+/// Id and attempt that the application's document says.
+fn identity(documents: &BTreeMap<&'static str, Documents>) -> (String, Option<String>) {
+    let own = documents.get(Kind::Application.name());
+    let json: Value = own
+        .and_then(|own| serde_json::from_str(&own.first()?.1).ok())
+        .unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let attempt = text(&json["attempts"][0]["attemptId"]);
+    (text(&json["id"]).unwrap_or_default(), attempt)
+}
+
 impl App {
     /// Opens an application's folder.
     ///
@@ -89,13 +147,27 @@ impl App {
             bytes += id.len() + text.len() + 64;
             documents.entry(kind.name()).or_default().push((id, text));
         }
+        let (id, attempt) = identity(&documents);
+        // The index is made when a stage is first asked for; the cache weighs an application once.
+        if let Ok(tasks) = Reader::open(&place::table(folder, TASKS.name), TASKS.name) {
+            let stages = documents.get(Kind::Stage.name()).map_or(0, Vec::len);
+            bytes += usize::try_from(ranges(&tasks, stages) * RANGE_BYTES).unwrap_or(usize::MAX);
+        }
         Ok(Self {
             folder: folder.to_owned(),
+            id,
+            attempt,
             documents,
             bytes,
             state,
             rows: OnceLock::new(),
         })
+    }
+
+    /// Whether it is this attempt of this application.
+    #[must_use]
+    pub fn is_of(&self, id: &str, attempt: Option<&str>) -> bool {
+        self.id == id && self.attempt.as_deref() == attempt
     }
 
     /// Bytes in memory, about.
@@ -141,24 +213,52 @@ impl App {
         if let Some(rows) = self.rows.get() {
             return Ok(rows.get(&stage).cloned().unwrap_or_default());
         }
-        let all = [0..tasks.rows()];
-        let stages = tasks.numbers("stage_id", &all)?;
-        let attempts = tasks.numbers("stage_attempt", &all)?;
-        let mut rows = Rows::new();
-        let mut last = None;
-        for ((row, stage), attempt) in (0..).zip(stages).zip(attempts) {
-            let number =
-                |value: Option<i64>| i32::try_from(value.unwrap_or_default()).unwrap_or(-1);
-            let key = (number(stage), number(attempt));
-            let ranges = rows.entry(key).or_default();
-            match ranges.last_mut() {
-                Some(range) if last == Some(key) => range.end = row + 1,
-                _ => ranges.push(row..row + 1),
-            }
-            last = Some(key);
-        }
+        let rows = index(tasks, RANGES)?;
         let found = rows.get(&stage).cloned().unwrap_or_default();
         let _ = self.rows.set(rows);
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_store::history::batch::{Batch, Cell};
+    use smtt_store::history::write::Writer;
+
+    use super::*;
+
+    fn table(folder: &Path, name: &str, groups: &[Vec<Vec<Cell<'_>>>]) {
+        let tables = [&META, &TASKS];
+        let table = tables
+            .into_iter()
+            .find(|it| it.name == name)
+            .expect("is known");
+        let mut writer = Writer::create(table, folder, "1", &[]).expect("creates");
+        for rows in groups {
+            let mut batch = Batch::new(table);
+            rows.iter().for_each(|row| batch.push(row));
+            writer.write(&batch).expect("writes");
+        }
+        writer.finish().expect("finishes");
+    }
+
+    #[test]
+    fn the_index_of_stages_is_weighed_and_bounded() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let stage = |id: i64| vec![Cell::Number(id), Cell::Number(0)];
+        let group: Vec<_> = (0..50).flat_map(|id| [stage(id), stage(id)]).collect();
+        table(folder.path(), "tasks", &[group.clone(), group]);
+        let document = |id| vec![Cell::Text("stage"), Cell::Text(id), Cell::Text("{}")];
+        let ids: Vec<String> = (0..50).map(|id| format!("{id}.0")).collect();
+        let documents = ids.iter().map(|id| document(id)).collect();
+        table(folder.path(), "meta", &[documents]);
+        let app = App::open(folder.path()).expect("opens");
+        let text: usize = ids.iter().map(|id| id.len() + 2 + 64).sum();
+        assert_eq!(app.bytes(), text + 100 * RANGE_BYTES as usize);
+        let tasks = app.tasks().expect("opens");
+        assert_eq!(app.rows(&tasks, (7, 0)).expect("reads"), [14..16, 114..116]);
+        assert!(index(&tasks, 100).is_ok());
+        let error = index(&tasks, 99).expect_err("is too large").to_string();
+        assert!(error.contains("99 times"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The tables of an application while they are made, in a hidden folder that gets its name at the end.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use smtt_store::history::write::{GROUP_ROWS, Writer, Written};
 use smtt_store::read::ParquetError;
 use tempfile::TempDir;
 
-/// Bytes of all documents of an application at most.
+/// Bytes of all documents of an application at most, but for those of [`OWN_BYTES`].
 const DOCUMENT_BYTES: usize = 256 << 20;
 /// Bytes of a document at most.
 const LARGEST_DOCUMENT: usize = 64 << 20;
@@ -21,6 +21,10 @@ const LARGEST_DOCUMENT: usize = 64 << 20;
 const TEXT_BYTES: usize = 32 << 20;
 /// Rows of SQL metrics in a row group at most.
 const SQL_ROWS: usize = 4 * GROUP_ROWS;
+/// Bytes of the application's, the environment's or the import's document at most. They have room whatever the others take.
+const OWN_BYTES: usize = 4 << 20;
+/// How the names of folders begin and end that are not finished.
+const UNFINISHED: (&str, &str) = (".import-", ".inprogress");
 /// Key of the application's id in a table's own metadata.
 pub const APPLICATION_KEY: &str = "smtt.application_id";
 
@@ -105,10 +109,13 @@ pub struct Sizes {
 /// Tables that are being made.
 pub struct Out {
     folder: TempDir,
+    /// Held as long as the folder is in use.
+    _in_use: Option<File>,
     tasks: Rows,
     task_sql: Rows,
     documents: BTreeMap<(Kind, Order), String>,
     document_bytes: usize,
+    most: usize,
     /// Documents that had no place.
     pub dropped: u64,
 }
@@ -132,16 +139,15 @@ impl Rows {
     fn push(&mut self, folder: &Path, row: &[Cell<'_>]) -> Result<(), ParquetError> {
         self.batch.push(row);
         if self.batch.len() >= self.most || self.batch.text_bytes() >= TEXT_BYTES {
-            self.flush(folder, None)?;
+            self.flush(folder)?;
         }
         Ok(())
     }
 
-    fn flush(&mut self, folder: &Path, id: Option<&str>) -> Result<(), ParquetError> {
+    fn flush(&mut self, folder: &Path) -> Result<(), ParquetError> {
         let table = self.batch.table();
         if self.writer.is_none() {
-            let said: Vec<(&str, &str)> = id.map(|id| (APPLICATION_KEY, id)).into_iter().collect();
-            self.writer = Some(Writer::create(table, folder, "import", &said)?);
+            self.writer = Some(Writer::create(table, folder, "import", &[])?);
         }
         if let Some(writer) = &mut self.writer {
             writer.write(&self.batch)?;
@@ -151,10 +157,32 @@ impl Rows {
     }
 
     fn finish(&mut self, folder: &Path, id: &str) -> Result<Written, ParquetError> {
-        self.flush(folder, Some(id))?;
-        self.writer
-            .take()
-            .map_or_else(|| Ok(Written::default()), Writer::finish)
+        self.flush(folder)?;
+        let Some(mut writer) = self.writer.take() else {
+            return Ok(Written::default());
+        };
+        // The id is not known when the first row group is written.
+        writer.say(APPLICATION_KEY, id);
+        writer.finish()
+    }
+}
+
+/// Removes the folders of imports that were killed: no process holds their locks.
+fn sweep(store: &Path) {
+    for entry in fs::read_dir(store).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_unfinished = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1));
+        if !is_unfinished || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let path = entry.path();
+        if File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok())
+            && let Err(error) = fs::remove_dir_all(&path)
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot remove the rest of a killed import");
+        }
     }
 }
 
@@ -165,16 +193,27 @@ impl Out {
     /// When the store cannot be written.
     pub fn create(store: &Path) -> io::Result<Self> {
         fs::create_dir_all(store)?;
+        // Under the store's lock no folder is between its creation and its own lock.
+        let lock = place::lock(store).ok();
+        if lock.is_some() {
+            sweep(store);
+        }
         let folder = tempfile::Builder::new()
-            .prefix(".import-")
-            .suffix(".inprogress")
+            .prefix(UNFINISHED.0)
+            .suffix(UNFINISHED.1)
             .tempdir_in(store)?;
+        // Not every file system has locks. Without them the folders of killed imports stay.
+        let in_use = File::open(folder.path())?;
+        let in_use = in_use.try_lock().is_ok().then_some(in_use);
+        drop(lock);
         Ok(Self {
             folder,
+            _in_use: in_use,
             tasks: Rows::new(&TASKS, GROUP_ROWS),
             task_sql: Rows::new(&TASK_SQL, SQL_ROWS),
             documents: BTreeMap::new(),
             document_bytes: 0,
+            most: DOCUMENT_BYTES,
             dropped: 0,
         })
     }
@@ -200,17 +239,42 @@ impl Out {
     pub fn meta(&mut self, kind: Kind, id: &str, json: &Value) {
         let text = json.to_string();
         let key = (kind, order(kind, id));
-        let before = self.documents.get(&key).map_or(0, String::len);
-        let bytes = self.document_bytes - before + text.len();
-        if text.len() > LARGEST_DOCUMENT || bytes > DOCUMENT_BYTES {
+        if matches!(kind, Kind::Application | Kind::Import | Kind::Environment) {
+            if text.len() > OWN_BYTES {
+                self.dropped += 1;
+            } else {
+                self.documents.insert(key, text);
+            }
+            return;
+        }
+        if text.len() > LARGEST_DOCUMENT.min(self.most) {
             self.dropped += 1;
+            return;
+        }
+        let before = self.documents.get(&key).map_or(0, String::len);
+        let mut bytes = self.document_bytes - before + text.len();
+        // What executors did for a stage gives way to everything else.
+        while bytes > self.most && kind != Kind::StageDetails {
+            let details = (Kind::StageDetails, (None, String::new()))
+                ..(Kind::Executor, (None, String::new()));
+            let Some(last) = self.documents.range(details).next_back() else {
+                break;
+            };
+            let last = last.0.clone();
+            bytes -= self.documents.remove(&last).map_or(0, |text| text.len());
+            self.dropped += 1;
+        }
+        if bytes > self.most {
+            self.dropped += 1;
+            self.document_bytes = bytes - text.len() + before;
             return;
         }
         self.document_bytes = bytes;
         self.documents.insert(key, text);
     }
 
-    /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole.
+    /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole, or
+    /// kept with an error.
     ///
     /// # Errors
     /// When a table or the folder cannot be written.
@@ -219,6 +283,7 @@ impl Out {
         store: &Path,
         id: &str,
         name: &str,
+        replaces: bool,
     ) -> anyhow::Result<(PathBuf, Sizes)> {
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
@@ -233,7 +298,10 @@ impl Out {
             meta: meta.finish()?,
         };
         let target = store.join(name);
-        place::publish(folder, &target)?;
+        place::publish(folder, &target, replaces)?;
         Ok((target, sizes))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,8 +37,47 @@ const LIVE: usize = 200_000;
 const LIVE_TASKS: usize = 1_000_000;
 /// Partitions of cached RDDs at most.
 const PARTITIONS: usize = 1_000_000;
-/// Partitions that removed executors make the replay visit at most, in total.
+/// Entries that searches visit at most, in total: of jobs, executors, blocks and so on.
 const VISITS: u64 = 1 << 31;
+
+/// Bytes of live jobs, stages, tasks and executors at most, about.
+const HELD: usize = 256 << 20;
+/// Bytes of SQL executions and of the metrics of their tasks at most, about.
+const SQL_HELD: usize = 512 << 20;
+/// Bytes of an entry beside its texts, about.
+const ENTRY: usize = 1000;
+
+/// Bytes of live entries, about.
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    most: usize,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            most: HELD,
+        }
+    }
+}
+
+impl Held {
+    /// Whether there is room; then it is taken.
+    fn take(&mut self, bytes: usize) -> bool {
+        let all = self.bytes.saturating_add(bytes);
+        let has_room = all <= self.most;
+        if has_room {
+            self.bytes = all;
+        }
+        has_room
+    }
+
+    fn give(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
 
 /// The state of a replay.
 pub struct Replay {
@@ -52,8 +91,10 @@ pub struct Replay {
     tasks: HashMap<i64, LiveTask>,
     executors: BTreeMap<String, Executor>,
     rdds: BTreeMap<i32, Rdd>,
+    held: Held,
     partitions: usize,
     visits: u64,
+    most_visits: u64,
     sql: Sql,
 }
 
@@ -70,9 +111,11 @@ impl Replay {
             tasks: HashMap::new(),
             executors: BTreeMap::new(),
             rdds: BTreeMap::new(),
+            held: Held::default(),
             partitions: 0,
             visits: 0,
-            sql: Sql::default(),
+            most_visits: VISITS,
+            sql: Sql::new(),
         }
     }
 
@@ -96,7 +139,7 @@ impl Replay {
             "EnvironmentUpdate" => self.on_environment(parse(line)?),
             "ResourceProfileAdded" => self.on_resource_profile(&parse(line)?),
             "BlockManagerAdded" => self.on_block_manager_added(&parse(line)?),
-            "ExecutorAdded" => self.on_executor_added(parse(line)?),
+            "ExecutorAdded" => self.on_executor_added(parse(line)?, line.len()),
             "ExecutorRemoved" => self.on_executor_removed(&parse(line)?),
             "ExecutorExcluded" | "ExecutorBlacklisted" | "NodeExcluded" | "NodeBlacklisted" => {
                 self.on_exclusion(&parse(line)?, true);
@@ -121,14 +164,19 @@ impl Replay {
             "UnpersistRDD" => self.on_unpersist(&parse(line)?),
             "SQLExecutionStart" => {
                 let event = event::sql::parse(line).map_err(Trouble::Line)?;
-                self.sql.on_start(event, &mut self.dropped);
+                self.sql.on_start(event, line.len(), &mut self.dropped);
             }
             "SQLAdaptiveExecutionUpdate" => {
-                self.sql
-                    .on_plan(event::sql::parse(line).map_err(Trouble::Line)?);
+                let event = event::sql::parse(line).map_err(Trouble::Line)?;
+                self.sql.on_plan(event, line.len(), &mut self.dropped);
             }
-            "SQLAdaptiveSQLMetricUpdates" => self.sql.on_metrics(parse(line)?),
-            "DriverAccumUpdates" => self.sql.on_driver_updates(parse(line)?),
+            "SQLAdaptiveSQLMetricUpdates" => {
+                self.sql
+                    .on_metrics(parse(line)?, line.len(), &mut self.dropped);
+            }
+            "DriverAccumUpdates" => {
+                self.sql.on_driver_updates(parse(line)?, &mut self.dropped);
+            }
             "SQLExecutionEnd" => self.sql.on_end(parse(line)?),
             _ => {}
         }
@@ -167,8 +215,22 @@ impl Replay {
         *self.dropped.entry(kind).or_default() += 1;
     }
 
+    /// Whether a search may visit so many entries.
+    fn visit(&mut self, entries: usize) -> bool {
+        let visits = self.visits.saturating_add(entries as u64);
+        if visits > self.most_visits {
+            self.drop_one("searches");
+            return false;
+        }
+        self.visits = visits;
+        true
+    }
+
     /// Jobs of a stage that still exist.
     fn jobs_of(&mut self, jobs: &BTreeSet<i32>, mut change: impl FnMut(&mut Job)) {
+        if !self.visit(jobs.len()) {
+            return;
+        }
         for id in jobs {
             if let Some(job) = self.jobs.get_mut(id) {
                 change(job);

@@ -10,18 +10,21 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::http::StatusCode;
 use moka::sync::Cache;
 use smtt_store::history::place;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::import::import;
+use crate::import::{Admission, import};
 use crate::log::{Bounds, Log};
 use crate::open::{App, exists};
 
@@ -42,16 +45,35 @@ pub struct Settings {
 
 /// Answers that are made at a time. Each may hold a stage's tasks.
 const ANSWERS: usize = 4;
-/// Imports at a time.
+/// Imports at a time: each may take some hundred megabytes.
 const IMPORTS: usize = 2;
+/// KiB of answers that wait for their readers.
+const BODY_KIB: u32 = 512 << 10;
+/// How long the log of a failed import is not tried again, and how many such names are remembered.
+const FAILED: (Duration, u64) = (Duration::from_secs(30), 10_000);
+/// How long blocking work may delay the end of the process.
+const END_TIME: Duration = Duration::from_secs(5);
 
 /// A server's settings and cache.
 pub struct Server {
     settings: Settings,
     cache: Cache<String, Arc<App>>,
-    answers: Semaphore,
-    imports: std::sync::Mutex<usize>,
-    import_ended: std::sync::Condvar,
+    answers: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
+    imports: Arc<Semaphore>,
+    /// Imports that run, by the application's name. All requests for one wait for the same import.
+    importing: Mutex<HashMap<String, watch::Receiver<Option<Imported>>>>,
+    failed: Cache<String, Refusal>,
+}
+
+/// How an import ended.
+type Imported = Result<(), Refusal>;
+
+/// Where an application is.
+enum Found {
+    App(Arc<App>),
+    /// Only its log is there: the application's name and the log.
+    Log(String, PathBuf),
 }
 
 /// An answer that is no success: a status and a sentence.
@@ -67,8 +89,20 @@ impl Refusal {
         Self(StatusCode::BAD_REQUEST, text.into())
     }
 
+    /// The error goes to the server's log: it may name paths of the machine.
     fn failed(error: impl std::fmt::Display) -> Self {
-        Self(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        tracing::warn!(%error, "no answer");
+        Self(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the tables cannot be read: the server's log says why".to_owned(),
+        )
+    }
+
+    fn busy() -> Self {
+        Self(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "other applications are being imported: ask again".to_owned(),
+        )
     }
 }
 
@@ -85,79 +119,159 @@ impl Server {
         Self {
             settings,
             cache,
-            answers: Semaphore::new(ANSWERS),
-            imports: std::sync::Mutex::new(0),
-            import_ended: std::sync::Condvar::new(),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
+            bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
+            imports: Arc::new(Semaphore::new(IMPORTS)),
+            importing: Mutex::default(),
+            failed: Cache::builder()
+                .time_to_live(FAILED.0)
+                .max_capacity(FAILED.1)
+                .build(),
         }
     }
 
-    /// Opens an application: from the cache, else from the store, else from its event log.
-    fn app(&self, id: &str, attempt: Option<&str>) -> Result<Arc<App>, Refusal> {
-        let unknown = || Refusal::not_found(format!("unknown app {id}"));
+    /// Opens an application: from the cache, else from the store, else from its event log. The permit is for the answer.
+    async fn app(
+        self: &Arc<Self>,
+        id: &str,
+        attempt: Option<&str>,
+    ) -> Result<(Arc<App>, OwnedSemaphorePermit), Refusal> {
+        let mut has_imported = false;
+        loop {
+            let turn = self.turn().await?;
+            let server = Arc::clone(self);
+            let (id, attempt) = (id.to_owned(), attempt.map(str::to_owned));
+            // The permit is with the work, which goes on when the client has gone.
+            let find = move || (server.find(&id, attempt.as_deref()), turn);
+            let (found, turn) = tokio::task::spawn_blocking(find)
+                .await
+                .map_err(Refusal::failed)?;
+            match found? {
+                Found::App(app) => return Ok((app, turn)),
+                Found::Log(name, _) if has_imported => {
+                    return Err(Refusal::failed(format!("{name} went with its import")));
+                }
+                Found::Log(name, log) => {
+                    drop(turn);
+                    self.import(name, log).await?;
+                    has_imported = true;
+                }
+            }
+        }
+    }
+
+    /// Waits until fewer than [`ANSWERS`] answers are being made.
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let turn = Arc::clone(&self.answers).acquire_owned().await;
+        turn.map_err(Refusal::failed)
+    }
+
+    fn find(&self, id: &str, attempt: Option<&str>) -> Result<Found, Refusal> {
+        let unknown = || match attempt {
+            Some(attempt) => Refusal::not_found(format!("unknown app {id}, attempt {attempt}")),
+            None => Refusal::not_found(format!("unknown app {id}")),
+        };
         // An id that no application can have: it has a path in it, or is too long.
         let name = place::name(id, attempt).ok_or_else(unknown)?;
+        // The folder `a_1` may be the first attempt of `a`.
+        let checked = |app: Arc<App>| {
+            if app.is_of(id, attempt) {
+                Ok(Found::App(app))
+            } else {
+                Err(unknown())
+            }
+        };
         if let Some(app) = self.cache.get(&name) {
             if app.is_current() {
-                return Ok(app);
+                return checked(app);
             }
             self.cache.invalidate(&name);
         }
-        let opened = self.cache.try_get_with(name.clone(), || self.open(&name));
-        opened.map_err(|refusal| (*refusal).clone())
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<App>, Refusal> {
-        let mut folder = self.settings.store.join(name);
-        if !exists(&folder) {
-            let logs = self.settings.event_logs.as_ref();
-            let log = logs.and_then(|logs| Log::find(logs, name));
-            let Some(log) = log else {
-                return Err(Refusal::not_found(match logs {
-                    Some(logs) => format!(
-                        "unknown app {name}: neither the store {} nor the event logs {} have it",
-                        self.settings.store.display(),
-                        logs.display()
-                    ),
-                    None => format!(
-                        "unknown app {name}: the store {} does not have it, and no folder of event logs is set (--event-logs)",
-                        self.settings.store.display()
-                    ),
-                }));
-            };
-            let _turn = self.import_turn();
-            tracing::info!(log = %log.display(), "importing");
-            let imported = import(&self.settings.store, &log, self.settings.bounds);
-            folder = imported
-                .map_err(|error| Refusal::failed(format!("{error:#}")))?
-                .folder;
+        let folder = self.settings.store.join(&name);
+        if exists(&folder) {
+            let open = || App::open(&folder).map(Arc::new).map_err(Refusal::failed);
+            let opened = self.cache.try_get_with(name.clone(), open);
+            return checked(opened.map_err(|refusal| (*refusal).clone())?);
         }
-        App::open(&folder).map(Arc::new).map_err(Refusal::failed)
+        if let Some(refusal) = self.failed.get(&name) {
+            return Err(refusal);
+        }
+        let Some(logs) = &self.settings.event_logs else {
+            return Err(Refusal::not_found(format!(
+                "unknown app {name}: the store does not have it, and no folder of event logs is set (--event-logs)"
+            )));
+        };
+        let log = Log::find(logs, &name).ok_or_else(|| {
+            Refusal::not_found(format!(
+                "unknown app {name}: neither the store nor the folder of event logs has it"
+            ))
+        })?;
+        Ok(Found::Log(name, log))
     }
 
-    /// Waits until fewer than [`IMPORTS`] imports run: each may take some hundred megabytes.
-    fn import_turn(&self) -> ImportTurn<'_> {
-        let running = self
-            .imports
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let running = self
-            .import_ended
-            .wait_while(running, |running| *running >= IMPORTS);
-        *running.unwrap_or_else(std::sync::PoisonError::into_inner) += 1;
-        ImportTurn(self)
+    /// Waits for the import of a log, and begins it where it does not run.
+    async fn import(self: &Arc<Self>, name: String, log: PathBuf) -> Imported {
+        let mut ended = self.begin_import(name, log)?;
+        let ended = ended.wait_for(Option::is_some).await;
+        ended
+            .map_err(Refusal::failed)?
+            .clone()
+            .unwrap_or_else(|| Err(Refusal::busy()))
     }
-}
 
-/// One of the imports that run.
-struct ImportTurn<'a>(&'a Server);
-
-impl Drop for ImportTurn<'_> {
-    fn drop(&mut self) {
-        let imports = &self.0.imports;
-        *imports
+    fn begin_import(
+        self: &Arc<Self>,
+        name: String,
+        log: PathBuf,
+    ) -> Result<watch::Receiver<Option<Imported>>, Refusal> {
+        let mut importing = self
+            .importing
             .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) -= 1;
-        self.0.import_ended.notify_one();
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = importing.get(&name) {
+            return Ok(ended.clone());
+        }
+        let turn = Arc::clone(&self.imports).try_acquire_owned();
+        let turn = turn.map_err(|_| Refusal::busy())?;
+        let (end, ended) = watch::channel(None);
+        importing.insert(name.clone(), ended.clone());
+        let server = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            let result = server.import_here(&name, &log);
+            if let Err(refusal) = &result {
+                server.failed.insert(name.clone(), refusal.clone());
+            }
+            let importing = server.importing.lock();
+            importing
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&name);
+            drop(turn);
+            // Those who waited may have gone.
+            let _ = end.send(Some(result));
+        });
+        Ok(ended)
+    }
+
+    fn import_here(&self, name: &str, log: &Path) -> Imported {
+        tracing::info!(log = %log.display(), "importing");
+        // Any request may cause it, so it brings the application that was asked for and replaces none.
+        let admission = Admission {
+            name: Some(name.to_owned()),
+            replaces: false,
+        };
+        let store = &self.settings.store;
+        match import(store, log, self.settings.bounds, &admission) {
+            Ok(_) => Ok(()),
+            // Another server was first.
+            Err(_) if exists(&store.join(name)) => Ok(()),
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "import failed");
+                Err(Refusal(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("the import of {name} failed: the server's log says why"),
+                ))
+            }
+        }
     }
 }
 
@@ -166,10 +280,12 @@ impl Drop for ImportTurn<'_> {
 /// # Errors
 /// When the address cannot be taken.
 pub fn run(settings: Settings, listen: SocketAddr) -> Result<()> {
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .build()?
-        .block_on(serve(settings, listen))
+        .build()?;
+    let result = runtime.block_on(serve(settings, listen));
+    runtime.shutdown_timeout(END_TIME);
+    result
 }
 
 /// Serves until the process is asked to end.
@@ -177,11 +293,18 @@ pub fn run(settings: Settings, listen: SocketAddr) -> Result<()> {
 /// # Errors
 /// When the address cannot be taken.
 pub async fn serve(settings: Settings, listen: SocketAddr) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     println!("http://{address}/api/v1/applications");
-    connections::serve(listener, router(Arc::new(Server::new(settings)))).await;
+    let router = router(Arc::new(Server::new(settings)));
+    tokio::select! {
+        () = connections::serve(listener, router, connections::CONNECTIONS) => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
     Ok(())
 }

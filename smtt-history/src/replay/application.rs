@@ -70,7 +70,7 @@ impl Application {
 
 impl Replay {
     pub(super) fn on_log_start(&mut self, event: &LogStart<'_>) {
-        self.application.version = event.version.to_string();
+        self.application.version = event.version.kept();
     }
 
     pub(super) fn on_application_start(&mut self, event: &ApplicationStart<'_>) {
@@ -80,10 +80,10 @@ impl Replay {
             return;
         }
         application.id = event.id.as_ref().map(|id| id.to_string());
-        application.name = event.name.to_string();
+        application.name = event.name.kept();
         application.attempt = event.attempt.as_ref().map(|attempt| attempt.to_string());
         application.start = event.time;
-        application.user = event.user.to_string();
+        application.user = event.user.kept();
         if let Some(logs) = &event.driver_logs
             && let Some(driver) = self.executors.get_mut("driver")
         {

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::stages::peaks;
-use super::{LIVE, Replay};
+use super::{ENTRY, LIVE, Replay};
 use crate::event::{
     BlockManagerAdded, Exclusion, ExecutorAdded, ExecutorMetricsUpdate, ExecutorRemoved, Peaks,
     StageExecutorMetrics,
 };
 use crate::json::{date, date_or_none, present};
 use crate::out::Kind;
+
+/// Longest id of an executor, in bytes.
+pub(super) const LONGEST_ID: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Executor {
@@ -45,6 +48,8 @@ pub(super) struct Executor {
     pub peaks: Peaks,
     /// RDDs of which it had blocks.
     pub rdds: BTreeSet<i32>,
+    /// What its description takes of the replay's memory.
+    bytes: usize,
 }
 
 /// Storage memory on and off the heap.
@@ -140,7 +145,10 @@ impl Replay {
             .get(id)
             .is_some_and(|executor| executor.is_live);
         if !is_known {
-            if self.executors.len() >= LIVE {
+            if self.executors.len() >= LIVE
+                || id.len() > LONGEST_ID
+                || !self.held.take(ENTRY + id.len())
+            {
                 self.drop_one("executors");
                 return None;
             }
@@ -154,10 +162,19 @@ impl Replay {
         self.executors.get_mut(id)
     }
 
-    pub(super) fn on_executor_added(&mut self, event: ExecutorAdded<'_>) {
+    /// `bytes` are those of the line.
+    pub(super) fn on_executor_added(&mut self, event: ExecutorAdded<'_>, bytes: usize) {
+        // Values of JSON take more than their text.
+        let bytes = 8 * bytes;
+        if !self.held.take(bytes) {
+            self.drop_one("executors");
+            return;
+        }
         let info = event.info;
         let max_tasks = self.application.max_tasks(info.profile, info.cores);
+        let mut unused = bytes;
         if let Some(executor) = self.executor(&event.id, event.time) {
+            unused = std::mem::replace(&mut executor.bytes, bytes);
             executor.host = Some(info.host.to_string());
             executor.cores = info.cores;
             executor.max_tasks = max_tasks;
@@ -166,6 +183,7 @@ impl Replay {
             executor.attributes = info.attributes;
             executor.profile = info.profile;
         }
+        self.held.give(unused);
     }
 
     pub(super) fn on_block_manager_added(&mut self, event: &BlockManagerAdded<'_>) {
@@ -187,7 +205,7 @@ impl Replay {
             return;
         };
         executor.is_live = false;
-        executor.removed = Some((event.time, event.reason.to_string()));
+        executor.removed = Some((event.time, event.reason.kept()));
         let json = executor.json(&event.id);
         let rdds = std::mem::take(&mut executor.rdds);
         self.out.meta(Kind::Executor, &event.id, &json);
@@ -195,6 +213,9 @@ impl Replay {
     }
 
     pub(super) fn on_exclusion(&mut self, event: &Exclusion, is_excluded: bool) {
+        if !self.visit(self.executors.len()) {
+            return;
+        }
         for (id, executor) in &mut self.executors {
             let is_meant = match (&event.executor, &event.host) {
                 (Some(executor), _) => executor == id,
@@ -209,6 +230,9 @@ impl Replay {
 
     pub(super) fn on_stage_exclusion(&mut self, event: &Exclusion) {
         let Some(stage_id) = event.stage else { return };
+        if !self.visit(self.executors.len()) {
+            return;
+        }
         let key = (stage_id, event.attempt.unwrap_or_default());
         let meant: Vec<String> = match (&event.executor, &event.host) {
             (Some(executor), _) => vec![executor.clone()],
@@ -222,7 +246,10 @@ impl Replay {
         };
         for id in meant {
             if let Some(stage) = self.stages.get_mut(&key) {
-                stage.executors.entry(id.clone()).or_default().is_excluded = true;
+                match stage.on_executor(&id, &mut self.held) {
+                    Some(executor) => executor.is_excluded = true,
+                    None => self.drop_one("parts of stages and jobs"),
+                }
             }
             if let Some(executor) = self.live_executor(&id) {
                 executor.excluded_in.insert(stage_id);
@@ -253,8 +280,12 @@ impl Replay {
     fn raise_stage(&mut self, key: (i32, i32), executor: &str, peaks: &Peaks) {
         if let Some(stage) = self.stages.get_mut(&key) {
             stage.peaks.raise(peaks);
-            let executor = stage.executors.entry(executor.to_owned()).or_default();
-            executor.peaks.raise(peaks);
+            match stage.on_executor(executor, &mut self.held) {
+                Some(executor) => {
+                    executor.peaks.raise(peaks);
+                }
+                None => self.drop_one("parts of stages and jobs"),
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde_json::{Value, json};
 
 use super::stages::Status;
-use super::{LIVE, Replay};
-use crate::event::{JobEnd, JobStart};
+use super::{ENTRY, LIVE, Replay};
+use crate::event::{JobEnd, JobStart, LONGEST_TEXT, cut};
 use crate::json::{date_or_none, present};
 use crate::out::Kind;
 
@@ -35,6 +35,8 @@ pub(super) struct Job {
     pub reasons: BTreeMap<String, u64>,
     /// Live stages that name the job.
     pub live_stages: usize,
+    /// What it takes of the replay's memory.
+    pub bytes: usize,
 }
 
 impl Job {
@@ -69,6 +71,17 @@ impl Job {
         }))
     }
 
+    fn size(&self) -> usize {
+        let texts = [&self.description, &self.group].into_iter().flatten();
+        let texts: usize = texts
+            .chain([&self.name])
+            .chain(&self.tags)
+            .map(String::len)
+            .sum();
+        // A stage's id is also in the sets of completed or skipped stages.
+        ENTRY + texts + 64 * (self.stage_ids.len() + self.tags.len())
+    }
+
     /// Whether its end was read.
     pub(super) const fn is_live(&self) -> bool {
         self.succeeded.is_none()
@@ -94,19 +107,20 @@ impl Replay {
             .filter(|stage| stage.completion.is_none());
         let last = event.stages.iter().max_by_key(|stage| stage.id);
         let properties = event.properties.as_ref();
-        let text = |text: Option<&crate::event::Text<'_>>| text.map(|text| text.to_string());
+        let text = |text: Option<&crate::event::Text<'_>>| text.map(crate::event::Text::kept);
         let mut tags: Vec<String> = properties
             .and_then(|properties| properties.tags.as_ref())
             .map(|tags| {
-                tags.split(',')
+                cut(tags, LONGEST_TEXT)
+                    .split(',')
                     .filter(|tag| !tag.is_empty())
                     .map(str::to_owned)
                     .collect()
             })
             .unwrap_or_default();
         tags.sort();
-        let job = Job {
-            name: last.map(|stage| stage.name.to_string()).unwrap_or_default(),
+        let mut job = Job {
+            name: last.map(|stage| stage.name.kept()).unwrap_or_default(),
             description: text(properties.and_then(|it| it.description.as_ref())),
             submission: (event.time > 0).then_some(event.time),
             stage_ids: event.stage_ids.clone(),
@@ -115,8 +129,14 @@ impl Replay {
             tasks: missing.map(|stage| i64::from(stage.tasks)).sum(),
             ..Job::default()
         };
+        job.bytes = job.size();
+        if !self.held.take(job.bytes) {
+            self.drop_one("jobs");
+            return;
+        }
         // A second start with the same id is another job for Spark too.
         if let Some(old) = self.jobs.insert(event.id, job) {
+            self.held.give(old.bytes);
             self.out
                 .meta(Kind::Job, &event.id.to_string(), &old.json(event.id));
         }
@@ -172,6 +192,7 @@ impl Replay {
             .is_some_and(|job| !job.is_live() && job.live_stages == 0)
             && let Some(job) = self.jobs.remove(&id)
         {
+            self.held.give(job.bytes);
             self.out.meta(Kind::Job, &id.to_string(), &job.json(id));
         }
     }

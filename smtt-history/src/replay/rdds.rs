@@ -4,10 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
-use super::executors::{Executor, added};
-use super::{LIVE, PARTITIONS, Replay, VISITS};
+use super::executors::{Executor, LONGEST_ID, added};
+use super::{ENTRY, LIVE, PARTITIONS, Replay};
 use crate::event::{BlockUpdated, StageInfo, UnpersistRdd};
 use crate::json::present;
+
+/// Executors of a block at most.
+const COPIES: usize = 1000;
+/// The change of a block that has no place for another executor.
+const TOO_MANY: i64 = i64::MIN;
 
 #[derive(Debug, Default)]
 pub(super) struct Rdd {
@@ -124,12 +129,12 @@ impl Replay {
             if !rdd.level.is_valid() || self.rdds.contains_key(&rdd.id) {
                 continue;
             }
-            if self.rdds.len() >= LIVE {
+            if self.rdds.len() >= LIVE || !self.held.take(ENTRY + rdd.name.len()) {
                 self.drop_one("RDDs");
                 return;
             }
             let new = Rdd {
-                name: rdd.name.to_string(),
+                name: rdd.name.kept(),
                 partitions: rdd.partitions,
                 level: rdd.level.description(),
                 is_off_heap: rdd.level.off_heap,
@@ -153,6 +158,11 @@ impl Replay {
         let disk = sign(info.level.disk, info.disk);
         let is_off_heap = info.level.off_heap;
         let id = &*info.manager.executor;
+        // Numbers can have any number of leading zeros.
+        if info.block.len() > LONGEST_ID || id.len() > LONGEST_ID {
+            self.drop_one("blocks of RDDs");
+            return;
+        }
         let rdd_id = info
             .block
             .strip_prefix("rdd_")
@@ -176,13 +186,17 @@ impl Replay {
             is_full = self.partitions >= PARTITIONS && !rdd.by_name.contains_key(&*info.block);
             if !is_full {
                 delta = update(rdd, info, memory, disk, &mut self.partitions);
+                is_full = delta == TOO_MANY;
+                delta = if is_full { 0 } else { delta };
             }
             rdd.memory = added(rdd.memory, memory);
             rdd.disk = added(rdd.disk, disk);
         }
         if is_full {
-            self.drop_one("partitions of RDDs");
+            self.drop_one("blocks of RDDs");
         }
+        let rdds = self.executors.get(id).map_or(0, |it| it.rdds.len());
+        let may_visit = self.visit(rdds);
         let Some(executor) = self
             .executors
             .get_mut(id)
@@ -190,8 +204,8 @@ impl Replay {
         else {
             return;
         };
-        executor.rdds.insert(rdd_id);
         if let Some(rdd) = self.rdds.get_mut(&rdd_id) {
+            executor.rdds.insert(rdd_id);
             if executor.rdd_blocks + delta > 0 {
                 let distribution = rdd.distributions.entry(id.to_owned()).or_default();
                 distribution.memory = added(distribution.memory, memory);
@@ -208,7 +222,7 @@ impl Replay {
                 rdd.distributions.remove(id);
             }
             // Spark shows the room of an executor as it was when one of its RDD blocks last changed.
-            for other in &executor.rdds {
+            for other in executor.rdds.iter().filter(|_| may_visit) {
                 if let Some(other) = self.rdds.get_mut(other)
                     && let Some(distribution) = other.distributions.get_mut(id)
                 {
@@ -224,6 +238,7 @@ impl Replay {
             return;
         };
         self.partitions -= rdd.blocks.len();
+        self.held.give(ENTRY + rdd.name.len());
         for id in rdd.blocks.values().flat_map(|block| &block.executors) {
             if let Some(executor) = self.live_executor(id) {
                 executor.rdd_blocks -= 1;
@@ -258,11 +273,13 @@ impl Replay {
                 continue;
             };
             rdd.distributions.remove(executor);
-            self.visits += rdd.blocks.len() as u64;
-            if self.visits > VISITS {
-                self.drop_one("blocks of removed executors");
+            let blocks = rdd.blocks.len();
+            if !self.visit(blocks) {
                 return;
             }
+            let Some(rdd) = self.rdds.get_mut(id) else {
+                continue;
+            };
             let mut gone = Vec::new();
             for block in rdd.blocks.values_mut() {
                 let Some(at) = block.executors.iter().position(|id| id == executor) else {
@@ -317,6 +334,9 @@ fn update(
     };
     let delta = if info.level.is_valid() {
         let is_new = !block.executors.iter().any(|id| id == executor);
+        if is_new && block.executors.len() >= COPIES {
+            return TOO_MANY;
+        }
         if is_new {
             block.executors.push(executor.to_owned());
         }

@@ -5,17 +5,24 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::LIVE;
 use super::plan::Graph;
 use super::scala;
 use super::tasks::integer;
 use super::units::Values;
+use super::{ENTRY, Held, LIVE, SQL_HELD};
 use crate::event::sql::{
     AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
 };
-use crate::event::{JobStart, StageInfo, TaskEnd, TaskInfo};
+use crate::event::{JobStart, LONGEST_TEXT, StageInfo, TaskEnd, TaskInfo, cut};
 use crate::json::{date, present};
 use crate::out::{Kind, Out};
+
+/// Longest text of a plan, in bytes.
+const LONGEST_PLAN: usize = 4 << 20;
+/// Bytes of a task's value of a metric, about; the first value of a metric takes more.
+const VALUE: usize = 32;
+
+type Dropped = BTreeMap<&'static str, u64>;
 
 #[derive(Debug, Default)]
 pub(super) struct Sql {
@@ -25,6 +32,7 @@ pub(super) struct Sql {
     /// Executions by job.
     jobs: HashMap<i32, i64>,
     stages: HashMap<i32, StageMetrics>,
+    pub held: Held,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +43,7 @@ struct Execution {
     details: String,
     plan_text: String,
     graph: Graph,
-    kinds: BTreeMap<i64, String>,
+    kinds: Arc<BTreeMap<i64, String>>,
     submission: i64,
     completion: Option<i64>,
     error: Option<String>,
@@ -47,6 +55,8 @@ struct Execution {
     stage_order: Vec<i32>,
     driver: Vec<(i64, i64)>,
     values: Option<HashMap<i64, String>>,
+    /// What its last plan takes of the memory, where it is not the first.
+    plan_bytes: usize,
     ends: usize,
 }
 
@@ -59,6 +69,8 @@ struct StageMetrics {
     completed: HashSet<i32>,
     values: HashMap<i64, HashMap<i32, i64>>,
     largest: HashMap<i64, (i64, i64)>,
+    /// What the values take of the memory of SQL executions.
+    bytes: usize,
 }
 
 impl StageMetrics {
@@ -70,82 +82,109 @@ impl StageMetrics {
             completed: HashSet::new(),
             values: HashMap::new(),
             largest: HashMap::new(),
+            bytes: 0,
         }
     }
 }
 
 impl Sql {
-    pub(super) fn on_start(
-        &mut self,
-        event: ExecutionStart,
-        dropped: &mut BTreeMap<&'static str, u64>,
-    ) {
-        if self.executions.len() >= LIVE {
+    /// No executions yet.
+    pub(super) fn new() -> Self {
+        let mut sql = Self::default();
+        sql.held.most = SQL_HELD;
+        sql
+    }
+
+    pub(super) fn on_start(&mut self, event: ExecutionStart, bytes: usize, dropped: &mut Dropped) {
+        // A plan is kept as a graph and as text.
+        if self.executions.len() >= LIVE || !self.held.take(ENTRY + 2 * bytes) {
             *dropped.entry("SQL executions").or_default() += 1;
             return;
         }
         let graph = Graph::of(event.plan);
         self.live.insert(event.id);
         let execution = self.executions.entry(event.id).or_default();
-        execution.kinds = kinds(&graph);
+        execution.kinds = Arc::new(kinds(&graph));
         execution.graph = graph;
         execution.root = event.root;
         execution.query = event.query;
-        execution.description = event.description;
-        execution.details = event.details;
-        execution.plan_text = event.plan_text;
+        execution.description = cut(&event.description, LONGEST_TEXT).to_owned();
+        execution.details = cut(&event.details, LONGEST_TEXT).to_owned();
+        execution.plan_text = cut(&event.plan_text, LONGEST_PLAN).to_owned();
         execution.submission = event.time;
     }
 
-    pub(super) fn on_plan(&mut self, event: AdaptiveUpdate) {
+    pub(super) fn on_plan(&mut self, event: AdaptiveUpdate, bytes: usize, dropped: &mut Dropped) {
         if let Some(execution) = self.executions.get_mut(&event.id) {
+            // The last plan replaces the one before it, but for the kinds of metrics.
+            if !self.held.take(2 * bytes) {
+                *dropped.entry("plans").or_default() += 1;
+                return;
+            }
+            self.held.give(std::mem::replace(
+                &mut execution.plan_bytes,
+                2 * bytes - bytes / 4,
+            ));
             let graph = Graph::of(event.plan);
-            execution.kinds.extend(kinds(&graph));
+            Arc::make_mut(&mut execution.kinds).extend(kinds(&graph));
             execution.graph = graph;
-            execution.plan_text = event.plan_text;
+            execution.plan_text = cut(&event.plan_text, LONGEST_PLAN).to_owned();
         }
     }
 
-    pub(super) fn on_metrics(&mut self, event: AdaptiveMetrics) {
+    pub(super) fn on_metrics(
+        &mut self,
+        event: AdaptiveMetrics,
+        bytes: usize,
+        dropped: &mut Dropped,
+    ) {
         if let Some(execution) = self.executions.get_mut(&event.id) {
+            if !self.held.take(2 * bytes) {
+                *dropped.entry("plans").or_default() += 1;
+                return;
+            }
             let kinds = event
                 .metrics
                 .into_iter()
                 .map(|metric| (metric.id, metric.kind));
-            execution.kinds.extend(kinds);
+            Arc::make_mut(&mut execution.kinds).extend(kinds);
         }
     }
 
-    pub(super) fn on_driver_updates(&mut self, event: DriverUpdates) {
+    pub(super) fn on_driver_updates(&mut self, event: DriverUpdates, dropped: &mut Dropped) {
         if self.live.contains(&event.id)
             && let Some(execution) = self.executions.get_mut(&event.id)
         {
-            execution.driver.extend(event.updates);
+            if self.held.take(32 * event.updates.len()) {
+                execution.driver.extend(event.updates);
+            } else {
+                *dropped.entry("SQL metrics of the driver").or_default() += 1;
+            }
         }
     }
 
-    pub(super) fn on_job_start(
-        &mut self,
-        event: &JobStart<'_>,
-        dropped: &mut BTreeMap<&'static str, u64>,
-    ) {
+    pub(super) fn on_job_start(&mut self, event: &JobStart<'_>, dropped: &mut Dropped) {
         let id = event
             .properties
             .as_ref()
             .and_then(|properties| properties.execution.as_ref())
             .and_then(|id| id.parse::<i64>().ok());
         let Some(id) = id else { return };
-        if !self.executions.contains_key(&id) && self.executions.len() >= LIVE {
+        let entries = 2 + event.stages.len() + event.stage_ids.len();
+        let is_full = !self.executions.contains_key(&id) && self.executions.len() >= LIVE;
+        if is_full || !self.held.take(200 * entries) {
             *dropped.entry("SQL executions").or_default() += 1;
             return;
         }
         self.live.insert(id);
         let execution = self.executions.entry(id).or_default();
         if !execution.kinds.is_empty() {
-            let kinds = Arc::new(execution.kinds.clone());
+            let kinds = Arc::clone(&execution.kinds);
             for stage in &event.stages {
                 let metrics = StageMetrics::new(0, stage.tasks, Arc::clone(&kinds));
-                self.stages.insert(stage.id, metrics);
+                if let Some(old) = self.stages.insert(stage.id, metrics) {
+                    self.held.give(old.bytes);
+                }
             }
         }
         if execution.jobs.insert(event.id, None).is_none() {
@@ -163,11 +202,17 @@ impl Sql {
         if let Some(stage) = self.stages.get_mut(&info.id)
             && stage.attempt != info.attempt
         {
+            self.held.give(stage.bytes);
             *stage = StageMetrics::new(info.attempt, stage.tasks, Arc::clone(&stage.kinds));
         }
     }
 
-    pub(super) fn on_task_end(&mut self, event: &TaskEnd<'_>, info: &TaskInfo<'_>) {
+    pub(super) fn on_task_end(
+        &mut self,
+        event: &TaskEnd<'_>,
+        info: &TaskInfo<'_>,
+        dropped: &mut Dropped,
+    ) {
         let Some(stage) = self.stages.get_mut(&event.stage) else {
             return;
         };
@@ -181,8 +226,17 @@ impl Sql {
             let Some(value) = accumulable.update.and_then(integer) else {
                 continue;
             };
+            // Room for a value, and for a metric where it is the first one.
+            if !self.held.take(VALUE) {
+                *dropped.entry("SQL metrics of tasks").or_default() += 1;
+                continue;
+            }
+            stage.bytes += VALUE;
             let values = stage.values.entry(accumulable.id).or_default();
-            values.insert(info.index, value);
+            if values.insert(info.index, value).is_some() {
+                self.held.give(VALUE);
+                stage.bytes -= VALUE;
+            }
             if kind != "sum" {
                 let largest = stage
                     .largest
@@ -216,7 +270,9 @@ impl Sql {
         if let Some(execution) = self.executions.get_mut(&event.id) {
             execution.values = values;
             execution.completion = Some(event.time);
-            execution.error = event.error;
+            execution.error = event
+                .error
+                .map(|error| cut(&error, LONGEST_TEXT).to_owned());
             execution.ends += 1;
         }
         self.settle(event.id);
@@ -243,8 +299,8 @@ impl Sql {
                         .get(other)
                         .is_some_and(|it| it.stages.contains(&stage))
             });
-            if !is_shared {
-                self.stages.remove(&stage);
+            if !is_shared && let Some(gone) = self.stages.remove(&stage) {
+                self.held.give(gone.bytes);
             }
         }
     }

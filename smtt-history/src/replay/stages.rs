@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smtt_store::history::columns::METRICS;
 
-use super::tasks::user_accumulators;
-use super::{LIVE, Replay};
+use super::tasks::{LONGEST_VALUE, user_accumulators};
+use super::{ENTRY, Held, LIVE, Replay};
 use crate::event::metrics::at;
-use crate::event::{Peaks, StageCompleted, StageInfo, StageSubmitted};
+use crate::event::{LONGEST_TEXT, Peaks, StageCompleted, StageInfo, StageSubmitted};
 use crate::json::{date, date_or_none, object, present};
 use crate::out::{Kind, Out};
 
@@ -51,6 +52,9 @@ pub(super) struct Stage {
     pub executors: BTreeMap<String, OnExecutor>,
     pub peaks: Peaks,
     pub speculative: Speculative,
+    /// What its description takes of the replay's memory, and what was added since.
+    described: usize,
+    pub grown: usize,
 }
 
 /// Sums of the tasks' metrics.
@@ -131,19 +135,47 @@ pub(super) fn peaks(peaks: &Peaks) -> Value {
     )
 }
 
+/// Bytes of a stage's description in memory, about.
+fn size(info: &StageInfo<'_>) -> usize {
+    let failure = info.failure.as_ref().map_or(0, |text| text.len());
+    let texts = [info.name.len(), info.details.len(), failure];
+    let texts: usize = texts.into_iter().map(|len| len.min(LONGEST_TEXT)).sum();
+    // Updates and values are shortened; each accumulator becomes an object of JSON.
+    let accumulators = info.accumulables.iter().map(|it| {
+        let raw = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len().min(LONGEST_VALUE));
+        let name = it.name.as_ref().map_or(0, |name| name.len());
+        ENTRY / 2 + name + raw(it.update) + raw(it.value)
+    });
+    ENTRY + texts + 4 * info.rdds.len() + accumulators.sum::<usize>()
+}
+
 impl Stage {
-    fn describe(&mut self, info: &StageInfo<'_>) {
-        self.name = info.name.to_string();
-        self.details = info.details.to_string();
+    fn describe(&mut self, info: &StageInfo<'_>, bytes: usize) {
+        self.described = bytes;
+        self.name = info.name.kept();
+        self.details = info.details.kept();
         self.tasks = info.tasks;
         self.submission = info.submission;
         self.completion = info.completion;
-        self.failure = info.failure.as_ref().map(|reason| reason.to_string());
+        self.failure = info.failure.as_ref().map(crate::event::Text::kept);
         self.rdds = info.rdds.iter().map(|rdd| rdd.id).collect();
         self.accumulators = user_accumulators(&info.accumulables);
         self.profile = info.profile;
         self.push = info.push;
         self.mergers = info.mergers;
+    }
+
+    /// What an executor did for the stage; `None` where there is no room for another executor.
+    pub(super) fn on_executor(&mut self, id: &str, held: &mut Held) -> Option<&mut OnExecutor> {
+        if !self.executors.contains_key(id) {
+            let bytes = ENTRY + id.len();
+            if !held.take(bytes) {
+                return None;
+            }
+            self.grown += bytes;
+            self.executors.insert(id.to_owned(), OnExecutor::default());
+        }
+        self.executors.get_mut(id)
     }
 
     fn json(&self, (id, attempt): (i32, i32)) -> Value {
@@ -264,8 +296,15 @@ impl Replay {
             self.drop_one("stages");
             return None;
         }
+        let known = self.stages.get(&key).map_or(0, |stage| stage.described);
+        let bytes = size(info);
+        if !self.held.take(bytes) {
+            self.drop_one("stages");
+            return None;
+        }
+        self.held.give(known);
         let stage = self.stages.entry(key).or_default();
-        stage.describe(info);
+        stage.describe(info, bytes);
         Some(stage)
     }
 
@@ -280,10 +319,7 @@ impl Replay {
             .unwrap_or_default();
         // A later attempt was not named when its jobs began.
         let jobs: BTreeSet<i32> = if named.is_empty() {
-            let live = self.jobs.iter().filter(|(_, job)| job.is_live());
-            live.filter(|(_, job)| job.stage_ids.contains(&id))
-                .map(|(job, _)| *job)
-                .collect()
+            self.live_jobs_with(id)
         } else {
             named
                 .iter()
@@ -297,7 +333,7 @@ impl Replay {
             }
         }
         let properties = event.properties.as_ref();
-        let text = |text: Option<&crate::event::Text<'_>>| text.map(|text| text.to_string());
+        let text = |text: Option<&crate::event::Text<'_>>| text.map(crate::event::Text::kept);
         let Some(stage) = self.stage(&event.info) else {
             return;
         };
@@ -317,13 +353,34 @@ impl Replay {
         }
     }
 
+    /// Live jobs that have a stage; none where too much was searched already.
+    fn live_jobs_with(&mut self, stage: i32) -> BTreeSet<i32> {
+        if !self.visit(self.jobs.len()) {
+            return BTreeSet::new();
+        }
+        let stages = self.jobs.values().map(|job| job.stage_ids.len()).sum();
+        if !self.visit(stages) {
+            return BTreeSet::new();
+        }
+        let live = self.jobs.iter().filter(|(_, job)| job.is_live());
+        live.filter(|(_, job)| job.stage_ids.contains(&stage))
+            .map(|(job, _)| *job)
+            .collect()
+    }
+
     pub(super) fn on_stage_completed(&mut self, event: &StageCompleted<'_>) {
         let info = &event.info;
         let key = (info.id, info.attempt);
         let Some(stage) = self.stages.get_mut(&key) else {
             return;
         };
-        stage.describe(info);
+        let bytes = size(info);
+        if self.held.take(bytes) {
+            self.held.give(stage.described);
+            stage.describe(info, bytes);
+        } else {
+            *self.dropped.entry("ends of stages").or_default() += 1;
+        }
         stage.status = match (&info.failure, info.submission) {
             (Some(_), _) => Status::Failed,
             (None, Some(_)) => Status::Complete,
@@ -366,6 +423,7 @@ impl Replay {
         let Some(stage) = self.stages.remove(&key) else {
             return;
         };
+        self.held.give(stage.described + stage.grown);
         put(&mut self.out, key, &stage);
         self.jobs_of(&stage.jobs, |job| {
             job.live_stages = job.live_stages.saturating_sub(1)

@@ -1,19 +1,23 @@
 //! Task attempts: rows of the tables, and their part in stages, jobs and executors.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smtt_store::history::batch::Cell;
 use smtt_store::history::columns::{FIRST_METRIC, FIRST_PEAK, METRICS, TASKS};
 
 use super::errors::message;
-use super::stages::Status;
-use super::{LIVE_TASKS, Replay, Trouble};
+use super::stages::{OnExecutor, Status};
+use super::{Held, LIVE_TASKS, Replay, Trouble};
 use crate::event::metrics::at;
-use crate::event::{Accumulable, Peaks, TaskEnd, TaskInfo, TaskMetrics, TaskStart};
+use crate::event::{
+    Accumulable, LONGEST_TEXT, Peaks, TaskEnd, TaskInfo, TaskMetrics, TaskStart, cut,
+};
 use crate::json::present;
 
 /// Longest text of an accumulator's value. Spark shows collections by their first five elements.
-const LONGEST_VALUE: usize = 4096;
+pub(super) const LONGEST_VALUE: usize = 4096;
 
 /// A task attempt that runs.
 #[derive(Debug)]
@@ -29,6 +33,45 @@ pub(super) struct LiveTask {
     locality: Box<str>,
     speculative: bool,
 }
+
+impl LiveTask {
+    fn size(&self) -> usize {
+        200 + self.executor.len() + self.host.len() + self.locality.len()
+    }
+}
+
+/// Takes room for an index or a reason, which a set or a map has when `insert` says that it is new.
+fn grow(held: &mut Held, grown: &mut usize, bytes: usize, insert: impl FnOnce() -> bool) -> bool {
+    if !held.take(bytes) {
+        return false;
+    }
+    if insert() {
+        *grown += bytes;
+    } else {
+        held.give(bytes);
+    }
+    true
+}
+
+/// Counts a reason; `false` where there is no room for another one.
+fn count_reason(
+    held: &mut Held,
+    grown: &mut usize,
+    reasons: &mut BTreeMap<String, u64>,
+    reason: &str,
+) -> bool {
+    if let Some(count) = reasons.get_mut(reason) {
+        *count += 1;
+        return true;
+    }
+    let bytes = 100 + reason.len();
+    grow(held, grown, bytes, || {
+        reasons.insert(reason.to_owned(), 1).is_none()
+    })
+}
+
+/// Bytes of an index in a set, about.
+const INDEX: usize = 24;
 
 /// How a task attempt ended, in Spark's three classes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +100,13 @@ impl Replay {
             locality: (*info.locality).into(),
             speculative: info.speculative,
         };
-        self.tasks.insert(info.id, task);
+        if !self.held.take(task.size()) {
+            self.drop_one("tasks");
+            return;
+        }
+        if let Some(old) = self.tasks.insert(info.id, task) {
+            self.held.give(old.size());
+        }
         if let Some(stage) = self.stages.get_mut(&(event.stage, event.stage_attempt)) {
             stage.active += 1;
             let first = stage.first_launch.unwrap_or(i64::MAX);
@@ -66,8 +115,10 @@ impl Replay {
                 stage.speculative.tasks += 1;
                 stage.speculative.active += 1;
             }
-            let jobs = stage.jobs.clone();
+            let key = (event.stage, event.stage_attempt);
+            let jobs = std::mem::take(&mut stage.jobs);
             self.jobs_of(&jobs, |job| job.active += 1);
+            self.put_back(key, jobs);
         }
         if let Some(executor) = self.live_executor(&info.executor) {
             executor.active += 1;
@@ -79,11 +130,14 @@ impl Replay {
         let Some(info) = &event.info else {
             return Ok(());
         };
-        self.sql.on_task_end(event, info);
+        self.sql.on_task_end(event, info, &mut self.dropped);
         let error = message(&event.reason);
         let values = event.metrics.as_ref().map(TaskMetrics::values);
         // Spark shows no task whose start it missed, and no end twice.
-        let was_live = self.tasks.remove(&info.id).is_some();
+        let live = self.tasks.remove(&info.id);
+        self.held.give(live.as_ref().map_or(0, LiveTask::size));
+        let was_live = live.is_some();
+        let mut has_room = true;
         if was_live {
             self.write_task(event, info, error.as_deref(), values.as_ref())?;
             self.write_sql(event, info)?;
@@ -99,20 +153,31 @@ impl Replay {
         let delta = values.filter(|_| was_live);
         let key = (event.stage, event.stage_attempt);
         if let Some(stage) = self.stages.get_mut(&key) {
-            let reason = (class == Class::Killed).then(|| error.clone().unwrap_or_default());
+            let reason = (class == Class::Killed)
+                .then(|| cut(error.as_deref().unwrap_or_default(), LONGEST_TEXT));
             if let Some(delta) = &delta {
                 stage.metrics.add(delta);
             }
             stage.active -= 1;
             stage.peaks.raise(&event.peaks);
-            let executor = stage
-                .executors
-                .entry(info.executor.to_string())
-                .or_default();
+            let mut none = OnExecutor::default();
+            let mut grown = 0;
+            let executor = match stage.on_executor(&info.executor, &mut self.held) {
+                Some(executor) => executor,
+                None => {
+                    has_room = false;
+                    &mut none
+                }
+            };
             executor.time = executor.time.wrapping_add(duration);
             executor.peaks.raise(&event.peaks);
             if let Some(delta) = &delta {
                 executor.metrics.add(delta);
+            }
+            match class {
+                Class::Completed => executor.succeeded += 1,
+                Class::Killed => executor.killed += 1,
+                Class::Failed => executor.failed += 1,
             }
             let speculative = &mut stage.speculative;
             let is_speculative = i64::from(info.speculative);
@@ -120,41 +185,56 @@ impl Replay {
             match class {
                 Class::Completed => {
                     stage.completed += 1;
-                    stage.indices.insert(info.index);
-                    executor.succeeded += 1;
+                    has_room &= grow(&mut self.held, &mut grown, INDEX, || {
+                        stage.indices.insert(info.index)
+                    });
                     speculative.completed += is_speculative;
                 }
                 Class::Killed => {
                     stage.killed += 1;
-                    executor.killed += 1;
                     speculative.killed += is_speculative;
                 }
                 Class::Failed => {
                     stage.failed += 1;
-                    executor.failed += 1;
                     speculative.failed += is_speculative;
                 }
             }
-            if let Some(reason) = &reason {
-                *stage.reasons.entry(reason.clone()).or_default() += 1;
+            if let Some(reason) = reason {
+                has_room &= count_reason(&mut self.held, &mut grown, &mut stage.reasons, reason);
             }
+            stage.grown += grown;
             let is_over =
                 stage.active == 0 && matches!(stage.status, Status::Complete | Status::Failed);
-            let jobs = stage.jobs.clone();
-            self.jobs_of(&jobs, |job| {
+            let jobs = std::mem::take(&mut stage.jobs);
+            let jobs_seen = if self.visit(jobs.len()) {
+                jobs.len()
+            } else {
+                0
+            };
+            for id in jobs.iter().take(jobs_seen) {
+                let Some(job) = self.jobs.get_mut(id) else {
+                    continue;
+                };
                 job.active -= 1;
                 match class {
                     Class::Completed => {
                         job.completed += 1;
-                        job.indices.insert((event.stage, info.index));
+                        has_room &= grow(&mut self.held, &mut job.bytes, INDEX, || {
+                            job.indices.insert((event.stage, info.index))
+                        });
                     }
                     Class::Killed => job.killed += 1,
                     Class::Failed => job.failed += 1,
                 }
-                if let Some(reason) = &reason {
-                    *job.reasons.entry(reason.clone()).or_default() += 1;
+                if let Some(reason) = reason {
+                    let (bytes, reasons) = (&mut job.bytes, &mut job.reasons);
+                    has_room &= count_reason(&mut self.held, bytes, reasons, reason);
                 }
-            });
+            }
+            if !has_room {
+                self.drop_one("parts of stages and jobs");
+            }
+            self.put_back(key, jobs);
             if is_over {
                 self.remove_stage(key);
             }
@@ -177,6 +257,13 @@ impl Replay {
             }
         }
         Ok(())
+    }
+
+    /// Gives a stage its jobs back: a copy for each task would take time with their number.
+    fn put_back(&mut self, key: (i32, i32), jobs: BTreeSet<i32>) {
+        if let Some(stage) = self.stages.get_mut(&key) {
+            stage.jobs = jobs;
+        }
     }
 
     fn write_task(

@@ -1,5 +1,7 @@
 //! Imports of short logs: what is kept, and what hostile logs cannot do.
 
+mod bounds;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -9,12 +11,18 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::import::{Imported, import};
+use crate::import::{Admission, Imported, import};
 use crate::log::Bounds;
 use crate::open::App;
 use crate::out::Kind;
 
 const START: &str = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1000,"User":"u"}"#;
+
+/// Any application, also instead of an earlier import.
+const ANY: Admission = Admission {
+    name: None,
+    replaces: true,
+};
 
 fn stage(id: u32, tasks: u32) -> String {
     format!(
@@ -65,7 +73,7 @@ fn import_bytes(
 ) -> anyhow::Result<Imported> {
     let log = folder.join(name);
     fs::write(&log, bytes)?;
-    import(&folder.join("store"), &log, bounds)
+    import(&folder.join("store"), &log, bounds, &ANY)
 }
 
 fn import_lines(folder: &Path, lines: &[String]) -> anyhow::Result<Imported> {
@@ -79,6 +87,13 @@ fn import_lines(folder: &Path, lines: &[String]) -> anyhow::Result<Imported> {
 
 fn document(app: &App, kind: Kind, id: &str) -> Value {
     serde_json::from_str(app.one(kind, id).expect("has the document")).expect("is JSON")
+}
+
+/// What a store has, but for its lock.
+fn folders(store: &Path) -> Vec<String> {
+    let entries = fs::read_dir(store).expect("lists").flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name != ".lock").collect()
 }
 
 #[test]
@@ -147,6 +162,55 @@ fn damaged_lines_are_counted_and_named_and_the_rest_is_kept() {
     let app = App::open(&done.folder).expect("opens");
     assert_eq!(app.all(Kind::Job).len(), 1);
     assert_eq!(document(&app, Kind::Import, "")["damagedLines"], 7);
+}
+
+#[test]
+fn messages_about_damaged_lines_are_short() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let long = "ä".repeat(1 << 20);
+    let line = format!(r#"{{"Event":"SparkListenerTaskEnd","Stage ID":"{long}"}}"#);
+    let done = import_lines(folder.path(), &[START.to_owned(), line]).expect("imports");
+    let [(2, message)] = done.named.as_slice() else {
+        panic!("{:?}", done.named.len());
+    };
+    assert!(
+        message.contains("invalid type") && message.len() < 500,
+        "{}",
+        message.len()
+    );
+    let error = import_lines(folder.path(), &[START.replace("app-1", &long)]);
+    assert!(error.expect_err("no folder").to_string().len() < 700);
+}
+
+#[test]
+fn a_log_that_claims_another_application_changes_nothing() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let done = import_lines(folder.path(), &[START.to_owned()]).expect("imports");
+    let before = fs::read(done.folder.join("meta.parquet")).expect("reads");
+    let log = folder.path().join("app-2");
+    fs::write(&log, [START, &job(0, &[0])].join("\n")).expect("writes");
+    let store = folder.path().join("store");
+    for (name, replaces, part) in [
+        (Some("app-2"), false, "is of app-1"),
+        (Some("app-2"), true, "is of app-1"),
+        (Some("app-1"), false, "--replace"),
+        (None, false, "--replace"),
+    ] {
+        let admission = Admission {
+            name: name.map(str::to_owned),
+            replaces,
+        };
+        let error = import(&store, &log, Bounds::default(), &admission).expect_err("is refused");
+        assert!(error.to_string().contains(part), "{error}");
+        let after = fs::read(done.folder.join("meta.parquet")).expect("reads");
+        assert!(after == before, "{name:?} {replaces}");
+    }
+    assert_eq!(folders(&store), ["app-1"]);
+    let done = import(&store, &log, Bounds::default(), &ANY).expect("replaces");
+    assert_eq!(
+        App::open(&done.folder).expect("opens").all(Kind::Job).len(),
+        1
+    );
 }
 
 #[test]
@@ -242,10 +306,8 @@ fn ids_that_leave_the_store_are_refused() {
             error.to_string().contains("cannot name a folder"),
             "{error}"
         );
-        let left = fs::read_dir(folder.path().join("store"))
-            .expect("lists")
-            .count();
-        assert_eq!(left, 0, "a refused import leaves nothing behind");
+        let left = folders(&folder.path().join("store"));
+        assert!(left.is_empty(), "a refused import left {left:?}");
     }
 }
 
@@ -313,18 +375,15 @@ fn a_second_import_replaces_the_first_and_one_of_two_at_once_wins() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let (store, log) = (store.clone(), log.clone());
-            std::thread::spawn(move || import(&store, &log, Bounds::default()).expect("imports"))
+            std::thread::spawn(move || {
+                import(&store, &log, Bounds::default(), &ANY).expect("imports")
+            })
         })
         .collect();
     for thread in threads {
         thread.join().expect("ends");
     }
-    let names: Vec<_> = fs::read_dir(&store)
-        .expect("lists")
-        .flatten()
-        .map(|it| it.file_name())
-        .collect();
-    assert_eq!(names, ["app-1"]);
+    assert_eq!(folders(&store), ["app-1"]);
     App::open(&store.join("app-1")).expect("opens");
 }
 

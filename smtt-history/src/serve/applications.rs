@@ -29,36 +29,18 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
     });
     let [min_start, max_start, min_end, max_end] = dates;
     let (starts, ends) = ((min_start?, max_start?), (min_end?, max_end?));
-    let mut by_id: BTreeMap<String, Value> = BTreeMap::new();
+    let mut by_id: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for name in names(store) {
         let Ok(Some(text)) = summary(&store.join(&name)) else {
             continue;
         };
-        let Ok(mut json) = serde_json::from_str::<Value>(&text) else {
+        let Ok(json) = serde_json::from_str::<Value>(&text) else {
             continue;
         };
         let id = json["id"].as_str().unwrap_or_default().to_owned();
-        match by_id.get_mut(&id) {
-            // Attempts of one application have folders of their own.
-            Some(known) => {
-                if let (Some(known), Some(more)) = (
-                    known["attempts"].as_array_mut(),
-                    json["attempts"].as_array_mut(),
-                ) {
-                    known.append(more);
-                }
-            }
-            None => {
-                by_id.insert(id, json);
-            }
-        }
+        by_id.entry(id).or_default().push(json);
     }
-    let mut all: Vec<Value> = by_id.into_values().collect();
-    for application in &mut all {
-        if let Some(attempts) = application["attempts"].as_array_mut() {
-            attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt["startTimeEpoch"].as_i64()));
-        }
-    }
+    let mut all: Vec<Value> = by_id.into_values().map(merged).collect();
     all.retain(|application| {
         let attempts = application["attempts"].as_array().into_iter().flatten();
         attempts.into_iter().any(|attempt| {
@@ -89,6 +71,21 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
     all.sort_by_key(|application| std::cmp::Reverse(key(application)));
     all.truncate(limit);
     Ok(Value::from(all).to_string())
+}
+
+/// One application from the documents of its attempts, which have folders of their own. The newest attempt is first.
+pub(super) fn merged(attempts: Vec<Value>) -> Value {
+    let mut documents = attempts.into_iter();
+    let mut application = documents.next().unwrap_or_default();
+    if let Some(all) = application["attempts"].as_array_mut() {
+        for mut document in documents {
+            if let Some(more) = document["attempts"].as_array_mut() {
+                all.append(more);
+            }
+        }
+        all.sort_by_key(|attempt| std::cmp::Reverse(attempt["startTimeEpoch"].as_i64()));
+    }
+    application
 }
 
 /// Names of applications' folders, the greatest first: ids begin with or end in their time.

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 
-use super::{Refusal, Server, applications, stages, tasks};
+use super::{BODY_KIB, Refusal, Server, applications, stages, tasks};
 use crate::open::App;
 use crate::out::Kind;
+
+/// Attempts of an application that are looked up by their names.
+const ATTEMPTS: u32 = 16;
 
 /// Parameters of a request, in their order.
 pub(super) struct Parameters(pub Vec<(String, String)>);
@@ -60,32 +66,64 @@ pub fn router(server: Arc<Server>) -> Router {
 }
 
 async fn version() -> Response {
-    respond(Ok(
+    respond(Ok(Bytes::from(
         json!({"spark": SPARK, "smtt": env!("CARGO_PKG_VERSION")}).to_string(),
-    ))
+    )))
 }
 
 type Raw = Query<Vec<(String, String)>>;
 
 async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Response {
-    work(server, move |server| {
-        applications::list(&server.settings.store, &Parameters(parameters))
-    })
-    .await
+    let listed = {
+        let server = Arc::clone(&server);
+        server.turn().await.map(|turn| {
+            tokio::task::spawn_blocking(move || {
+                let store = &server.settings.store;
+                (applications::list(store, &Parameters(parameters)), turn)
+            })
+        })
+    };
+    finish(&server, listed).await
 }
 
+/// The application with all its attempts. A cluster manager that counts attempts counts from 1.
 async fn one(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
-    work(server, move |server| {
-        let app = server.app(&id, None)?;
-        Ok(app.one(Kind::Application, &id).unwrap_or("{}").to_owned())
+    respond(match attempts(&server, &id).await {
+        Ok(all) => Ok(Bytes::from(applications::merged(all).to_string())),
+        Err(refusal) => Err(refusal),
     })
-    .await
+}
+
+pub(super) async fn attempts(server: &Arc<Server>, id: &str) -> Result<Vec<Value>, Refusal> {
+    let mut all = Vec::new();
+    let mut unknown = None;
+    for number in 0..=ATTEMPTS {
+        let attempt = (number > 0).then(|| number.to_string());
+        match server.app(id, attempt.as_deref()).await {
+            Ok((app, _turn)) => all.push(application(&app)?),
+            Err(refusal) if refusal.0 == StatusCode::NOT_FOUND => {
+                unknown.get_or_insert(refusal);
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    match unknown {
+        Some(refusal) if all.is_empty() => Err(refusal),
+        _ => Ok(all),
+    }
+}
+
+/// The application's own document.
+fn application(app: &App) -> Result<Value, Refusal> {
+    let text = app.all(Kind::Application).first();
+    let text = text.ok_or_else(|| Refusal::failed("the tables have no application"))?;
+    serde_json::from_str(&text.1).map_err(Refusal::failed)
 }
 
 async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
-    work(server, move |server| {
-        let app = server.app(&id, None)?;
-        Ok(app.one(Kind::Import, "").unwrap_or("{}").to_owned())
+    work(server, id, None, |app| {
+        let text = app.one(Kind::Import, "").map(str::to_owned);
+        text.ok_or_else(|| Refusal::failed("the tables do not say how they were imported"))
     })
     .await
 }
@@ -95,30 +133,23 @@ async fn part(
     Path((id, rest)): Path<(String, String)>,
     Query(parameters): Raw,
 ) -> Response {
-    work(server, move |server| {
-        let path: Vec<&str> = rest.split('/').collect();
-        let parameters = Parameters(parameters);
-        let is_part = |name: &str| {
-            matches!(
-                name,
-                "jobs"
-                    | "stages"
-                    | "executors"
-                    | "allexecutors"
-                    | "storage"
-                    | "sql"
-                    | "environment"
-            )
-        };
-        match path.as_slice() {
-            [first, ..] if is_part(first) => answer(&*server.app(&id, None)?, &path, &parameters),
-            [attempt] => {
-                let app = server.app(&id, Some(attempt))?;
-                Ok(app.one(Kind::Application, &id).unwrap_or("{}").to_owned())
-            }
-            [attempt, part @ ..] => answer(&*server.app(&id, Some(attempt))?, part, &parameters),
-            [] => Err(Refusal::not_found("no such path")),
+    let is_part = |name: &str| {
+        matches!(
+            name,
+            "jobs" | "stages" | "executors" | "allexecutors" | "storage" | "sql" | "environment"
+        )
+    };
+    let (attempt, part) = match rest.split_once('/') {
+        _ if is_part(rest.split('/').next().unwrap_or_default()) => (None, rest),
+        Some((attempt, part)) => (Some(attempt.to_owned()), part.to_owned()),
+        None => (Some(rest), String::new()),
+    };
+    work(server, id, attempt, move |app| {
+        if part.is_empty() {
+            return Ok(application(app)?["attempts"][0].to_string());
         }
+        let path: Vec<&str> = part.split('/').collect();
+        answer(app, &path, &Parameters(parameters))
     })
     .await
 }
@@ -255,27 +286,67 @@ pub(super) fn filtered<'a>(
     Ok(joined(kept.into_iter()))
 }
 
-/// Makes an answer on a thread that may read files.
-async fn work(
+/// An answer that is being made, and the permit that it ends with.
+type Made = JoinHandle<(Answer, OwnedSemaphorePermit)>;
+
+/// Makes an answer from an application, on a thread that may read files.
+pub(super) async fn work(
     server: Arc<Server>,
-    make: impl FnOnce(&Server) -> Answer + Send + 'static,
+    id: String,
+    attempt: Option<String>,
+    make: impl FnOnce(&App) -> Answer + Send + 'static,
 ) -> Response {
-    let made = {
-        let Ok(_turn) = server.answers.acquire().await else {
-            return StatusCode::SERVICE_UNAVAILABLE.into_response();
-        };
-        let server = Arc::clone(&server);
-        tokio::task::spawn_blocking(move || make(&server)).await
-    };
-    respond(made.unwrap_or_else(|error| Err(Refusal::failed(error))))
+    let opened = server.app(&id, attempt.as_deref()).await;
+    let made = opened
+        // The permit is with the work, which goes on when the client has gone.
+        .map(|(app, turn)| tokio::task::spawn_blocking(move || (make(&app), turn)));
+    finish(&server, made).await
 }
 
-fn respond(answer: Answer) -> Response {
+/// Waits for an answer, and keeps its permit until the text has room among those that wait for their readers.
+async fn finish(server: &Server, made: Result<Made, Refusal>) -> Response {
+    let made = match made {
+        Ok(made) => made.await.map_err(Refusal::failed),
+        Err(refusal) => Err(refusal),
+    };
+    respond(match made {
+        Ok((Ok(text), _turn)) => Held::bytes(text, &server.bodies).await,
+        Ok((Err(refusal), _)) | Err(refusal) => Err(refusal),
+    })
+}
+
+/// Text of an answer, counted until the last byte is written.
+pub(super) struct Held {
+    text: String,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Held {
+    pub(super) async fn bytes(text: String, bodies: &Arc<Semaphore>) -> Result<Bytes, Refusal> {
+        let kib = u32::try_from(text.len() >> 10).unwrap_or(u32::MAX);
+        let room = Arc::clone(bodies).acquire_many_owned(kib.clamp(1, BODY_KIB));
+        let _room = room.await.map_err(Refusal::failed)?;
+        Ok(Bytes::from_owner(Self { text, _room }))
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn respond(answer: Result<Bytes, Refusal>) -> Response {
     match answer {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(Refusal(status, text)) => {
             let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-            (status, kind, text).into_response()
+            let mut response = (status, kind, text).into_response();
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                let seconds = HeaderValue::from_static("5");
+                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            }
+            response
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Stages: lists, attempts with their tasks, and summaries.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::Refusal;
@@ -9,7 +11,7 @@ use super::tasks::{key, positions, read};
 use crate::open::App;
 use crate::out::Kind;
 
-/// Tasks of a stage that an answer with details may have. `taskList` pages through more.
+/// Tasks that an answer with details may have, in all its stages. `taskList` pages through more.
 const MOST: usize = 100_000;
 
 /// Quantiles that Spark takes where none are asked for.
@@ -21,6 +23,8 @@ struct With<'a> {
     summaries: bool,
     statuses: Vec<&'a str>,
     quantiles: Vec<f64>,
+    /// Tasks for which the answer still has room.
+    left: Cell<usize>,
 }
 
 impl<'a> With<'a> {
@@ -30,6 +34,7 @@ impl<'a> With<'a> {
             summaries: parameters.flag("withSummaries", false),
             statuses: parameters.all("taskStatus").collect(),
             quantiles: quantiles(parameters.one("quantiles").unwrap_or(DEFAULT))?,
+            left: Cell::new(MOST),
         })
     }
 }
@@ -45,12 +50,7 @@ pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
     if !with.tasks && !with.summaries {
         return Ok(text);
     }
-    let all: Vec<Map<String, Value>> = serde_json::from_str(&text).map_err(Refusal::failed)?;
-    let all: Result<Vec<Value>, Refusal> = all
-        .into_iter()
-        .map(|stage| detailed(app, stage, &with))
-        .collect();
-    let mut all = all?;
+    let mut all = all_detailed(app, &text, &with)?;
     if with.tasks && !with.statuses.is_empty() {
         all.retain(|stage| {
             stage["tasks"]
@@ -59,6 +59,13 @@ pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
         });
     }
     Ok(Value::from(all).to_string())
+}
+
+fn all_detailed(app: &App, text: &str, with: &With<'_>) -> Result<Vec<Value>, Refusal> {
+    let all: Vec<Map<String, Value>> = serde_json::from_str(text).map_err(Refusal::failed)?;
+    all.into_iter()
+        .map(|stage| detailed(app, stage, with))
+        .collect()
 }
 
 pub(super) fn attempts(app: &App, id: &str, parameters: &Parameters) -> Answer {
@@ -132,13 +139,14 @@ fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result
     if with.tasks {
         let tasks = app.tasks().map_err(Refusal::failed)?;
         let rows = positions(app, &tasks, key, None, &with.statuses).map_err(Refusal::failed)?;
-        if rows.len() > MOST {
+        let Some(left) = with.left.get().checked_sub(rows.len()) else {
             return Err(Refusal::bad(format!(
-                "stage {} has {} tasks: ask for pages of taskList, or for details=false",
+                "with the {} tasks of stage {} the answer has more than {MOST}: ask for pages of taskList, or for details=false",
+                rows.len(),
                 key.0,
-                rows.len()
             )));
-        }
+        };
+        with.left.set(left);
         let tasks = read(app, &tasks, &rows).map_err(Refusal::failed)?;
         let tasks: Map<String, Value> = tasks
             .into_iter()
@@ -177,4 +185,46 @@ fn quantiles(text: &str) -> Result<Vec<f64>, Refusal> {
     }
     all.sort_by(f64::total_cmp);
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::import::{Admission, import};
+    use crate::log::Bounds;
+
+    #[test]
+    fn tasks_are_counted_over_all_stages_of_an_answer() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let mut log = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1,"User":"u"}"#.to_owned();
+        for stage in 0..3 {
+            log += &format!(
+                "\n{{\"Event\":\"SparkListenerStageSubmitted\",\"Stage Info\":{{\"Stage ID\":{stage},\"Stage Name\":\"s\"}}}}"
+            );
+            for task in 0..2 {
+                log += &format!(
+                    "\n{{\"Event\":\"SparkListenerTaskStart\",\"Stage ID\":{stage},\"Stage Attempt ID\":0,\"Task Info\":{{\"Task ID\":{},\"Index\":{task},\"Attempt\":0,\"Launch Time\":1,\"Executor ID\":\"1\",\"Host\":\"h\",\"Locality\":\"ANY\",\"Speculative\":false,\"Finish Time\":0,\"Failed\":false}}}}",
+                    2 * stage + task
+                );
+            }
+        }
+        let path = folder.path().join("log");
+        fs::write(&path, log).expect("writes");
+        let (store, any) = (folder.path().join("store"), Admission::default());
+        let done = import(&store, &path, Bounds::default(), &any).expect("imports");
+        assert_eq!((done.damaged, done.sizes.tasks.rows), (0, 6));
+        let app = App::open(&done.folder).expect("opens");
+        let parameters = Parameters(vec![("details".to_owned(), "true".to_owned())]);
+        let with = With::new(&parameters, false).expect("parses");
+        let texts = app.all(Kind::Stage).iter().map(|(_, text)| text.as_str());
+        let text = super::super::routes::joined(texts);
+        with.left.set(6);
+        let all = all_detailed(&app, &text, &with).expect("has room");
+        assert_eq!((all.len(), with.left.get()), (3, 0));
+        with.left.set(5);
+        let refusal = all_detailed(&app, &text, &with).expect_err("has no room");
+        assert!(refusal.1.contains("taskList"), "{}", refusal.1);
+    }
 }

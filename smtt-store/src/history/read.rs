@@ -8,9 +8,19 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
 
 use super::{MAGIC_KEY, VERSION, VERSION_KEY};
 use crate::read::guarded;
+
+/// Rows of a row group at most. The writer's largest have 400,000.
+const GROUP_ROWS: u64 = 4 << 20;
+/// Rows of a table at most.
+const ROWS: u64 = 1 << 30;
+/// Rows that one call reads at most.
+const READ_ROWS: u64 = 32 << 20;
+/// Bytes of texts that one call reads at most.
+const READ_BYTES: usize = 512 << 20;
 
 /// A table that is open for reading.
 pub struct Reader {
@@ -25,29 +35,53 @@ impl Reader {
     /// When the file cannot be read, is no table of a history, or is of a version that this reader does not know.
     pub fn open(path: &Path, table: &str) -> Result<Self> {
         let file = guarded(|| SerializedFileReader::new(File::open(path)?))?;
-        let said = |key: &str| {
-            let pairs = file.metadata().file_metadata().key_value_metadata()?;
-            pairs.iter().find(|pair| pair.key == key)?.value.clone()
-        };
-        if said(MAGIC_KEY).as_deref() != Some(table) {
-            return Err(ParquetError::General(format!(
-                "{} is no table {table} of a history",
-                path.display()
-            )));
+        let damaged = |what: &str| ParquetError::General(format!("{}: {what}", path.display()));
+        let mut groups = Vec::new();
+        let mut rows = 0_u64;
+        for group in file.metadata().row_groups() {
+            let count = u64::try_from(group.num_rows()).unwrap_or(u64::MAX);
+            if count > GROUP_ROWS || group.columns().iter().any(|it| it.num_values() < 0) {
+                return Err(damaged("a row group claims too many rows"));
+            }
+            rows += count;
+            if rows > ROWS {
+                return Err(damaged("the table claims too many rows"));
+            }
+            groups.push(count);
         }
-        let version = said(VERSION_KEY).and_then(|version| version.parse::<u32>().ok());
+        // A level above 1 is a list or a group: its values are not its rows.
+        let schema = file.metadata().file_metadata().schema_descr();
+        let is_flat =
+            |column: &ColumnDescriptor| column.max_rep_level() == 0 && column.max_def_level() <= 1;
+        if !schema.columns().iter().all(|column| is_flat(column)) {
+            return Err(damaged("a column is repeated or nested"));
+        }
+        let reader = Self { file, groups };
+        if reader.said(MAGIC_KEY).as_deref() != Some(table) {
+            return Err(damaged(&format!("no table {table} of a history")));
+        }
+        let version = reader.said(VERSION_KEY);
+        let version = version.and_then(|version| version.parse::<u32>().ok());
         if version.is_none_or(|version| version.abs_diff(VERSION) > 1) {
-            return Err(ParquetError::General(format!(
-                "{} has format version {version:?}, this program reads {VERSION} and its neighbours",
-                path.display()
+            return Err(damaged(&format!(
+                "format version {version:?}, this program reads {VERSION} and its neighbours"
             )));
         }
-        let groups = file.metadata().row_groups();
-        let groups = groups
-            .iter()
-            .map(|group| u64::try_from(group.num_rows()).unwrap_or(0))
-            .collect();
-        Ok(Self { file, groups })
+        Ok(reader)
+    }
+
+    /// What the file's own metadata says under a key.
+    #[must_use]
+    pub fn said(&self, key: &str) -> Option<String> {
+        let metadata = self.file.metadata().file_metadata();
+        let mut pairs = metadata.key_value_metadata()?.iter();
+        pairs.find(|pair| pair.key == key)?.value.clone()
+    }
+
+    /// Rows of each row group.
+    #[must_use]
+    pub fn groups(&self) -> &[u64] {
+        &self.groups
     }
 
     /// Rows of the table.
@@ -79,12 +113,23 @@ impl Reader {
     /// # Errors
     /// When the file is damaged.
     pub fn texts(&self, column: &str, rows: &[Range<u64>]) -> Result<Vec<Option<String>>> {
-        self.column(column, rows, &mut |reader, ranges, out| match reader {
+        let mut left = READ_BYTES;
+        let texts = self.column(column, rows, &mut |reader, ranges, out| match reader {
             ColumnReader::ByteArrayColumnReader(reader) => read(reader, ranges, out, |value| {
+                left = left.saturating_sub(value.len());
+                if left == 0 {
+                    return String::new();
+                }
                 String::from_utf8_lossy(value.data()).into_owned()
             }),
             _ => Err(wrong_type(column)),
-        })
+        })?;
+        if left == 0 {
+            return Err(ParquetError::General(format!(
+                "column {column} has more than {READ_BYTES} bytes in these rows"
+            )));
+        }
+        Ok(texts)
     }
 
     #[expect(clippy::type_complexity, reason = "used by the two functions above")]
@@ -94,6 +139,13 @@ impl Reader {
         rows: &[Range<u64>],
         read: &mut dyn FnMut(ColumnReader, &[Range<u64>], &mut Vec<Option<V>>) -> Result<()>,
     ) -> Result<Vec<Option<V>>> {
+        let wanted = rows.iter().try_fold(0_u64, |sum, range| {
+            sum.checked_add(range.end.saturating_sub(range.start))
+        });
+        let wanted = wanted.filter(|wanted| *wanted <= READ_ROWS);
+        let wanted = wanted.ok_or_else(|| {
+            ParquetError::General(format!("more than {READ_ROWS} rows of column {column}"))
+        })?;
         let mut out = Vec::new();
         let schema = self.file.metadata().file_metadata().schema_descr_ptr();
         let index = schema
@@ -101,14 +153,8 @@ impl Reader {
             .iter()
             .position(|known| known.name() == column);
         let Some(index) = index else {
-            let absent = rows
-                .iter()
-                .map(|range| range.end - range.start)
-                .sum::<u64>();
-            out.resize_with(
-                usize::try_from(absent.min(self.rows())).unwrap_or(0),
-                || None,
-            );
+            let absent = wanted.min(self.rows());
+            out.resize_with(usize::try_from(absent).unwrap_or(0), || None);
             return Ok(out);
         };
         let mut start = 0;
@@ -140,7 +186,7 @@ fn read<T: DataType, V>(
     mut reader: ColumnReaderImpl<T>,
     ranges: &[Range<u64>],
     out: &mut Vec<Option<V>>,
-    of: impl Fn(&T::T) -> V,
+    mut of: impl FnMut(&T::T) -> V,
 ) -> Result<()> {
     let (mut values, mut levels) = (Vec::new(), Vec::new());
     let mut at = 0;
@@ -165,7 +211,7 @@ fn read<T: DataType, V>(
                 let mut present = values.iter();
                 out.extend(levels.iter().map(|&level| {
                     if level > 0 {
-                        present.next().map(&of)
+                        present.next().map(&mut of)
                     } else {
                         None
                     }

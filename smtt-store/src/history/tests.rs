@@ -1,12 +1,21 @@
 //! Tables survive a round trip, unsafe ids get no path, and a foreign file is refused.
 
+use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
+
+use parquet::file::metadata::{KeyValue, ParquetMetaDataWriter};
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 
 use super::batch::{Batch, Cell};
 use super::columns::{FIRST_PEAK, META, PEAKS, TASK_SQL, TASKS};
 use super::place;
 use super::read::Reader;
 use super::write::Writer;
+use super::{MAGIC_KEY, VERSION_KEY};
 
 #[test]
 fn the_task_table_has_all_its_columns() {
@@ -122,4 +131,56 @@ fn a_damaged_file_is_an_error() {
             let _ = reader.texts("id", &[0..rows]);
         }
     }
+}
+
+#[test]
+fn claims_of_rows_and_repeated_columns_are_refused() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let path = place::table(folder.path(), "task_sql");
+    let mut writer = Writer::create(&TASK_SQL, folder.path(), "1", &[]).expect("creates");
+    let mut batch = Batch::new(&TASK_SQL);
+    batch.push(&[Cell::Number(1); 5]);
+    writer.write(&batch).expect("writes");
+    writer.finish().expect("finishes");
+    let reader = Reader::open(&path, "task_sql").expect("opens");
+    for column in ["value", "new_column"] {
+        let error = reader.numbers(column, &[0..u64::MAX, 0..u64::MAX]);
+        assert!(
+            error
+                .expect_err("is too much")
+                .to_string()
+                .contains("more than")
+        );
+    }
+    let file = File::open(&path).expect("opens");
+    let good = SerializedFileReader::new(file)
+        .expect("opens")
+        .metadata()
+        .clone();
+    for rows in [i64::MAX, -1, 1 << 40] {
+        let group = good.row_group(0).clone().into_builder().set_num_rows(rows);
+        let group = group.build().expect("builds");
+        let forged = good
+            .clone()
+            .into_builder()
+            .set_row_groups(vec![group])
+            .build();
+        let mut bytes = b"PAR1".to_vec();
+        ParquetMetaDataWriter::new(&mut bytes, &forged)
+            .finish()
+            .expect("writes");
+        fs::write(&path, bytes).expect("writes");
+        let error = Reader::open(&path, "task_sql").err().expect("is refused");
+        assert!(error.to_string().contains("too many rows"), "{error}");
+    }
+    let said = [(MAGIC_KEY, "task_sql"), (VERSION_KEY, "1")]
+        .map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(said.to_vec()));
+    let schema = parse_message_type("message history { repeated int64 value; }").expect("parses");
+    let file = File::create(&path).expect("makes a file");
+    SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties.build()))
+        .and_then(SerializedFileWriter::close)
+        .expect("writes");
+    let error = Reader::open(&path, "task_sql").err().expect("is refused");
+    assert!(error.to_string().contains("repeated"), "{error}");
 }

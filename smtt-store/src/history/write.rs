@@ -113,6 +113,16 @@ impl Writer {
         Ok(())
     }
 
+    /// Adds to the file's own metadata what became known while rows were written.
+    pub fn say(&mut self, key: &str, value: &str) {
+        match &mut self.writer {
+            Some(writer) => {
+                writer.append_key_value_metadata(KeyValue::new(key.to_owned(), value.to_owned()))
+            }
+            None => self.said.push((key.to_owned(), value.to_owned())),
+        }
+    }
+
     /// Writes the footer, waits until the file is on disk and gives it its final name.
     ///
     /// # Errors

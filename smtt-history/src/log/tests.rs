@@ -1,0 +1,42 @@
+//! A folder of logs belongs to others: what is no regular file is not read, and the name of a file is no application.
+
+use std::os::unix::fs::symlink;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+#[test]
+fn pipes_links_and_devices_are_no_logs() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let at = |name: &str| folder.path().join(name);
+    mkfifo(&at("pipe"), Mode::S_IRWXU).expect("makes a pipe");
+    fs::write(at("file"), "{}").expect("writes");
+    symlink(at("file"), at("link")).expect("links");
+    symlink("/dev/zero", at("device")).expect("links");
+    for name in ["pipe", "link", "device"] {
+        assert!(Log::at(&at(name)).is_err(), "{name}");
+        assert_eq!(Log::find(folder.path(), name), None, "{name}");
+        let folder = at(&format!("eventlog_v2_{name}"));
+        fs::create_dir(&folder).expect("makes a folder");
+        fs::rename(at(name), folder.join(format!("events_1_{name}"))).expect("moves");
+        assert!(Log::at(&folder).is_err(), "part {name}");
+    }
+    symlink(at("eventlog_v2_pipe"), at("eventlog_v2_app-1")).expect("links");
+    assert_eq!(Log::find(folder.path(), "app-1"), None);
+    assert!(Log::at(Path::new("/dev/null")).is_err());
+    assert_eq!(Log::at(&at("file")).expect("is a log").bytes, 2);
+}
+
+#[test]
+fn names_of_files_are_no_applications() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    for name in ["app-1.zstd", "app-2.inprogress", "eventlog_v2_app-3"] {
+        fs::write(folder.path().join(name), "").expect("writes");
+        assert_eq!(Log::find(folder.path(), name), None, "{name}");
+    }
+    for name in ["app-1", "app-2", "app-3"] {
+        assert!(Log::find(folder.path(), name).is_some(), "{name}");
+    }
+}

@@ -1,0 +1,79 @@
+//! What a table says about itself, and which documents stay where there is no room for all.
+
+use serde_json::json;
+use smtt_store::history::read::Reader;
+
+use super::*;
+
+#[test]
+fn a_table_of_two_row_groups_names_its_application() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut out = Out::create(folder.path()).expect("creates");
+    for task in 0..=GROUP_ROWS as i64 {
+        out.task(&[Cell::Number(0), Cell::Number(0), Cell::Number(task)])
+            .expect("writes");
+    }
+    let (folder, sizes) = out
+        .finish(folder.path(), "app-1", "app-1", false)
+        .expect("finishes");
+    assert_eq!(sizes.tasks.rows, GROUP_ROWS as u64 + 1);
+    for table in ["tasks", "task_sql", "meta"] {
+        let reader = Reader::open(&place::table(&folder, table), table).expect("opens");
+        assert_eq!(
+            reader.said(APPLICATION_KEY).as_deref(),
+            Some("app-1"),
+            "{table}"
+        );
+    }
+}
+
+#[test]
+fn the_folder_of_a_killed_import_is_removed_and_that_of_a_running_one_stays() {
+    let store = tempfile::tempdir().expect("makes a folder");
+    let running = Out::create(store.path()).expect("creates");
+    let killed = store.path().join(".import-killed.inprogress");
+    fs::create_dir(&killed).expect("makes a folder");
+    fs::write(killed.join("rest"), "rest").expect("writes");
+    let next = Out::create(store.path()).expect("creates");
+    assert!(!killed.exists());
+    assert!(running.folder.path().exists());
+    drop((running, next));
+    let left = fs::read_dir(store.path()).expect("lists").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, [".lock"]);
+}
+
+#[test]
+fn the_application_s_own_documents_have_room_and_details_give_way_first() {
+    let store = tempfile::tempdir().expect("makes a folder");
+    let mut out = Out::create(store.path()).expect("creates");
+    out.most = 10_000;
+    let long = json!("x".repeat(1000));
+    for stage in 0..5 {
+        out.meta(Kind::StageDetails, &format!("{stage}.0"), &long);
+    }
+    for job in 0..20 {
+        out.meta(Kind::Job, &job.to_string(), &long);
+    }
+    out.meta(Kind::StageDetails, "9.0", &long);
+    for kind in [Kind::Application, Kind::Environment, Kind::Import] {
+        out.meta(kind, "", &long);
+    }
+    let count = |kind: Kind| out.documents.keys().filter(|(it, _)| *it == kind).count();
+    assert_eq!((count(Kind::StageDetails), count(Kind::Job)), (0, 9));
+    for kind in [Kind::Application, Kind::Environment, Kind::Import] {
+        assert_eq!(count(kind), 1, "{kind:?}");
+    }
+    // Five details, eleven jobs, and the details that came last.
+    assert_eq!(out.dropped, 5 + 11 + 1);
+    let kept = out
+        .documents
+        .iter()
+        .filter(|((kind, _), _)| *kind == Kind::Job);
+    assert_eq!(
+        out.document_bytes,
+        kept.map(|(_, text)| text.len()).sum::<usize>()
+    );
+    out.meta(Kind::Application, "", &json!("x".repeat(OWN_BYTES)));
+    assert_eq!(out.dropped, 5 + 11 + 2);
+}
