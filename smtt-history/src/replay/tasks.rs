@@ -11,9 +11,7 @@ use super::errors::message;
 use super::stages::{OnExecutor, Status};
 use super::{Held, LIVE_TASKS, Replay, Trouble};
 use crate::event::metrics::at;
-use crate::event::{
-    Accumulable, LONGEST_TEXT, Peaks, TaskEnd, TaskInfo, TaskMetrics, TaskStart, cut,
-};
+use crate::event::{Accumulable, LONGEST_TEXT, Peaks, TaskEnd, TaskInfo, TaskStart, cut};
 use crate::json::present;
 
 /// Longest text of an accumulator's value. Spark shows collections by their first five elements.
@@ -132,7 +130,8 @@ impl Replay {
         };
         self.sql.on_task_end(event, info, &mut self.dropped);
         let error = message(&event.reason);
-        let values = event.metrics.as_ref().map(TaskMetrics::values);
+        // A lost task has none in the log, and Spark reads zeros.
+        let values = Some(event.metrics.unwrap_or_default().values());
         // Spark shows no task whose start it missed, and no end twice.
         let live = self.tasks.remove(&info.id);
         self.held.give(live.as_ref().map_or(0, LiveTask::size));
