@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -419,6 +420,7 @@ impl Application {
         Ok(Submitted {
             running,
             ui_port: self.ui_port,
+            id: OnceLock::new(),
         })
     }
 }
@@ -430,6 +432,8 @@ pub struct Submitted {
     pub running: Running,
     /// Port of the web interface and REST API of the running application.
     pub ui_port: u16,
+    /// The application's id, once it is known: each question to Spark makes its JVM work, which tests measure.
+    id: OnceLock<String>,
 }
 
 impl Submitted {
@@ -456,12 +460,14 @@ impl Submitted {
     /// # Errors
     /// When the API does not answer (yet, or any more).
     pub fn application_id(&self) -> Result<String> {
+        if let Some(id) = self.id.get() {
+            return Ok(id.clone());
+        }
         let applications: Value =
             serde_json::from_str(&http::get(self.ui_port, "/api/v1/applications")?)?;
         let id = applications[0]["id"].as_str();
-        Ok(id
-            .context("Spark's REST API lists no application")?
-            .to_owned())
+        let id = id.context("Spark's REST API lists no application")?;
+        Ok(self.id.get_or_init(|| id.to_owned()).clone())
     }
 }
 
