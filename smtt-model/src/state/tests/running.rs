@@ -91,7 +91,7 @@ fn figures_of_a_running_task_are_shown_and_in_no_sum() {
     state.tasks_read(key(1), &[reading(1, 9 * S, 9 * S)]);
     assert_eq!(
         tell(&mut state, 1, 5 * S, heap_so_far(1, 99)),
-        Outcome::Ignored("task_ended")
+        Outcome::Applied
     );
     let ended = row(&state, 1);
     assert_eq!(ended.used_until.as_deref(), Some("task_end"));
