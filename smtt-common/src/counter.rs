@@ -34,7 +34,16 @@ pub struct FaultCounters {
     pub unknown: u64,
     /// Faults that the kernel counted as major.
     pub major: u64,
+    /// Faults whose time was measured: those that began in a window (of the daemon's timer).
+    pub timed: u64,
+    /// Sum of the measured times, in nanoseconds.
+    pub timed_ns: u64,
+    /// Sum of their squares, in units of [`TIMED_SQUARE_UNIT_NS`] squared.
+    pub timed_squares: u64,
 }
+
+/// Unit of the times whose squares are added up: a time of a second has a square of 3.9e15.
+pub const TIMED_SQUARE_UNIT_NS: u64 = 16;
 
 /// Value of the context table.
 pub type ContextCounters = FaultCounters;
@@ -124,6 +133,6 @@ coded! {
 
 const _: () = {
     assert!(size_of::<ContextKey>() == 32);
-    assert!(size_of::<FaultCounters>() == 32);
-    assert!(size_of::<ExecutorCounters>() == 32 + 8 * 32 + 12 * 8);
+    assert!(size_of::<FaultCounters>() == 56);
+    assert!(size_of::<ExecutorCounters>() == 56 + 8 * 56 + 12 * 8);
 };

@@ -98,6 +98,12 @@ coded! {
         MEMORY_TOLD = 26 "memory_told",
         /// Peaks of an executor, of its whole life or while a stage ran.
         PEAKS_TOLD = 27 "peaks_told",
+        /// A thread begins to help a task: the fact comes from that thread, once.
+        HELPER_BEGUN = 28 "helper_begun",
+        /// A helper's heap, from the helper itself when it ends, or from another thread.
+        HELPER_ENDED = 29 "helper_ended",
+        /// What a task read, wrote, exchanged and spilled by Spark's own metrics, just before the task's end.
+        TASK_METRICS = 48 "task_metrics",
         /// A process of an executor forked.
         PROCESS_FORKED = 32 "process_forked",
         /// A process of an executor exited, or replaced its image.

@@ -64,10 +64,15 @@ pub struct Process {
     pub executor: u64,
     /// See [`ROLE_EXECUTOR`] and [`ROLE_CHILD`].
     pub role: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Page of the child's fault that began last, its low 32 bits: another thread's fault is on another page.
+    pub fault_page: u32,
     /// Context of the faults of a Python worker that serves a task. A zero hot word means "no task known".
     pub context: crate::context::SlotHead,
+    /// Faults of threads without a row that were counted and then ended in a signal. As many of the next are not
+    /// counted.
+    pub not_served: u64,
+    /// As [`Thread::fault_began`], of the child's thread that began a fault last.
+    pub fault_began: u64,
 }
 
 /// The JVM that described itself.
@@ -93,6 +98,15 @@ pub struct Thread {
     /// Faults of the thread in that context which its row in the table of contexts does not have yet. Contexts use
     /// the two places in turn ([`Self::place`]).
     pub pending: [crate::counter::FaultCounters; 2],
+    /// 1 when the thread's last fault was counted and then ended in a signal: the next one is not counted. Only the
+    /// thread itself writes it.
+    pub not_served: u32,
+    /// Page of the fault that began last, its low 32 bits. A fault that ends in a signal has no end: the next one is on
+    /// another page.
+    pub fault_page: u32,
+    /// When the running fault began, in nanoseconds of CLOCK_MONOTONIC; zero for none. Only the thread itself writes it,
+    /// and only in a window of the daemon's timer of faults.
+    pub fault_began: u64,
 }
 
 impl Thread {
@@ -226,8 +240,8 @@ pub const fn executor_pid(key: u64) -> u32 {
 
 const _: () = {
     assert!(size_of::<Settings>() == 132);
-    assert!(size_of::<Process>() == 40);
-    assert!(size_of::<Thread>() == 112);
+    assert!(size_of::<Process>() == 56);
+    assert!(size_of::<Thread>() == 176);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
     assert!(size_of::<Group>() == 16);

@@ -47,8 +47,20 @@ section!(Web, "web", {
     /// Every local user can read the page. The control socket always shows them to its group.
     names: String = "hidden".into();
     /// File with the users that may read the metrics, one NAME:HASH a line, as `htpasswd -nB NAME` prints it. It must not
-    /// be readable for all. Empty: every local user may read them.
+    /// be readable for all. Empty, and no token_file: every local user may read them.
     users_file: String = String::new();
+    /// File with secrets whose bearers may read the metrics (`Authorization: Bearer SECRET`), one a line, as
+    /// `openssl rand -hex 32` prints it. It must not be readable for all.
+    token_file: String = String::new();
+    /// Web configuration of Prometheus exporters (YAML): TLS, users and headers of the port. Empty: none.
+    config_file: String = String::new();
+    /// Whether the port also serves the listings of the control socket, for `smtt-ctl --cluster`, with the names of
+    /// applications and RDDs of all users. It needs users_file, token_file or basic_auth_users of config_file, and TLS
+    /// where listen_address is not loopback.
+    api: bool = false;
+    /// Longest time between two scrapes of one scraper. A new counter shows 0 for this long, so that rates see its
+    /// first counts; 0s for a value at once.
+    scrape_interval: String = "60s".into();
 });
 
 section!(Control, "control", {
@@ -78,6 +90,9 @@ section!(Fault, "probe.fault", {
     /// Most page-fault samples per second and CPU. At full speed a CPU has some 700,000 faults, so 700 samples. Samples
     /// count against facts_per_second and bytes_per_second too, and leave half of a burst to facts.
     samples_per_second: u64 = 1000;
+    /// Share of the time in which the page faults of executors are timed, from 0 (never) to 0.05. In such a window of 10 ms
+    /// a fault takes about half as long again, for 40 ms more a tenth; outside of the windows timing costs nothing.
+    timed_share: f64 = 0.005;
 });
 
 section!(MarkerProbe, "probe.marker", {
@@ -148,8 +163,10 @@ section!(Limits, "limits", {
     state: String = "96MiB".into();
     /// Bytes of the tables of one executor.
     state_per_executor: String = "24MiB".into();
-    /// Most series of one metric with an RDD label; RDDs beyond it share one series.
-    series: u64 = 1000;
+    /// RDD names and call sites with series of their own in the metrics: of all applications, and of one application.
+    /// Further ones share one series. Users share them evenly.
+    series: u64 = 200;
+    series_per_application: u64 = 100;
     /// Size of the ring buffer between kernel and daemon, a power of two.
     ring: String = "4MiB".into();
     /// Share of each shared table that one user may hold, from 0.1 to 0.9. With more users each gets less, and some rows
@@ -187,9 +204,23 @@ section!(Postmortem, "postmortem", {
     max_files: u64 = 16_384;
 });
 
+section!(History, "history", {
+    /// Store of finished applications (smtt-history): what this worker knows of an application is written below its
+    /// folder source=workers; docs/HISTORY.md. The store must exist. Empty: nothing is written.
+    store: String = String::new();
+    /// Time between two files of an application while its tasks end.
+    interval: String = "30s".into();
+    /// Most disk space of this worker's files together; the oldest of the user with the most are removed first.
+    max_bytes: String = "1GiB".into();
+    /// Most files of this worker; the oldest of the user with the most are removed first.
+    max_files: u64 = 65_536;
+});
+
 section!(Log, "log", {
     /// Level of the log: error, warn, info, debug or trace.
     level: String = "info".into();
+    /// Form of its lines: text, or json (an object with time, level and message per line).
+    format: String = "text".into();
 });
 
 /// Sections below `[probe]`.
@@ -216,6 +247,7 @@ pub(super) struct File {
     pub retention: Retention,
     pub trace: Trace,
     pub postmortem: Postmortem,
+    pub history: History,
     pub log: Log,
 }
 
@@ -234,6 +266,7 @@ impl Default for File {
             retention: Retention::default(),
             trace: Trace::default(),
             postmortem: Postmortem::default(),
+            history: History::default(),
             log: Log::default(),
         }
     }
@@ -258,6 +291,7 @@ pub fn default_text() -> String {
     Retention::write(&mut text);
     Trace::write(&mut text);
     Postmortem::write(&mut text);
+    History::write(&mut text);
     Log::write(&mut text);
     text
 }
@@ -278,6 +312,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         "retention",
         "trace",
         "postmortem",
+        "history",
         "log",
     ];
     [
@@ -294,6 +329,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
         Retention::FIELDS,
         Trace::FIELDS,
         Postmortem::FIELDS,
+        History::FIELDS,
         Log::FIELDS,
     ]
     .into_iter()

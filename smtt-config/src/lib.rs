@@ -2,8 +2,10 @@
 //! error names the file, the line, the key and the allowed values.
 
 mod file;
+mod history;
 mod probes;
 mod values;
+pub mod web;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,9 +17,10 @@ use smtt_model::cpu::{Overrides, describe};
 use smtt_model::state::Limits;
 
 pub use self::file::{DEFAULT_FILE, default_text};
-use self::values::{Problem, absolute, bytes, count, duration, sha256, within};
+use self::values::{Problem, absolute, bytes, count, duration, file_or_none, sha256, within};
 
-pub use self::probes::{FaultHook, ProbeSettings};
+pub use self::history::HistorySettings;
+pub use self::probes::{FAULT_WINDOW, FaultHook, ProbeSettings};
 
 /// Limits of the resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +89,10 @@ pub struct Config {
     pub probes: ProbeSettings,
     /// Capacities of the tables, and the retention of dead executors.
     pub limits: Limits,
-    /// Most series of one metric with an RDD label.
+    /// Keys of RDDs in the metrics, of all applications.
     pub series: usize,
+    /// Keys of RDDs in the metrics, of one application.
+    pub series_per_application: usize,
     /// Time between two reads of the counters.
     pub tick: Duration,
     /// Limits of the placement of pages.
@@ -100,6 +105,8 @@ pub struct Config {
     pub trace_folder: PathBuf,
     /// Reports about dead executors.
     pub postmortem: PostmortemSettings,
+    /// Files of this worker in a store of finished applications; `None` where none are written.
+    pub history: Option<HistorySettings>,
     /// The log.
     pub log: Log,
 }
@@ -115,6 +122,14 @@ pub struct Web {
     pub names_shown: bool,
     /// File with the users that may read the metrics; `None` where all may.
     pub users_file: Option<PathBuf>,
+    /// File with the tokens whose bearers may read the metrics.
+    pub token_file: Option<PathBuf>,
+    /// Web configuration in the form of Prometheus exporters.
+    pub config_file: Option<PathBuf>,
+    /// Whether the listings of the control socket are served too.
+    pub api: bool,
+    /// How long new counters show 0.
+    pub scrape_interval: Duration,
 }
 
 /// See [`Config::control`].
@@ -137,11 +152,15 @@ pub struct Marker {
     pub scan_interval: Duration,
 }
 
+pub use values::LogFormat;
+
 /// See [`Config::log`].
 #[derive(Clone, Debug)]
 pub struct Log {
     /// Level, in tracing's filter syntax.
     pub level: String,
+    /// Form of the lines.
+    pub format: LogFormat,
 }
 
 /// Error in a configuration.
@@ -198,6 +217,21 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let file = file::parse(text).map_err(|(line, message)| wrong(line, message))?;
     check(&file)
         .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
+}
+
+/// Whether the text is a level of the log, or a filter in tracing's syntax (`warn,smtt_daemon=debug`). A single word
+/// that is no level would be a filter too: one that lets nothing through.
+#[must_use]
+pub fn is_log_level(text: &str) -> bool {
+    let parts = text.split(',').map(str::trim);
+    let known = |part: &str| {
+        part.contains(['=', '['])
+            || part
+                .parse::<tracing_subscriber::filter::LevelFilter>()
+                .is_ok()
+    };
+    parts.clone().all(|part| !part.is_empty() && known(part))
+        && tracing_subscriber::EnvFilter::try_new(text).is_ok()
 }
 
 /// Reads a duration as configurations write it, as `10m`.
@@ -313,7 +347,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             ),
         ));
     }
-    if tracing_subscriber::EnvFilter::try_new(&file.log.level).is_err() {
+    if !is_log_level(&file.log.level) {
         return Err((
             "log.level",
             format!(
@@ -345,6 +379,13 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         file.probe.fault.samples_per_second,
         1_000_000,
     )?;
+    let timed_share = file.probe.fault.timed_share;
+    if !(0.0..=0.05).contains(&timed_share) {
+        return Err((
+            "probe.fault.timed_share",
+            format!("{timed_share} is not from 0 to 0.05"),
+        ));
+    }
     settings.facts_per_second = count(
         "probe.marker.facts_per_second",
         file.probe.marker.facts_per_second,
@@ -372,10 +413,16 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             listen_address,
             telemetry_path: file.web.telemetry_path.clone(),
             names_shown,
-            users_file: match file.web.users_file.as_str() {
-                "" => None,
-                path => Some(absolute("web.users_file", path)?),
-            },
+            users_file: file_or_none("web.users_file", &file.web.users_file)?,
+            token_file: file_or_none("web.token_file", &file.web.token_file)?,
+            config_file: file_or_none("web.config_file", &file.web.config_file)?,
+            api: file.web.api,
+            scrape_interval: duration(
+                "web.scrape_interval",
+                &file.web.scrape_interval,
+                Duration::ZERO,
+                Duration::from_secs(3600),
+            )?,
         },
         control: Control {
             socket: absolute("control.socket", &file.control.socket)?,
@@ -404,6 +451,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         probes: ProbeSettings {
             fault_hook: hook,
             fault_idle: defaults.fault_idle,
+            fault_windows: (timed_share > 0.0).then(|| FAULT_WINDOW.div_f64(timed_share.max(1e-4))),
             settings,
             ring_bytes: ring as u32,
             contexts,
@@ -456,7 +504,12 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             facts_per_second: u64::from(settings.facts_per_second),
             retention_ns: u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX),
         },
-        series: count("limits.series", limits.series, 1 << 20)? as usize,
+        series: count("limits.series", limits.series, 1 << 16)? as usize,
+        series_per_application: count(
+            "limits.series_per_application",
+            limits.series_per_application,
+            1 << 16,
+        )? as usize,
         tick: duration(
             "tick",
             &file.tick,
@@ -498,8 +551,10 @@ fn check(file: &file::File) -> Result<Config, Problem> {
         trace: enabled.then_some(trace.clone()),
         trace_folder: trace.folder,
         postmortem: postmortem(&file.postmortem)?,
+        history: history::check(&file.history)?,
         log: Log {
             level: file.log.level.clone(),
+            format: file.log.format.parse().map_err(|why| ("log.format", why))?,
         },
     })
 }

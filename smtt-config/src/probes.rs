@@ -30,6 +30,8 @@ pub struct ProbeSettings {
     pub fault_hook: FaultHook,
     /// Time without a living executor after which the hooks of page faults are detached.
     pub fault_idle: Duration,
+    /// Mean time from one window in which page faults are timed to the next; `None` times none.
+    pub fault_windows: Option<Duration>,
     /// Settings that the kernel side reads; the offsets are filled in here.
     pub settings: Settings,
     /// Size of the ring in bytes: a power of two, at least a page.
@@ -48,11 +50,15 @@ pub struct ProbeSettings {
     pub page_walks: PageWalkSettings,
 }
 
+/// Length of a window in which page faults are timed.
+pub const FAULT_WINDOW: Duration = Duration::from_millis(10);
+
 impl Default for ProbeSettings {
     fn default() -> Self {
         Self {
             fault_hook: FaultHook::Auto,
             fault_idle: Duration::from_secs(30),
+            fault_windows: None,
             settings: Settings {
                 fault_sample_every: 1024,
                 fault_samples_per_second: 1000,

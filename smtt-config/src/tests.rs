@@ -104,6 +104,8 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             "line 2: page_walks.max_samples_per_second: 0 is not from 1 to 100000",
         ),
         ("[log]\nlevel = \"=\"\n", "line 2: log.level"),
+        ("[log]\nlevel = \"loud\"\n", "line 2: log.level"),
+        ("[log]\nlevel = \"info,loud\"\n", "line 2: log.level"),
         ("tick = \"1ms\"\n", "line 1: tick"),
         ("[web\n", "line 1"),
     ] {

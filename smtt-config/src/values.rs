@@ -48,6 +48,14 @@ pub(super) fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem
     }
 }
 
+/// An absolute path, or none where it is empty.
+pub(super) fn file_or_none(key: &'static str, path: &str) -> Result<Option<PathBuf>, Problem> {
+    match path {
+        "" => Ok(None),
+        path => absolute(key, path).map(Some),
+    }
+}
+
 /// A digest in hexadecimal digits, as `sha256sum` prints it.
 pub(super) fn sha256(text: &str) -> Result<[u8; 32], Problem> {
     let mut digest = [0; 32];
@@ -75,5 +83,27 @@ pub(super) fn bytes(key: &'static str, text: &str, low: u64, high: u64) -> Resul
         Ok(value)
     } else {
         Err((key, format!("{text:?} is not from {low} to {high} bytes")))
+    }
+}
+
+/// Form of the log's lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("{other:?} is neither text nor json")),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! `smtt-ctl advise`: findings as text.
 
+mod of_workers;
+
 use crate::users;
 use smtt_model::advise::{
     Advice, ApplicationAdvice, Evidence, Finding, RuleOutcome, RuleResult, Severity,
@@ -9,7 +11,9 @@ use smtt_model::rows::Number;
 use smtt_model::units;
 use unicode_width::UnicodeWidthStr;
 
-use super::report::no_application;
+use super::cluster::beside;
+use super::listing::nothing::nothing;
+use super::report::NO_APPLICATION;
 use super::{Exit, Failure, Output};
 use crate::client::Client;
 
@@ -24,21 +28,25 @@ pub(super) async fn run(
     user: Option<u32>,
     all: bool,
 ) -> Result<Exit, Failure> {
-    let advice: Advice = client
-        .ask(
-            "/v1/advise",
-            &ListQuery {
-                app: app.map(str::to_owned),
-                user,
-                ..ListQuery::default()
-            },
-        )
-        .await?;
-    if output.json {
-        output.json(&advice)?;
-    } else {
-        output.text(&match app {
-            Some(app) if advice.applications.is_empty() => no_application(&format!("--app {app}")),
+    let question = ListQuery {
+        app: app.map(str::to_owned),
+        user,
+        ..ListQuery::default()
+    };
+    let advice: Advice = client.ask("/v1/advise", &question).await?;
+    if let Some(cluster) = client.cluster().filter(|_| output.is_data()) {
+        // Surroundings are of one worker each.
+        let applications = serde_json::json!({ "applications": advice.applications });
+        output.data(&beside(&applications, cluster.workers()))?;
+    } else if output.is_data() {
+        output.data(&advice)?;
+    }
+    if advice.applications.is_empty() && question != ListQuery::default() {
+        return Err(nothing(client, "/v1/executors", "applications", &question).await);
+    }
+    if !output.is_data() {
+        output.text(&match client.cluster() {
+            Some(_) if !advice.applications.is_empty() => of_workers::text(&advice, output),
             _ => text(&advice, output, all),
         })?;
     }
@@ -48,7 +56,7 @@ pub(super) async fn run(
 /// Advice as text.
 fn text(advice: &Advice, output: Output, all: bool) -> String {
     if advice.applications.is_empty() {
-        return no_application("");
+        return NO_APPLICATION.to_owned();
     }
     let applications = advice.applications.iter();
     let texts: Vec<String> = applications
@@ -73,13 +81,18 @@ fn bold(text: &str, output: Output) -> String {
     }
 }
 
-fn application_text(application: &ApplicationAdvice, output: Output, all: bool) -> String {
+/// The application in words.
+fn title(application: &ApplicationAdvice) -> String {
     let title = match (&application.application_id, &application.application_name) {
         (Some(id), Some(name)) if !name.is_empty() => format!("Application {id} ({name})"),
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
     };
-    let title = title + &users::of(application.uid);
+    title + &users::of(application.uid)
+}
+
+fn application_text(application: &ApplicationAdvice, output: Output, all: bool) -> String {
+    let title = title(application);
     let width = output.width.unwrap_or(WIDTH);
     let mut text = String::new();
     for line in wrapped(&title, width, 0) {
@@ -277,7 +290,8 @@ mod tests {
     const OUTPUT: Output = Output {
         width: Some(60),
         styled: false,
-        json: false,
+        form: crate::output::Form::Text,
+        rows: None,
     };
 
     #[test]

@@ -1,11 +1,16 @@
 //! Arguments of `smtt-ctl`.
 
+mod of_cluster;
+
+pub use self::of_cluster::ClusterArgs;
+
 use crate::users;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use smtt_model::protocol::ListQuery;
+use smtt_model::rows::GroupBy;
 use smtt_store::record::Kind;
 
 /// Shows which Spark RDDs, tasks and stages load the memory hardware of this worker.
@@ -13,7 +18,7 @@ use smtt_store::record::Kind;
 #[command(
     name = "smtt-ctl",
     version,
-    after_help = "Examples:\n  smtt-ctl rdds --sort page_faults_write\n  smtt-ctl tasks --app app-20260101120000-0001 --stage 3 --json\n  smtt-ctl top\n\nExit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 daemon unreachable, 77 no permission, 78 wrong configuration"
+    after_help = "Examples:\n  smtt-ctl rdds --sort page_faults_write\n  smtt-ctl rdds --rdd 'users*' --columns rdd,name,faults,storage_memory_peak_bytes\n  smtt-ctl tasks --app app-20260101120000-0001 --stage 3 --json\n  smtt-ctl executors --watch 5\n  smtt-ctl top\n\nExit codes: 0 answered, 1 nothing matches or no answer can be given (with --fail-on degraded also: answered but degraded), 2 wrong usage, 3 answered without some workers of --cluster, 69 daemon unreachable, 77 no permission, 78 wrong configuration"
 )]
 pub struct Args {
     /// Socket of the daemon.
@@ -25,19 +30,67 @@ pub struct Args {
         value_name = "PATH"
     )]
     pub socket: PathBuf,
-    /// Print JSON with raw numbers instead of tables.
+    /// Print JSON with raw numbers instead of tables, all rows and all fields.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print comma-separated values with raw numbers and a header of field names, all rows. Listings have the fields of
+    /// their table, or those of --columns; other answers have all fields.
+    #[arg(long, global = true, conflicts_with = "json")]
+    pub csv: bool,
+    /// Print text for other programs: tables with tabs between the cells; nothing is cut or hidden, no styles.
+    #[arg(long, global = true, conflicts_with_all = ["json", "csv"])]
+    pub plain: bool,
+    /// Exit with 1 where the answer is incomplete or less exact.
+    #[arg(long, global = true, value_enum, value_name = "WHAT")]
+    pub fail_on: Option<FailOn>,
+    /// Workers to ask together, and how.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What is a failure, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// An answer that is incomplete or less exact.
+    Degraded,
+}
+
+/// What RDDs have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// The description of the SQL execution that the RDDs worked for first: all runs of a query are one row.
+    Query,
+    /// The place in the application that created the RDDs.
+    Callsite,
+    /// The name of the RDDs.
+    Name,
+    /// The RDD: one row for all executors.
+    Rdd,
+}
+
+impl From<By> for GroupBy {
+    fn from(by: By) -> Self {
+        match by {
+            By::Query => Self::Query,
+            By::Callsite => Self::CallSite,
+            By::Name => Self::Name,
+            By::Rdd => Self::Rdd,
+        }
+    }
 }
 
 /// Subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Probe verdicts, losses by hop and cause, and the daemon's own resource usage.
-    Status,
+    Status {
+        /// Repetition.
+        #[command(flatten)]
+        watch: Watch,
+    },
     /// Check whether this machine meets the requirements, and what to do where it does not. Works without the daemon
     /// too.
     Doctor {
@@ -59,6 +112,10 @@ pub enum Command {
         /// Show each figure in quantiles over the stage's tasks and over its executors.
         #[arg(long)]
         summary: bool,
+        /// Show the peaks of memory: of the stage's own tasks, and of the executor while one of them ran. JSON always
+        /// has them.
+        #[arg(long, conflicts_with = "summary")]
+        peaks: bool,
     },
     /// Task attempts.
     Tasks {
@@ -86,6 +143,9 @@ pub enum Command {
         /// Show also RDDs without page faults and memory in the table. JSON always has them.
         #[arg(long)]
         all: bool,
+        /// Add up RDDs that have this in common, over the executors of this worker.
+        #[arg(long, value_enum, value_name = "WHAT")]
+        by: Option<By>,
     },
     /// Cached blocks and the addresses of their bytes.
     Blocks(Query),
@@ -124,6 +184,9 @@ pub enum Command {
         /// Row selection.
         #[command(flatten)]
         filter: Filters,
+        /// Add up the RDDs of each application that have this in common.
+        #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "html")]
+        by: Option<By>,
         /// Write a self-contained HTML page, with findings and memory over time.
         #[arg(long, conflicts_with = "json")]
         html: bool,
@@ -154,8 +217,26 @@ pub enum Command {
         #[arg(long, value_name = "USER", value_parser = users::parse)]
         user: Option<u32>,
     },
-    /// Records of single accesses, from the trace files (without the daemon) or live with --follow.
+    /// Write an application in a form that other programs read.
+    Export {
+        /// The application (id or name) as a job trace of Hadoop's rumen: one JSON object per job.
+        #[arg(long, value_name = "APP")]
+        job_trace: String,
+        /// Only an application of this user (name or number).
+        #[arg(long, value_name = "USER", value_parser = users::parse)]
+        user: Option<u32>,
+        /// File to write; - is standard output.
+        #[arg(value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+    },
+    /// Records of single accesses, from the trace files (without the daemon) or live with --follow. --csv prints all
+    /// columns of docs/TRACE.md, --json one object per line.
     Trace(TraceQuery),
+    /// Print a script that completes the arguments of smtt-ctl in a shell.
+    Completions {
+        /// Shell that reads the script.
+        shell: clap_complete::Shell,
+    },
     /// Measure the cost of a page walk on this machine, as the daemon does at its start.
     Calibrate {
         /// Configuration whose [page_walks] events replace the built-in table.
@@ -173,19 +254,40 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Interval of `--watch`.
+    #[must_use]
+    pub const fn watch(&self) -> Option<Duration> {
+        match self {
+            Self::Status { watch } => watch.watch,
+            Self::Executors(query)
+            | Self::Jobs(query)
+            | Self::Queries(query)
+            | Self::Blocks(query) => query.watch.watch,
+            Self::Stages { query, .. }
+            | Self::Tasks { query, .. }
+            | Self::Rdds { query, .. }
+            | Self::Memory { query, .. }
+            | Self::Pages { query, .. } => query.watch.watch,
+            _ => None,
+        }
+    }
+}
+
 /// Conditions on rows.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Filters {
-    /// Only this application (id or name). The same id of two users is two applications: see --user.
+    /// Only this application (id or name, or a pattern such as 'etl-*'). The same id of two users is two applications:
+    /// see --user.
     #[arg(long, value_name = "ID")]
     pub app: Option<String>,
     /// Only applications of this user (name or number).
     #[arg(long, value_name = "USER", value_parser = users::parse)]
     pub user: Option<u32>,
-    /// Only this executor (id).
+    /// Only this executor (id, or a pattern).
     #[arg(long, value_name = "ID")]
     pub executor: Option<String>,
-    /// Only this RDD (id or name), its blocks, and the work on it.
+    /// Only this RDD (id or name, or a pattern of names such as 'users*'), its blocks, and the work on it.
     #[arg(long, value_name = "ID")]
     pub rdd: Option<String>,
     /// Only this stage (3, or 3.1 for attempt 1), its tasks, their blocks, and the work for it.
@@ -196,7 +298,7 @@ pub struct Filters {
 /// Selection and form of trace records.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct TraceQuery {
-    /// Folder of the trace files; by default the configured one.
+    /// Folder of the trace files; by default the daemon's, where no daemon runs the configured one.
     #[arg(long, value_name = "PATH")]
     pub folder: Option<PathBuf>,
     /// Configuration that names the folder; by default the system's, if there is one.
@@ -227,9 +329,6 @@ pub struct TraceQuery {
     /// print segments as they are finished.
     #[arg(long)]
     pub follow: bool,
-    /// Print all columns of docs/TRACE.md as comma-separated values with a header. --json prints one object per line.
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
 }
 
 fn rdd(text: &str) -> Result<u32, String> {
@@ -292,28 +391,60 @@ pub struct Query {
     /// Sort by a column of the table or a field of the JSON; by default numbers descend and text ascends.
     #[arg(long, value_name = "COLUMN[:asc|desc]")]
     pub sort: Option<String>,
-    /// Maximum number of rows.
-    #[arg(long, value_name = "ROWS")]
-    pub limit: Option<usize>,
+    /// Maximum number of rows, or all. By default a table has 50 rows, --json and --csv have all.
+    #[arg(long, value_name = "ROWS", value_parser = limit)]
+    pub limit: Option<Limit>,
+    /// Columns to show, in this order: headings of the table or fields of the JSON; all shows every column of the table.
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Repetition.
+    #[command(flatten)]
+    pub watch: Watch,
+}
+
+/// Repetition of a command.
+#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+pub struct Watch {
+    /// Ask again every SECONDS (2 by default) until Ctrl-C.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, num_args = 0..=1, default_missing_value = "2")]
+    pub watch: Option<Duration>,
+}
+
+/// Maximum number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// So many.
+    Rows(usize),
+    /// All rows.
+    All,
+}
+
+/// Rows of a table without `--limit`.
+pub const TABLE_ROWS: usize = 50;
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "all" => Ok(Limit::All),
+        number => match number.parse() {
+            Ok(rows) if rows > 0 => Ok(Limit::Rows(rows)),
+            _ => Err("give a number of rows from 1, or all".to_owned()),
+        },
+    }
+}
+
+impl Query {
+    /// Maximum number of rows; `None` for all. `by_default` holds without `--limit`.
+    #[must_use]
+    pub const fn rows(&self, by_default: Option<usize>) -> Option<usize> {
+        match self.limit {
+            Some(Limit::Rows(rows)) => Some(rows),
+            Some(Limit::All) => None,
+            None => by_default,
+        }
+    }
 }
 
 impl Filters {
-    /// The conditions as on the command line; empty without conditions.
-    #[must_use]
-    pub fn words(&self) -> String {
-        let conditions = [
-            ("--app", &self.app),
-            ("--executor", &self.executor),
-            ("--rdd", &self.rdd),
-            ("--stage", &self.stage),
-        ];
-        let words = conditions
-            .into_iter()
-            .filter_map(|(name, wanted)| Some(format!("{name} {}", wanted.as_deref()?)));
-        let user = self.user.map(|user| format!("--user {user}"));
-        words.chain(user).collect::<Vec<_>>().join(" ")
-    }
-
     /// The query with these conditions.
     #[must_use]
     pub fn question(&self) -> ListQuery {
@@ -381,9 +512,16 @@ mod tests {
                 "3",
                 "--sort",
                 "x:asc",
+                "--limit",
+                "all",
+                "--columns",
+                "a,b",
+                "--watch",
+                "5",
             ];
             let args = Args::try_parse_from(line).expect("parsed");
             assert!(args.json);
+            assert_eq!(args.command.watch(), Some(Duration::from_secs(5)));
         }
     }
 
@@ -395,6 +533,26 @@ mod tests {
         assert!(parse(&["--block", "rdd_7_0", "--task", "3"]).is_err());
         assert!(parse(&["--blocks", "--tasks"]).is_err());
         assert!(parse(&["--blocks", "--spanning"]).is_ok());
+    }
+
+    #[test]
+    fn answers_have_one_form_and_a_sensible_limit() {
+        let parse = |more: &[&str]| Args::try_parse_from([&["smtt-ctl", "rdds"], more].concat());
+        assert!(parse(&["--csv", "--json"]).is_err());
+        assert!(parse(&["--plain", "--csv"]).is_err());
+        assert!(parse(&["--limit", "0"]).is_err());
+        assert!(parse(&["--limit", "few"]).is_err());
+        let query = |more: &[&str]| match parse(more).expect("parsed").command {
+            Command::Rdds { query, .. } => query,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(query(&[]).rows(Some(50)), Some(50));
+        assert_eq!(query(&["--limit", "all"]).rows(Some(50)), None);
+        assert_eq!(query(&["--limit", "7"]).rows(None), Some(7));
+        assert_eq!(
+            query(&["--watch"]).watch.watch,
+            Some(Duration::from_secs(2))
+        );
     }
 
     #[test]

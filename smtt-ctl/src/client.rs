@@ -1,7 +1,8 @@
-//! Client of the Unix socket, for `smtt-ctl` and tests.
+//! Client of the Unix socket, or of the workers of a cluster, for `smtt-ctl` and tests.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -12,8 +13,12 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use smtt_model::protocol::ListQuery;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
+
+use super::cluster::{Cluster, Merge, with_host};
+use super::columns::ListingKind;
 
 /// Timeout for the first byte of a response, and between two pieces of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,9 +41,15 @@ pub enum ClientError {
     /// The daemon rejected the request.
     #[error("{0}")]
     Refused(String),
+    /// The daemon does not know the one thing that was asked for.
+    #[error("{0}")]
+    Unknown(String),
     /// The daemon's limit for such requests is reached.
     #[error("{0}")]
     Busy(String),
+    /// No worker of the cluster has answered.
+    #[error("none of {0} workers answered")]
+    NoWorker(usize),
     /// The response is invalid.
     #[error("smtt-daemon at {} answered wrongly: {reason}", .path.display())]
     Broken {
@@ -49,10 +60,11 @@ pub enum ClientError {
     },
 }
 
-/// Connection parameters of a daemon.
+/// Connection parameters of a daemon, or of those of a cluster.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl Client {
@@ -61,6 +73,30 @@ impl Client {
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            cluster: None,
+        }
+    }
+
+    /// Client of all workers of a cluster.
+    #[must_use]
+    pub fn of(cluster: Cluster) -> Self {
+        Self {
+            path: PathBuf::new(),
+            cluster: Some(Arc::new(cluster)),
+        }
+    }
+
+    /// The cluster whose workers are asked; `None` for the daemon of this machine.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_deref()
+    }
+
+    /// The listing with a column for the worker, where there are several.
+    pub(super) fn kind(&self, kind: &ListingKind) -> ListingKind {
+        match self.cluster {
+            Some(_) => with_host(kind),
+            None => *kind,
         }
     }
 
@@ -80,14 +116,29 @@ impl Client {
             .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
     }
 
-    /// Requests a path with a typed query and parses the response as JSON.
+    /// Requests a path with a typed query and parses the response as JSON; of a cluster the responses of all workers.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn ask<Answer: DeserializeOwned>(
+    pub async fn ask<Answer: DeserializeOwned + Merge>(
         &self,
         path: &str,
-        question: &impl Serialize,
+        question: &ListQuery,
+    ) -> Result<Answer, ClientError> {
+        match &self.cluster {
+            Some(cluster) => cluster.ask(path, question).await,
+            None => self.ask_one(path, question).await,
+        }
+    }
+
+    /// Requests a path of the daemon of this machine, as [`Client::ask`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn ask_one<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        question: &ListQuery,
     ) -> Result<Answer, ClientError> {
         self.get(&with_query(path, question)?).await
     }
@@ -156,10 +207,7 @@ impl Client {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.broken(error.to_string()))?;
-        let connection = Connection(tokio::spawn(async move {
-            // Errors of the connection appear in the response.
-            let _ = connection.await;
-        }));
+        let connection = Connection::run(connection);
         let request = Request::get(path_and_query)
             .header(HOST, "smtt")
             .header(ACCEPT, accept)
@@ -198,6 +246,7 @@ impl Client {
         let said = said.map_or_else(|| format!("{path_and_query}: {status}"), str::to_owned);
         match status {
             StatusCode::SERVICE_UNAVAILABLE => ClientError::Busy(said),
+            StatusCode::NOT_FOUND if error.is_some() => ClientError::Unknown(said),
             status if status.is_client_error() => ClientError::Refused(said),
             _ => self.broken(format!("{path_and_query}: {status}")),
         }
@@ -213,7 +262,17 @@ impl Client {
 
 /// A connection; closed on drop.
 #[derive(Debug)]
-struct Connection(JoinHandle<()>);
+pub(super) struct Connection(JoinHandle<()>);
+
+impl Connection {
+    /// Runs a connection in a task of its own.
+    pub fn run<Done: Send>(connection: impl Future<Output = Done> + Send + 'static) -> Self {
+        Self(tokio::spawn(async move {
+            // Errors of the connection appear in the response.
+            let _ = connection.await;
+        }))
+    }
+}
 
 impl Drop for Connection {
     fn drop(&mut self) {
@@ -258,7 +317,7 @@ impl Lines {
 ///
 /// # Errors
 /// When the query cannot be written as a query string, which is a defect of its type.
-fn with_query(path: &str, question: &impl Serialize) -> Result<String, ClientError> {
+pub(super) fn with_query(path: &str, question: &impl Serialize) -> Result<String, ClientError> {
     let query = serde_urlencoded::to_string(question)
         .map_err(|error| ClientError::Refused(format!("cannot ask for {path}: {error}")))?;
     Ok(if query.is_empty() {

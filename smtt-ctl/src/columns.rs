@@ -1,6 +1,6 @@
 //! Columns and path of each listing.
 
-use super::table::{Column, Form};
+use super::table::{Column, Form, column};
 
 /// One listing of `smtt-ctl`.
 #[derive(Clone, Copy, Debug)]
@@ -15,20 +15,12 @@ pub struct ListingKind {
     pub shows_faults: bool,
 }
 
-const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8) -> Column {
-    Column {
-        field,
-        heading,
-        form,
-        rank,
-    }
-}
-
 const APPLICATION: Column = column("application_id", "APPLICATION", Form::Text, 1);
 /// Shown where rows are of several users, and for executors.
 pub const USER: Column = column("uid", "USER", Form::User, 1);
 const EXECUTOR: Column = column("executor_id", "EXEC", Form::Word, 0);
 const FAULTS: Column = column("page_faults", "FAULTS", Form::Count, 0);
+const FAULT_TIME: Column = column("page_fault_time_ns", "FAULT TIME", Form::Duration, 2);
 const READ: Column = column("page_faults_read", "READ", Form::Count, 2);
 const WRITE: Column = column("page_faults_write", "WRITE", Form::Count, 2);
 const MAJOR: Column = column("page_faults_major", "MAJOR", Form::Count, 5);
@@ -113,7 +105,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<9, 12, 35>(
+    columns: &with_page_walks::<10, 12, 36>(
         [
             APPLICATION,
             USER,
@@ -122,6 +114,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("kind", "KIND", Form::Word, 3),
             column("state", "STATE", Form::Word, 1),
             FAULTS,
+            FAULT_TIME,
             column("unattributed_share", "UNATTR", Form::Share, 1),
             column("page_faults_major", "MAJOR", Form::Count, 8),
         ],
@@ -147,7 +140,7 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<24, 2, 40>(
+    columns: &with_page_walks::<25, 2, 41>(
         [
             APPLICATION,
             USER,
@@ -170,6 +163,7 @@ pub const STAGES: ListingKind = ListingKind {
             DISK_READ,
             DISK_WRITTEN,
             FAULTS,
+            FAULT_TIME,
             READ,
             WRITE,
             MAJOR,
@@ -206,10 +200,21 @@ macro_rules! work_columns {
             DISK_READ,
             DISK_WRITTEN,
             FAULTS,
+            FAULT_TIME,
             READ,
             WRITE,
             MAJOR,
             PEAK,
+            column("input_bytes", "IN", Form::Bytes, 5),
+            column("input_records", "IN RECS", Form::Count, 7),
+            column("output_bytes", "OUT", Form::Bytes, 5),
+            column("output_records", "OUT RECS", Form::Count, 7),
+            column("shuffle_read_bytes", "SHUF R", Form::Bytes, 5),
+            column("shuffle_read_records", "SHUF R RECS", Form::Count, 8),
+            column("shuffle_write_bytes", "SHUF W", Form::Bytes, 5),
+            column("shuffle_write_records", "SHUF W RECS", Form::Count, 8),
+            column("memory_spilled_bytes", "SPILLED", Form::Bytes, 5),
+            column("disk_spilled_bytes", "SPILL DISK", Form::Bytes, 8),
         ]
     };
 }
@@ -235,7 +240,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<21, 4, 39>(
+    columns: &with_page_walks::<22, 5, 41>(
         [
             APPLICATION,
             USER,
@@ -255,6 +260,7 @@ pub const TASKS: ListingKind = ListingKind {
             DISK_READ,
             DISK_WRITTEN,
             FAULTS,
+            FAULT_TIME,
             READ,
             WRITE,
             MAJOR,
@@ -267,6 +273,7 @@ pub const TASKS: ListingKind = ListingKind {
                 Form::Bytes,
                 4,
             ),
+            column("python_worker_peak_bytes", "PYTHON", Form::Bytes, 5),
             column("consumers", "HELD BY", Form::Holders, 5),
             column("reason", "REASON", Form::Text, 8),
         ],
@@ -285,16 +292,17 @@ pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",
     what: "RDDs",
     shows_faults: true,
-    columns: &with_page_walks::<11, 2, 27>(
+    columns: &with_page_walks::<12, 2, 28>(
         [
             APPLICATION,
             USER,
             EXECUTOR,
             RDD,
             column("name", "NAME", Form::Text, 0),
-            column("storage_level", "LEVEL", Form::Text, 7),
+            column("storage_level_name", "LEVEL", Form::Level, 7),
             column("partitions_cached", "CACHED", Form::Count, 4),
             FAULTS,
+            FAULT_TIME,
             READ,
             WRITE,
             MAJOR,
@@ -324,6 +332,37 @@ pub const BLOCKS: ListingKind = ListingKind {
         column("stage_id", "STAGE", Form::Word, 6),
     ],
 };
+
+/// Whether the largest value of a listing's column comes first; `None` where the values of such columns decide it.
+pub(super) fn descends(path: &str, field: &str) -> Option<bool> {
+    let kinds = [
+        &EXECUTORS,
+        &STAGES,
+        &JOBS,
+        &QUERIES,
+        &TASKS,
+        &FAILED_TASKS,
+        &RDDS,
+        &BLOCKS,
+    ];
+    let columns = kinds
+        .iter()
+        .filter(|kind| kind.path == path)
+        .flat_map(|kind| kind.columns);
+    let column = columns.into_iter().find(|column| column.field == field)?;
+    match column.form {
+        Form::Text | Form::Title | Form::YesNo => Some(false),
+        Form::Count
+        | Form::Bytes
+        | Form::Duration
+        | Form::Share
+        | Form::SmallShare
+        | Form::Real
+        | Form::Length
+        | Form::Holders => Some(true),
+        Form::Level | Form::Word | Form::User => None,
+    }
+}
 
 impl ListingKind {
     /// The requested sort, with a heading of the table translated into its field.
@@ -358,6 +397,16 @@ mod tests {
             context_switches: Some(0),
             disk_read_bytes: Some(0),
             disk_written_bytes: Some(0),
+            input_bytes: Some(0),
+            input_records: Some(0),
+            output_bytes: Some(0),
+            output_records: Some(0),
+            shuffle_read_bytes: Some(0),
+            shuffle_read_records: Some(0),
+            shuffle_write_bytes: Some(0),
+            shuffle_write_records: Some(0),
+            memory_spilled_bytes: Some(0),
+            disk_spilled_bytes: Some(0),
             ..UsedRow::default()
         };
         let rows = [
@@ -374,6 +423,7 @@ mod tests {
                 serde_json::to_value(TaskRow {
                     reason: Some(String::new()),
                     execution_memory_spark_peak_bytes: Some(0),
+                    python_worker_peak_bytes: Some(0),
                     used,
                     ..TaskRow::default()
                 }),

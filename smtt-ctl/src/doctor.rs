@@ -105,12 +105,12 @@ pub(super) async fn run(
                 ok: false,
                 required: true,
                 detail: "does not answer".to_owned(),
-                remedy: "systemctl start smtt-daemon, or give its socket with --socket".to_owned(),
+                remedy: "systemctl start smtt, or give its socket with --socket".to_owned(),
             });
         }
     }
-    if output.json {
-        output.json(&checks)?;
+    if output.is_data() {
+        output.data(&checks)?;
     } else {
         output.text(&text(&checks))?;
     }

@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::advise::{Advice, ApplicationAdvice};
-use smtt_model::protocol::{ApplicationReport, Histories, Report, Status};
+use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Status};
 use smtt_model::rows::{Listing, PagesRow, RddRow, StageRow, TaskRow};
 
 use super::args::Filters;
-use super::report::no_application;
+use super::listing::nothing::nothing;
+use super::report::NO_APPLICATION;
 use super::{Exit, Failure, say};
 use crate::client::Client;
 
@@ -44,7 +45,7 @@ pub(super) async fn run(
     filter: &Filters,
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
-    let report: Report = client.ask("/v1/report", &filter.question()).await?;
+    let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     let status: Status = client.get("/v1/status").await?;
     let folder = output.filter(|path| path.is_dir());
     let ids: Vec<&str> = report
@@ -53,9 +54,11 @@ pub(super) async fn run(
         .map(|application| application.application_id.as_deref().unwrap_or_default())
         .collect();
     if ids.is_empty() {
-        return Err(Failure::Question(
-            no_application(&filter.words()).trim_end().to_owned(),
-        ));
+        let question = filter.question();
+        if question != ListQuery::default() {
+            return Err(nothing(client, "/v1/executors", "applications", &question).await);
+        }
+        return Err(Failure::Nothing(NO_APPLICATION.trim_end().to_owned()));
     }
     if ids.len() > 1 && folder.is_none() {
         return Err(Failure::Question(format!(
@@ -105,7 +108,7 @@ async fn ask(
     let pages: Listing<PagesRow> = client.ask("/v1/pages", &question).await?;
     let stages: Listing<StageRow> = client.ask("/v1/stages", &question).await?;
     let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
-    let mut history: Histories = client.ask("/v1/history", &question).await?;
+    let mut history: Histories = client.ask_one("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // If the name of one application is the id of another one, the id decides.
     let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id && who.uid == uid;
@@ -132,7 +135,7 @@ async fn ask(
 }
 
 /// Writes a temporary file and renames it, so that readers never see half a document.
-fn save(path: &Path, text: &str) -> Result<(), Failure> {
+pub(super) fn save(path: &Path, text: &str) -> Result<(), Failure> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".inprogress");
     let beside: PathBuf = path.with_file_name(name);

@@ -1,17 +1,22 @@
 //! `smtt-ctl`: requests data from the daemon and prints it. Data on stdout, messages on stderr.
 //!
-//! Exit codes: 0 fine, 1 answered but degraded, 2 wrong usage, 69 the daemon cannot be reached, 77 no permission,
-//! 78 wrong configuration.
+//! Exit codes: 0 answered, 1 nothing matches or no answer can be given (with `--fail-on degraded` also: answered but
+//! degraded), 2 wrong usage, 3 answered, but some workers of `--cluster` did not answer, 69 the daemon cannot be reached, 77 no permission, 78 wrong configuration.
 
 mod advise;
 pub mod args;
 pub mod client;
+pub mod cluster;
 pub mod columns;
 mod doctor;
+mod export;
+mod groups;
 mod html;
 mod listing;
 mod memory;
+mod output;
 mod pages;
+mod peaks;
 mod pmu;
 mod postmortem;
 mod report;
@@ -22,25 +27,35 @@ mod task;
 pub mod top;
 mod trace;
 pub mod users;
+mod watch;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use args::{Args, Command};
+use args::{Args, Command, FailOn};
+use clap::CommandFactory;
 use smtt_model::protocol::ListQuery;
+use tokio::runtime::Runtime;
+
+pub use crate::output::Output;
 
 use crate::client::{Client, ClientError};
+use crate::cluster::Cluster;
 
 /// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The command succeeded.
     Fine = 0,
-    /// The command printed an answer that is incomplete or less exact.
-    Degraded = 1,
+    /// The command printed an answer that is incomplete or less exact; the exit code is 0 without `--fail-on degraded`.
+    Degraded = 100,
+    /// Nothing matches the selection, or no answer can be given.
+    Failed = 1,
     /// The command line is wrong.
     Usage = 2,
+    /// The answer lacks workers of the cluster that did not answer.
+    Partial = 3,
     /// The daemon cannot be reached.
     Unreachable = 69,
     /// No permission to use the socket.
@@ -77,7 +92,10 @@ pub enum Failure {
     /// The requested data is unavailable.
     #[error("{0}")]
     Question(String),
-    /// An HTML page cannot be written.
+    /// The selection matches nothing.
+    #[error("{0}")]
+    Nothing(String),
+    /// A file cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Page {
         /// The file.
@@ -95,11 +113,15 @@ impl Failure {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Client(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => {
-                Exit::Unreachable
-            }
+            Self::Client(
+                ClientError::Unreachable { .. }
+                | ClientError::Broken { .. }
+                | ClientError::NoWorker(_),
+            ) => Exit::Unreachable,
             Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
-            Self::Client(ClientError::Busy(_)) => Exit::Degraded,
+            Self::Client(ClientError::Busy(_) | ClientError::Unknown(_)) | Self::Nothing(_) => {
+                Exit::Failed
+            }
             Self::Client(ClientError::Refused(_)) | Self::Question(_) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
             Self::Trace { error, .. }
@@ -107,55 +129,8 @@ impl Failure {
             {
                 Exit::NoPermission
             }
-            Self::Trace { .. } | Self::Page { .. } | Self::Write(_) => Exit::Degraded,
+            Self::Trace { .. } | Self::Page { .. } | Self::Write(_) => Exit::Failed,
         }
-    }
-}
-
-/// Where and how to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Output {
-    /// Columns of the terminal; `None` where lines have no maximum length.
-    pub width: Option<usize>,
-    /// Whether headings may be bold.
-    pub styled: bool,
-    /// Whether to print JSON instead of tables.
-    pub json: bool,
-}
-
-impl Output {
-    fn detect(json: bool) -> Self {
-        let terminal = io::stdout().is_terminal();
-        let asked = std::env::var("COLUMNS")
-            .ok()
-            .and_then(|columns| columns.parse().ok());
-        let size = || {
-            terminal.then(|| {
-                crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns))
-            })
-        };
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self {
-            width: asked.or_else(size).map(|width: usize| width.max(20)),
-            styled: terminal && !plain,
-            json,
-        }
-    }
-
-    /// Prints a value as JSON.
-    fn json(&self, value: &impl serde::Serialize) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
-        writeln!(out)?;
-        Ok(())
-    }
-
-    /// Prints text.
-    fn text(&self, text: &str) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
-        Ok(())
     }
 }
 
@@ -178,68 +153,125 @@ pub fn run(args: &Args) -> Exit {
             return Exit::Unreachable;
         }
     };
-    let client = Client::new(&args.socket);
-    let output = Output::detect(args.json);
-    let result = match &args.command {
-        Command::Status => runtime.block_on(status::run(&client, output)),
+    let exit = asked(&runtime, args);
+    // A look-up of a name may still wait for its server.
+    runtime.shutdown_background();
+    match exit {
+        Exit::Degraded if args.fail_on == Some(FailOn::Degraded) => Exit::Failed,
+        Exit::Degraded => Exit::Fine,
+        other => other,
+    }
+}
+
+/// Asks as often as the arguments say.
+fn asked(runtime: &Runtime, args: &Args) -> Exit {
+    let client = match &args.cluster.cluster {
+        None => Client::new(&args.socket),
+        Some(spec) => {
+            let found = cluster::check(args)
+                .and_then(|()| runtime.block_on(Cluster::find(&args.cluster, spec)));
+            match found {
+                Ok(cluster) => Client::of(cluster),
+                Err(failure) => return ended(Err(failure)),
+            }
+        }
+    };
+    let output = Output::detect(args);
+    let answer = || answered(runtime, &client, output, &args.command);
+    let of_cluster = |cluster: &Cluster| {
+        cluster.begin();
+        let result = answer();
+        // What is missing stands below the answer, also where there is none.
+        let exit = result.as_ref().map_or_else(Failure::exit, |exit| *exit);
+        let exit = cluster.end(exit);
+        match result {
+            Err(Failure::Nothing(said)) if exit == Exit::Partial => {
+                say(&said);
+                Ok(exit)
+            }
+            result => result.map(|_| exit),
+        }
+    };
+    let answer = || client.cluster().map_or_else(answer, of_cluster);
+    match args.command.watch() {
+        Some(interval) => watch::repeat(output, interval, answer),
+        None => ended(answer()),
+    }
+}
+
+/// The end of a run; a failure is printed.
+fn ended(result: Result<Exit, Failure>) -> Exit {
+    match result {
+        Ok(exit) => exit,
+        // A closed pipe is no error: the reader has stopped reading.
+        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
+        Err(failure) => {
+            say(&failure.to_string());
+            failure.exit()
+        }
+    }
+}
+
+/// Requests an answer and prints it.
+fn answered(
+    runtime: &Runtime,
+    client: &Client,
+    output: Output,
+    command: &Command,
+) -> Result<Exit, Failure> {
+    let list = |kind, query, all| runtime.block_on(listing::run(client, output, kind, query, all));
+    match command {
+        Command::Status { .. } => runtime.block_on(status::run(client, output)),
         Command::Doctor { config } => {
-            runtime.block_on(doctor::run(&client, output, config.as_ref()))
+            runtime.block_on(doctor::run(client, output, config.as_ref()))
         }
-        Command::Executors(query) => runtime.block_on(listing::run(
-            &client,
-            output,
-            &columns::EXECUTORS,
-            query,
-            true,
-        )),
-        Command::Jobs(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::JOBS, query, true))
-        }
-        Command::Queries(query) => runtime.block_on(listing::run(
-            &client,
-            output,
-            &columns::QUERIES,
-            query,
-            true,
-        )),
+        Command::Executors(query) => list(&columns::EXECUTORS, query, true),
+        Command::Jobs(query) => list(&columns::JOBS, query, true),
+        Command::Queries(query) => list(&columns::QUERIES, query, true),
         Command::Stages {
             query,
             summary: true,
-        } => runtime.block_on(summary::run(&client, output, query)),
-        Command::Stages { query, .. } => {
-            runtime.block_on(listing::run(&client, output, &columns::STAGES, query, true))
-        }
+            ..
+        } => runtime.block_on(summary::run(client, output, query)),
+        Command::Stages {
+            query, peaks: true, ..
+        } => runtime.block_on(peaks::run(client, output, query)),
+        Command::Stages { query, .. } => list(&columns::STAGES, query, true),
         Command::Tasks { query, failed } => {
             let kind = if *failed {
                 &columns::FAILED_TASKS
             } else {
                 &columns::TASKS
             };
-            runtime.block_on(listing::run(&client, output, kind, query, true))
+            list(kind, query, true)
         }
-        Command::Task { id, filter } => runtime.block_on(task::run(&client, output, filter, *id)),
-        Command::Rdds { query, all } => {
-            runtime.block_on(listing::run(&client, output, &columns::RDDS, query, *all))
-        }
-        Command::Blocks(query) => {
-            runtime.block_on(listing::run(&client, output, &columns::BLOCKS, query, true))
-        }
+        Command::Task { id, filter } => runtime.block_on(task::run(client, output, filter, *id)),
+        Command::Rdds {
+            query,
+            all,
+            by: Some(by),
+        } => runtime.block_on(groups::run(client, output, query, *by, *all)),
+        Command::Rdds { query, all, .. } => list(&columns::RDDS, query, *all),
+        Command::Blocks(query) => list(&columns::BLOCKS, query, true),
         Command::Memory { query, peaks } => {
-            runtime.block_on(memory::run(&client, output, query, *peaks))
+            runtime.block_on(memory::run(client, output, query, *peaks))
         }
         Command::Pages {
             query,
             by,
             spanning,
-        } => runtime.block_on(pages::run(&client, output, query, by, *spanning)),
+        } => runtime.block_on(pages::run(client, output, query, by, *spanning)),
         Command::Report {
             filter,
             html: true,
             output,
-        } => runtime.block_on(html::run(&client, filter, output.as_deref())),
-        Command::Report { filter, .. } => runtime.block_on(report::run(&client, output, filter)),
+            ..
+        } => runtime.block_on(html::run(client, filter, output.as_deref())),
+        Command::Report { filter, by, .. } => {
+            runtime.block_on(report::run(client, output, filter, *by))
+        }
         Command::Advise { app, user, all } => {
-            runtime.block_on(advise::run(&client, output, app.as_deref(), *user, *all))
+            runtime.block_on(advise::run(client, output, app.as_deref(), *user, *all))
         }
         Command::Postmortem {
             executor,
@@ -251,21 +283,25 @@ pub fn run(args: &Args) -> Exit {
                 user: *user,
                 ..ListQuery::default()
             };
-            let asked = postmortem::run(&client, output, executor.as_deref(), query);
+            let asked = postmortem::run(client, output, executor.as_deref(), query);
             runtime.block_on(asked)
         }
-        Command::Trace(query) => runtime.block_on(trace::run(&client, output, query)),
+        Command::Export {
+            job_trace,
+            user,
+            file,
+        } => runtime.block_on(export::run(client, job_trace, *user, file)),
+        Command::Trace(query) => runtime.block_on(trace::run(client, output, query)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Args::command(), "smtt-ctl", &mut script);
+            // clap_complete 4.6 takes the dash of the program's name for a subcommand in a part of bash's script.
+            let script = String::from_utf8_lossy(&script).replace("smtt__subcmd__ctl", "smtt__ctl");
+            output.text(&script)?;
+            Ok(Exit::Fine)
+        }
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
-        Command::Top { filter, interval } => top::run(&runtime, &client, filter, *interval),
-    };
-    match result {
-        Ok(exit) => exit,
-        // A closed pipe is no error: the reader has stopped reading.
-        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
-        Err(failure) => {
-            say(&failure.to_string());
-            failure.exit()
-        }
+        Command::Top { filter, interval } => top::run(runtime, client, filter, *interval),
     }
 }

@@ -1,16 +1,22 @@
 //! The listings: executors, stages, tasks, RDDs, blocks.
 
-use serde_json::{Map, Value};
+pub mod choice;
+pub mod nothing;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use smtt_model::protocol::ListQuery;
 use smtt_model::rows::{Listing, Summary};
 use smtt_model::units;
 
 use super::advise::wrapped;
 use super::args::Query;
 use super::columns::{EXECUTORS, ListingKind, USER};
+use super::output::{Form, rows};
 use super::{Exit, Failure, Output, say, table};
 use crate::client::Client;
 
-/// Maximum number of rows in a table.
+/// Rows of a listing as JSON objects.
 pub type Rows = Listing<Map<String, Value>>;
 
 /// Requests a listing and prints it. Without `all` the table leaves out rows without work and memory.
@@ -21,19 +27,29 @@ pub(super) async fn run(
     query: &Query,
     all: bool,
 ) -> Result<Exit, Failure> {
+    let kind = &client.kind(kind);
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
-    let question = query.filter.ordered(sort, query.limit);
-    let mut listing: Rows = client.ask(kind.path, &question).await?;
-    if output.json {
-        output.json(&listing.rows)?;
-    } else {
-        let before = listing.rows.len();
-        // A requested RDD is shown even if it is idle.
-        if !all && query.filter.rdd.is_none() {
+    let limit = query.rows(output.rows);
+    // A requested RDD is shown even if it is idle.
+    let busy_only = !all && query.filter.rdd.is_none() && output.form == Form::Text;
+    let question = query.filter.ordered(sort, limit);
+    let asked = ListQuery {
+        // Idle rows must not take the place of others.
+        limit: limit.filter(|_| !busy_only),
+        ..question.clone()
+    };
+    let mut listing: Rows = client.ask(kind.path, &asked).await?;
+    let selected = listing.rows.len();
+    if output.is_data() {
+        data(client, kind, query, &listing, output)?;
+    } else if selected > 0 || question == unfiltered(&question) {
+        if busy_only {
             listing.rows.retain(|row| !is_idle(row));
+            listing.rows_total = listing.rows.len() as u64;
         }
-        let idle = before - listing.rows.len();
-        let mut text = text(kind, &listing, &query.filter.words(), output);
+        let idle = selected - listing.rows.len();
+        listing.rows.truncate(limit.unwrap_or(usize::MAX));
+        let mut text = text(kind, &listing, query, output)?;
         if idle > 0 {
             text.push_str(&format!(
                 "not listed: {idle} idle {} (--all lists them)\n",
@@ -42,14 +58,113 @@ pub(super) async fn run(
         }
         output.text(&text)?;
     }
-    if kind.shows_faults
-        && !listing.summary.measured.page_faults
-        && listing.summary.page_faults.is_none()
-    {
-        say("page faults are not measured on this machine: smtt-ctl status says why");
-        return Ok(Exit::Degraded);
+    if selected == 0 && question != unfiltered(&question) {
+        return Err(nothing::nothing(client, kind.path, kind.what, &question).await);
     }
-    Ok(Exit::Fine)
+    Ok(outcome(kind, &listing.summary))
+}
+
+/// How complete a listing is; says what it lacks.
+pub(super) fn outcome(kind: &ListingKind, summary: &Summary) -> Exit {
+    if kind.shows_faults && !summary.measured.page_faults && summary.page_faults.is_none() {
+        say("page faults are not measured on this machine: smtt-ctl status says why");
+        return Exit::Degraded;
+    }
+    Exit::Fine
+}
+
+/// The query without its conditions.
+pub(super) fn unfiltered(question: &ListQuery) -> ListQuery {
+    ListQuery {
+        sort: question.sort.clone(),
+        limit: question.limit,
+        ..ListQuery::default()
+    }
+}
+
+/// Prints rows as JSON or comma-separated values.
+pub(super) fn data(
+    client: &Client,
+    kind: &ListingKind,
+    query: &Query,
+    listing: &Rows,
+    output: Output,
+) -> Result<(), Failure> {
+    let all = &listing.rows;
+    let chosen = choice::chosen(kind.columns, &query.columns, all)?;
+    let fields = |columns: &[table::Column]| columns.iter().map(|column| column.field).collect();
+    if output.form == Form::Csv {
+        let fields: Vec<&str> = fields(&chosen.unwrap_or_else(|| kind.columns.to_vec()));
+        return output.text(&rows(&fields, all));
+    }
+    let print = |rows: &[Map<String, Value>]| match client.cluster() {
+        None => output.data(&rows),
+        Some(cluster) => output.data(&json!({
+            "rows": rows,
+            "rows_total": listing.rows_total,
+            "summary": listing.summary,
+            "workers": cluster.workers(),
+        })),
+    };
+    let Some(chosen) = chosen else {
+        return print(all);
+    };
+    let fields: Vec<&str> = fields(&chosen);
+    let of = |row: &Map<String, Value>| -> Map<String, Value> {
+        let value = |field: &&str| Some(((*field).to_owned(), row.get(*field)?.clone()));
+        fields.iter().filter_map(value).collect()
+    };
+    print(&all.iter().map(of).collect::<Vec<_>>())
+}
+
+/// Prints rows of a listing without a table as JSON or comma-separated values; without a choice they have all fields.
+pub(super) fn objects<Row: Serialize>(
+    client: &Client,
+    query: &Query,
+    listing: &Listing<Row>,
+    output: Output,
+) -> Result<(), Failure> {
+    if query.columns.is_empty() && (client.cluster().is_none() || output.form == Form::Csv) {
+        return output.data(&listing.rows);
+    }
+    let of = |row| match serde_json::to_value(row) {
+        Ok(Value::Object(row)) => Some(row),
+        _ => None,
+    };
+    let kind = ListingKind {
+        columns: &[],
+        ..EXECUTORS
+    };
+    let listing = Rows {
+        rows: listing.rows.iter().filter_map(of).collect(),
+        rows_total: listing.rows_total,
+        summary: listing.summary.clone(),
+    };
+    data(client, &kind, query, &listing, output)
+}
+
+/// A title's part about the worker.
+pub(super) fn on(worker: Option<&str>) -> String {
+    worker.map_or_else(String::new, |worker| format!(" on {worker}"))
+}
+
+/// Lines about rows and columns that a table has no room for.
+pub(super) fn hidden(shown: usize, total: u64, columns: usize) -> String {
+    let mut text = String::new();
+    if total > shown as u64 {
+        text.push_str(&format!(
+            "hidden: {} of {} rows (--limit all shows them)\n",
+            units::count(total - shown as u64),
+            units::count(total)
+        ));
+    }
+    if columns > 0 {
+        let plural = if columns == 1 { "" } else { "s" };
+        text.push_str(&format!(
+            "hidden: {columns} column{plural} (--columns all shows them)\n"
+        ));
+    }
+    text
 }
 
 /// One line for each state of heap addresses in the rows that limits their use.
@@ -97,18 +212,6 @@ fn is_idle(row: &Map<String, Value>) -> bool {
     .all(|field| row.get(*field).and_then(Value::as_u64).unwrap_or(0) == 0)
 }
 
-/// Message in place of an empty table. `wanted` is the selection, which may be mistyped.
-fn nothing(kind: &ListingKind, summary: &Summary, wanted: &str) -> String {
-    let what = kind.what;
-    match (wanted, summary.executors) {
-        ("", _) => format!("no {what}\n"),
-        (_, 0) => {
-            format!("no executor on this worker matches {wanted}: smtt-ctl executors lists them\n")
-        }
-        _ => format!("no {what} match {wanted}\n"),
-    }
-}
-
 /// Whether no two rows are of different users: a column of users would say nothing.
 pub(super) fn is_of_one_user(rows: &[Map<String, Value>]) -> bool {
     let mut users = rows.iter().map(|row| row.get(USER.field));
@@ -116,43 +219,67 @@ pub(super) fn is_of_one_user(rows: &[Map<String, Value>]) -> bool {
     users.all(|user| Some(user) == first)
 }
 
-/// A listing as text; `wanted` is the selection of rows.
-pub(super) fn text(kind: &ListingKind, listing: &Rows, wanted: &str, output: Output) -> String {
-    if listing.rows.is_empty() {
-        let nothing = nothing(kind, &listing.summary, wanted);
-        return format!("{nothing}{}", footer(kind, &listing.summary));
+/// A listing as text.
+pub(super) fn text(
+    kind: &ListingKind,
+    listing: &Rows,
+    query: &Query,
+    output: Output,
+) -> Result<String, Failure> {
+    if output.form == Form::Plain {
+        let chosen = choice::chosen(kind.columns, &query.columns, &listing.rows)?;
+        let columns = chosen.unwrap_or_else(|| kind.columns.to_vec());
+        return Ok(table::render(&columns, &listing.rows, output));
     }
-    // An application common to all rows is printed once, above the table.
-    let mut applications: Vec<&Value> = listing
-        .rows
+    if listing.rows.is_empty() {
+        let footer = footer(kind, &listing.summary);
+        return Ok(format!("no {}\n{footer}", kind.what));
+    }
+    let (chosen, mut text) = match choice::chosen(kind.columns, &query.columns, &listing.rows)? {
+        Some(chosen) => (Some(chosen), String::new()),
+        None => (None, title(&listing.rows)),
+    };
+    let keep = chosen.is_some();
+    let columns = chosen.unwrap_or_else(|| by_default(kind, &listing.rows));
+    let table = table::fit(&columns, &listing.rows, output, keep);
+    text.push_str(&table.text);
+    text.push_str(&hidden(
+        listing.rows.len(),
+        listing.rows_total,
+        table.hidden,
+    ));
+    text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
+    text.push_str(&footer(kind, &listing.summary));
+    Ok(text)
+}
+
+/// An application common to all rows, which is printed once, above the table.
+fn common_application(rows: &[Map<String, Value>]) -> Option<&str> {
+    let mut applications: Vec<&Value> = rows
         .iter()
         .filter_map(|row| row.get("application_id"))
         .collect();
     applications.dedup();
-    let mut text = String::new();
-    let mut columns: Vec<_> = match applications.as_slice() {
-        [Value::String(application)] => {
-            text.push_str(&format!("application {application}\n"));
-            kind.columns
-                .iter()
-                .filter(|column| column.field != "application_id")
-                .copied()
-                .collect()
-        }
-        _ => kind.columns.to_vec(),
-    };
-    if kind.path != EXECUTORS.path && is_of_one_user(&listing.rows) {
+    match applications.as_slice() {
+        [Value::String(application)] => Some(application),
+        _ => None,
+    }
+}
+
+fn title(rows: &[Map<String, Value>]) -> String {
+    common_application(rows).map_or_else(String::new, |id| format!("application {id}\n"))
+}
+
+/// The columns of a listing, without those that say the same in each row.
+fn by_default(kind: &ListingKind, rows: &[Map<String, Value>]) -> Vec<table::Column> {
+    let mut columns = kind.columns.to_vec();
+    if common_application(rows).is_some() {
+        columns.retain(|column| column.field != "application_id");
+    }
+    if kind.path != EXECUTORS.path && is_of_one_user(rows) {
         columns.retain(|column| column.field != USER.field);
     }
-    text.push_str(&table::render(
-        &columns,
-        &listing.rows,
-        output.width,
-        output.styled,
-    ));
-    text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
-    text.push_str(&footer(kind, &listing.summary));
-    text
+    columns
 }
 
 /// The line below a table: the share of page faults without a row.
@@ -196,20 +323,25 @@ mod tests {
     use crate::columns::RDDS;
 
     #[test]
-    fn an_empty_listing_says_what_was_asked_for() {
-        let of = |executors| Summary {
-            executors,
-            ..Summary::default()
-        };
-        assert_eq!(nothing(&RDDS, &of(0), ""), "no RDDs\n");
-        assert_eq!(nothing(&RDDS, &of(2), ""), "no RDDs\n");
-        assert_eq!(
-            nothing(&RDDS, &of(2), "--rdd nope"),
-            "no RDDs match --rdd nope\n"
+    fn an_empty_listing_says_so() {
+        let text = text(
+            &RDDS,
+            &Rows::default(),
+            &Query::default(),
+            Output::default(),
         );
+        assert!(text.expect("a text").starts_with("no RDDs\n"));
+    }
+
+    #[test]
+    fn hidden_rows_and_columns_are_counted() {
+        assert_eq!(hidden(3, 3, 0), "");
+        // A daemon of an older version does not count the rows.
+        assert_eq!(hidden(3, 0, 0), "");
         assert_eq!(
-            nothing(&RDDS, &of(0), "--app nope"),
-            "no executor on this worker matches --app nope: smtt-ctl executors lists them\n"
+            hidden(50, 1050, 1),
+            "hidden: 1,000 of 1,050 rows (--limit all shows them)\n\
+             hidden: 1 column (--columns all shows them)\n"
         );
     }
 }

@@ -6,6 +6,8 @@ use smtt_model::rows::{CgroupRow, Listing, MemoryPart, MemoryRow};
 use smtt_model::units;
 
 use super::args::Query;
+use super::listing::nothing::nothing;
+use super::listing::{hidden, objects, on, unfiltered};
 use super::{Exit, Failure, Output, say};
 use crate::client::Client;
 
@@ -63,19 +65,27 @@ pub(super) async fn run(
     query: &Query,
     peaks: bool,
 ) -> Result<Exit, Failure> {
-    let question = query.filter.ordered(query.sort.clone(), query.limit);
+    let limit = query.rows(output.rows);
+    let question = query.filter.ordered(query.sort.clone(), limit);
     let listing: Listing<MemoryRow> = client.ask("/v1/memory", &question).await?;
-    if output.json {
-        output.json(&listing.rows)?;
+    let is_filtered = question != unfiltered(&question);
+    if output.is_data() {
+        objects(client, query, &listing, output)?;
     } else if listing.rows.is_empty() {
-        output.text("no executors\n")?;
+        if !is_filtered {
+            output.text("no executors\n")?;
+        }
     } else {
         let texts: Vec<String> = listing
             .rows
             .iter()
             .map(|row| text(row, peaks, output))
             .collect();
-        output.text(&texts.join("\n"))?;
+        let hidden = hidden(listing.rows.len(), listing.rows_total, 0);
+        output.text(&(texts.join("\n") + &hidden))?;
+    }
+    if listing.rows.is_empty() && is_filtered {
+        return Err(nothing(client, "/v1/memory", "executors", &question).await);
     }
     let unread = |row: &&MemoryRow| row.resident_bytes.is_none();
     if listing.rows.iter().any(|row| unread(&row)) {
@@ -97,8 +107,9 @@ fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
     let app = row.who.application_id.as_deref().unwrap_or("?");
     let id = row.who.executor_id.as_deref().unwrap_or("?");
     let head = format!(
-        "executor {id} of {app}, process {}, {}",
+        "executor {id} of {app}, process {}{}, {}",
         row.who.pid,
+        on(row.who.worker.as_deref()),
         row.state.name()
     );
     if output.styled {
@@ -210,11 +221,13 @@ fn children(text: &mut String, row: &MemoryRow, width: usize) {
     if row.children.is_empty() && row.children_unread == 0 {
         return;
     }
-    let all = row.children.iter().map(|child| child.resident_bytes).sum();
+    let sizes = row.children.iter().map(|child| child.resident_bytes);
+    let all = sizes.fold(0, u64::saturating_add);
     let _ = writeln!(
         text,
         "  {} child processes, {} resident; pages shared after a fork count in each",
-        row.children.len() as u64 + row.children_unread,
+        row.children_unread
+            .saturating_add(row.children.len() as u64),
         units::bytes(all)
     );
     let mut largest: Vec<_> = row.children.iter().collect();
@@ -295,16 +308,21 @@ fn limits(text: &mut String, row: &MemoryRow) {
     }
 }
 
+/// The value of a metric of Spark's `ExecutorMetricType`.
+pub(super) fn peak_value(name: &str, value: u64) -> String {
+    if name.ends_with("Count") {
+        units::count(value)
+    } else if name.ends_with("Time") {
+        units::duration(value.saturating_mul(1_000_000))
+    } else {
+        units::bytes(value)
+    }
+}
+
 fn peaks_text(text: &mut String, row: &MemoryRow) {
     let _ = writeln!(text, "  {:<28} {:>11}  AGO", "PEAK", "");
     for (name, peak) in &row.peaks {
-        let value = if name.ends_with("Count") {
-            units::count(peak.value)
-        } else if name.ends_with("Time") {
-            units::duration(peak.value.saturating_mul(1_000_000))
-        } else {
-            units::bytes(peak.value)
-        };
+        let value = peak_value(name, peak.value);
         let _ = writeln!(
             text,
             "  {name:<28} {value:>11}  {}",
@@ -358,8 +376,7 @@ mod tests {
         for width in [40, 80, 120] {
             let output = Output {
                 width: Some(width),
-                styled: false,
-                json: false,
+                ..Output::default()
             };
             let text = text(&row, true, output);
             assert!(text.contains("-1.0 MiB"), "{text}");

@@ -7,19 +7,12 @@ use smtt_model::units;
 use super::advise::wrapped;
 use super::args::{PagesBy, Query};
 use super::columns::ListingKind;
-use super::listing::{Rows, heap_notes, text};
-use super::table::{Column, Form};
+use super::listing::nothing::nothing;
+use super::listing::{Rows, data, heap_notes, text, unfiltered};
+use super::output;
+use super::table::{Column, Form, column};
 use super::{Exit, Failure, Output, say};
 use crate::client::Client;
-
-const fn column(field: &'static str, heading: &'static str, form: Form, rank: u8) -> Column {
-    Column {
-        field,
-        heading,
-        form,
-        rank,
-    }
-}
 
 /// Columns of all kinds of rows; columns without a value are hidden.
 const COLUMNS: &[Column] = &[
@@ -79,45 +72,33 @@ pub(super) async fn run(
     if spanning {
         kind.what = "rows with bytes on more than one node";
     }
+    let kind = client.kind(&kind);
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
     let question = ListQuery {
         task: by.task,
         block: by.block.clone(),
         spanning: spanning.then_some(true),
-        ..query.filter.ordered(sort, query.limit)
+        ..query.filter.ordered(sort, query.rows(output.rows))
     };
-    let mut wanted = query.filter.words();
-    if let Some(task) = by.task {
-        wanted.push_str(&format!(" --task {task}"));
-    }
-    if let Some(block) = &by.block {
-        wanted.push_str(&format!(" --block {block}"));
-    }
     let mut listing: Rows = client.ask(kind.path, &question).await?;
-    if output.json {
-        output.json(&listing.rows)?;
-    } else {
+    if output.form == output::Form::Csv {
+        listing.rows.iter_mut().for_each(add_examined_share);
+    }
+    if output.is_data() {
+        data(client, &kind, query, &listing, output)?;
+    } else if !listing.rows.is_empty() || question == unfiltered(&question) {
         listing.rows.iter_mut().for_each(make_readable);
-        let mut said = text(&kind, &listing, wanted.trim_start(), output);
-        if listing
-            .rows
-            .iter()
-            .any(|row| row.get("estimated").and_then(Value::as_bool) == Some(true))
-        {
-            said.push_str(&note(
-                "EXAMINED below 100 %: estimated from that share of the pages, evenly spaced",
-                output,
-            ));
-        }
-        if listing.rows.iter().any(is_sampled) {
-            said.push_str(&note(
-                "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); \
-                 the shares are estimated from that number of examined objects",
-                output,
-            ));
-        }
-        said.push_str(&heap_notes(&listing.rows, "addresses", output));
+        let mut said = text(&kind, &listing, query, output)?;
+        let notes = if output.form == output::Form::Plain {
+            String::new()
+        } else {
+            notes(&listing.rows, output)
+        };
+        said.push_str(&notes);
         output.text(&said)?;
+    }
+    if listing.rows.is_empty() && question != unfiltered(&question) {
+        return Err(nothing(client, kind.path, kind.what, &question).await);
     }
     let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);
     if !listing.rows.is_empty()
@@ -133,6 +114,28 @@ pub(super) async fn run(
         return Ok(Exit::Degraded);
     }
     Ok(Exit::Fine)
+}
+
+/// Sentences below the table.
+fn notes(rows: &[Map<String, Value>], output: Output) -> String {
+    let mut said = String::new();
+    let is_estimated =
+        |row: &Map<String, Value>| row.get("estimated").and_then(Value::as_bool) == Some(true);
+    if rows.iter().any(is_estimated) {
+        said.push_str(&note(
+            "EXAMINED below 100 %: estimated from that share of the pages, evenly spaced",
+            output,
+        ));
+    }
+    if rows.iter().any(is_sampled) {
+        said.push_str(&note(
+            "OF SAMPLED OBJECTS and ~: blocks stored as objects have no contiguous bytes (HELD is Spark's estimate); \
+             the shares are estimated from that number of examined objects",
+            output,
+        ));
+    }
+    said.push_str(&heap_notes(rows, "addresses", output));
+    said
 }
 
 /// A sentence below the table.
@@ -206,8 +209,18 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Formats lists as text and the examined pages as a share.
+/// Adds the examined pages as a share.
+fn add_examined_share(row: &mut Map<String, Value>) {
+    let pages = |field: &str| row.get(field).and_then(Value::as_u64);
+    let share = pages("examined_pages")
+        .zip(pages("pages"))
+        .map(|(looked, pages)| looked as f64 / pages.max(1) as f64);
+    row.insert("examined_share".to_owned(), share.into());
+}
+
+/// Formats lists as text.
 fn make_readable(row: &mut Map<String, Value>) {
+    add_examined_share(row);
     let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_u64);
     let parts = |row: &Map<String, Value>, field: &str, key: &str, name: &dyn Fn(u64) -> String| {
         let list = row.get(field).and_then(Value::as_array);
@@ -231,11 +244,6 @@ fn make_readable(row: &mut Map<String, Value>) {
     let nodes = parts(row, "nodes", "node", &node_name);
     row.insert("page_sizes".to_owned(), sizes.into());
     row.insert("nodes".to_owned(), nodes.into());
-    let pages = |field: &str| row.get(field).and_then(Value::as_u64);
-    let share = pages("examined_pages")
-        .zip(pages("pages"))
-        .map(|(looked, pages)| looked as f64 / pages.max(1) as f64);
-    row.insert("examined_share".to_owned(), share.into());
     let sample = sample_text(row);
     row.insert("sample".to_owned(), sample.into());
     // Hotness by reads has a column of its own.
@@ -282,7 +290,14 @@ mod tests {
                 row.as_object().cloned()
             })
             .collect();
-        let text = super::super::table::render(COLUMNS, &rows, Some(80), false);
+        let text = super::super::table::render(
+            COLUMNS,
+            &rows,
+            Output {
+                width: Some(80),
+                ..Output::default()
+            },
+        );
         for heading in ["EXEC", "RDD", "HELD", "PRESENT", "PAGE SIZES", "NODES"] {
             assert!(text.contains(heading), "no {heading} in\n{text}");
         }

@@ -23,7 +23,7 @@ pub fn run(
     };
     let here = smtt_machine::cpu::of_this_machine(Path::new("/"));
     match describe(cpu.unwrap_or(&here), &overrides) {
-        Ok(measured) if output.json => output.json(&measured)?,
+        Ok(measured) if output.is_data() => output.data(&measured)?,
         Ok(measured) => output.text(&format!("{measured}\n"))?,
         Err(error) => {
             say(&error.to_string());
@@ -56,13 +56,13 @@ pub fn calibrate(output: Output, configuration: Option<&Path>) -> Result<Exit, F
     });
     let found = found.and_then(|measured| calibrate::calibrate(&measured));
     match found {
-        Ok(found) if output.json => output.json(&found)?,
+        Ok(found) if output.is_data() => output.data(&found)?,
         Ok(found) => output.text(&text(&found))?,
         Err(reason) => {
             say(&format!(
                 "the cost of a page walk cannot be measured: {reason}"
             ));
-            return Ok(Exit::Degraded);
+            return Ok(Exit::Failed);
         }
     }
     Ok(Exit::Fine)

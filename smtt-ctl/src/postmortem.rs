@@ -8,6 +8,9 @@ use smtt_model::{time, units};
 use super::advise::wrapped;
 use super::{Exit, Failure, Output, say};
 use crate::client::Client;
+use crate::cluster::beside;
+use crate::listing::on;
+use crate::output::Form;
 use crate::users;
 
 /// Columns of a text without a given width.
@@ -26,10 +29,21 @@ pub(super) async fn run(
 ) -> Result<Exit, Failure> {
     let Some(executor) = executor else {
         let deaths: Deaths = client.ask("/v1/postmortem", &query).await?;
-        if output.json {
-            output.json(&deaths)?;
-        } else {
+        if let (Some(cluster), Form::Json) = (client.cluster(), output.form) {
+            output.data(&beside(&deaths, cluster.workers()))?;
+        } else if output.form == Form::Csv && client.cluster().is_some() {
+            output.data(&deaths.rows)?;
+        } else if output.is_data() {
+            output.data(&deaths)?;
+        } else if !deaths.rows.is_empty() || query == ListQuery::default() {
             output.text(&list(&deaths, output.width.unwrap_or(WIDTH)))?;
+        }
+        if deaths.rows.is_empty() && query != ListQuery::default() {
+            let all: Deaths = client.ask("/v1/postmortem", &ListQuery::default()).await?;
+            return Err(Failure::Nothing(format!(
+                "no such executor has died; {} others have: smtt-ctl postmortem lists them",
+                all.rows.len()
+            )));
         }
         if deaths.failing.is_empty() {
             return Ok(Exit::Fine);
@@ -41,9 +55,9 @@ pub(super) async fn run(
         executor: Some(executor.to_owned()),
         ..query
     };
-    let report: Report = client.ask("/v1/postmortem/report", &query).await?;
-    if output.json {
-        output.json(&report)?;
+    let report: Report = client.ask_one("/v1/postmortem/report", &query).await?;
+    if output.is_data() {
+        output.data(&report)?;
     } else {
         output.text(&page(&report, output.width.unwrap_or(WIDTH)))?;
     }
@@ -60,6 +74,13 @@ fn list(deaths: &Deaths, width: usize) -> String {
         text.push_str(&format!("{}\n", heading(row)));
         push(&mut text, &row.sentence, width, 4);
     }
+    if deaths.left_out > 0 {
+        let line = format!(
+            "{} older deaths are not shown: narrow the list with --app, --executor or --user",
+            deaths.left_out
+        );
+        push(&mut text, &line, width, 0);
+    }
     if deaths.lost > 0 {
         let line = format!(
             "{} reports were lost: neither disk nor memory had room",
@@ -75,10 +96,11 @@ fn heading(row: &Row) -> String {
     let executor = row.who.executor_id.as_deref().unwrap_or("?");
     let application = row.who.application_id.as_deref().unwrap_or("?");
     format!(
-        "{}  {}  executor {executor} of {application} (process {}){}  {}",
+        "{}  {}  executor {executor} of {application} (process {}{}){}  {}",
         row.id,
         time::clock(row.died_unix_ms),
         row.who.pid,
+        on(row.who.worker.as_deref()),
         users::of(row.who.uid),
         row.verdict.name()
     )

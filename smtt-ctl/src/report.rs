@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use smtt_model::protocol::{ApplicationReport, Report};
+use smtt_model::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
 use smtt_model::rows::ExecutorKind;
 use smtt_model::units;
 
-use super::args::Filters;
+use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
+use super::listing::nothing::nothing;
 use super::table::{self, Column, Form};
-use super::{Exit, Failure, Output, listing, status};
+use super::{Exit, Failure, Output, groups, listing, status};
 use crate::client::Client;
 
 const BY_MEMORY: &[Column] = &[
@@ -35,9 +36,9 @@ const BY_MEMORY: &[Column] = &[
         rank: 0,
     },
     Column {
-        field: "storage_level",
+        field: "storage_level_name",
         heading: "LEVEL",
-        form: Form::Text,
+        form: Form::Level,
         rank: 5,
     },
     Column {
@@ -77,12 +78,31 @@ pub(super) async fn run(
     client: &Client,
     output: Output,
     filter: &Filters,
+    by: Option<By>,
 ) -> Result<Exit, Failure> {
-    let report: Report = client.ask("/v1/report", &filter.question()).await?;
-    if output.json {
-        output.json(&report)?;
-    } else {
-        output.text(&text(&report, &filter.words(), output))?;
+    let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
+    if output.is_data() && by.is_some() {
+        return Err(Failure::Question(
+            "a report with --by is text: smtt-ctl rdds --by has --json and --csv".to_owned(),
+        ));
+    }
+    if output.is_data() {
+        output.data(&report)?;
+    }
+    let question = filter.question();
+    if report.applications.is_empty() && question != ListQuery::default() {
+        return Err(nothing(client, "/v1/executors", "applications", &question).await);
+    }
+    if !output.is_data() {
+        let mut said = text(&report, output);
+        if let Some(by) = by {
+            let groups = groups::of(client, filter.question(), by).await?;
+            said.push_str(&heading(groups::title(by), output));
+            let shown = &groups[..groups.len().min(REPORT_ROWS)];
+            said.push_str(&groups::table(shown, by, output));
+            said.push_str(&listing::hidden(shown.len(), groups.len() as u64, 0));
+        }
+        output.text(&said)?;
     }
     Ok(if report.degraded.is_empty() {
         Exit::Fine
@@ -127,7 +147,7 @@ fn section<Row: Serialize>(
     format!(
         "{}{}",
         heading(title, output),
-        table::render(&columns, &objects(rows), output.width, output.styled)
+        table::render(&columns, &objects(rows), output)
     )
 }
 
@@ -140,20 +160,14 @@ fn section_of<Row: Serialize>(
     section(title, kind.columns, rows, output)
 }
 
-/// Message in place of applications. `wanted` is the selection.
-pub(super) fn no_application(wanted: &str) -> String {
-    if wanted.is_empty() {
-        "no application has been seen on this worker\n".to_owned()
-    } else {
-        format!("no application on this worker matches {wanted}: smtt-ctl executors lists them\n")
-    }
-}
+/// Message in place of applications.
+pub(super) const NO_APPLICATION: &str = "no application has been seen on this worker\n";
 
-/// The report as text; `wanted` is the selection.
-pub(super) fn text(report: &Report, wanted: &str, output: Output) -> String {
+/// The report as text.
+pub(super) fn text(report: &Report, output: Output) -> String {
     let mut text = String::new();
     if report.applications.is_empty() {
-        text.push_str(&no_application(wanted));
+        text.push_str(NO_APPLICATION);
     }
     for (index, application) in report.applications.iter().enumerate() {
         if index > 0 {
@@ -272,11 +286,9 @@ mod tests {
         };
         let text = text(
             &report,
-            "",
             Output {
                 width: Some(80),
-                styled: false,
-                json: false,
+                ..Output::default()
             },
         );
         for line in text.lines() {
@@ -295,17 +307,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_said() {
-        let said = |wanted| {
-            let output = Output {
-                width: Some(80),
-                styled: false,
-                json: false,
-            };
-            text(&Report::default(), wanted, output)
-        };
-        assert!(said("").starts_with("no application has been seen"));
-        assert!(
-            said("--app nope").starts_with("no application on this worker matches --app nope:")
-        );
+        let text = text(&Report::default(), Output::default());
+        assert!(text.starts_with("no application has been seen"));
     }
 }

@@ -1,5 +1,7 @@
 //! `smtt-ctl status`: probes, losses, and the daemon's own resource usage.
 
+mod of_workers;
+
 use serde_json::{Map, Value, json};
 use smtt_model::ledger::Hop;
 use smtt_model::ledger::trace::TraceStatus;
@@ -74,9 +76,12 @@ const LEDGER: &[Column] = &[
 
 /// Requests the status and prints it.
 pub(super) async fn run(client: &Client, output: Output) -> Result<Exit, Failure> {
+    if let Some(cluster) = client.cluster() {
+        return of_workers::run(client, cluster, output).await;
+    }
     let status: Status = client.get("/v1/status").await?;
-    if output.json {
-        output.json(&status)?;
+    if output.is_data() {
+        output.data(&status)?;
     } else {
         output.text(&text(&status, output))?;
     }
@@ -161,7 +166,7 @@ fn probes(probes: &[Verdict], output: Output) -> String {
             .iter()
             .filter_map(|probe| serde_json::to_value(probe).ok()),
     );
-    let mut text = table::render(PROBES, &rows, output.width, output.styled);
+    let mut text = table::render(PROBES, &rows, output);
     for probe in probes.iter().filter(|probe| !probe.reason.is_empty()) {
         text.push_str(&format!(
             "  {} ({}): {}\n",
@@ -235,7 +240,7 @@ fn page_walks(walks: &PageWalksShown, output: Output) -> String {
         row["executors"] = json!(event.attributed + event.unattributed + event.forgotten);
         Some(row)
     }));
-    let mut text = table::render(EVENTS, &rows, output.width, output.styled);
+    let mut text = table::render(EVENTS, &rows, output);
     text.push_str(&format!("  core: {}\n", walks.uarch));
     for event in walks.events.iter().filter(|event| !event.fault.is_empty()) {
         text.push_str(&format!(
@@ -304,7 +309,7 @@ pub(super) fn ledger(hops: &[Hop], output: Output) -> String {
             "adds_up": hop.consistent,
         })
     }));
-    let mut text = table::render(LEDGER, &rows, output.width, output.styled);
+    let mut text = table::render(LEDGER, &rows, output);
     for hop in hops {
         for (cause, lost) in &hop.lost {
             text.push_str(&format!(

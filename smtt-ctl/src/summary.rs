@@ -6,6 +6,8 @@ use smtt_model::rows::{Listing, Quantiles, StageSummaryRow};
 use smtt_model::units;
 
 use super::args::Query;
+use super::listing::nothing::nothing;
+use super::listing::{hidden, objects, unfiltered};
 use super::{Exit, Failure, Output};
 use crate::client::Client;
 use crate::table::cut;
@@ -15,17 +17,24 @@ const NAME: usize = 22;
 
 /// Requests the stages and prints them.
 pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Result<Exit, Failure> {
-    let question = query.filter.ordered(query.sort.clone(), query.limit);
+    let limit = query.rows(output.rows);
+    let question = query.filter.ordered(query.sort.clone(), limit);
     let listing: Listing<StageSummaryRow> = client.ask("/v1/stages/summary", &question).await?;
-    if output.json {
-        output.json(&listing.rows)?;
+    let is_filtered = question != unfiltered(&question);
+    if output.is_data() {
+        objects(client, query, &listing, output)?;
+    }
+    if listing.rows.is_empty() && is_filtered {
+        return Err(nothing(client, "/v1/stages/summary", "stages", &question).await);
+    }
+    if output.is_data() {
         return Ok(Exit::Fine);
     }
     let width = output.width.unwrap_or(usize::MAX);
     let texts: Vec<String> = listing.rows.iter().map(|row| text(row, width)).collect();
     output.text(&match texts.is_empty() {
         true => "no stages\n".to_owned(),
-        false => texts.join("\n"),
+        false => texts.join("\n") + &hidden(listing.rows.len(), listing.rows_total, 0),
     })?;
     Ok(Exit::Fine)
 }

@@ -1,5 +1,6 @@
 //! Tables that fit the terminal: the least important columns are dropped first, and long text is cut in the middle.
 
+use crate::output::{self, Output};
 use crate::users;
 use serde_json::{Map, Value};
 use smtt_model::units;
@@ -9,6 +10,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 const GAP: &str = "  ";
 /// Minimum width of a text column.
 const TEXT_MIN: usize = 20;
+/// Minimum width of a column that names the row.
+const TITLE_MIN: usize = 32;
 /// Maximum width of a text column, even where there is room.
 const TEXT_MAX: usize = 48;
 /// Placeholder for an absent value.
@@ -21,6 +24,10 @@ const CUT: char = '…';
 pub enum Form {
     /// Text; may be cut.
     Text,
+    /// Text that names the row; may be cut, but is wider.
+    Title,
+    /// A storage level by its name in Spark, or else by its description; may be cut.
+    Level,
     /// An id or a short word; never cut.
     Word,
     /// A user, by the name in the users database.
@@ -58,17 +65,37 @@ pub struct Column {
     pub rank: u8,
 }
 
+/// A column, in one line.
+pub(super) const fn column(
+    field: &'static str,
+    heading: &'static str,
+    form: Form,
+    rank: u8,
+) -> Column {
+    Column {
+        field,
+        heading,
+        form,
+        rank,
+    }
+}
+
 impl Column {
     /// The value of a row, as text.
     #[must_use]
     pub fn cell(&self, row: &Map<String, Value>) -> String {
-        let value = row.get(self.field).unwrap_or(&Value::Null);
+        let mut value = row.get(self.field).unwrap_or(&Value::Null);
+        if self.form == Form::Level && value.is_null() {
+            value = row.get("storage_level").unwrap_or(&Value::Null);
+        }
         let whole = value.as_u64();
         match (self.form, value) {
             (_, Value::Null) => None,
             (_, Value::String(text)) if text.is_empty() => None,
-            (Form::Text | Form::Word, Value::String(text)) => Some(text.clone()),
-            (Form::Text | Form::Word, other) => Some(other.to_string()),
+            (Form::Text | Form::Title | Form::Level | Form::Word, Value::String(text)) => {
+                Some(text.clone())
+            }
+            (Form::Text | Form::Title | Form::Level | Form::Word, other) => Some(other.to_string()),
             (Form::User, _) => whole
                 .and_then(|uid| u32::try_from(uid).ok())
                 .map(users::name),
@@ -85,6 +112,10 @@ impl Column {
             (Form::Length, _) => value.as_array().map(|list| units::count(list.len() as u64)),
         }
         .unwrap_or_else(|| ABSENT.to_owned())
+    }
+
+    const fn is_text(&self) -> bool {
+        matches!(self.form, Form::Text | Form::Title | Form::Level)
     }
 
     const fn is_number(&self) -> bool {
@@ -157,14 +188,24 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{head}{CUT}{tail}")
 }
 
-/// A table as text, each line at most `width` columns wide.
+/// A table as text, each line as wide as the output at most.
 #[must_use]
-pub fn render(
-    columns: &[Column],
-    rows: &[Map<String, Value>],
-    width: Option<usize>,
-    styled: bool,
-) -> String {
+pub fn render(columns: &[Column], rows: &[Map<String, Value>], output: Output) -> String {
+    fit(columns, rows, output, false).text
+}
+
+/// A table as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Heading and rows, a line each.
+    pub text: String,
+    /// Columns with values that the width has no room for.
+    pub hidden: usize,
+}
+
+/// A table that fits the output. With `keep` all columns stay: the lines may be wider.
+#[must_use]
+pub fn fit(columns: &[Column], rows: &[Map<String, Value>], output: Output, keep: bool) -> Table {
     // Columns without any value are dropped, except those that always stay.
     let mut columns: Vec<(Column, Vec<String>)> = columns
         .iter()
@@ -174,8 +215,18 @@ pub fn render(
                 rows.iter().map(|row| column.cell(row)).collect::<Vec<_>>(),
             )
         })
-        .filter(|(column, cells)| column.rank == 0 || cells.iter().any(|cell| cell != ABSENT))
         .collect();
+    if output.form == output::Form::Plain {
+        // Programs rely on the same columns in each answer.
+        return Table {
+            text: tabs(&columns, rows.len()),
+            hidden: 0,
+        };
+    }
+    let is_shown = |(column, cells): &(Column, Vec<String>)| {
+        column.rank == 0 || cells.iter().any(|cell| cell != ABSENT)
+    };
+    columns.retain(is_shown);
     let natural = |(column, cells): &(Column, Vec<String>)| {
         let widest = cells
             .iter()
@@ -183,22 +234,27 @@ pub fn render(
             .max()
             .unwrap_or(0)
             .max(column.heading.width());
-        if column.form == Form::Text {
+        if column.is_text() {
             widest.min(TEXT_MAX)
         } else {
             widest
         }
     };
     let least = |column: &(Column, Vec<String>)| {
-        if column.0.form == Form::Text {
-            natural(column).min(TEXT_MIN.max(column.0.heading.width()))
+        if column.0.is_text() {
+            let least = match column.0.form {
+                Form::Title => TITLE_MIN,
+                _ => TEXT_MIN,
+            };
+            natural(column).min(least.max(column.0.heading.width()))
         } else {
             natural(column)
         }
     };
-    let limit = width.unwrap_or(usize::MAX);
+    let limit = output.width.unwrap_or(usize::MAX);
+    let all = columns.len();
     let gaps = |columns: usize| columns.saturating_sub(1) * GAP.len();
-    while columns.iter().map(least).sum::<usize>() + gaps(columns.len()) > limit {
+    while !keep && columns.iter().map(least).sum::<usize>() + gaps(columns.len()) > limit {
         let Some((last, _)) = columns
             .iter()
             .enumerate()
@@ -209,6 +265,7 @@ pub fn render(
         };
         columns.remove(last);
     }
+    let hidden = all - columns.len();
     // The remaining width goes to the text columns, in their order.
     let mut widths: Vec<usize> = columns.iter().map(least).collect();
     let mut left = limit.saturating_sub(widths.iter().sum::<usize>() + gaps(columns.len()));
@@ -219,8 +276,14 @@ pub fn render(
     }
     let mut text = String::new();
     let headings: Vec<&str> = columns.iter().map(|(column, _)| column.heading).collect();
-    let heading = line(&columns, &widths, |index| headings[index].to_owned(), limit);
-    text.push_str(&if styled {
+    let longest = if keep { usize::MAX } else { limit };
+    let heading = line(
+        &columns,
+        &widths,
+        |index| headings[index].to_owned(),
+        longest,
+    );
+    text.push_str(&if output.styled {
         format!("\u{1b}[1m{heading}\u{1b}[0m\n")
     } else {
         format!("{heading}\n")
@@ -230,9 +293,30 @@ pub fn render(
             &columns,
             &widths,
             |index| columns[index].1[row].clone(),
-            limit,
+            longest,
         ));
         text.push('\n');
+    }
+    Table { text, hidden }
+}
+
+/// A table with a tab between two cells.
+fn tabs(columns: &[(Column, Vec<String>)], rows: usize) -> String {
+    // A tab in a name would begin another cell.
+    let line = |cells: Vec<&str>| {
+        let cells = cells
+            .iter()
+            .map(|cell| cell.replace(['\t', '\n', '\r'], " "));
+        cells.collect::<Vec<_>>().join("\t") + "\n"
+    };
+    let mut text = line(columns.iter().map(|(column, _)| column.heading).collect());
+    for row in 0..rows {
+        text.push_str(&line(
+            columns
+                .iter()
+                .map(|(_, cells)| cells[row].as_str())
+                .collect(),
+        ));
     }
     text
 }
@@ -264,6 +348,13 @@ fn line(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn wide(width: Option<usize>) -> Output {
+        Output {
+            width,
+            ..Output::default()
+        }
+    }
 
     const COLUMNS: &[Column] = &[
         Column {
@@ -305,7 +396,7 @@ mod tests {
     #[test]
     fn every_line_fits() {
         for width in 1..120 {
-            for line in render(COLUMNS, &rows(), Some(width), false).lines() {
+            for line in render(COLUMNS, &rows(), wide(Some(width))).lines() {
                 assert!(line.width() <= width, "{width}: {line:?}");
             }
         }
@@ -313,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_least_important_column_goes_first_and_names_are_cut_in_the_middle() {
-        let text = render(COLUMNS, &rows(), Some(34), false);
+        let text = render(COLUMNS, &rows(), wide(Some(34)));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
@@ -327,9 +418,32 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_is_dropped() {
-        let text = render(COLUMNS, &rows(), None, false);
+        let text = render(COLUMNS, &rows(), wide(None));
         assert!(text.contains("MEMORY"));
         assert!(text.contains("1.0 MiB"));
+    }
+
+    #[test]
+    fn dropped_columns_are_counted_and_chosen_ones_stay() {
+        let table = fit(COLUMNS, &rows(), wide(Some(34)), false);
+        assert_eq!(table.hidden, 1);
+        let table = fit(COLUMNS, &rows(), wide(Some(34)), true);
+        assert_eq!(table.hidden, 0);
+        assert!(table.text.contains("MEMORY"), "{}", table.text);
+        assert!(table.text.lines().any(|line| line.width() > 34));
+    }
+
+    #[test]
+    fn programs_get_tabs_and_whole_names() {
+        let output = Output {
+            form: output::Form::Plain,
+            ..Output::default()
+        };
+        let text = fit(COLUMNS, &rows(), output, false).text;
+        assert_eq!(
+            text,
+            "ID\tNAME\tMEMORY\tFAULTS\n7\tMapPartitionsRDD of a very long call site somewhere\t1.0 MiB\t1,234\n10\t-\t0 B\t-\n"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `smtt-ctl task ID`: one task attempt, what it used, and how the use went over its life.
 
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{Listing, Series, SplitsRow, TaskRow};
+use smtt_model::rows::{FunctionsRow, HelperRow, Listing, Series, SplitsRow, TaskRow};
 use smtt_model::units;
 
 use super::args::Filters;
@@ -57,8 +57,8 @@ pub(super) async fn run(
         ..filter.question()
     };
     let listing: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
-    if output.json {
-        output.json(&listing.rows)?;
+    if output.is_data() {
+        output.data(&listing.rows)?;
     } else {
         let texts: Vec<String> = listing
             .rows
@@ -68,12 +68,16 @@ pub(super) async fn run(
         output.text(&texts.join("\n"))?;
     }
     if listing.rows.is_empty() {
-        return Err(Failure::Question(format!(
+        return Err(Failure::Nothing(format!(
             "no task attempt {id} on this worker: smtt-ctl tasks lists them"
         )));
     }
     Ok(Exit::Fine)
 }
+
+/// What no activity covers.
+const REST: &str = "user code and framework, below 1 ms";
+const REST_WIDTH: usize = REST.len();
 
 /// One task as text, in lines of at most `width` columns.
 fn text(row: &TaskRow, width: usize) -> String {
@@ -105,8 +109,59 @@ fn text(row: &TaskRow, width: usize) -> String {
         Some(splits) => lines.extend(splits_lines(splits, row)),
         None => lines.push("what it used is not known: docs/TASKS.md says when".to_owned()),
     }
+    if let Some(functions) = &row.functions {
+        lines.extend(functions_lines(functions));
+    }
+    if !row.helpers.is_empty() {
+        lines.extend([
+            String::new(),
+            "helpers, in none of the figures above".to_owned(),
+        ]);
+        lines.extend(row.helpers.iter().map(helper_line));
+    }
     let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
     cut_lines.collect()
+}
+
+/// The time of each activity; with the rest they are the duration.
+fn functions_lines(functions: &FunctionsRow) -> Vec<String> {
+    let duration = functions.duration_ns;
+    let line = |name: &str, spans: &str, ns: u64| {
+        let share = ns as f64 * 100.0 / duration.max(1) as f64;
+        let time = units::duration(ns);
+        format!("{name:REST_WIDTH$}  {spans:>8}  {time:>10}  {share:>5.1} %")
+    };
+    let mut lines = vec![
+        String::new(),
+        format!("{:REST_WIDTH$}  {:>8}  {:>10}", "", "SPANS", "TIME"),
+    ];
+    let activities = functions.activities.iter();
+    lines.extend(activities.map(|it| line(&it.activity, &units::count(it.spans), it.own_ns)));
+    if let Some(rest_ns) = functions.rest_ns {
+        lines.push(line(REST, "", rest_ns));
+    }
+    lines
+}
+
+fn helper_line(helper: &HelperRow) -> String {
+    let used = &helper.used;
+    let text =
+        |value: Option<u64>, form: Form| value.map_or("-".to_owned(), |value| form.text(value));
+    let faults = used.thread_minor_faults.zip(used.thread_major_faults);
+    let name = match helper.threads {
+        1 => helper.name.clone(),
+        threads => format!("{} x{threads}", helper.name),
+    };
+    format!(
+        "{name:HEADING$}  CPU {}, wait {}, heap allocated {}, page faults {}",
+        text(used.cpu_ns, Form::Duration),
+        text(used.cpu_wait_ns, Form::Duration),
+        text(used.heap_allocated_bytes, Form::Bytes),
+        text(
+            faults.map(|(minor, major)| minor.saturating_add(major)),
+            Form::Count
+        ),
+    )
 }
 
 fn splits_lines(splits: &SplitsRow, row: &TaskRow) -> Vec<String> {
@@ -164,6 +219,8 @@ fn sparkline(parts: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use smtt_model::rows::ActivityRow;
+
     use super::*;
 
     #[test]
@@ -194,7 +251,18 @@ mod tests {
         splits
             .series
             .insert("resident_bytes".to_owned(), series(7 << 20, None));
+        let functions = FunctionsRow {
+            duration_ns: 4_000_000,
+            activities: vec![ActivityRow {
+                activity: "sort".to_owned(),
+                spans: 2,
+                own_ns: 3_000_000,
+            }],
+            rest_ns: Some(1_000_000),
+            ..FunctionsRow::default()
+        };
         let row = TaskRow {
+            functions: Some(functions),
             task_attempt_id: Some(u64::MAX),
             reason: Some(format!("{}\nat Main.java", "long ".repeat(40))),
             splits: Some(splits),
@@ -206,6 +274,10 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(".^^.^^.^^.^^"), "{text}");
+        assert!(
+            text.contains(" 75.0 %") && text.contains(" 25.0 %"),
+            "{text}"
+        );
         assert!(!text.contains("Main.java"));
         // No series is cut.
         assert_eq!(text.matches('…').count(), 1, "{text}");

@@ -18,7 +18,7 @@ use super::args::Filters;
 use super::columns::{self, ListingKind};
 use super::listing::Rows;
 use super::table::{self, Column, Form};
-use super::{Exit, Failure, status};
+use super::{Exit, Failure, Output, status};
 use crate::client::{Client, ClientError};
 
 /// Maximum number of rows per request.
@@ -335,7 +335,11 @@ impl Screen {
                 },
             );
         }
-        table::render(&columns, &self.rows, Some(width), false)
+        let output = Output {
+            width: Some(width),
+            ..Output::default()
+        };
+        table::render(&columns, &self.rows, output)
             .lines()
             .map(str::to_owned)
             .collect()
@@ -404,6 +408,7 @@ mod tests {
                     row(3, "lines", 1000),
                     row(7, "ranks of a very long call site that goes on", faults),
                 ],
+                rows_total: 2,
                 summary,
             },
         )

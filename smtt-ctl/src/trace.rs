@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use smtt_machine::clock::now_unix_ns;
-use smtt_model::protocol::{FollowQuery, LOST};
+use smtt_model::protocol::{FollowQuery, LOST, Status};
 use smtt_model::time::utc;
 use smtt_store::folder::{Found, look};
 use smtt_store::read::{ParquetError, Reader};
@@ -20,6 +20,7 @@ use smtt_store::record::{COLUMNS, FOLDER_COLUMNS};
 
 use self::line::{HEADINGS, SEPARATOR, csv, text};
 use super::args::TraceQuery;
+use super::output::Form;
 use super::{Exit, Failure, Output, say};
 use crate::client::{Client, ClientError};
 
@@ -37,7 +38,6 @@ pub(super) async fn run(
     let mut printer = Printer {
         out: BufWriter::new(io::stdout().lock()),
         output,
-        csv: query.csv,
         printed: 0,
     };
     if query.follow && query.folder.is_none() {
@@ -48,15 +48,26 @@ pub(super) async fn run(
             other => return other,
         }
     }
-    let folder = match &query.folder {
-        Some(folder) => folder.clone(),
-        None => {
-            let config = smtt_config::load(query.config.as_deref());
-            config?.trace_folder
-        }
+    let folder = match (&query.folder, &query.config) {
+        (Some(folder), _) => folder.clone(),
+        (None, None) => match daemons_folder(client).await? {
+            Some(folder) => folder,
+            None => smtt_config::load(None)?.trace_folder,
+        },
+        (None, config) => smtt_config::load(config.as_deref())?.trace_folder,
     };
     printer.heading()?;
     files(&mut printer, query, &folder)
+}
+
+/// The folder of a running daemon that writes trace files.
+async fn daemons_folder(client: &Client) -> Result<Option<PathBuf>, Failure> {
+    match client.get::<Status>("/v1/status").await {
+        Ok(status) => Ok(status.trace.map(|trace| PathBuf::from(trace.folder))),
+        // Trace files are read without a daemon, too.
+        Err(ClientError::Unreachable { .. } | ClientError::NoPermission(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Prints records as they happen, until the daemon ends.
@@ -95,7 +106,7 @@ async fn live(
                 say(&format!(
                     "{lost} records are missing here: they came faster than they were read"
                 ));
-            } else if printer.output.json && !query.csv {
+            } else if printer.output.form == Form::Json {
                 // Printed as received: a parsed and reformatted number may differ in its last digit.
                 writeln!(printer.out, "{line}")?;
             } else {
@@ -132,7 +143,7 @@ fn files(
                     "there is no folder {shown}: is [trace] enabled? --folder names another one, --config the daemon's configuration"
                 )
             });
-            return Ok(Exit::Degraded);
+            return Ok(Exit::Failed);
         }
         // Removed segments need not be kept.
         let there: HashSet<&PathBuf> = finished.iter().map(|found| &found.path).collect();
@@ -159,6 +170,7 @@ fn files(
                     "none of the records in {} is one that was asked for",
                     folder.display()
                 ));
+                return Ok(Exit::Failed);
             }
             return Ok(exit);
         }
@@ -170,18 +182,17 @@ fn files(
 struct Printer<Out> {
     out: Out,
     output: Output,
-    csv: bool,
     /// Records so far.
     printed: u64,
 }
 
 impl<Out: Write> Printer<Out> {
     fn heading(&mut self) -> io::Result<()> {
-        if self.csv {
+        if self.output.form == Form::Csv {
             let names = COLUMNS.iter().map(|column| column.name);
             let names: Vec<&str> = FOLDER_COLUMNS.into_iter().chain(names).collect();
             writeln!(self.out, "{}", names.join(","))?;
-        } else if !self.output.json {
+        } else if self.output.form != Form::Json {
             writeln!(self.out, "{}", HEADINGS.join(SEPARATOR))?;
         }
         self.out.flush()
@@ -189,9 +200,9 @@ impl<Out: Write> Printer<Out> {
 
     fn print(&mut self, record: &Record) -> io::Result<()> {
         self.printed += 1;
-        if self.csv {
+        if self.output.form == Form::Csv {
             writeln!(self.out, "{}", csv(record))
-        } else if self.output.json {
+        } else if self.output.form == Form::Json {
             serde_json::to_writer(&mut self.out, record).map_err(io::Error::from)?;
             writeln!(self.out)
         } else {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use smtt_common::counter::{COUNTERS, ContextKey, Counter, ExecutorCounters, FaultCounters};
+use smtt_common::event::marker::storage_level;
 use smtt_daemon::server::{ControlSocket, serve_control};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::decode::encode::encode;
@@ -24,6 +25,16 @@ use tokio::sync::oneshot;
 
 #[path = "ctl/advise.rs"]
 mod advise;
+#[path = "ctl/api.rs"]
+mod api;
+#[path = "ctl/cluster.rs"]
+mod cluster;
+#[path = "ctl/exits.rs"]
+mod exits;
+#[path = "ctl/golden.rs"]
+mod golden;
+#[path = "ctl/habits.rs"]
+mod habits;
 #[path = "ctl/memory.rs"]
 mod memory;
 #[path = "ctl/pages.rs"]
@@ -32,6 +43,10 @@ mod pages;
 mod questions;
 #[path = "ctl/tasks.rs"]
 mod tasks;
+#[path = "ctl/tls.rs"]
+mod tls;
+#[path = "ctl/workers.rs"]
+mod workers;
 
 /// Key of the executor; its low half is the process id.
 const KEY: u64 = 4711;
@@ -65,7 +80,7 @@ impl Daemon {
                 version: "0.1.0".to_owned(),
                 kernel_side: "none".to_owned(),
                 telemetry_path: "/metrics".to_owned(),
-                series_max: 100,
+                metrics: smtt_daemon::metrics::MetricsSettings::at_once(100),
                 doctor: Vec::new,
             },
             Limits::default(),
@@ -99,6 +114,11 @@ impl Daemon {
 
     /// A daemon that has seen a small job, and lost nothing.
     fn with_job() -> Self {
+        Self::with(&job(), 1000)
+    }
+
+    /// A daemon that has seen these facts of a user, and lost nothing.
+    fn with(facts: &[Fact], uid: u32) -> Self {
         let daemon = Self::start();
         let verdict = |probe: &str| Verdict {
             name: probe.to_owned(),
@@ -110,7 +130,6 @@ impl Daemon {
             .shared
             .set_verdicts(["fault", "fault_major", "marker"].map(verdict).to_vec());
         daemon.shared.set_ready(true);
-        let facts = job();
         let mut decoded = DecodeCounts::default();
         for (time_ns, fact) in facts.iter().enumerate() {
             let event = Event {
@@ -118,7 +137,7 @@ impl Daemon {
                 executor: KEY,
                 pid: 4711,
                 tid: 4711,
-                uid: 1000,
+                uid,
                 fact: fact.clone(),
             };
             let (header, payload) = encode(&event);
@@ -130,8 +149,8 @@ impl Daemon {
         let growth = FaultCounters {
             read: 1000,
             write: 500,
-            unknown: 0,
             major: 3,
+            ..FaultCounters::default()
         };
         let context = ContextKey {
             executor: KEY,
@@ -176,6 +195,13 @@ impl Daemon {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
+
+    /// The JSON of a query that selects nothing.
+    fn nothing(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
 }
 
 fn ctl(socket: &Path, arguments: &[&str], columns: &str) -> Output {
@@ -199,6 +225,7 @@ fn job() -> Vec<Fact> {
         Fact::RddDescribed(Box::new(RddDescribed {
             rdd_id: 7,
             name: "ranks of a job whose author likes names that go on and on".to_owned(),
+            storage_level: storage_level::MEMORY | 1 << storage_level::REPLICATION_SHIFT,
             storage_level_text: "Memory Serialized 1x Replicated".to_owned(),
             ..RddDescribed::default()
         })),
@@ -300,7 +327,7 @@ fn rdds_as_json() {
     );
     assert_eq!(row["attributed_by"], "context");
     assert_eq!(
-        daemon.json(&["rdds", "--json", "--rdd", "8"]),
+        daemon.nothing(&["rdds", "--json", "--rdd", "8"]),
         Value::Array(Vec::new())
     );
     assert_eq!(
@@ -453,81 +480,6 @@ fn rdds_that_did_nothing_are_left_out_of_the_table_only() {
     assert_eq!(
         daemon.json(&["rdds", "--json"]).as_array().map(Vec::len),
         Some(2)
-    );
-}
-
-#[test]
-fn exit_codes_say_how_it_went() {
-    let daemon = Daemon::with_job();
-    let code = |output: Output| output.status.code();
-    assert_eq!(code(daemon.ctl(&["status"])), Some(0));
-    assert_eq!(code(daemon.ctl(&["rdds", "--sort", "nonsense"])), Some(2));
-    assert_eq!(code(daemon.ctl(&["rdds", "--shape"])), Some(2));
-    assert_eq!(
-        code(daemon.ctl(&["doctor", "--config", "/nonexistent/smtt.toml"])),
-        Some(78)
-    );
-    assert_eq!(
-        code(ctl(Path::new("/nonexistent/smtt.sock"), &["rdds"], "80")),
-        Some(69)
-    );
-    // Without page faults the answer is degraded, and a message says so.
-    daemon.shared.set_verdicts(Vec::new());
-    let empty = Daemon::start();
-    let output = empty.ctl(&["rdds"]);
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("page faults are not measured"),
-        "{output:?}"
-    );
-    assert_eq!(code(output), Some(1));
-    assert_eq!(
-        code(empty.ctl(&["status"])),
-        Some(1),
-        "it is still starting"
-    );
-    assert_eq!(code(empty.ctl(&["blocks"])), Some(0));
-}
-
-#[test]
-fn no_permission_is_its_own_code() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root, to run smtt-ctl as another user");
-        return;
-    }
-    let daemon = Daemon::with_job();
-    // The other user may enter the folder, but not use the socket.
-    let folder = daemon.socket.parent().expect("a folder");
-    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("set");
-    // A copy, because the build's folder may be closed to others.
-    let copy = folder.join("smtt-ctl");
-    std::fs::copy(env!("CARGO_BIN_EXE_smtt-ctl"), &copy).expect("copied");
-    let run = || {
-        use std::os::unix::process::CommandExt;
-        Command::new(&copy)
-            .arg("--socket")
-            .arg(&daemon.socket)
-            .arg("rdds")
-            .uid(65_534)
-            .gid(65_534)
-            .output()
-    };
-    // Another test that forks at this moment holds the copy open for writing until it executes.
-    let busy = |result: &std::io::Result<Output>| {
-        result
-            .as_ref()
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
-    };
-    let mut result = run();
-    while busy(&result) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        result = run();
-    }
-    let output = result.expect("smtt-ctl runs");
-    assert_eq!(output.status.code(), Some(77), "{output:?}");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("no permission"),
-        "{output:?}"
     );
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use smtt_model::decode::ExecutorDescribed;
+
 /// Least time between two warnings about one process.
 const PER_PROCESS: Duration = Duration::from_secs(3600);
 /// Warnings in one [`WINDOW`], about all processes.
@@ -19,6 +21,25 @@ pub struct Complaints {
     left_out: u64,
     /// When there was a line about a process or executor, by its key. Lines are few, so the keys are.
     last: HashMap<u64, Instant>,
+}
+
+/// What an executor calls itself, as a log may show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    application_id: String,
+    application_name: String,
+    executor_id: String,
+}
+
+impl Named {
+    /// The names of a description.
+    pub fn new(said: &ExecutorDescribed) -> Self {
+        Self {
+            application_id: printable(&said.application_id),
+            application_name: printable(&said.application_name),
+            executor_id: printable(&said.executor_id),
+        }
+    }
 }
 
 impl Complaints {
@@ -49,6 +70,21 @@ impl Complaints {
         }
         if self.admits(&mut None, now) {
             tracing::info!("{text}");
+        }
+    }
+
+    /// Logs a line about an executor that is no warning, within the limit for all processes.
+    pub fn note_of(&mut self, now: Instant, who: &Named, text: &str) {
+        if let Some(left_out) = self.begin_window(now) {
+            tracing::info!("{left_out} lines about processes were left out");
+        }
+        if self.admits(&mut None, now) {
+            let Named {
+                application_id,
+                application_name,
+                executor_id,
+            } = who;
+            tracing::info!(application_id, application_name, executor_id, "{text}");
         }
     }
 

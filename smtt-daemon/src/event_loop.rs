@@ -38,14 +38,14 @@ use self::executors::Executors;
 use self::followers::{
     carry_log, follow_libraries, follow_subordinate_ids, spawn_discovery, subordinate_ids,
 };
-use crate::metrics::Names;
+use crate::metrics::{KeyLimits, MetricsSettings, accountant};
 use crate::probes::{Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
-use crate::server::{ControlSocket, Users, Web, group_id};
+use crate::server::{ControlSocket, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
-use crate::{discover, hotness, placement, postmortem, progress, running, server, usage};
+use crate::{discover, history, hotness, placement, postmortem, progress, running, server, usage};
 
 /// Batches between the ring and the event loop.
 const BATCHES: usize = 16;
@@ -65,8 +65,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         "this pid namespace is not the machine's first, so process ids here are not those of the kernel: {}",
         doctor::PID_NAMESPACE_REMEDY
     );
-    let users = config.web.users_file.as_deref().map(Users::load);
-    let users = users.transpose()?.map(Arc::new);
+    let readers = Web::load(&config.web)?;
     // The socket first: it shows whether another daemon is running, before anything is loaded into the kernel.
     let socket = ControlSocket::bind(&config.control.socket, &config.control.group)?;
     let web = TcpListener::bind(config.web.listen_address)
@@ -88,7 +87,13 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         version: env!("CARGO_PKG_VERSION").into(),
         kernel_side: TOOLCHAIN.into(),
         telemetry_path: config.web.telemetry_path.clone(),
-        series_max: config.series,
+        metrics: MetricsSettings {
+            keys: KeyLimits {
+                all: config.series,
+                per_application: config.series_per_application,
+            },
+            scrape_interval: config.web.scrape_interval,
+        },
         doctor: doctor::examine,
     };
     let shared = Arc::new(Shared::new(info, config.limits));
@@ -101,12 +106,6 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let (stop, stopped) = watch::channel(false);
     let until_stopped = || server::until_stopped(stopped.clone());
     let mut services = JoinSet::new();
-    let names = if config.web.names_shown {
-        Names::Shown
-    } else {
-        Names::Hidden
-    };
-    let readers = Web { names, users };
     let served = server::spawn(Arc::clone(&shared), socket, web, readers, until_stopped)?;
     services.spawn(async move { served.await.context("the listeners' thread crashed")? });
     progress::watch(shared.progress());
@@ -148,16 +147,28 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let until = stopped.clone();
     usage::spawn(Arc::clone(&shared), move || *until.borrow());
     let until = stopped.clone();
+    accountant::spawn(Arc::clone(&shared), move || *until.borrow());
+    let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 
     let mut postmortem = config.postmortem;
-    postmortem.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
+    let gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
+    postmortem.gid = gid;
     let until = stopped.clone();
     let users = Arc::clone(&owners);
     postmortem::spawn(postmortem, Arc::clone(&shared), users, move || {
         *until.borrow()
     })
     .context("the watcher of deaths cannot be started")?;
+    let history = config.history.map(|mut settings| {
+        settings.gid = gid;
+        let (until, users) = (stopped.clone(), Arc::clone(&owners));
+        history::spawn(settings, Arc::clone(&shared), users, move || {
+            *until.borrow()
+        })
+    });
+    let history = history.transpose();
+    let history = history.context("the writer of the history cannot be started")?;
     let (trace, queue) = match config.trace {
         Some(mut settings) => {
             settings.gid = group_id(&config.control.group).map(nix::unistd::Gid::as_raw);
@@ -210,6 +221,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         while services.join_next().await.is_some() {}
         // Give DAMON back to the kernel. If the daemon is killed first, its guard process does it.
         while hotness.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The last files of applications that still run.
+        while history.as_ref().is_some_and(|thread| !thread.is_finished()) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
@@ -486,7 +501,10 @@ fn apply_outside(
     fact: &Fact,
 ) {
     match fact {
-        Fact::ExecutorDescribed(_) => probes.executor_described(),
+        Fact::ExecutorDescribed(said) => {
+            executors.described(header.executor, said);
+            probes.executor_described()
+        }
         Fact::ProcessGone { .. } if header.executor != 0 => {
             executors.process_gone(header.executor, header.pid)
         }

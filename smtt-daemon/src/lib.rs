@@ -1,11 +1,14 @@
 //! The SMTT daemon: kernel side -> ring -> decode -> state -> server, metrics, recorder. The binary is `main.rs`; tests
 //! use the parts.
 
+pub mod args;
 mod complaints;
 pub mod discover;
 pub mod event_loop;
 mod helpers;
+pub mod history;
 pub mod hotness;
+pub mod journal;
 pub mod metrics;
 pub mod placement;
 pub mod postmortem;

@@ -1,29 +1,13 @@
 //! `smtt-daemon`: parse, log, run.
 
-use std::path::PathBuf;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use smtt_daemon::event_loop;
+use smtt_config::LogFormat;
+use smtt_daemon::args::Arguments;
+use smtt_daemon::{event_loop, journal};
 use tracing_subscriber::EnvFilter;
-
-/// Shows which Spark RDD, task and stage makes the memory hardware work.
-#[derive(Parser)]
-#[command(name = "smtt-daemon", version)]
-struct Arguments {
-    /// Configuration file. Without it /etc/smtt/smtt.toml is read where it exists, else the defaults hold.
-    #[arg(long, alias = "config.file", value_name = "FILE", env = "SMTT_CONFIG")]
-    config: Option<PathBuf>,
-    /// Address of the metrics page, instead of the configured one.
-    #[arg(long = "web.listen-address", value_name = "ADDRESS:PORT")]
-    listen_address: Option<std::net::SocketAddr>,
-    /// Level of the log: error, warn, info, debug, trace, or tracing's own filter syntax.
-    #[arg(long = "log.level", value_name = "LEVEL", env = "SMTT_LOG")]
-    log_level: Option<String>,
-    /// Check the configuration, say what is wrong with it, and exit.
-    #[arg(long)]
-    check: bool,
-}
 
 /// Exit code of a bad configuration, as in sysexits.
 const EX_CONFIG: u8 = 78;
@@ -46,7 +30,12 @@ fn main() -> ExitCode {
     if let Some(address) = arguments.listen_address {
         config.web.listen_address = address;
     }
-    if let Err(error) = start_log(arguments.log_level.as_deref().unwrap_or(&config.log.level)) {
+    if let Some(path) = arguments.web_config {
+        config.web.config_file = Some(path);
+    }
+    let format = arguments.log_format.unwrap_or(config.log.format);
+    let level = arguments.log_level.as_deref();
+    if let Err(error) = start_log(level.unwrap_or(&config.log.level), format) {
         eprintln!("smtt-daemon: {error}");
         return ExitCode::from(EX_CONFIG);
     }
@@ -65,7 +54,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("smtt-daemon: {error:#}");
-            if error.is::<smtt_daemon::server::UsersError>() {
+            if error.is::<smtt_daemon::server::WebError>() {
                 ExitCode::from(EX_CONFIG)
             } else if error.chain().any(is_permission) {
                 ExitCode::from(EX_NOPERM)
@@ -83,22 +72,31 @@ fn is_permission(cause: &(dyn std::error::Error + 'static)) -> bool {
         .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Starts the log on standard error, without times where the journal adds its own.
-fn start_log(level: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(level).map_err(|error| {
-        format!("log level {level:?} is not one of error, warn, info, debug, trace: {error}")
-    })?;
+/// Starts the log on standard error.
+fn start_log(level: &str, format: LogFormat) -> Result<(), String> {
+    if !smtt_config::is_log_level(level) {
+        return Err(format!(
+            "log level {level:?} is not one of error, warn, info, debug, trace"
+        ));
+    }
+    let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
     // aya's log records arrive through the log crate.
     let _ = tracing_log::LogTracer::init();
-    let builder = tracing_subscriber::fmt()
+    let journal = journal::is_journal();
+    let lines = journal::Lines {
+        json: format == LogFormat::Json,
+        journal,
+        // A file or a container's log would keep the escape codes of colours.
+        coloured: !journal
+            && std::io::stderr().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none(),
+    };
+    let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_target(false);
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        let _ = builder.without_time().with_ansi(false).try_init();
-    } else {
-        let _ = builder.try_init();
-    }
+        .with_ansi(lines.coloured)
+        .event_format(lines)
+        .try_init();
     Ok(())
 }
 

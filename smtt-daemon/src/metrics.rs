@@ -1,25 +1,35 @@
 //! Metrics for Prometheus, built at each scrape from a snapshot of the state.
 //!
-//! What was not measured has no series. RDDs beyond the cap share one row, `rdd_id="other"`.
+//! What was not measured has no series. RDDs are counted under keys that live as long as their application; RDDs beyond
+//! the limit of keys share `rdd="other"`.
 
+pub mod accountant;
 mod collect;
+mod counted;
+mod findings;
+mod keys;
 mod labels;
 mod memory;
-mod other;
 mod page_walks;
 mod placement;
+mod rdds;
+mod shares;
 pub mod table;
 mod text;
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use counted::{Births, Hold};
+use findings::Findings;
+use keys::Keys;
 use labels::Labels;
-use other::Others;
 use table::{Kind, METRICS, Metric};
 
 use crate::shared::Shared;
 
+pub use keys::KeyLimits;
 pub use labels::Names;
 
 /// Content type of OpenMetrics.
@@ -78,23 +88,91 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Makes the answer to a scrape. Remembers the values that it has shown, so that counters never decrease.
+/// Settings of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Limits of the keys of RDDs.
+    pub keys: KeyLimits,
+    /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
+    pub scrape_interval: Duration,
+}
+
+impl MetricsSettings {
+    /// So many keys, for one application too, whose counters show their values at once.
+    #[must_use]
+    pub const fn at_once(keys: usize) -> Self {
+        let keys = KeyLimits {
+            all: keys,
+            per_application: keys,
+        };
+        Self {
+            keys,
+            scrape_interval: Duration::ZERO,
+        }
+    }
+}
+
+/// Who reads an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A program that computes rates from many answers: new counters show 0 first.
+    Scraper,
+    /// A person who looks once: all counters show their values.
+    Person,
+}
+
+/// What the metrics keep between two answers.
+#[derive(Debug)]
+struct Accounts {
+    keys: Keys,
+    births: Births,
+    findings: Findings,
+}
+
+/// Makes the answer to a scrape. Remembers what it has counted, so that counters never decrease.
 #[derive(Debug)]
 pub struct Exporter {
-    series_max: usize,
-    others: Mutex<Others>,
+    settings: MetricsSettings,
+    accounts: Mutex<Accounts>,
     labels: Labels,
 }
 
 impl Exporter {
-    /// An exporter that shows at most `series_max` RDDs by name, over all executors.
+    /// An exporter.
     #[must_use]
-    pub fn new(series_max: usize) -> Self {
+    pub fn new(settings: MetricsSettings) -> Self {
+        let window_ns = u64::try_from(settings.scrape_interval.as_nanos()).unwrap_or(u64::MAX);
         Self {
-            series_max,
-            others: Mutex::default(),
+            settings,
+            accounts: Mutex::new(Accounts {
+                keys: Keys::new(settings.keys, window_ns),
+                births: Births::default(),
+                findings: Findings::new(),
+            }),
             labels: Labels::default(),
         }
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what the executors have counted to the keys. Called every few seconds, so that an RDD that is forgotten
+    /// between two scrapes was counted under its key, and so that the first counts of a counter have a time.
+    pub fn account(&self, shared: &Shared) {
+        let mut accounts = self.accounts();
+        let (executors, measured, now_ns) = {
+            let mut state = shared.state();
+            accounts.keys.update(&mut state);
+            (collect::snapshot(&state), state.measured(), state.now_ns())
+        };
+        collect::see(shared, &mut accounts.births, &executors, measured, now_ns);
+    }
+
+    /// Looks for findings; scrapes show them until the next call. Reads files: call it off the event loop.
+    pub fn find(&self, shared: &Shared) {
+        let found = findings::find(shared);
+        self.accounts().findings = found;
     }
 
     /// The text of one scrape.
@@ -106,12 +184,21 @@ impl Exporter {
         shared: &Shared,
         format: Format,
         names: Names,
+        reader: Reader,
     ) -> Result<String, fmt::Error> {
+        let interval = match reader {
+            Reader::Scraper => self.settings.scrape_interval,
+            Reader::Person => Duration::ZERO,
+        };
         let families = {
             // Held during the snapshot, so that two simultaneous scrapes see the counters in order.
-            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-            let families = collect::Families::new(&self.labels, names);
-            collect::families(shared, families, &mut others, self.series_max)
+            let mut accounts = self.accounts();
+            let hold = Hold {
+                now_ns: 0,
+                for_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
+            };
+            let families = collect::Families::new(&self.labels, names, hold);
+            collect::families(shared, families, &mut accounts)
         };
         match format {
             Format::OpenMetrics => open_metrics(families),
@@ -210,5 +297,7 @@ pub fn document() -> String {
     table::document(METRICS)
 }
 
+#[cfg(test)]
+mod dashboard;
 #[cfg(test)]
 mod tests;

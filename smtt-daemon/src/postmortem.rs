@@ -8,6 +8,7 @@ pub mod keeper;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,11 +16,13 @@ use std::time::{Duration, Instant};
 use smtt_config::PostmortemSettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_machine::deaths::{KernelLog, program};
+use smtt_machine::memory::is_there;
 use smtt_model::postmortem::{Case, judge};
-use smtt_model::state::{ChildEnd, Noted};
+use smtt_model::state::{Child, ChildEnd, Noted};
 
 use self::keeper::Keeper;
 use self::watch::Watched;
+use crate::complaints::printable;
 use crate::helpers::Places;
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
@@ -75,7 +78,7 @@ struct Living {
     key: u64,
     pid: u32,
     user: u32,
-    children: Vec<u32>,
+    children: Vec<Child>,
 }
 
 /// See the module.
@@ -120,7 +123,8 @@ impl Watcher {
                 let watched = self.watched.get_mut(&executor.key)?;
                 let mut sample = watched.sample(now)?;
                 let children = executor.children.iter().take(CHILDREN);
-                let resident = children.filter_map(|pid| smtt_machine::deaths::resident(*pid));
+                let there = children.filter(|child| is_there(Path::new("/"), child));
+                let resident = there.filter_map(|child| smtt_machine::deaths::resident(child.pid));
                 sample.children_bytes = Some(resident.sum());
                 Some((executor.key, sample))
             })
@@ -193,8 +197,11 @@ impl Watcher {
                 // A JVM that has not described itself is not known to be an executor.
                 continue;
             }
+            let said = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
             tracing::info!(
-                executor = case.who.executor_id,
+                application_id = said(&case.who.application_id),
+                application_name = said(&report.row.application_name),
+                executor_id = said(&case.who.executor_id),
                 verdict = report.row.verdict.name(),
                 "a process of an executor died: {}",
                 report.row.sentence
@@ -244,7 +251,7 @@ impl Watcher {
     }
 }
 
-/// Executors that live and have told something.
+/// Live executors that have sent a fact.
 fn living(shared: &Shared) -> Vec<Living> {
     let state = shared.state();
     let all = state.executors().iter();
@@ -253,7 +260,7 @@ fn living(shared: &Shared) -> Vec<Living> {
             key: *key,
             pid: executor.pid,
             user: executor.share.or(executor.uid).unwrap_or_default(),
-            children: executor.children.iter().copied().take(CHILDREN).collect(),
+            children: executor.children(CHILDREN),
         })
         .collect()
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod before;
 mod cpus;
+mod fault_time;
 mod health;
 mod kernel_fields;
 mod kernel_function;
@@ -31,7 +32,7 @@ use aya::{Ebpf, EbpfLoader};
 use smtt_common::counter::ExecutorCounters;
 use smtt_common::event::used::TaskBegin;
 use smtt_common::settings::{Budget, Process, ROLE_EXECUTOR, TableOperation, Thread, User};
-use smtt_config::ProbeSettings;
+use smtt_config::{FaultHook, ProbeSettings};
 use smtt_machine::page_walks::{NotMeasured, Wanted};
 use smtt_model::readings::{PageWalkReadings, Readings};
 use smtt_model::subordinate::SubordinateIds;
@@ -40,6 +41,7 @@ use smtt_model::verdict::{Verdict, VerdictState};
 use self::attach::FaultHooks;
 use self::before::Before;
 use self::cpus::Cpus;
+use self::fault_time::FaultTimer;
 pub use self::kernel_log::KernelLog;
 use self::library::{Libraries, Places};
 use self::owner::{SharesOfOwners, executor_rows};
@@ -72,6 +74,8 @@ pub struct Probes {
     cpus: Cpus,
     /// Hooks of page faults that are attached only while an executor lives.
     fault_hooks: FaultHooks,
+    /// Measures how long page faults take, or the verdict why it does not.
+    fault_timer: Result<FaultTimer, (VerdictState, String)>,
     before: Before,
     shares: SharesOfOwners,
     sweep: Sweep,
@@ -95,6 +99,28 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sm
 
 /// Toolchain that the kernel side was compiled with; empty where it was built without one.
 pub const TOOLCHAIN: &str = env!("SMTT_EBPF_TOOLCHAIN");
+
+/// The timer of page faults, where it is wanted.
+fn fault_timer(
+    ebpf: &mut Ebpf,
+    wanted: &ProbeSettings,
+) -> Result<FaultTimer, (VerdictState, String)> {
+    let off = |setting: &str| {
+        (
+            VerdictState::NotApplicable,
+            format!("switched off by {setting}"),
+        )
+    };
+    if wanted.fault_hook == FaultHook::Off {
+        return Err(off("[probe.fault] hook"));
+    }
+    let every = wanted.fault_windows;
+    let every = every.ok_or_else(|| off("[probe.fault] timed_share"))?;
+    FaultTimer::start(ebpf, every).map_err(|error| {
+        let reason = format!("{error:#}; without it the time of page faults is unknown");
+        (VerdictState::Broken, reason)
+    })
+}
 
 impl Probes {
     /// Loads the kernel side and attaches every row of the table but the marker's, whose library comes later.
@@ -148,6 +174,7 @@ impl Probes {
             walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.turn)),
             cpus: Cpus::new()?,
             fault_hooks: FaultHooks::new(wanted.fault_idle),
+            fault_timer: fault_timer(&mut ebpf, wanted),
             before: Before::default(),
             shares,
             sweep: Sweep::default(),
@@ -164,6 +191,7 @@ impl Probes {
     pub fn verdicts(&self) -> Vec<Verdict> {
         let mut all = self.libraries.verdicts();
         all.extend(self.verdicts.iter().cloned());
+        all.push(fault_time::verdict(&self.fault_timer));
         all.push(match &self.walks {
             Ok(sampler) => sampler.verdict(),
             Err(why) => page_walks::not_measured(why),

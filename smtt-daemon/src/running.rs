@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use smtt_common::event::used::{PARTIAL, TaskBegin};
+use smtt_common::event::used::{PARTIAL, TaskBegin, helper};
 use smtt_common::settings::executor_pid;
 use smtt_machine::accounts::{Accounts, memory};
 use smtt_machine::clock::now_boot_ns;
@@ -70,7 +70,9 @@ impl RunningTasks {
         let now_ns = now_boot_ns();
         let mut old: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
         for row in rows()? {
-            if now_ns.saturating_sub(row.1.time_ns) >= AGE_MIN_NS {
+            // Helpers of a task are no part of its figures.
+            let own = helper(row.1.flags).0 == 0;
+            if own && now_ns.saturating_sub(row.1.time_ns) >= AGE_MIN_NS {
                 old.entry(row.1.executor).or_default().push(row);
             }
         }
@@ -180,6 +182,8 @@ pub fn spawn(
 
 #[cfg(test)]
 mod tests {
+    use smtt_common::event::used::{HELPER_SHIFT, Helper};
+
     use super::*;
 
     /// A row of this process, whose task began a second ago with its first thread's accounts at zero.
@@ -233,6 +237,13 @@ mod tests {
             read.extend(turn.iter().map(|(tid, _)| *tid));
         }
         assert_eq!(read.len(), 1000);
+    }
+
+    #[test]
+    fn a_thread_that_helps_a_task_is_not_read_for_it() {
+        let mut helper = row(std::process::id(), 5);
+        helper.1.flags = u32::from(Helper::PYTHON_WRITER.0) << HELPER_SHIFT;
+        assert_eq!(read(helper, vec![helper]), []);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The HTTP side: routes of the Unix socket and of the metrics port, and the socket itself.
 
-mod advice;
+pub mod advice;
 mod connections;
 mod deaths;
 mod heavy;
@@ -13,7 +13,10 @@ mod runs;
 mod scrape;
 mod socket;
 mod summaries;
+mod tls;
+mod tokens;
 mod users;
+mod web;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,31 +26,18 @@ use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::metrics::Names;
 use crate::shared::Shared;
 
 pub use advice::advice;
 pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
+pub use tls::{Tls, TlsError};
+pub use tokens::Tokens;
 pub use users::{Users, UsersError};
+pub use web::{Web, WebError};
 
-/// Who may read the metrics port, and what it shows.
-#[derive(Clone, Debug)]
-pub struct Web {
-    /// Whether the metrics show names.
-    pub names: Names,
-    /// Users that may read it; `None` where every local user may.
-    pub users: Option<Arc<Users>>,
-}
-
-impl From<Names> for Web {
-    fn from(names: Names) -> Self {
-        Self { names, users: None }
-    }
-}
-
-/// Threads that make answers.
+/// Threads that make answers, for each listener.
 const THREADS: usize = 8;
 
 /// Logs the peer of a connection to the Unix socket, as the kernel reports it.
@@ -74,7 +64,15 @@ pub async fn serve_control(
 ) -> std::io::Result<()> {
     let (listener, _remove_when_done) = socket.into_listener()?;
     let router = control_router(shared);
-    connections::serve(listener, router, connections::CONTROL, greet, shutdown).await;
+    connections::serve(
+        listener,
+        router,
+        connections::CONTROL,
+        None,
+        greet,
+        shutdown,
+    )
+    .await;
     Ok(())
 }
 
@@ -88,8 +86,9 @@ pub async fn serve_web(
     web: Web,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
+    let tls = web.tls.clone();
     let router = web_router(shared, web);
-    connections::serve(listener, router, connections::WEB, |_| {}, shutdown).await;
+    connections::serve(listener, router, connections::WEB, tls, |_| {}, shutdown).await;
     Ok(())
 }
 
@@ -98,7 +97,18 @@ pub async fn until_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Serves both on a thread of its own, which answers whatever the event loop does. `shutdown` makes a future that is
+/// A runtime for one listener. Each has its own: handshakes of the metrics port, which any client can begin, do not hold
+/// up the control socket.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(THREADS)
+        .thread_name("smtt-answer")
+        .build()
+        .context("no runtime for the listeners")
+}
+
+/// Serves both on threads of their own, which answer whatever the event loop does. `shutdown` makes a future that is
 /// done when the daemon ends. The receiver gets the result.
 ///
 /// # Errors
@@ -110,31 +120,37 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
     readers: impl Into<Web>,
     shutdown: impl Fn() -> Until,
 ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(THREADS)
-        .thread_name("smtt-answer")
-        .build()
-        .context("no runtime for the listeners")?;
+    let (of_control, of_web) = (runtime()?, runtime()?);
     // Registered with the other runtime until now.
     let web = web.into_std().context("the metrics port cannot be used")?;
     let readers = readers.into();
     let (control_until, web_until) = (shutdown(), shutdown());
     let (done, ended) = oneshot::channel();
+    let (web_done, web_ended) = oneshot::channel();
+    let of_port = Arc::clone(&shared);
+    let serve_port = move || {
+        let result = of_web.block_on(async {
+            let web = TcpListener::from_std(web)?;
+            serve_web(of_port, web, readers, web_until).await
+        });
+        let _ = web_done.send(result);
+        of_web.shutdown_background();
+    };
+    std::thread::Builder::new()
+        .name("smtt-web".into())
+        .spawn(serve_port)
+        .context("no thread for the metrics port")?;
     let serve = move || {
-        let result = runtime.block_on(async {
+        let result = of_control.block_on(async {
             let mut listeners = JoinSet::new();
-            let served = Arc::clone(&shared);
             listeners.spawn(async move {
-                serve_control(served, socket, control_until)
+                serve_control(shared, socket, control_until)
                     .await
                     .context("the control socket failed")
             });
             listeners.spawn(async move {
-                let web = TcpListener::from_std(web)?;
-                serve_web(shared, web, readers, web_until)
-                    .await
-                    .context("the metrics port failed")
+                let served = web_ended.await.context("the metrics port crashed")?;
+                served.context("the metrics port failed")
             });
             while let Some(listener) = listeners.join_next().await {
                 listener.context("a listener crashed")??;
@@ -143,7 +159,7 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
         });
         let _ = done.send(result);
         // An answer that waits for a file of another process does not keep the daemon from ending.
-        runtime.shutdown_background();
+        of_control.shutdown_background();
     };
     std::thread::Builder::new()
         .name("smtt-serve".into())

@@ -7,7 +7,8 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::discover::SlotFile;
 use crate::helpers::Places;
-use crate::metrics::Exporter;
+use crate::history::Condition;
+use crate::metrics::{Exporter, MetricsSettings};
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -49,8 +50,8 @@ pub struct DaemonInfo {
     pub kernel_side: String,
     /// Where metrics are served on the web port.
     pub telemetry_path: String,
-    /// Most series of one metric with an RDD label.
-    pub series_max: usize,
+    /// Settings of the metrics.
+    pub metrics: MetricsSettings,
     /// Checks of the machine.
     pub doctor: Doctor,
 }
@@ -69,11 +70,14 @@ pub struct Shared {
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
     keeper: OnceLock<Arc<Keeper>>,
+    history: OnceLock<Arc<Condition>>,
     followers: Arc<Followers>,
     /// Slot files of living executors, for the threads that inspect their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
     progress: Arc<Progress>,
+    /// Held while the rows of a large answer are collected, by whichever listener.
+    making: Arc<tokio::sync::Mutex<()>>,
     /// Readings of the command lines of executors.
     command_lines: Mutex<TimedReads<io::Result<Vec<String>>>>,
     /// What `status` took from the state last, for the time in which the state is locked.
@@ -90,7 +94,7 @@ impl Shared {
     #[must_use]
     pub fn new(info: DaemonInfo, limits: Limits) -> Self {
         Self {
-            exporter: Exporter::new(info.series_max),
+            exporter: Exporter::new(info.metrics),
             info,
             started: Instant::now(),
             state: Mutex::new(State::new(limits)),
@@ -100,13 +104,21 @@ impl Shared {
             bpf_memory_bytes: OnceLock::new(),
             trace: OnceLock::new(),
             keeper: OnceLock::new(),
+            history: OnceLock::new(),
             followers: Arc::default(),
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
             progress: Arc::default(),
+            making: Arc::default(),
             command_lines: Mutex::new(TimedReads::new("smtt-cmdline", COMMAND_LINES)),
             seen: Mutex::default(),
         }
+    }
+
+    /// The lock of large answers: the rows of one are collected at a time.
+    #[must_use]
+    pub fn making(&self) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(&self.making)
     }
 
     /// Values that are fixed when the daemon starts.
@@ -202,6 +214,12 @@ impl Shared {
     #[must_use]
     pub fn keeper(&self) -> Option<&Arc<Keeper>> {
         self.keeper.get()
+    }
+
+    /// Sets how the writing of the history goes, where one is written.
+    pub fn set_history(&self, condition: Arc<Condition>) {
+        // As above.
+        let _ = self.history.set(condition);
     }
 
     /// The live clients of trace records.
@@ -367,6 +385,8 @@ impl Shared {
                 .filter(|trace| !trace.failing.is_empty())
                 .map(|trace| trace.failing.clone()),
         );
+        let history = self.history.get().map(|history| history.failing());
+        degraded.extend(history.filter(|failing| !failing.is_empty()));
         Status {
             version: self.info.version.clone(),
             kernel_side: self.info.kernel_side.clone(),
@@ -394,7 +414,7 @@ mod tests {
             version: String::new(),
             kernel_side: String::new(),
             telemetry_path: String::new(),
-            series_max: 0,
+            metrics: MetricsSettings::at_once(0),
             doctor: Vec::new,
         };
         let shared = Shared::new(info, Limits::default());

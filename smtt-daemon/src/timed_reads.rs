@@ -77,7 +77,7 @@ impl<T: Send + 'static> TimedReads<T> {
             }
         }
         let now = Instant::now();
-        // Keys come and go, and nobody forgets those of other processes.
+        // Keys of processes that have ended would otherwise stay.
         self.late.retain(|_, late| now < late.until + PAUSE_MAX);
         for key in awaited {
             let pause = match self.late.get(&key) {

@@ -46,10 +46,10 @@ fn read(shared: &Shared) {
     let targets = shared.state().memory_targets(CHILDREN_MAX);
     for target in targets {
         let read = memory::read(Path::new("/"), target.pid, &target.children);
-        if let Some(read) = read {
-            shared
-                .state()
-                .set_memory(target.executor, read, now_boot_ns());
+        if let Some((read, gone)) = read {
+            let mut state = shared.state();
+            state.children_gone(target.executor, &gone);
+            state.set_memory(target.executor, read, now_boot_ns());
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smtt_common::event::{MARKER_FACTS, RecordHeader};
-use smtt_daemon::metrics::{Format, Names};
+use smtt_daemon::metrics::{Format, Names, Reader};
 use smtt_daemon::recorder::Tap;
 use smtt_daemon::server;
 use smtt_daemon::shared::{DaemonInfo, Shared};
@@ -136,7 +136,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         version: "test".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max: 4,
+        metrics: smtt_daemon::metrics::MetricsSettings::at_once(4),
         doctor: Vec::new,
     };
     Arc::new(Shared::new(info, limits))
@@ -231,7 +231,9 @@ fn streams_of_changed_facts_leave_a_state_that_all_readers_can_read() {
         drop(state);
         let _ = (shared.status(), server::report(&shared, &all));
         for names in [Names::Shown, Names::Hidden] {
-            let text = shared.exporter().scrape(&shared, Format::Text, names);
+            let text = shared
+                .exporter()
+                .scrape(&shared, Format::Text, names, Reader::Scraper);
             let text = text.expect("written");
             let mut series: Vec<&str> = text
                 .lines()
@@ -282,7 +284,12 @@ fn ask_changed(path: &Path, port: SocketAddr) {
             assert!(!answer.starts_with("HTTP/1.1 500"), "{answer}");
         });
     });
-    let answer = ask(b"GET /-/healthy HTTP/1.1\r\nHost: smtt\r\n\r\n", false);
+    // A whole request stays open for its answer: one whose client has shut down may be given up.
+    let mut stream = TcpStream::connect(port).expect("connected");
+    let request = b"GET /-/healthy HTTP/1.1\r\nHost: smtt\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 

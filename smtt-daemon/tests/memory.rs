@@ -32,7 +32,7 @@ fn shared(limits: Limits) -> Arc<Shared> {
         version: "test".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max: 1000,
+        metrics: smtt_daemon::metrics::MetricsSettings::at_once(1000),
         doctor: Vec::new,
     };
     Arc::new(Shared::new(info, limits))

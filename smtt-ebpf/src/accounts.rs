@@ -14,8 +14,8 @@ use aya_ebpf::{
 use smtt_common::event::{
     Kind,
     used::{
-        ACCOUNTS, BEGUN_LATE, DISK_WAIT_NS, PARTIAL, TaskBegin, TaskUsed, UNTIL_END, UNTIL_EXIT,
-        UNTIL_NEXT,
+        ACCOUNTS, DISK_WAIT_NS, PARTIAL, TaskBegin, TaskUsed, UNTIL_END, UNTIL_EXIT, UNTIL_NEXT,
+        helper,
     },
 };
 
@@ -25,9 +25,9 @@ use crate::{
     tables::thread_executor,
 };
 
-/// The running thread begins a task. `flags` are those of the fact.
+/// The running thread begins a task, or to help one. `flags` are those of [`TaskBegin`].
 #[inline(always)]
-pub fn begin(executor: u64, task_attempt_id: u64, flags: u64) {
+pub fn begin(executor: u64, task_attempt_id: u64, flags: u32) {
     let tid = bpf_get_current_pid_tgid() as u32;
     // Without a row in `THREADS`, which the executor's share may refuse, the task's end is marked partial.
     if thread_executor(tid) != executor {
@@ -46,7 +46,7 @@ pub fn begin(executor: u64, task_attempt_id: u64, flags: u64) {
     unsafe {
         (*row).executor = executor;
         (*row).task_attempt_id = task_attempt_id;
-        (*row).flags = if flags & BEGUN_LATE == 0 { 0 } else { PARTIAL };
+        (*row).flags = flags;
         (*row).time_ns = bpf_ktime_get_boot_ns();
         (*row).present = read((&raw mut (*row).accounts).cast());
     }
@@ -63,7 +63,11 @@ pub fn end(executor: u64, task_attempt_id: u64) {
     let tid = bpf_get_current_pid_tgid() as u32;
     if let Some(row) = TASKS.get_ptr_mut(tid)
         // SAFETY: the row was just looked up.
-        && unsafe { (*row).executor == executor && (*row).task_attempt_id == task_attempt_id }
+        && unsafe {
+            (*row).executor == executor
+                && (*row).task_attempt_id == task_attempt_id
+                && helper((*row).flags).0 == 0
+        }
     {
         send(row, UNTIL_END);
         forget(tid);
@@ -83,6 +87,23 @@ pub fn end(executor: u64, task_attempt_id: u64) {
             (*used).flags = UNTIL_END | PARTIAL;
         }
     });
+}
+
+/// The running thread ends to help a task. Another thread that reports it ends nothing.
+#[inline(always)]
+pub fn end_helper(executor: u64, task_attempt_id: u64, flags: u32) {
+    let tid = bpf_get_current_pid_tgid() as u32;
+    if let Some(row) = TASKS.get_ptr_mut(tid)
+        // SAFETY: the row was just looked up.
+        && unsafe {
+            (*row).executor == executor
+                && (*row).task_attempt_id == task_attempt_id
+                && (*row).flags == flags
+        }
+    {
+        send(row, UNTIL_END);
+        forget(tid);
+    }
 }
 
 /// The running thread exits: a task that it runs has no other end.

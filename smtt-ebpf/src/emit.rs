@@ -57,15 +57,18 @@ fn header(kind: Kind, executor: u64, uid: u32, payload_bytes: u32) -> RecordHead
     }
 }
 
-/// Whether to wake the daemon: only when a good part of the ring is used. It looks by itself many times a second,
-/// so a job's steady trickle of facts costs no wake-up each.
+/// Whether to wake the daemon for a record of so many bytes of the ring: only when a good part of the ring is used, and then
+/// once for each sixteenth more. It reads the ring by itself many times a second, so a job's steady trickle of facts costs
+/// no wake-up each; and a wake-up costs the sender several microseconds, so that a burst must not have one for each record.
 #[inline(always)]
-fn wakeup(kind: Kind) -> u64 {
+fn wakeup(kind: Kind, bytes: u64) -> u64 {
+    let used = RING.query(u64::from(BPF_RB_AVAIL_DATA));
+    let step = RING.query(u64::from(BPF_RB_RING_SIZE)) / 16;
     // The daemon attaches the hooks of page faults when it learns of the first executor, and reads the limits of a cgroup
     // before the cgroup goes with the victim of the OOM killer.
     if kind == Kind::EXECUTOR_DESCRIBED
         || kind == Kind::OOM_KILLED
-        || RING.query(u64::from(BPF_RB_AVAIL_DATA)) > RING.query(u64::from(BPF_RB_RING_SIZE)) / 8
+        || (used >= 2 * step && used & !(step - 1) != used.wrapping_sub(bytes) & !(step - 1))
     {
         u64::from(BPF_RB_FORCE_WAKEUP)
     } else {
@@ -136,7 +139,7 @@ fn record_with<P: 'static>(kind: Kind, executor: u64, uid: u32, fill: impl FnOnc
         );
         fill(&raw mut (*record).payload);
     }
-    entry.submit(wakeup(kind));
+    entry.submit(wakeup(kind, record_bytes::<P>()));
     count(Counter::RECORDS_SUBMITTED);
     true
 }
@@ -227,7 +230,7 @@ fn in_class<const BYTES: usize>(
         entry.discard(u64::from(BPF_RB_NO_WAKEUP));
         return Outcome::Unreadable;
     }
-    entry.submit(wakeup(kind));
+    entry.submit(wakeup(kind, record_bytes::<[u8; BYTES]>()));
     count(Counter::RECORDS_SUBMITTED);
     Outcome::Sent
 }

@@ -24,6 +24,7 @@ mod probe {
     pub mod death;
     pub mod exit;
     pub mod fault;
+    pub mod fault_time;
     pub mod marker;
     pub mod page_walk;
 }

@@ -133,6 +133,10 @@ pub struct Sampling {
 #[map]
 pub static SAMPLING: PerCpuArray<Sampling> = PerCpuArray::with_max_entries(1, 0);
 
+/// When the current window of the timer of faults began, in nanoseconds of CLOCK_MONOTONIC: the daemon writes it.
+#[map]
+pub static FAULT_WINDOW: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Settings that the daemon writes before the object is loaded.
 #[unsafe(no_mangle)]
 static SETTINGS: Global<Settings> = Global::new(Settings {
@@ -167,6 +171,9 @@ pub static NO_CONTEXT_COUNTERS: ContextCounters = ContextCounters {
     write: 0,
     unknown: 0,
     major: 0,
+    timed: 0,
+    timed_ns: 0,
+    timed_squares: 0,
 };
 /// See [`NO_CONTEXT_COUNTERS`].
 pub static NO_TASK: TaskBegin = TaskBegin {

@@ -89,6 +89,24 @@ fn take_counts(counters: *mut FaultCounters) -> FaultCounters {
             write: take_all(&raw mut (*counters).write),
             unknown: take_all(&raw mut (*counters).unknown),
             major: 0,
+            ..take_times(counters)
+        }
+    }
+}
+
+/// Most contexts have no measured time: then this is one look.
+#[inline(always)]
+fn take_times(counters: *mut FaultCounters) -> FaultCounters {
+    // SAFETY: as above.
+    unsafe {
+        if ptr::read_volatile(&raw const (*counters).timed) == 0 {
+            return NO_CONTEXT_COUNTERS;
+        }
+        FaultCounters {
+            timed: take_all(&raw mut (*counters).timed),
+            timed_ns: take_all(&raw mut (*counters).timed_ns),
+            timed_squares: take_all(&raw mut (*counters).timed_squares),
+            ..NO_CONTEXT_COUNTERS
         }
     }
 }
@@ -96,7 +114,7 @@ fn take_counts(counters: *mut FaultCounters) -> FaultCounters {
 /// Adds counts of a context to its row.
 #[inline(always)]
 fn give(executor: u64, head: &SlotHead, counts: &FaultCounters) {
-    if counts.read | counts.write | counts.unknown == 0 {
+    if counts.read | counts.write | counts.unknown | counts.timed == 0 {
         return;
     }
     if let Some(counters) = row(&key(executor, head)) {
@@ -113,6 +131,11 @@ fn add_counts(counters: *mut FaultCounters, counts: &FaultCounters) {
         add(&raw mut (*counters).read, counts.read);
         add(&raw mut (*counters).write, counts.write);
         add(&raw mut (*counters).unknown, counts.unknown);
+        if counts.timed != 0 {
+            add(&raw mut (*counters).timed, counts.timed);
+            add(&raw mut (*counters).timed_ns, counts.timed_ns);
+            add(&raw mut (*counters).timed_squares, counts.timed_squares);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ use smtt_common::{
 use crate::{
     accounts,
     maps::{
-        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, USERS,
-        add, announce, compare_exchange, count, take_all, withdraw,
+        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
+        announce, compare_exchange, count, take_all, withdraw,
     },
     pending,
     shares::{
@@ -132,8 +132,10 @@ fn place(pid: u32, key: u64) -> u64 {
     let row = Process {
         executor: key,
         role: ROLE_EXECUTOR,
-        reserved: 0,
+        fault_page: 0,
         context: NO_HEAD,
+        not_served: 0,
+        fault_began: 0,
     };
     match insert_process(pid, &row) {
         Ok(()) => key,
@@ -203,7 +205,7 @@ pub fn forget_executor(executor: u64) {
 /// Makes a process a child of an executor; false when there is no room.
 ///
 /// A process with the id of the executor's own process is refused: the executor is dead and left descendants, and one of
-/// them got its id. The id in a key tells an executor's own row from that of a child.
+/// them got its id. The id in a key distinguishes an executor's own row from that of a child.
 #[inline(always)]
 pub fn adopt_child(pid: u32, executor: u64) -> bool {
     if executor_pid(executor) == pid {
@@ -216,8 +218,10 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
     let row = Process {
         executor,
         role: ROLE_CHILD,
-        reserved: 0,
+        fault_page: 0,
         context: NO_HEAD,
+        not_served: 0,
+        fault_began: 0,
     };
     match insert_process(pid, &row) {
         Ok(()) => true,
@@ -241,6 +245,9 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         changes: 0,
         head: NO_HEAD,
         pending: [NO_CONTEXT_COUNTERS; 2],
+        not_served: 0,
+        fault_page: 0,
+        fault_began: 0,
     };
     // SAFETY: copied at once.
     if unsafe { THREADS.get(tid) }

@@ -91,6 +91,8 @@ pub struct ApplicationStart<'a> {
 pub struct ApplicationEnd {
     #[serde(rename = "Timestamp")]
     pub time: i64,
+    #[serde(rename = "ExitCode")]
+    pub exit_code: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -252,6 +254,13 @@ pub struct RddInfo<'a> {
     pub level: StorageLevel,
     #[serde(rename = "Number of Partitions", default)]
     pub partitions: i64,
+    /// JSON text: the operation that made the RDD, and those around it.
+    #[serde(rename = "Scope", borrow)]
+    pub scope: Option<Text<'a>>,
+    #[serde(rename = "Callsite", borrow, default)]
+    pub call_site: Text<'a>,
+    #[serde(rename = "Parent IDs", default)]
+    pub parents: Vec<i32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -266,6 +275,8 @@ pub struct StageInfo<'a> {
     pub tasks: i32,
     #[serde(rename = "RDD Info", borrow, default)]
     pub rdds: Vec<RddInfo<'a>>,
+    #[serde(rename = "Parent IDs", default)]
+    pub parents: Vec<i32>,
     #[serde(rename = "Details", borrow, default)]
     pub details: Text<'a>,
     #[serde(rename = "Submission Time")]

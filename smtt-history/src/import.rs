@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use smtt_store::history::place;
 
+use crate::live::is_live;
 use crate::log::{Bounds, Lines, Log, Next};
 use crate::open::exists;
 use crate::out::{Kind, Out, Sizes};
@@ -56,14 +57,24 @@ pub struct Admission {
 /// store cannot be written.
 pub fn import(store: &Path, log: &Path, bounds: Bounds, admission: &Admission) -> Result<Imported> {
     let (store, path, admission) = (store.to_owned(), log.to_owned(), admission.clone());
+    on_deep_stack("import", move || {
+        import_here(&store, &path, bounds, &admission)
+    })
+}
+
+/// Works on a thread whose stack is large enough for plans.
+pub(crate) fn on_deep_stack<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     let work = std::thread::Builder::new()
-        .name("import".to_owned())
+        .name(name.to_owned())
         .stack_size(STACK)
-        .spawn(move || import_here(&store, &path, bounds, &admission))
-        .context("cannot start a thread for the import")?;
+        .spawn(work)
+        .context("cannot start a thread")?;
     match work.join() {
-        Ok(imported) => imported,
-        Err(_) => bail!("the import of {} stopped: please report it", log.display()),
+        Ok(result) => result,
+        Err(_) => bail!("it stopped in the middle: please report it"),
     }
 }
 
@@ -184,14 +195,15 @@ fn admitted(
     {
         bail!("{log}: the log says that it is of {name}, which its own name does not");
     }
-    if !admission.replaces && exists(&store.join(&name)) {
+    let folder = store.join(&name);
+    if !admission.replaces && (exists(&folder) || is_live(&folder)) {
         bail!("{log}: the store has {name} already; --replace replaces it");
     }
     Ok(name)
 }
 
 /// The beginning of a text: messages about a line may quote the whole line.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(LONGEST_MESSAGE) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),

@@ -1,6 +1,8 @@
 //! JSON as Spark's REST API writes it: absent fields are left out, times are text in GMT.
 
 use jiff::Timestamp;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
 /// A time in milliseconds since 1970, as `2026-11-23T02:50:47.265GMT`.
@@ -10,6 +12,17 @@ pub fn date(milliseconds: i64) -> Value {
         |_| Value::from(milliseconds),
         |time| Value::from(time.strftime("%Y-%m-%dT%H:%M:%S%.3fGMT").to_string()),
     )
+}
+
+/// A date as Spark's API writes and takes it: `2026-11-23T02:50:47.265GMT` or `2026-11-23`, in milliseconds since 1970.
+#[must_use]
+pub fn milliseconds(text: &str) -> Option<i64> {
+    let text = text.strip_suffix("GMT").unwrap_or(text);
+    let midnight = |date: Date| date.to_datetime(Time::midnight());
+    let time = text.parse::<DateTime>();
+    let time = time.or_else(|_| text.parse::<Date>().map(midnight)).ok()?;
+    let zoned = TimeZone::UTC.to_timestamp(time).ok()?;
+    Some(zoned.as_millisecond())
 }
 
 /// A time that may be absent.

@@ -61,18 +61,25 @@ impl Log {
         {
             return None;
         }
-        let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
-        std::iter::once(format!("{ROLLING}{name}"))
-            .chain(std::iter::once(name.to_owned()))
-            .chain(suffixes().map(|suffix| format!("{name}{suffix}")))
-            .chain(std::iter::once(format!("{name}{IN_PROGRESS}")))
-            .chain(suffixes().map(|suffix| format!("{name}{suffix}{IN_PROGRESS}")))
-            .map(|name| folder.join(name))
-            .find(|path| {
-                fs::symlink_metadata(path)
-                    .is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
-            })
+        // Spark names logs so: a dot becomes an underscore, a capital a small letter.
+        let sanitised = name.replace('.', "_").to_ascii_lowercase();
+        let other = Some(sanitised).filter(|sanitised| sanitised != name);
+        named(folder, name).or_else(|| named(folder, &other?))
     }
+}
+
+/// The log with a name as it is, in the forms that Spark writes.
+fn named(folder: &Path, name: &str) -> Option<PathBuf> {
+    let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
+    std::iter::once(format!("{ROLLING}{name}"))
+        .chain(std::iter::once(name.to_owned()))
+        .chain(suffixes().map(|suffix| format!("{name}{suffix}")))
+        .chain(std::iter::once(format!("{name}{IN_PROGRESS}")))
+        .chain(suffixes().map(|suffix| format!("{name}{suffix}{IN_PROGRESS}")))
+        .map(|name| folder.join(name))
+        .find(|path| {
+            fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
+        })
 }
 
 /// Parts `events_<number>_<name>` in the order of their numbers. A `.compact` part replaces those up to its number.

@@ -1,56 +1,24 @@
 //! `smtt-history`: imports event logs and serves finished applications.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Context as _, Result};
+use clap::Parser as _;
+use smtt_history::advise;
+use smtt_history::args::{Arguments, Command, Targets};
+use smtt_history::diff;
+use smtt_history::export::{Counts, csv, sqlite};
+use smtt_history::functions::Spans;
 use smtt_history::import::{Admission, import};
+use smtt_history::live::{self, compact};
 use smtt_history::log::Bounds;
+use smtt_history::open::App;
+use smtt_history::perfetto as trace;
 use smtt_history::serve::{Settings, run as run_server};
-
-/// Finished Spark applications: compact tables from event logs, and Spark's REST API from the tables.
-#[derive(Debug, Parser)]
-#[command(name = "smtt-history", version, max_term_width = 100)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Imports event logs: files (plain, .zstd, .lz4, .snappy, .inprogress) or folders eventlog_v2_*.
-    Import {
-        /// Folder of the applications.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
-        /// Bytes of a log at most, after decompression.
-        #[arg(long, default_value_t = Bounds::default().log_bytes)]
-        max_bytes: u64,
-        /// Replaces applications that the store has already.
-        #[arg(long)]
-        replace: bool,
-        /// Event logs.
-        #[arg(required = true)]
-        logs: Vec<PathBuf>,
-    },
-    /// Serves Spark's REST API from a store.
-    Serve {
-        /// Folder of the applications.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
-        /// Spark's folder of event logs: an application that is not in the store is imported when it is first opened.
-        #[arg(long)]
-        event_logs: Option<PathBuf>,
-        /// Address of the server.
-        #[arg(long, default_value = "127.0.0.1:18081")]
-        listen: SocketAddr,
-        /// Bytes of open applications at most.
-        #[arg(long, default_value_t = 256 << 20)]
-        cache_bytes: u64,
-    },
-}
+use smtt_history::workers::Files;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -68,6 +36,22 @@ fn main() -> ExitCode {
             eprintln!("smtt-history: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// The application that a command line names.
+fn named(store: &Path, name: &str) -> Result<App> {
+    let (id, attempt) = name
+        .split_once('/')
+        .map_or((name, None), |(id, attempt)| (id, Some(attempt)));
+    trace::open(store, id, attempt)
+}
+
+/// Writes an answer. A reader that has enough is no error.
+fn say(text: &str) -> Result<bool> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(true),
     }
 }
 
@@ -119,6 +103,72 @@ fn run(command: Command) -> Result<bool> {
             }
             Ok(is_whole)
         }
+        Command::Compact { store, dead, apps } => {
+            let is_all = apps.is_empty();
+            let mut is_whole = true;
+            for app in if is_all { live::names(&store)? } else { apps } {
+                match compact(&store, &app, dead && !is_all) {
+                    Ok(done) => {
+                        let sizes = [done.sizes.tasks, done.sizes.task_sql, done.sizes.meta];
+                        println!(
+                            "{app}: {} tasks, {} parts of {} bytes, now {} bytes in {}",
+                            done.sizes.tasks.rows,
+                            done.parts.0,
+                            done.parts.1,
+                            sizes.iter().map(|it| it.bytes).sum::<u64>(),
+                            done.folder.display()
+                        );
+                        is_whole &= done.lost == 0;
+                    }
+                    Err(error) => {
+                        eprintln!("smtt-history: {error:#}");
+                        is_whole = false;
+                    }
+                }
+            }
+            Ok(is_whole)
+        }
+        Command::Export {
+            store,
+            app,
+            attempt,
+            to,
+        } => {
+            let opened = trace::open(&store, &app, attempt.as_deref())?;
+            // Without a workers' half there are no functions.
+            let spans = Files::of(&store, &app, None, None).and_then(|files| files.all_spans());
+            let (spans, is_whole) = match spans {
+                Ok(spans) => (spans, true),
+                Err(trouble) => {
+                    eprintln!("smtt-history: the functions of tasks are left out: {trouble}");
+                    (Spans::new(), false)
+                }
+            };
+            export(&opened, &spans, &to)?;
+            Ok(is_whole)
+        }
+        Command::Advise { store, app, json } => {
+            let found = advise::advise(&named(&store, &app)?)?;
+            say(&if json {
+                serde_json::to_string_pretty(&found)? + "\n"
+            } else {
+                advise::text::text(&found)
+            })
+        }
+        Command::Diff {
+            store,
+            first,
+            second,
+            json,
+        } => {
+            let (left, right) = (named(&store, &first)?, named(&store, &second)?);
+            let found = diff::diff(&store, &left, &right)?;
+            say(&if json {
+                serde_json::to_string_pretty(&found)? + "\n"
+            } else {
+                diff::text::text(&found)
+            })
+        }
         Command::Serve {
             store,
             event_logs,
@@ -135,4 +185,46 @@ fn run(command: Command) -> Result<bool> {
             Ok(true)
         }
     }
+}
+
+fn export(app: &App, spans: &Spans, to: &Targets) -> Result<()> {
+    let to_output = to.perfetto.as_ref().is_some_and(|it| it.as_os_str() == "-");
+    // The trace has the standard output for itself.
+    let say = |line: &str| {
+        if to_output {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    };
+    let tables = |counts: Counts, target: &Path| {
+        let Counts {
+            jobs,
+            stages,
+            tasks,
+        } = counts;
+        let target = target.display();
+        say(&format!(
+            "{jobs} jobs, {stages} stages, {tasks} tasks in {target}"
+        ));
+    };
+    if let Some(folder) = &to.csv {
+        tables(csv::export(app, spans, folder)?, folder);
+    }
+    if let Some(file) = &to.sqlite {
+        tables(sqlite::export(app, spans, file)?, file);
+    }
+    match &to.perfetto {
+        Some(_) if to_output => {
+            trace::write(app, spans, BufWriter::new(std::io::stdout().lock()))?;
+        }
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let tasks = trace::write(app, spans, BufWriter::new(file))?;
+            say(&format!("{tasks} tasks in {}", path.display()));
+        }
+        None => {}
+    }
+    Ok(())
 }

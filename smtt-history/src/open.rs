@@ -6,13 +6,16 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use smtt_store::history::columns::{META, TASKS};
+use serde_json::{Map, Value};
+use smtt_store::history::columns::{META, TASKS, Table};
 use smtt_store::history::place;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
+use tempfile::TempDir;
 
+use crate::live;
 use crate::out::Kind;
 
 /// Documents of one kind, in the table's order: id and JSON text.
@@ -25,6 +28,8 @@ type Rows = BTreeMap<(i32, i32), Vec<Range<u64>>>;
 const RANGES: u64 = 1 << 20;
 /// Bytes in memory of a range of the index, with its part of the tree.
 const RANGE_BYTES: u64 = 96;
+/// Bytes in memory of an executor's links to its logs, beside their text.
+const LOGS_BYTES: usize = 512;
 
 /// Rows of all stage attempts, one row group in memory at a time.
 fn index(tasks: &Reader, most: u64) -> Result<Rows, ParquetError> {
@@ -69,12 +74,30 @@ fn ranges(tasks: &Reader, stages: usize) -> u64 {
 pub struct App {
     folder: PathBuf,
     documents: BTreeMap<&'static str, Documents>,
+    /// Positions of each kind's documents, by id and position.
+    by_id: BTreeMap<&'static str, Vec<u32>>,
     bytes: usize,
     state: (u64, i64),
     id: String,
     attempt: Option<String>,
+    unfinished_bytes: Option<u64>,
     rows: OnceLock<Rows>,
+    executor_logs: OnceLock<BTreeMap<String, Value>>,
+    /// Where its tables were made of parts.
+    parts: Option<Parts>,
 }
+
+/// Parts of which tables were made in a folder of their own.
+struct Parts {
+    folder: PathBuf,
+    state: (u64, i64),
+    opened: Instant,
+    /// Goes with the application.
+    _tables: TempDir,
+}
+
+/// How long the tables of an application that runs are good: they are made of all its parts.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// Which file a table is: a new import gives another.
 fn state(folder: &Path) -> Option<(u64, i64)> {
@@ -122,6 +145,17 @@ fn identity(documents: &BTreeMap<&'static str, Documents>) -> (String, Option<St
     (text(&json["id"]).unwrap_or_default(), attempt)
 }
 
+/// Bytes of the log that was imported before the application had ended.
+fn unfinished_bytes(documents: &BTreeMap<&'static str, Documents>) -> Option<u64> {
+    let first = |kind: Kind| -> Option<Value> {
+        let text = &documents.get(kind.name())?.first()?.1;
+        serde_json::from_str(text).ok()
+    };
+    let has_ended = first(Kind::Application)?["attempts"][0]["completed"] == true;
+    let bytes = first(Kind::Import)?["logBytes"].as_u64();
+    bytes.filter(|_| !has_ended)
+}
+
 impl App {
     /// Opens an application's folder.
     ///
@@ -145,7 +179,18 @@ impl App {
             };
             let (id, text) = (id.unwrap_or_default(), text.unwrap_or_default());
             bytes += id.len() + text.len() + 64;
+            if kind == &Kind::Executor {
+                bytes += text.len() + LOGS_BYTES;
+            }
             documents.entry(kind.name()).or_default().push((id, text));
+        }
+        let mut by_id = BTreeMap::new();
+        for (kind, all) in &documents {
+            let mut positions: Vec<u32> =
+                (0..u32::try_from(all.len()).unwrap_or(u32::MAX)).collect();
+            positions.sort_by_key(|&at| &all[at as usize].0);
+            bytes += positions.len() * size_of::<u32>();
+            by_id.insert(*kind, positions);
         }
         let (id, attempt) = identity(&documents);
         // The index is made when a stage is first asked for; the cache weighs an application once.
@@ -155,13 +200,46 @@ impl App {
         }
         Ok(Self {
             folder: folder.to_owned(),
+            unfinished_bytes: unfinished_bytes(&documents),
             id,
             attempt,
             documents,
+            by_id,
             bytes,
             state,
             rows: OnceLock::new(),
+            executor_logs: OnceLock::new(),
+            parts: None,
         })
+    }
+
+    /// Bytes of its log at the import, if it had not ended then.
+    #[must_use]
+    pub const fn unfinished_bytes(&self) -> Option<u64> {
+        self.unfinished_bytes
+    }
+
+    /// The links to each executor's logs.
+    #[must_use]
+    pub fn executor_logs(&self) -> &BTreeMap<String, Value> {
+        self.executor_logs.get_or_init(|| {
+            let logs = |(id, text): &(String, String)| {
+                let mut json: Map<String, Value> = serde_json::from_str(text).ok()?;
+                Some((id.clone(), json.remove("executorLogs")?))
+            };
+            self.all(Kind::Executor).iter().filter_map(logs).collect()
+        })
+    }
+
+    /// Its tables, made of parts in `folder` that had a state.
+    pub(crate) fn of_parts(mut self, folder: PathBuf, state: (u64, i64), tables: TempDir) -> Self {
+        self.parts = Some(Parts {
+            folder,
+            state,
+            opened: Instant::now(),
+            _tables: tables,
+        });
+        self
     }
 
     /// Whether it is this attempt of this application.
@@ -170,16 +248,34 @@ impl App {
         self.id == id && self.attempt.as_deref() == attempt
     }
 
+    /// The application's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Bytes in memory, about.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// Folder and tables: two that are equal have the same tasks.
+    #[must_use]
+    pub fn state_key(&self) -> (PathBuf, (u64, i64)) {
+        (self.folder.clone(), self.state)
+    }
+
     /// Whether the folder still has the tables that were opened.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        state(&self.folder) == Some(self.state)
+        match &self.parts {
+            None => state(&self.folder) == Some(self.state),
+            Some(parts) if parts.opened.elapsed() < FRESH => true,
+            Some(parts) => {
+                !exists(&parts.folder) && live::state(&parts.folder) == Some(parts.state)
+            }
+        }
     }
 
     /// Documents of a kind.
@@ -191,10 +287,24 @@ impl App {
     /// The document of a kind with an id.
     #[must_use]
     pub fn one(&self, kind: Kind, id: &str) -> Option<&str> {
-        let all = self.all(kind).iter();
-        all.rev()
-            .find(|(known, _)| known == id)
-            .map(|(_, text)| text.as_str())
+        let (all, by_id) = (self.all(kind), self.by_id.get(kind.name())?);
+        // Of documents with the same id the last one counts.
+        let end = by_id.partition_point(|&at| all[at as usize].0.as_str() <= id);
+        let (known, text) = &all[by_id[end.checked_sub(1)?] as usize];
+        (known == id).then_some(text.as_str())
+    }
+
+    /// Spark's properties of the application: name to value.
+    #[must_use]
+    pub fn spark_properties(&self) -> BTreeMap<String, String> {
+        let json: Value = self
+            .one(Kind::Environment, "")
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        let pairs = json["sparkProperties"].as_array().into_iter().flatten();
+        let pair =
+            |pair: &Value| Some((pair[0].as_str()?.to_owned(), pair[1].as_str()?.to_owned()));
+        pairs.filter_map(pair).collect()
     }
 
     /// The table of tasks. Each reader has a file of its own: readers of one file would move one another's position.
@@ -202,7 +312,15 @@ impl App {
     /// # Errors
     /// When it cannot be opened.
     pub fn tasks(&self) -> Result<Reader, ParquetError> {
-        Reader::open(&place::table(&self.folder, TASKS.name), TASKS.name)
+        self.table(&TASKS)
+    }
+
+    /// A table of the application, as [`App::tasks`].
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn table(&self, table: &Table) -> Result<Reader, ParquetError> {
+        Reader::open(&place::table(&self.folder, table.name), table.name)
     }
 
     /// Rows of a stage attempt's tasks.
@@ -253,7 +371,7 @@ mod tests {
         let documents = ids.iter().map(|id| document(id)).collect();
         table(folder.path(), "meta", &[documents]);
         let app = App::open(folder.path()).expect("opens");
-        let text: usize = ids.iter().map(|id| id.len() + 2 + 64).sum();
+        let text: usize = ids.iter().map(|id| id.len() + 2 + 64 + 4).sum();
         assert_eq!(app.bytes(), text + 100 * RANGE_BYTES as usize);
         let tasks = app.tasks().expect("opens");
         assert_eq!(app.rows(&tasks, (7, 0)).expect("reads"), [14..16, 114..116]);

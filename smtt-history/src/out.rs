@@ -43,6 +43,8 @@ pub enum Kind {
     Stage,
     /// What executors did for a stage attempt.
     StageDetails,
+    /// The RDDs of a stage attempt and their parents.
+    StageRdds,
     /// An executor.
     Executor,
     /// A cached RDD.
@@ -53,13 +55,14 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Application,
         Self::Import,
         Self::Environment,
         Self::Job,
         Self::Stage,
         Self::StageDetails,
+        Self::StageRdds,
         Self::Executor,
         Self::Rdd,
         Self::Sql,
@@ -75,6 +78,7 @@ impl Kind {
             Self::Job => "job",
             Self::Stage => "stage",
             Self::StageDetails => "stage_details",
+            Self::StageRdds => "stage_rdds",
             Self::Executor => "executor",
             Self::Rdd => "rdd",
             Self::Sql => "sql",
@@ -253,10 +257,14 @@ impl Out {
         }
         let before = self.documents.get(&key).map_or(0, String::len);
         let mut bytes = self.document_bytes - before + text.len();
-        // What executors did for a stage gives way to everything else.
-        while bytes > self.most && kind != Kind::StageDetails {
-            let details = (Kind::StageDetails, (None, String::new()))
-                ..(Kind::Executor, (None, String::new()));
+        // The RDDs of stages, and then what executors did for them, give way to everything else.
+        while bytes > self.most && kind != Kind::StageRdds {
+            let first = if kind == Kind::StageDetails {
+                Kind::StageRdds
+            } else {
+                Kind::StageDetails
+            };
+            let details = (first, (None, String::new()))..(Kind::Executor, (None, String::new()));
             let Some(last) = self.documents.range(details).next_back() else {
                 break;
             };
@@ -279,11 +287,40 @@ impl Out {
     /// # Errors
     /// When a table or the folder cannot be written.
     pub fn finish(
-        mut self,
+        self,
         store: &Path,
         id: &str,
         name: &str,
         replaces: bool,
+    ) -> anyhow::Result<(PathBuf, Sizes)> {
+        self.finish_with(store, id, name, |folder, target| {
+            place::publish(folder, target, replaces)
+        })
+    }
+
+    /// As [`Out::finish`], but replaces the folder of that name only if under the store's lock it is still the one that was
+    /// read.
+    ///
+    /// # Errors
+    /// As [`Out::finish`], and when the folder is another.
+    pub fn finish_if(
+        self,
+        store: &Path,
+        id: &str,
+        name: &str,
+        is_same: impl FnOnce() -> bool,
+    ) -> anyhow::Result<(PathBuf, Sizes)> {
+        self.finish_with(store, id, name, |folder, target| {
+            place::publish_if(folder, target, is_same)
+        })
+    }
+
+    fn finish_with(
+        mut self,
+        store: &Path,
+        id: &str,
+        name: &str,
+        publish: impl FnOnce(&Path, &Path) -> io::Result<Option<String>>,
     ) -> anyhow::Result<(PathBuf, Sizes)> {
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
@@ -298,7 +335,9 @@ impl Out {
             meta: meta.finish()?,
         };
         let target = store.join(name);
-        place::publish(folder, &target, replaces)?;
+        if let Some(stays) = publish(folder, &target)? {
+            tracing::warn!(stays, "what was replaced cannot be removed: remove it");
+        }
         Ok((target, sizes))
     }
 }

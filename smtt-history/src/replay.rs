@@ -1,7 +1,8 @@
 //! Replays a log: keeps what Spark's own listener keeps of running jobs, stages, tasks and executors, and hands finished
 //! things to the tables. Work and memory are bounded whatever the log says.
 
-mod application;
+pub(crate) mod application;
+mod chain;
 mod errors;
 mod executors;
 mod jobs;
@@ -10,7 +11,7 @@ mod rdds;
 mod scala;
 mod sql;
 mod stages;
-mod tasks;
+pub(crate) mod tasks;
 mod units;
 
 #[cfg(test)]

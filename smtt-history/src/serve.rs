@@ -1,11 +1,13 @@
 //! Serves Spark's REST API. A server has no state but a cache: any number of them can answer for one store.
 
-mod applications;
+pub(crate) mod applications;
 mod connections;
+mod failed;
 mod quantiles;
-mod routes;
-mod stages;
-mod tasks;
+pub(crate) mod routes;
+pub(crate) mod stages;
+pub(crate) mod tasks;
+mod workers;
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +16,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use axum::http::StatusCode;
@@ -25,8 +27,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::import::{Admission, import};
+use crate::live::{self, is_live};
 use crate::log::{Bounds, Log};
 use crate::open::{App, exists};
+use crate::timeline::model::Model;
 
 pub use routes::router;
 
@@ -51,29 +55,47 @@ const IMPORTS: usize = 2;
 const BODY_KIB: u32 = 512 << 10;
 /// How long the log of a failed import is not tried again, and how many such names are remembered.
 const FAILED: (Duration, u64) = (Duration::from_secs(30), 10_000);
+/// How long the log of an application that has not ended is not imported again: at least this, and so many times as long as
+/// its import took.
+const AGAIN: (Duration, u32) = (Duration::from_secs(30), 10);
+/// Longest such time, and how many applications are remembered.
+const AGAIN_BOUNDS: (Duration, u64) = (Duration::from_secs(3600), 10_000);
 /// How long blocking work may delay the end of the process.
 const END_TIME: Duration = Duration::from_secs(5);
 
 /// A server's settings and cache.
 pub struct Server {
-    settings: Settings,
+    pub(crate) settings: Settings,
     cache: Cache<String, Arc<App>>,
+    /// Tasks of applications whose time line was asked for, as long as their tables are the same.
+    pub(crate) timelines: Cache<(PathBuf, (u64, i64)), Arc<Model>>,
     answers: Arc<Semaphore>,
-    bodies: Arc<Semaphore>,
+    pub(crate) bodies: Arc<Semaphore>,
     imports: Arc<Semaphore>,
     /// Imports that run, by the application's name. All requests for one wait for the same import.
     importing: Mutex<HashMap<String, watch::Receiver<Option<Imported>>>>,
     failed: Cache<String, Refusal>,
+    /// When an application that was imported here may be imported again.
+    again: Cache<String, Instant>,
 }
 
-/// How an import ended.
-type Imported = Result<(), Refusal>;
+/// How an import ended. Of an application that has parts it gives the application itself: the cache may have no room for it.
+type Imported = Result<Option<Arc<App>>, Refusal>;
 
 /// Where an application is.
 enum Found {
     App(Arc<App>),
-    /// Only its log is there: the application's name and the log.
-    Log(String, PathBuf),
+    /// Only its log or its parts are there, or an import of it is old: the application's name, and where it is.
+    Source(String, Source),
+}
+
+/// What tables are made of.
+enum Source {
+    Log(PathBuf),
+    /// A log that has grown since the application was imported, before it ended.
+    Grown(PathBuf),
+    /// Parts in the store.
+    Parts,
 }
 
 /// An answer that is no success: a status and a sentence.
@@ -81,16 +103,16 @@ enum Found {
 pub struct Refusal(pub StatusCode, pub String);
 
 impl Refusal {
-    fn not_found(text: impl Into<String>) -> Self {
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, text.into())
     }
 
-    fn bad(text: impl Into<String>) -> Self {
+    pub(crate) fn bad(text: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, text.into())
     }
 
     /// The error goes to the server's log: it may name paths of the machine.
-    fn failed(error: impl std::fmt::Display) -> Self {
+    pub(crate) fn failed(error: impl std::fmt::Display) -> Self {
         tracing::warn!(%error, "no answer");
         Self(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -106,6 +128,13 @@ impl Refusal {
     }
 }
 
+fn unknown(id: &str, attempt: Option<&str>) -> Refusal {
+    match attempt {
+        Some(attempt) => Refusal::not_found(format!("unknown app {id}, attempt {attempt}")),
+        None => Refusal::not_found(format!("unknown app {id}")),
+    }
+}
+
 impl Server {
     /// A server that has opened nothing yet.
     #[must_use]
@@ -117,8 +146,12 @@ impl Server {
             })
             .build();
         Self {
-            settings,
             cache,
+            timelines: Cache::builder()
+                .max_capacity(settings.cache_bytes)
+                .weigher(|_, model: &Arc<Model>| u32::try_from(model.bytes()).unwrap_or(u32::MAX))
+                .build(),
+            settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),
             bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
             imports: Arc::new(Semaphore::new(IMPORTS)),
@@ -127,11 +160,15 @@ impl Server {
                 .time_to_live(FAILED.0)
                 .max_capacity(FAILED.1)
                 .build(),
+            again: Cache::builder()
+                .time_to_live(AGAIN_BOUNDS.0)
+                .max_capacity(AGAIN_BOUNDS.1)
+                .build(),
         }
     }
 
     /// Opens an application: from the cache, else from the store, else from its event log. The permit is for the answer.
-    async fn app(
+    pub(crate) async fn app(
         self: &Arc<Self>,
         id: &str,
         attempt: Option<&str>,
@@ -140,20 +177,28 @@ impl Server {
         loop {
             let turn = self.turn().await?;
             let server = Arc::clone(self);
-            let (id, attempt) = (id.to_owned(), attempt.map(str::to_owned));
+            let (wanted, number) = (id.to_owned(), attempt.map(str::to_owned));
             // The permit is with the work, which goes on when the client has gone.
-            let find = move || (server.find(&id, attempt.as_deref()), turn);
+            let find = move || (server.find(&wanted, number.as_deref(), !has_imported), turn);
             let (found, turn) = tokio::task::spawn_blocking(find)
                 .await
                 .map_err(Refusal::failed)?;
             match found? {
                 Found::App(app) => return Ok((app, turn)),
-                Found::Log(name, _) if has_imported => {
+                Found::Source(name, _) if has_imported => {
                     return Err(Refusal::failed(format!("{name} went with its import")));
                 }
-                Found::Log(name, log) => {
+                Found::Source(name, source) => {
                     drop(turn);
-                    self.import(name, log).await?;
+                    let is_there = matches!(source, Source::Grown(_));
+                    let imported = self.import(name, source).await;
+                    // The server's log says why it failed. What was imported before is still an answer.
+                    if !is_there && let Some(app) = imported? {
+                        if !app.is_of(id, attempt) {
+                            return Err(unknown(id, attempt));
+                        }
+                        return Ok((app, self.turn().await?));
+                    }
                     has_imported = true;
                 }
             }
@@ -161,25 +206,42 @@ impl Server {
     }
 
     /// Waits until fewer than [`ANSWERS`] answers are being made.
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let turn = Arc::clone(&self.answers).acquire_owned().await;
         turn.map_err(Refusal::failed)
     }
 
-    fn find(&self, id: &str, attempt: Option<&str>) -> Result<Found, Refusal> {
-        let unknown = || match attempt {
-            Some(attempt) => Refusal::not_found(format!("unknown app {id}, attempt {attempt}")),
-            None => Refusal::not_found(format!("unknown app {id}")),
-        };
+    /// The log of an application that was imported before it ended, if it has grown since and may be imported again.
+    fn grown(&self, name: &str, app: &App) -> Option<PathBuf> {
+        let (logs, bytes) = (self.settings.event_logs.as_ref()?, app.unfinished_bytes()?);
+        let again = self.again.get(name);
+        if again.is_some_and(|again| Instant::now() < again) {
+            return None;
+        }
+        let path = Log::find(logs, name)?;
+        let log = Log::at(&path).ok()?;
+        (log.bytes > bytes).then_some(path)
+    }
+
+    fn find(
+        &self,
+        id: &str,
+        attempt: Option<&str>,
+        may_import_again: bool,
+    ) -> Result<Found, Refusal> {
+        let unknown = || unknown(id, attempt);
         // An id that no application can have: it has a path in it, or is too long.
         let name = place::name(id, attempt).ok_or_else(unknown)?;
         // The folder `a_1` may be the first attempt of `a`.
         let checked = |app: Arc<App>| {
-            if app.is_of(id, attempt) {
-                Ok(Found::App(app))
-            } else {
-                Err(unknown())
+            if !app.is_of(id, attempt) {
+                return Err(unknown());
             }
+            let grown = self.grown(&name, &app).filter(|_| may_import_again);
+            Ok(match grown {
+                Some(log) => Found::Source(name.clone(), Source::Grown(log)),
+                None => Found::App(app),
+            })
         };
         if let Some(app) = self.cache.get(&name) {
             if app.is_current() {
@@ -196,6 +258,9 @@ impl Server {
         if let Some(refusal) = self.failed.get(&name) {
             return Err(refusal);
         }
+        if is_live(&folder) {
+            return Ok(Found::Source(name, Source::Parts));
+        }
         let Some(logs) = &self.settings.event_logs else {
             return Err(Refusal::not_found(format!(
                 "unknown app {name}: the store does not have it, and no folder of event logs is set (--event-logs)"
@@ -206,12 +271,12 @@ impl Server {
                 "unknown app {name}: neither the store nor the folder of event logs has it"
             ))
         })?;
-        Ok(Found::Log(name, log))
+        Ok(Found::Source(name, Source::Log(log)))
     }
 
-    /// Waits for the import of a log, and begins it where it does not run.
-    async fn import(self: &Arc<Self>, name: String, log: PathBuf) -> Imported {
-        let mut ended = self.begin_import(name, log)?;
+    /// Waits until tables are made, and begins it where that does not run.
+    async fn import(self: &Arc<Self>, name: String, source: Source) -> Imported {
+        let mut ended = self.begin_import(name, source)?;
         let ended = ended.wait_for(Option::is_some).await;
         ended
             .map_err(Refusal::failed)?
@@ -222,7 +287,7 @@ impl Server {
     fn begin_import(
         self: &Arc<Self>,
         name: String,
-        log: PathBuf,
+        source: Source,
     ) -> Result<watch::Receiver<Option<Imported>>, Refusal> {
         let mut importing = self
             .importing
@@ -237,7 +302,14 @@ impl Server {
         importing.insert(name.clone(), ended.clone());
         let server = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
-            let result = server.import_here(&name, &log);
+            let begun = Instant::now();
+            let result = match source {
+                Source::Log(log) => server.import_here(&name, &log, false),
+                Source::Grown(log) => server.import_here(&name, &log, true),
+                Source::Parts => server.read_parts(&name),
+            };
+            let pause = AGAIN.0.max(begun.elapsed() * AGAIN.1);
+            server.again.insert(name.clone(), Instant::now() + pause);
             if let Err(refusal) = &result {
                 server.failed.insert(name.clone(), refusal.clone());
             }
@@ -252,18 +324,41 @@ impl Server {
         Ok(ended)
     }
 
-    fn import_here(&self, name: &str, log: &Path) -> Imported {
+    fn read_parts(&self, name: &str) -> Imported {
+        match live::open(&self.settings.store, name) {
+            Ok(app) => {
+                let app = Arc::new(app);
+                self.cache.insert(name.to_owned(), Arc::clone(&app));
+                Ok(Some(app))
+            }
+            // Another server was first.
+            Err(_) if exists(&self.settings.store.join(name)) => Ok(None),
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the parts of {name} cannot be read"
+                );
+                Err(Refusal(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("the parts of {name} cannot be read: the server's log says why"),
+                ))
+            }
+        }
+    }
+
+    fn import_here(&self, name: &str, log: &Path, replaces: bool) -> Imported {
         tracing::info!(log = %log.display(), "importing");
-        // Any request may cause it, so it brings the application that was asked for and replaces none.
+        // Any request may cause it, so it brings the application that was asked for, and replaces only an earlier import of
+        // an application that had not ended.
         let admission = Admission {
             name: Some(name.to_owned()),
-            replaces: false,
+            replaces,
         };
         let store = &self.settings.store;
         match import(store, log, self.settings.bounds, &admission) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(None),
             // Another server was first.
-            Err(_) if exists(&store.join(name)) => Ok(()),
+            Err(_) if !replaces && exists(&store.join(name)) => Ok(None),
             Err(error) => {
                 tracing::warn!(error = format!("{error:#}"), "import failed");
                 Err(Refusal(
@@ -299,7 +394,7 @@ pub async fn serve(settings: Settings, listen: SocketAddr) -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
-    println!("http://{address}/api/v1/applications");
+    println!("http://{address}/");
     let router = router(Arc::new(Server::new(settings)));
     tokio::select! {
         () = connections::serve(listener, router, connections::CONNECTIONS) => {}

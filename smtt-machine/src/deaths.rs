@@ -179,7 +179,7 @@ impl CrashReport {
     }
 
     /// The report that is there: a file of this user, written after this time (in seconds since 1970). Only its name is
-    /// looked at.
+    /// read.
     #[must_use]
     pub fn find(&self, options: &[String], uid: u32, since: i64) -> Option<String> {
         if !self.same_files {

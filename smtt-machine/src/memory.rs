@@ -3,26 +3,44 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use smtt_model::state::{CgroupMemory, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
+use smtt_model::state::{CgroupMemory, Child, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
 
 /// Depth of control groups that are searched for limits.
 const DEPTH_MAX: usize = 32;
 /// Limits of version 1 above this mean "none": the kernel rounds its largest number to pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Memory of a JVM, of these descendants of it, and of its control group. `None` where the JVM has ended.
+/// Memory of a JVM, of these descendants of it, and of its control group; and the descendants that are not there any
+/// more. `None` where the JVM has ended.
 #[must_use]
-pub fn read(root: &Path, pid: u32, children: &[u32]) -> Option<KernelMemory> {
+pub fn read(root: &Path, pid: u32, children: &[Child]) -> Option<(KernelMemory, Vec<Child>)> {
     let status = status(root, pid)?;
-    Some(KernelMemory {
+    let gone = |child: &&Child| !is_there(root, child);
+    let gone: Vec<Child> = children.iter().filter(gone).copied().collect();
+    let there = children.iter().filter(|child| !gone.contains(child));
+    let memory = KernelMemory {
         process: process(&status)?,
-        children: children
-            .iter()
-            .filter_map(|pid| child(root, *pid))
-            .collect(),
+        children: there.filter_map(|one| child(root, one.pid)).collect(),
         children_unread: 0,
         cgroup: cgroup(root, pid),
-    })
+    };
+    Some((memory, gone))
+}
+
+/// Whether a process is the one that was reported: it runs, and began before the report. The kernel rounds the time of its
+/// begin down.
+#[must_use]
+pub fn is_there(root: &Path, child: &Child) -> bool {
+    let stat = fs::read_to_string(root.join(format!("proc/{}/stat", child.pid)));
+    let Ok(stat) = stat else {
+        return false;
+    };
+    // The name may contain blanks and brackets; the begin is the twentieth field after it.
+    let begin = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());
+    let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
+    begin.is_some_and(|ticks| ticks.saturating_mul(tick_ns) <= child.told_ns)
 }
 
 fn status(root: &Path, pid: u32) -> Option<String> {
@@ -32,8 +50,11 @@ fn status(root: &Path, pid: u32) -> Option<String> {
 fn child(root: &Path, pid: u32) -> Option<ChildMemory> {
     let status = status(root, pid)?;
     let name = line(&status, "Name")?.trim();
+    // One id for each namespace, the innermost last.
+    let ids = line(&status, "NSpid").and_then(|ids| ids.split_ascii_whitespace().last());
     Some(ChildMemory {
         pid,
+        inner_pid: ids.and_then(|id| id.parse().ok()).unwrap_or(pid),
         kind: kind(name),
         memory: process(&status)?,
         name: name.chars().filter(|letter| !letter.is_control()).collect(),
@@ -173,7 +194,15 @@ mod tests {
     #[test]
     fn our_own_memory_adds_up() {
         let pid = std::process::id();
-        let memory = read(Path::new("/"), pid, &[pid, u32::MAX]).expect("we are here");
+        let child = |pid, told_ns| Child { pid, told_ns };
+        let (own, ended) = (child(pid, u64::MAX), child(u32::MAX, u64::MAX));
+        // A process of the same id that was reported before this one began: another one.
+        let before = child(pid, 1);
+        let children = [own, ended, before];
+        let (memory, gone) = read(Path::new("/"), pid, &children).expect("we are here");
+        assert_eq!(gone, [ended, before]);
+        let now_ns = crate::clock::now_boot_ns();
+        assert!(is_there(Path::new("/"), &child(pid, now_ns)));
         let process = memory.process;
         assert_eq!(
             process.anonymous_bytes + process.file_bytes + process.shared_bytes,

@@ -250,24 +250,10 @@ pub fn refusal(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smtt_model::cpu::PERF_TYPE_SOFTWARE;
-
-    fn software(config: u64) -> Encoding {
-        Encoding {
-            pmu: "software".into(),
-            perf_type: Some(PERF_TYPE_SOFTWARE),
-            perf_config: config,
-            config1: 0,
-            config2: 0,
-            precise_ip: 0,
-            exclude_kernel: false,
-            exclude_user: false,
-        }
-    }
 
     #[test]
     fn a_group_counts_what_this_thread_does() {
-        let (clock, faults) = (software(1), software(2));
+        let (clock, faults) = (Encoding::software(1), Encoding::software(2));
         let open = |event, leader| {
             Event::open(Opening {
                 event,
@@ -323,7 +309,7 @@ mod tests {
         );
         let missing = Encoding {
             perf_type: None,
-            ..software(1)
+            ..Encoding::software(1)
         };
         let error = Event::open(Opening {
             event: &missing,

@@ -183,6 +183,9 @@ pub struct ApplicationAdvice {
     pub uid: Option<u32>,
     /// Name of the application.
     pub application_name: Option<String>,
+    /// Worker that the advice is of, in answers of `smtt-ctl --cluster`; a daemon's answers have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
     /// Findings, the most expensive first.
     pub findings: Vec<Finding>,
     /// Result of every rule, in a fixed order.

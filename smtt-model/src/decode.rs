@@ -7,20 +7,24 @@
 mod death;
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
+mod error;
 mod fields;
 mod kernel;
 mod marker;
 mod memory;
+mod metrics;
 
 pub use death::{Exhausted, OomKilled, ProcessEnd, SignalSent};
 
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
-use smtt_common::event::used::TaskUsed;
+use smtt_common::event::used::{Helper, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
+pub use error::DecodeError;
 pub use memory::{Figure, MemoryTold, PeaksTold};
+pub use metrics::{SPARK_METRICS, TaskMetrics};
 
 /// One decoded record: time, process and fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,12 +106,30 @@ pub enum Fact {
     },
     /// What a task used of the Java heap.
     TaskHeap(TaskHeap),
+    /// What a task read, wrote, exchanged and spilled, by Spark's metrics.
+    TaskMetrics(Box<TaskMetrics>),
     /// What a running task has allocated on the Java heap so far.
     TaskHeapSoFar {
         /// Id of the task attempt.
         task_attempt_id: u64,
         /// Bytes that the task's own thread allocated.
         allocated_bytes: u64,
+    },
+    /// A thread began to help a task.
+    HelperBegun {
+        /// Id of the task attempt.
+        task_attempt_id: u64,
+        /// What the thread does.
+        helper: Helper,
+    },
+    /// A helper of a task ended.
+    HelperEnded {
+        /// Id of the task attempt.
+        task_attempt_id: u64,
+        /// What the thread did.
+        helper: Helper,
+        /// Bytes that the helper allocated on the Java heap; `None` where the JVM does not say.
+        allocated_bytes: Option<u64>,
     },
     /// Where the memory of the executor's JVM is.
     MemoryTold(Box<MemoryTold>),
@@ -498,42 +520,6 @@ pub struct PythonWorker {
     pub stage_id: Option<u32>,
     /// Attempt of the stage.
     pub stage_attempt: u32,
-}
-
-/// Why a record could not be decoded. Each variant is a cause in the loss ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// A kind that this version does not know.
-    #[error("record of unknown kind {0}")]
-    UnknownKind(u16),
-    /// The payload ends too early.
-    #[error("{} record ends before its {field}", .kind.name().unwrap_or("unknown"))]
-    Truncated {
-        /// Kind of the record.
-        kind: Kind,
-        /// First field that is missing or incomplete.
-        field: &'static str,
-    },
-    /// A number that cannot be what its field says.
-    #[error("{} record has an impossible {field}", .kind.name().unwrap_or("unknown"))]
-    Invalid {
-        /// Kind of the record.
-        kind: Kind,
-        /// The field.
-        field: &'static str,
-    },
-}
-
-impl DecodeError {
-    /// Name of the cause in the loss ledger.
-    #[must_use]
-    pub const fn cause(&self) -> &'static str {
-        match self {
-            Self::UnknownKind(_) => "unknown_kind",
-            Self::Truncated { .. } => "truncated",
-            Self::Invalid { .. } => "invalid",
-        }
-    }
 }
 
 /// Decodes one record.

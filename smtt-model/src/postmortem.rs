@@ -87,6 +87,45 @@ impl Verdict {
     }
 }
 
+/// Bytes of a text in the list of deaths that are kept.
+const LISTED_TEXT: usize = 512;
+
+impl Row {
+    /// Cuts long texts, which executors choose, for the list. The report has all of them.
+    pub fn cut(&mut self) {
+        let who = &mut self.who;
+        let texts = [
+            &mut who.application_id,
+            &mut who.executor_id,
+            &mut self.application_name,
+        ];
+        texts.into_iter().flatten().for_each(cut);
+        cut(&mut self.sentence);
+    }
+
+    /// Bytes of the row in an answer, at most.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        // Names and numbers of the fields; a control character takes six bytes.
+        const FIELDS: usize = 512;
+        let who = &self.who;
+        let texts = [
+            &who.application_id,
+            &who.executor_id,
+            &self.application_name,
+        ];
+        let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
+        FIELDS + 6 * (self.id.len() + self.sentence.len() + texts)
+    }
+}
+
+fn cut(text: &mut String) {
+    if text.len() > LISTED_TEXT {
+        text.truncate(text.floor_char_boundary(LISTED_TEXT));
+        text.push('…');
+    }
+}
+
 /// What grew during the sampled time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
@@ -166,6 +205,9 @@ pub struct Report {
 pub struct Deaths {
     /// The deaths, the newest first.
     pub rows: Vec<Row>,
+    /// Older deaths that are left out, beyond the limit of an answer.
+    #[serde(default)]
+    pub left_out: u64,
     /// Reports that wait for the disk.
     #[serde(default)]
     pub waiting: u64,

@@ -8,6 +8,7 @@
 //! | `/v1/memory` | the same, of [`crate::rows::MemoryRow`] |
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::rows::PagesRow`] |
 //! | `/v1/tasks/failed` | the same as `/v1/tasks`, of attempts that failed, were killed or were lost |
+//! | `/v1/tasks/ended` | the same of attempts that have ended, each with its life in parts; takes `app`, `user` and `executor` |
 //! | `/v1/stages/summary` | [`crate::rows::Listing`] of [`crate::rows::StageSummaryRow`] |
 //! | `/v1/jobs`, `/v1/queries` | [`crate::rows::Listing`] of [`crate::rows::JobRow`] |
 //! | `/v1/report` | [`Report`] |
@@ -130,16 +131,16 @@ pub fn degraded(ready: bool, probes: &[Verdict], ledger: &[Hop]) -> Vec<String> 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
-    /// Application id or name.
+    /// Application id or name, or a pattern of them: `*` stands for any characters, `?` for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
     /// Id of the user whose executors are selected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// Executor id.
+    /// Executor id, or a pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// RDD id or name.
+    /// RDD id or name, or a pattern of names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdd: Option<String>,
     /// Stage id, or id and attempt as `3.1`.
@@ -148,7 +149,7 @@ pub struct ListQuery {
     /// Task attempt id: selects the task and the execution memory that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
-    /// Spark's name of a block.
+    /// Spark's name of a block, or a pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
     /// For page placement: only rows with memory on more than one NUMA node.
@@ -178,6 +179,32 @@ impl ListQuery {
             spanning: self.spanning,
             key: None,
         }
+    }
+}
+
+/// Order of a listing's rows without a requested one, and after it: the most important field first.
+#[must_use]
+pub fn order(path: &str) -> &'static [&'static str] {
+    match path {
+        "/v1/executors" | "/v1/memory" => &["application_id:asc", "executor_id:asc"],
+        "/v1/stages" => &["application_id:asc", "stage_id:asc", "executor_id:asc"],
+        "/v1/stages/summary" => &["application_id:asc", "stage_id:asc", "stage_attempt:asc"],
+        "/v1/jobs" => &["application_id:asc", "job_id:asc"],
+        "/v1/queries" => &["application_id:asc", "sql_execution_id:asc"],
+        "/v1/tasks" | "/v1/tasks/failed" | "/v1/tasks/ended" => {
+            &["application_id:asc", "task_attempt_id:asc"]
+        }
+        "/v1/rdds" => &["page_faults:desc", "storage_memory_bytes:desc"],
+        "/v1/blocks" => &[
+            "application_id:asc",
+            "rdd_id:asc",
+            "partition:asc",
+            "block_id:asc",
+        ],
+        "/v1/pages" | "/v1/pages/blocks" | "/v1/pages/tasks" | "/v1/pages/executors" => {
+            &["held_bytes:desc", "block_id:asc"]
+        }
+        _ => &[],
     }
 }
 

@@ -2,6 +2,9 @@
 
 mod consumers;
 mod executors;
+mod functions;
+mod glob;
+mod groups;
 mod history;
 mod jobs;
 mod memory;
@@ -21,16 +24,21 @@ use crate::attribute::{Names, RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
+pub use functions::{ActivityRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow};
+pub use glob::matches;
+pub use groups::{GroupBy, RddGroupRow, rdd_groups};
 pub use history::HistoryRow;
 pub use jobs::{JobRow, WorkBy, WorkSums};
-pub use memory::{CgroupRow, ChildRow, LimitRow, MemoryPart, MemoryRow, PeakRow, peaks};
+pub use memory::{
+    CgroupRow, ChildRow, LimitRow, MemoryPart, MemoryRow, PeakRow, memory_limits, peaks,
+};
 pub use over_executors::RddOverExecutors;
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
-pub use used::UsedRow;
+pub use used::{HelperRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
 
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};
@@ -45,7 +53,7 @@ pub const OVERFLOW: &str = "(overflow)";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
-    /// Application id or name.
+    /// Application id or name, or a pattern of them (see [`matches`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
     /// User of the executors.
@@ -54,10 +62,10 @@ pub struct Filter {
     /// Exactly this application; `app` also selects by a name, which another application may have as its id.
     #[serde(skip)]
     pub application: Option<ApplicationKey>,
-    /// Executor id.
+    /// Executor id, or a pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// RDD id or name: selects the RDD, its blocks, and the executors, stages and tasks that worked on it.
+    /// RDD id or name, or a pattern of names: selects the RDD, its blocks, and the executors, stages and tasks that worked on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdd: Option<String>,
     /// Stage id, or id and attempt as `3.1`: selects the stage, its tasks, the blocks that its tasks stored, and the
@@ -67,7 +75,7 @@ pub struct Filter {
     /// Task attempt id, for listings of tasks and of page placement: selects the task and the memory that it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
-    /// Spark's name of a block, for listings of blocks and of page placement.
+    /// Spark's name of a block, or a pattern, for listings of blocks and of page placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<String>,
     /// For listings of page placement: only rows with blocks or Spark pages on more than one NUMA node.
@@ -92,14 +100,14 @@ impl Filter {
         let app = self.app.as_ref().is_none_or(|wanted| {
             // An empty name selects executors that have not described themselves.
             said.map_or(wanted.is_empty(), |said| {
-                said.application_id == *wanted || said.application_name == *wanted
+                matches(wanted, &said.application_id) || matches(wanted, &said.application_name)
             })
         });
         let id = self.executor.as_ref().is_none_or(|wanted| {
-            said.is_some_and(|said| said.executor_id == *wanted)
+            said.is_some_and(|said| matches(wanted, &said.executor_id))
                 || names
                     .get(&key)
-                    .is_some_and(|names| names.executor_id == *wanted)
+                    .is_some_and(|names| matches(wanted, &names.executor_id))
         });
         let user = self.user.is_none() || self.user == executor.uid;
         let exactly = self.application.as_ref().is_none_or(|wanted| {
@@ -117,10 +125,10 @@ impl Filter {
                         .rdds
                         .get(&rdd)
                         .and_then(|rdd| rdd.described.as_ref())
-                        .is_some_and(|said| said.name == *wanted)
+                        .is_some_and(|said| matches(wanted, &said.name))
             }
-            RddKey::None => wanted == NO_RDD,
-            RddKey::Overflow => wanted == OVERFLOW,
+            RddKey::None => matches(wanted, NO_RDD),
+            RddKey::Overflow => matches(wanted, OVERFLOW),
         })
     }
 
@@ -157,6 +165,9 @@ pub struct ExecutorId {
     /// User of the process, as the kernel says; absent until it is known.
     #[serde(default)]
     pub uid: Option<u32>,
+    /// Worker that the row is of, in answers of `smtt-ctl --cluster`; a daemon's answers have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
 }
 
 impl ExecutorId {
@@ -167,6 +178,7 @@ impl ExecutorId {
             executor_id: said.map(|said| said.executor_id.clone()),
             pid: executor.pid,
             uid: executor.uid,
+            worker: None,
         }
     }
 
@@ -205,8 +217,11 @@ pub struct Summary {
 /// Rows and their totals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listing<Row> {
-    /// Rows that the filter selects.
+    /// Rows that the filter selects, up to the limit of the query.
     pub rows: Vec<Row>,
+    /// Rows that the filter selects, also those beyond the limit of the query.
+    #[serde(default)]
+    pub rows_total: u64,
     /// Totals of the executors that the filter selects.
     pub summary: Summary,
 }
@@ -250,7 +265,11 @@ impl State {
             measured,
             executors_over_cap: self.executors_over_cap().0,
         };
-        Listing { rows, summary }
+        Listing {
+            rows_total: rows.len() as u64,
+            rows,
+            summary,
+        }
     }
 
     fn figures(&self, faults: &FaultCounters) -> FaultFigures {

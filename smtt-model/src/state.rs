@@ -15,7 +15,9 @@ mod fact_counts;
 mod facts;
 pub(crate) mod faults;
 pub mod figures;
+pub mod functions;
 mod heap;
+mod helpers;
 pub mod history;
 mod memory;
 mod memory_held;
@@ -24,6 +26,7 @@ mod memory_usage;
 pub mod object_sample;
 mod page_walks;
 mod placement;
+mod python;
 mod rdd;
 mod reads;
 mod resync;
@@ -43,7 +46,7 @@ use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
 use smtt_common::page_walk::WalkCounters;
 use smtt_common::settings::{Owner, executor_pid};
 
-use crate::attribute::{Claim, Names, names};
+use crate::attribute::{Claim, Names, RddKey, names};
 use crate::decode::{Event, Fact};
 use crate::ledger::AggregateCounts;
 use crate::readings::{Calibration, Readings};
@@ -64,17 +67,20 @@ pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
 pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
+pub use helpers::HelperUsed;
 pub use memory::Memory;
 pub use memory_held::MemoryHeld;
 pub use memory_peaks::{Peak as MetricPeak, Peaks, StageHeld};
 pub use memory_usage::{
-    CgroupMemory, ChildKind, ChildMemory, KernelMemory, MemoryTargets, MemoryUsage, ProcessMemory,
+    CgroupMemory, Child, ChildKind, ChildMemory, KernelMemory, MemoryTargets, MemoryUsage,
+    ProcessMemory,
 };
 pub use object_sample::SampleRow;
 pub use page_walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
 pub use placement::{
     LastExamined, RangesId, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets,
 };
+pub use python::Served;
 pub use rdd::{Peak, Rdd};
 pub use reads::{NodeReads, ReadRate};
 pub use running::{Shown, TaskReading};
@@ -479,6 +485,24 @@ impl State {
                 })
                 .collect(),
         )
+    }
+
+    /// Peaks of RDDs since the last call, by executor; begins new ones. There is one caller: the metrics.
+    pub fn take_recent_peaks(&mut self) -> BTreeMap<u64, Vec<(RddKey, Peak)>> {
+        let taken = self.executors.iter_mut().map(|(key, executor)| {
+            let held =
+                |(rdd, row): (&RddKey, &Rdd)| (row.recent != Peak::default()).then_some(*rdd);
+            let some: Vec<RddKey> = executor.rdds.iter().filter_map(held).collect();
+            let peaks = some.into_iter().filter_map(|rdd| {
+                let now = executor.memory.held(rdd);
+                let mut row = executor.rdds.get_mut(&rdd)?;
+                let peak = std::mem::take(&mut row.recent);
+                row.recent.see(&now);
+                Some((rdd, peak))
+            });
+            (*key, peaks.collect())
+        });
+        taken.collect()
     }
 
     /// What this machine can measure.

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use smtt_common::counter::{ContextKey, FaultCounters};
 use smtt_common::settings::executor_key;
 use smtt_model::decode::{
-    BlockFact, ConsumerUsed, Event, Fact, PageAllocated, RddDescribed, TaskStarted,
+    BlockFact, ConsumerUsed, Event, Fact, PageAllocated, RddDescribed, Span, TaskStarted,
 };
 use smtt_model::readings::Readings;
 use smtt_model::state::{Limits, State};
@@ -173,6 +173,22 @@ fn contexts(state: &mut State, n: u32) {
     }
 }
 
+/// 100 spans of each of 600 tasks, with names of their own.
+fn spans(state: &mut State, n: u32) {
+    for span in 0..60_000_u64 {
+        let task = span / 100;
+        tell(state, n, started(task));
+        let fact = Fact::Span(Span {
+            task_attempt_id: Some(task),
+            activity: (span % 17) as u8,
+            duration_ns: span,
+            name: name(span % 300),
+            ..Span::default()
+        });
+        tell(state, n, fact);
+    }
+}
+
 /// Runs hostile streams against a new state and compares its heap with what it counts.
 fn measure(what: &str, limits: Limits, streams: &[fn(&mut State, u32)]) {
     let before = USED.get();
@@ -211,5 +227,6 @@ fn the_heap_is_what_the_state_counts() {
     measure("ranges", Limits::default(), &[ranges]);
     measure("pages", Limits::default(), &[pages]);
     measure("contexts", Limits::default(), &[contexts]);
-    measure("all", small, &[consumers, ranges, pages, contexts]);
+    measure("spans", Limits::default(), &[spans]);
+    measure("all", small, &[consumers, ranges, pages, contexts, spans]);
 }

@@ -9,8 +9,10 @@
 
 pub mod batch;
 pub mod columns;
+pub mod parts;
 pub mod place;
 pub mod read;
+pub mod workers;
 pub mod write;
 
 #[cfg(test)]

@@ -345,6 +345,59 @@ mod tests {
     }
 
     #[test]
+    fn a_hundred_thousand_deaths_are_bounded_and_listed_at_once() -> io::Result<()> {
+        // In memory where possible: this is about the number, not about the disk.
+        let memory = Path::new("/dev/shm");
+        let scratch = match tempfile::tempdir_in(memory) {
+            Ok(scratch) => scratch,
+            Err(_) => tempfile::tempdir()?,
+        };
+        const DEATHS: u64 = 100_000;
+        let bounds = Bounds {
+            bytes: 16 << 20,
+            files: 2000,
+        };
+        let text = serde_json::to_vec(&report(1, 1, 10))?;
+        // As a daemon with other bounds left them: 50 users.
+        for at in 0..DEATHS {
+            let folder = folder_of(scratch.path(), (at % 50) as u32);
+            if at < 50 {
+                make(&folder, None)?;
+            }
+            fs::write(folder.join(format!("{PREFIX}{at:013}-7{SUFFIX}")), &text)?;
+        }
+        let start = std::time::Instant::now();
+        let mut reports = Reports::take(scratch.path(), None, bounds)?;
+        let took = start.elapsed();
+        assert_eq!(reports.removed(), DEATHS - bounds.files);
+        assert!(took.as_secs() < 60, "a start takes {took:?}");
+        for at in DEATHS..DEATHS + 3000 {
+            reports.add(&report((at % 50) as u32, at, 10), &own)?;
+            let (bytes, files) = reports.usage();
+            assert!(bytes <= bounds.bytes && files <= bounds.files);
+        }
+        let start = std::time::Instant::now();
+        let newest = reports.newest(1024);
+        let took = start.elapsed();
+        assert!(took.as_millis() < 500, "a list takes {took:?}");
+        let wanted = (DEATHS..DEATHS + 3000).rev().take(1024);
+        let wanted: Vec<String> = wanted.map(|at| format!("{at:013}-7")).collect();
+        let listed: Vec<String> = newest.into_iter().map(|(_, id)| id).collect();
+        assert_eq!(listed, wanted);
+        let mut files = 0;
+        for folder in fs::read_dir(scratch.path())?.filter_map(Result::ok) {
+            if folder.file_type()?.is_dir() {
+                files += fs::read_dir(folder.path())?.count() as u64;
+            }
+        }
+        assert_eq!(
+            files, bounds.files,
+            "what is on the disk is what is counted"
+        );
+        Ok(())
+    }
+
+    #[test]
     fn users_of_one_share_have_its_part_together() -> io::Result<()> {
         let scratch = tempfile::tempdir()?;
         let bounds = Bounds { files: 4, ..ANY };

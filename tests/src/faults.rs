@@ -26,7 +26,7 @@ const IDLE_FAULTS: u64 = 100;
 /// Faults of one executor as both sides count them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pair {
-    /// `minflt` + `majflt` of the JVM and of its children.
+    /// `minflt` + `majflt` of the JVM and of its children, with `cminflt` + `cmajflt`.
     pub kernel: u64,
     /// Attributed + unattributed faults, as the daemon counts them.
     pub smtt: u64,
@@ -36,12 +36,15 @@ pub struct Pair {
     pub idle: u64,
 }
 
-/// Faults of the executor's JVM and, where they are alive, of its descendants.
+/// Faults of the executor's JVM and of its descendants, also of those that have ended and were waited for.
 fn kernel_faults(pid: u32) -> Result<u64> {
-    let mut total = witness::faults(pid)?.total();
+    let of = |pid| -> Result<u64> {
+        Ok(witness::faults(pid)?.total() + witness::faults_of_ended_children(pid)?.total())
+    };
+    let mut total = of(pid)?;
     for child in witness::descendants(pid)? {
-        // A child that ends meanwhile has no counters left.
-        total += witness::faults(child).map_or(0, witness::Faults::total);
+        // The counters of a child that ends meanwhile are its parent's.
+        total += of(child).unwrap_or(0);
     }
     Ok(total)
 }
@@ -91,7 +94,7 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         let mut quiet = !now.is_empty() && now.len() == before.len();
         for (executor, pair) in &mut now {
             let then = before.get(executor).copied().unwrap_or_default();
-            // The kernel drops the faults of a child with the child.
+            // A child between its end and its parent's wait is missing in one of the two readings.
             let grown = pair.kernel.abs_diff(then.kernel);
             quiet &= grown <= IDLE_FAULTS && pair.smtt - then.smtt <= IDLE_FAULTS;
             pair.idle = grown;

@@ -4,8 +4,11 @@
 //! |---|---|
 //! | [`attackers`] | hostile programs and their victim |
 //! | [`application`] | applications that several tests run |
+//! | [`export`] | exported applications, by Python's readers |
 //! | [`faults`] | page faults of executors as both sides count them, while no task runs |
 //! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
+//! | [`history`] | a server of finished applications |
+//! | [`job_trace`] | an application in rumen's form, compared with Spark |
 //! | [`json`] | fields of JSON answers |
 //! | [`jvm`] | small Spark applications in one JVM, here or in an emulated machine |
 //! | [`lab`] | one daemon and one Spark in a folder of their own (`SparkLab`), and the gates of an application |
@@ -17,6 +20,7 @@
 //! | [`skip`] | tests that need a feature which not every machine has |
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
 //! | [`steps`] | lines between a test and a program that it starts |
+//! | [`task_metrics`] | what tasks read, wrote, exchanged and spilled, compared with Spark |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //! | [`workload`] | the native workload as a process |
 //!
@@ -25,8 +29,11 @@
 pub mod application;
 pub mod attackers;
 pub mod cgroup;
+pub mod export;
 pub mod faults;
 pub mod heap;
+pub mod history;
+pub mod job_trace;
 pub mod json;
 pub mod jvm;
 pub mod lab;
@@ -38,6 +45,7 @@ pub mod service;
 pub mod skip;
 pub mod slot;
 pub mod steps;
+pub mod task_metrics;
 pub mod truth;
 pub mod workload;
 

@@ -88,6 +88,12 @@ impl Mapping {
         })
     }
 
+    /// Address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.start as usize
+    }
+
     /// Reads one byte.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use smtt_machine::perf::{Event, Of, Opening, refusal};
-use smtt_model::cpu::{self, Encoding, Overrides, PERF_TYPE_SOFTWARE, Role};
+use smtt_model::cpu::{self, Encoding, Overrides, Role};
 
 use crate::memory::{Mapping, PAGE};
 
@@ -178,16 +178,7 @@ pub fn to_json(counts: &BTreeMap<u32, Vec<u64>>) -> Value {
 /// The kernel's own count of page faults.
 #[must_use]
 pub fn page_faults() -> Encoding {
-    Encoding {
-        pmu: "software".to_owned(),
-        perf_type: Some(PERF_TYPE_SOFTWARE),
-        perf_config: 2,
-        config1: 0,
-        config2: 0,
-        precise_ip: 0,
-        exclude_kernel: false,
-        exclude_user: false,
-    }
+    Encoding::software(2)
 }
 
 /// The events of this machine that count page walks of reads and of writes; `None` where the machine has none.

@@ -80,6 +80,7 @@ fn every_rung_counts_the_same() {
                 write: sum.write + row.write,
                 unknown: sum.unknown + row.unknown,
                 major: sum.major + row.major,
+                ..FaultCounters::default()
             })
         };
         let (read, written) = (sums(READ_RDD), sums(WRITTEN_RDD));

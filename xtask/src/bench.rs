@@ -5,12 +5,15 @@
 
 mod access;
 mod account;
+mod cluster;
 mod fault;
+mod history;
 mod job;
 mod pages;
 mod pairs;
 mod sample;
 mod task;
+mod timeline;
 mod trace;
 mod workload;
 
@@ -45,6 +48,10 @@ const IDLE: Duration = Duration::from_secs(30);
 const SWITCH_NS: f64 = 2.0;
 /// Limit of the daemon's CPU time while executors idle, in per cent of one CPU.
 const IDLE_PERCENT: f64 = 0.5;
+/// Limit of the CPU time of the daemon's readings of executors' memory, in per cent of one CPU.
+const MEMORY_PERCENT: f64 = 0.1;
+/// The daemon's thread that reads it.
+const MEMORY_THREAD: &str = "smtt-usage";
 /// Limit of the daemon's resident memory, in MiB.
 const RESIDENT_MIB: f64 = 64.0;
 
@@ -53,6 +60,15 @@ const RESIDENT_MIB: f64 = 64.0;
 /// # Errors
 /// When a benchmark cannot be run. A missed target is printed and is no error.
 pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
+    if only == ["timeline"] {
+        return timeline::timeline(paths, &paths.target.join("bench/timeline"));
+    }
+    if only == ["history"] {
+        return history::history(paths, &paths.target.join("bench/history"));
+    }
+    if only == ["cluster"] {
+        return cluster::cluster(paths, &paths.target.join("bench/cluster"));
+    }
     // SAFETY: geteuid(2) has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading eBPF programs needs root: run it as root");
@@ -122,6 +138,15 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("workloads") {
         job::workloads(paths, &folder.join("workloads"))?;
     }
+    if wanted("timeline") {
+        timeline::timeline(paths, &folder.join("timeline"))?;
+    }
+    if wanted("history") {
+        history::history(paths, &folder.join("history"))?;
+    }
+    if wanted("cluster") {
+        cluster::cluster(paths, &folder.join("cluster"))?;
+    }
     if wanted("victim") {
         victim(paths, &folder)?;
     }
@@ -130,7 +155,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 14] {
+pub fn names() -> [&'static str; 17] {
     [
         "switch",
         "fault",
@@ -145,6 +170,9 @@ pub fn names() -> [&'static str; 14] {
         "sample",
         "walks",
         "workloads",
+        "timeline",
+        "history",
+        "cluster",
         "victim",
     ]
 }
@@ -262,16 +290,31 @@ fn idle(paths: &Paths, folder: &Path) -> Result<()> {
     reach(&mut submitted.running, &gates.join("end.reached"))?;
     thread::sleep(Duration::from_secs(3));
     let before = witness::cpu_seconds(daemon.pid())?;
+    let memory = || witness::thread_cpu_ns(daemon.pid(), MEMORY_THREAD);
+    let memory_before = memory()?;
     let start = Instant::now();
     thread::sleep(IDLE);
     let used = witness::cpu_seconds(daemon.pid())? - before;
-    let percent = 100.0 * used / start.elapsed().as_secs_f64();
+    let memory_used = (memory()? - memory_before) as f64 / 1e9;
+    let seconds = start.elapsed().as_secs_f64();
+    let percent = 100.0 * used / seconds;
     report(
         "daemon, executors idle",
         percent,
         "% CPU",
         IDLE_PERCENT,
         &format!("{used:.2} s in {} s", IDLE.as_secs()),
+    );
+    report(
+        "memory tables, executors idle",
+        100.0 * memory_used / seconds,
+        "% CPU",
+        MEMORY_PERCENT,
+        &format!(
+            "{:.1} ms of the thread {MEMORY_THREAD} in {} s, two executors and their children",
+            1e3 * memory_used,
+            IDLE.as_secs()
+        ),
     );
     let resident = witness::resident_bytes(daemon.pid())? as f64 / f64::from(1 << 20);
     report(

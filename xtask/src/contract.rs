@@ -22,7 +22,7 @@ use smtt_common::event::marker::{
 use smtt_common::event::memory::{
     FIGURE_AGE_SHIFT, MEMORY_EXAMINED, MemoryFigure, OVERHEAD_IS_DEFAULT, PEAK_METRICS, PeakMetric,
 };
-use smtt_common::event::used::BEGUN_LATE;
+use smtt_common::event::used::{BEGUN_LATE, Helper};
 use smtt_common::event::{Kind, MARKER_FACTS, PAYLOAD_MAX, Schema};
 
 /// Folder of the marker's classes.
@@ -152,6 +152,8 @@ final class Contract {{
     of_module!(java.long: "OUTCOME", outcome: SUCCESS, FAILED, KILLED);
     of_module!(java.long: "STORAGE_LEVEL", storage_level: DISK, MEMORY, OFF_HEAP, DESERIALIZED);
     of_module!(java.int: "STORAGE_LEVEL", storage_level: REPLICATION_SHIFT);
+    java.group("Threads that help a task.");
+    codes!(java, "helper", Helper);
     java.group("Figures of memory: form, flags and codes.");
     named!(java.int: FIGURE_AGE_SHIFT, PEAK_METRICS);
     named!(java.long: MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT);

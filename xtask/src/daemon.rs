@@ -76,7 +76,7 @@ impl Daemon {
             format!("libraries = [{:?}]", library.display().to_string())
         };
         let text = format!(
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\nscrape_interval = \"0s\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
             socket.display().to_string(),
             options.marker_toml,
             options.toml

@@ -64,6 +64,29 @@ impl<'data> Elf<'data> {
             .collect()
     }
 
+    /// Libraries with the versions of their symbols that the file needs.
+    ///
+    /// # Errors
+    /// When the table that names them is cut off.
+    pub fn versions(&self) -> Result<Vec<(String, String)>> {
+        let data = self.file.data();
+        let sections = self.file.elf_section_table();
+        let mut found = Vec::new();
+        let Some((mut libraries, link)) = sections.gnu_verneed(LittleEndian, data)? else {
+            return Ok(found);
+        };
+        let strings = sections.strings(LittleEndian, data, link)?;
+        while let Some((library, mut versions)) = libraries.next()? {
+            while let Some(version) = versions.next()? {
+                found.push((
+                    text(library.file(LittleEndian, strings)?),
+                    text(version.name(LittleEndian, strings)?),
+                ));
+            }
+        }
+        Ok(found)
+    }
+
     /// The dynamic symbols that the file defines, by name.
     #[must_use]
     pub fn exported(&self) -> BTreeMap<String, Symbol> {

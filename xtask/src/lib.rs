@@ -21,15 +21,23 @@
 //! | [`cross`] | programs for the processors of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
 //! | [`bench`] | `cargo xtask bench` |
+//! | [`browser`] | a browser through WebDriver |
+//! | [`event_log`] | event logs of applications that never ran |
 //! | [`experiment`] | `cargo xtask experiment` |
+//! | [`dist`] | `cargo xtask dist` |
 //! | [`tidy`] | `cargo xtask tidy` |
 
+#[cfg(test)]
+mod api;
 pub mod bench;
+pub mod browser;
 pub mod contract;
 pub mod cross;
 pub mod daemon;
 pub mod demo;
+pub mod dist;
 pub mod elf;
+pub mod event_log;
 pub mod experiment;
 pub mod features;
 pub mod fixture;
@@ -42,6 +50,8 @@ pub mod spark;
 pub mod stages;
 pub mod step;
 pub mod tidy;
+#[cfg(test)]
+mod troubles;
 pub mod vm;
 #[cfg(test)]
 mod walls;

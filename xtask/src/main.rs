@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::paths::{DEMO_SPARK, Paths, SPARK_VERSIONS};
-use xtask::{bench, demo, experiment, marker, process, setup, stages, tidy, vm};
+use xtask::{bench, demo, dist, experiment, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
 #[derive(Parser)]
@@ -79,6 +79,18 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
+    /// Make the Debian package, its debug symbols and the tarball, with check sums, bill of materials and licences.
+    Dist {
+        /// Cargo's profile of the programs: dist, or dev to try the packages.
+        #[arg(long, default_value = "dist", value_parser = ["dist", "dev"])]
+        profile: String,
+        /// Number of this package of the version.
+        #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+        revision: u32,
+        /// Folder for the results (default: target/dist).
+        #[arg(long, value_name = "PATH")]
+        out: Option<PathBuf>,
+    },
     /// Format, lint, regenerate generated files and check the repository's rules.
     Tidy,
 }
@@ -142,6 +154,18 @@ fn run(arguments: &Arguments) -> Result<()> {
                 marker::build
             };
             build(&paths.root, &jars, &out)
+        }
+        Task::Dist {
+            profile,
+            revision,
+            out,
+        } => {
+            let plan = dist::Plan {
+                profile: profile.clone(),
+                revision: *revision,
+                out: out.clone().unwrap_or_else(|| paths.target.join("dist")),
+            };
+            dist::dist(&paths, &plan).map(drop)
         }
         Task::Tidy => tidy::tidy(&paths),
     }

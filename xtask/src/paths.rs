@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -85,6 +86,14 @@ impl Paths {
             })
     }
 
+    /// The browser of tests.
+    #[must_use]
+    pub fn chromium(&self) -> Chromium {
+        Chromium {
+            folder: self.cache.join("chromium"),
+        }
+    }
+
     /// Folder of the marker's jar and native library.
     #[must_use]
     pub fn marker(&self) -> PathBuf {
@@ -108,6 +117,40 @@ fn set(name: &str) -> Option<PathBuf> {
     env::var_os(name)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from)
+}
+
+/// Debian's Chromium without a screen and its WebDriver, unpacked.
+#[derive(Clone, Debug)]
+pub struct Chromium {
+    /// Root of the packages' files.
+    pub folder: PathBuf,
+}
+
+impl Chromium {
+    /// The WebDriver.
+    #[must_use]
+    pub fn driver(&self) -> Command {
+        self.command("usr/bin/chromedriver")
+    }
+
+    /// The browser.
+    #[must_use]
+    pub fn browser(&self) -> Command {
+        self.command("usr/lib/chromium/chromium-headless-shell")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.folder.join(program));
+        let libraries = self
+            .folder
+            .join("usr/lib")
+            .join(format!("{}-linux-gnu", env::consts::ARCH));
+        let found = [libraries.join("pulseaudio"), libraries];
+        if let Ok(found) = env::join_paths(found) {
+            command.env("LD_LIBRARY_PATH", found);
+        }
+        command
+    }
 }
 
 /// A Java development kit of this machine.

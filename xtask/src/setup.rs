@@ -3,9 +3,12 @@
 //! Only Debian packages are installed into the system; the rest is in the cache (see [`Paths`]), so a second checkout
 //! reuses it.
 
+mod chromium;
 mod debian;
+pub mod prometheus;
 mod spark;
 mod toolchain;
+pub mod validators;
 
 use std::fs::{self, File};
 
@@ -40,7 +43,10 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
         "set-up in {} (set SMTT_CACHE for another place)",
         paths.cache.display()
     );
-    let mut steps = Steps::new(5 + versions.len() + usize::from(versions.contains(&DEMO_SPARK)));
+    // The demo has one version; Prometheus is for the tests.
+    let tests = versions.len() > 1;
+    let extra = usize::from(versions.contains(&DEMO_SPARK)) + usize::from(tests);
+    let mut steps = Steps::new(5 + versions.len() + extra);
     debian::packages(paths, &mut steps)?;
     toolchain::kernel_side(paths, &mut steps)?;
     toolchain::bpf_linker(paths, &mut steps)?;
@@ -49,6 +55,9 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
     }
     if versions.contains(&DEMO_SPARK) {
         spark::reader(paths, &mut steps, DEMO_SPARK)?;
+    }
+    if tests {
+        prometheus::step(paths, &mut steps)?;
     }
     marker_step(paths, &mut steps)?;
     fixture_step(paths, &mut steps)
@@ -61,6 +70,22 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
 /// When a tool is missing and cannot be installed.
 pub fn for_machines(paths: &Paths) -> Result<()> {
     debian::for_machines(paths, &mut Steps::new(1))
+}
+
+/// Installs the tools that pack programs.
+///
+/// # Errors
+/// When a tool is missing and cannot be installed.
+pub fn for_packages(paths: &Paths) -> Result<()> {
+    debian::for_packages(paths, &mut Steps::new(1))
+}
+
+/// Unpacks the browser in which pages are tested; the demo does not need it.
+///
+/// # Errors
+/// When it cannot be downloaded.
+pub fn browser(paths: &Paths) -> Result<()> {
+    chromium::browser(paths, &mut Steps::new(1))
 }
 
 /// The jars against which Java code is compiled: those of the oldest Spark that is set up, because the demo alone needs

@@ -202,13 +202,26 @@ pub struct HistoryServer {
 }
 
 impl Spark {
-    /// Starts Spark's own history server on a folder of event logs.
+    /// Starts Spark's own history server on a folder of event logs, with the tests' options for a quick start.
     ///
     /// # Errors
     /// When it does not come up.
     pub fn history_server(&self, logs: &Path) -> Result<HistoryServer> {
-        let port = free_port()?;
+        self.history_server_by(self.program("spark-class"), logs)
+    }
+
+    /// As [`Self::history_server`], as an administrator starts it.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn installed_history_server(&self, logs: &Path) -> Result<HistoryServer> {
         let mut command = self.program("spark-class");
+        command.env_remove("SPARK_DAEMON_JAVA_OPTS");
+        self.history_server_by(command, logs)
+    }
+
+    fn history_server_by(&self, mut command: Command, logs: &Path) -> Result<HistoryServer> {
+        let port = free_port()?;
         command
             .env(
                 "SPARK_HISTORY_OPTS",
@@ -394,6 +407,25 @@ impl Application {
                 .conf("spark.driver.extraClassPath", &jar.to_string());
         }
         self.conf("spark.plugins.defaultList", "io.smtt.marker.SmttPlugin")
+    }
+
+    /// The marker as Spark's own cargo: no worker needs its jar, and the plugin attaches the agent. The option stands for
+    /// the library that the daemon's installation puts under `/usr/lib/smtt`.
+    #[must_use]
+    pub fn with_marker_by_spark(mut self, paths: &Paths) -> Self {
+        let folder = paths.marker();
+        let installed = folder.join("libsmtt_marker.so");
+        let option = format!("-Dsmtt.library={}", installed.display());
+        if self.is_local() {
+            self.driver_java_options.push(option);
+        } else {
+            self = self.conf("spark.executor.defaultJavaOptions", &option);
+        }
+        self.conf(
+            "spark.jars",
+            &folder.join("smtt-marker.jar").display().to_string(),
+        )
+        .conf("spark.plugins.defaultList", "io.smtt.marker.SmttPlugin")
     }
 
     /// Submits the application.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::features;
 use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::{cargo, check_interrupt};
-use crate::setup::setup;
+use crate::setup::{browser, setup};
 use crate::stages::ahead::Ahead;
 use crate::stages::output::{Output, Tally};
 
@@ -25,8 +25,10 @@ struct Stage {
     about: &'static str,
     commands: &'static [&'static [&'static str]],
     limit: Duration,
-    /// Environment of the commands, which makes tests of another stage longer. Such a stage runs only by its name.
+    /// Environment of the commands, which makes tests of another stage longer.
     longer: &'static [(&'static str, &'static str)],
+    /// It takes so long that it runs only by its name.
+    by_name: bool,
 }
 
 /// The programs that tests against the kernel start.
@@ -38,6 +40,18 @@ const PROGRAMS: &[&str] = &[
     "smtt-ctl",
     "-p",
     "smtt-tests",
+    "--bins",
+];
+
+/// The programs that tests against real Spark start.
+const SPARK_PROGRAMS: &[&str] = &[
+    "build",
+    "-p",
+    "smtt-daemon",
+    "-p",
+    "smtt-ctl",
+    "-p",
+    "smtt-history",
     "--bins",
 ];
 
@@ -60,7 +74,7 @@ macro_rules! kernel_tests {
     };
 }
 
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 13] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -70,6 +84,7 @@ const STAGES: [Stage; 8] = [
         ],
         limit: Duration::from_secs(600),
         longer: &[],
+        by_name: false,
     },
     Stage {
         name: "lint",
@@ -84,6 +99,7 @@ const STAGES: [Stage; 8] = [
         ]],
         limit: Duration::from_secs(2400),
         longer: &[],
+        by_name: false,
     },
     Stage {
         name: "unit",
@@ -101,6 +117,23 @@ const STAGES: [Stage; 8] = [
         ],
         limit: Duration::from_secs(3600),
         longer: &[],
+        by_name: false,
+    },
+    Stage {
+        name: "browser",
+        about: "the history's pages in a real browser",
+        commands: &[&[
+            "test",
+            "-p",
+            "smtt-tests",
+            "--test",
+            "history_pages",
+            "--",
+            "--nocapture",
+        ]],
+        limit: Duration::from_secs(1200),
+        longer: &[],
+        by_name: false,
     },
     Stage {
         name: "kernel",
@@ -122,12 +155,13 @@ const STAGES: [Stage; 8] = [
         ],
         limit: Duration::from_secs(2400),
         longer: &[],
+        by_name: false,
     },
     Stage {
         name: "spark",
         about: "tests against real Spark",
         commands: &[
-            &["build", "-p", "smtt-daemon", "-p", "smtt-ctl", "--bins"],
+            SPARK_PROGRAMS,
             &[
                 "test",
                 "--no-fail-fast",
@@ -140,6 +174,8 @@ const STAGES: [Stage; 8] = [
                 "--test",
                 "history",
                 "--test",
+                "prometheus",
+                "--test",
                 "trace_crash",
                 "--",
                 "--test-threads=1",
@@ -147,6 +183,25 @@ const STAGES: [Stage; 8] = [
         ],
         limit: Duration::from_secs(10800),
         longer: &[],
+        by_name: false,
+    },
+    Stage {
+        name: "packages",
+        about: "the contents of the packages and the files beside them",
+        commands: &[&[
+            "test",
+            "-p",
+            "xtask",
+            "--test",
+            "packages",
+            "--",
+            "--skip",
+            "life::",
+            "--test-threads=1",
+        ]],
+        limit: Duration::from_secs(7200),
+        longer: &[],
+        by_name: false,
     },
     Stage {
         name: "vm",
@@ -154,6 +209,24 @@ const STAGES: [Stage; 8] = [
         commands: &[&["xtask", "vm"]],
         limit: Duration::from_secs(7200),
         longer: &[],
+        by_name: false,
+    },
+    Stage {
+        name: "systemd",
+        about: "a worker's life with the package, in an emulated machine whose init is systemd",
+        commands: &[&[
+            "test",
+            "-p",
+            "xtask",
+            "--test",
+            "packages",
+            "life::",
+            "--",
+            "--nocapture",
+        ]],
+        limit: Duration::from_secs(3600),
+        longer: &[],
+        by_name: true,
     },
     Stage {
         name: "starts",
@@ -161,6 +234,47 @@ const STAGES: [Stage; 8] = [
         commands: kernel_tests!("executor_starts::"),
         limit: Duration::from_secs(7200),
         longer: &[("SMTT_STARTS", "500")],
+        by_name: true,
+    },
+    Stage {
+        name: "kills",
+        about: "50 drivers that are killed while they write their history",
+        commands: &[
+            SPARK_PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "history",
+                "crash::a_driver",
+                "--",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(7200),
+        longer: &[("SMTT_DRIVER_KILLS", "50")],
+        by_name: true,
+    },
+    Stage {
+        name: "deaths",
+        about: "ten deaths of each kind of real executors, each with its verdict",
+        commands: &[
+            PROGRAMS,
+            &[
+                "test",
+                "-p",
+                "smtt-tests",
+                "--test",
+                "spark",
+                "deaths::",
+                "--",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(7200),
+        longer: &[("SMTT_DEATHS", "10")],
+        by_name: true,
     },
     Stage {
         name: "soak",
@@ -168,6 +282,7 @@ const STAGES: [Stage; 8] = [
         commands: kernel_tests!("soak::"),
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_SOAK", "600")],
+        by_name: true,
     },
 ];
 
@@ -188,6 +303,8 @@ struct Said {
     programs: Vec<(String, Duration)>,
     /// Tests and their times.
     tests: Vec<(Duration, String)>,
+    /// Failed tests and their errors.
+    failures: Vec<(String, String)>,
 }
 
 /// Runs the stages (all, or the named ones) and prints the totals in the last line.
@@ -196,26 +313,31 @@ struct Said {
 /// When a test or a command failed.
 pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     let wanted = |stage: &&Stage| {
-        (only.is_empty() && stage.longer.is_empty()) || only.iter().any(|name| name == stage.name)
+        (only.is_empty() && !stage.by_name) || only.iter().any(|name| name == stage.name)
     };
     let chosen: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
-    if chosen
-        .iter()
-        .any(|stage| matches!(stage.name, "kernel" | "spark" | "starts" | "soak"))
-    {
+    if chosen.iter().any(|stage| {
+        matches!(
+            stage.name,
+            "kernel" | "spark" | "packages" | "systemd" | "starts" | "kills" | "deaths" | "soak"
+        )
+    }) {
         // SAFETY: geteuid(2) has no arguments and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
             bail!(
-                "the stages kernel, spark, starts and soak need root; without it there are {}",
-                names()[..3].join(", ")
+                "the stages kernel, spark, packages, systemd, starts, kills, deaths and soak need root; without it there are {}",
+                names()[..4].join(", ")
             );
         }
     }
     setup(paths, &SPARK_VERSIONS)?;
+    if chosen.iter().any(|stage| stage.name == "browser") {
+        browser(paths)?;
+    }
     let must_have = features::of_this_machine().join(",");
     println!("{}={must_have}", features::MUST_HAVE);
     let mut total = Tally::default();
-    let (mut summary, mut tests) = (Vec::new(), Vec::new());
+    let (mut summary, mut tests, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     let chosen_names: Vec<&str> = chosen.iter().map(|stage| stage.name).collect();
     let mut ahead = None;
     for stage in chosen {
@@ -242,6 +364,8 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
             if said.tally.failed == 0 {
                 // A command failed outside the tests: formatting, lints, the build, the time limit.
                 said.tally.failed = 1;
+                said.failures
+                    .push((stage.name.to_owned(), format!("{problem:#}")));
             }
         }
         let outcome = if error.is_none() { "ok" } else { "FAILED" };
@@ -259,8 +383,13 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
             .extend(timed.map(|(name, time)| format!("{:17}{:3} s  {name}", "", time.as_secs())));
         total.add(said.tally);
         tests.append(&mut said.tests);
+        failures.append(&mut said.failures);
     }
-    println!("\n{}\n{}\n{total}", summary.join("\n"), slowest(tests));
+    println!("\n{}\n{}", summary.join("\n"), slowest(tests));
+    for (name, error) in failures {
+        println!("failed: {name}\n        {error}");
+    }
+    println!("{total}");
     if total.failed > 0 {
         bail!("not everything passed");
     }
@@ -364,6 +493,7 @@ fn run(
     if let Ok(output) = reader.join() {
         said.tally.add(output.results());
         said.tests.extend(output.tests);
+        said.failures.extend(output.failures);
         // A crashed program has no result, so the others cannot be matched to their programs.
         if names.len() == output.programs.len() {
             said.programs.extend(names.into_iter().zip(output.programs));
@@ -381,13 +511,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_longer_run_of_another_stage_needs_its_name() {
-        let longer: Vec<&str> = STAGES
-            .iter()
-            .filter(|stage| !stage.longer.is_empty())
-            .map(|stage| stage.name)
-            .collect();
-        assert_eq!(longer, ["starts", "soak"]);
+    fn long_stages_need_their_name() {
+        let by_name = STAGES.iter().filter(|stage| stage.by_name);
+        let by_name: Vec<&str> = by_name.map(|stage| stage.name).collect();
+        assert_eq!(by_name, ["systemd", "starts", "kills", "deaths", "soak"]);
+        let longer = |stage: &Stage| !stage.longer.is_empty();
+        assert!(STAGES.iter().all(|stage| stage.by_name || !longer(stage)));
     }
 
     #[test]

@@ -21,11 +21,13 @@ const MARKERS: [&str; 5] = [
 ];
 
 /// Tests that compare a generated file with the code, and write the file where `SMTT_BLESS` is set.
-const GENERATED: [&str; 5] = [
+const GENERATED: [&str; 6] = [
     // config/smtt.toml
     "the_default_file_says_the_defaults_and_is_committed",
     // docs/METRICS.md
     "the_metrics_document_is_what_the_table_says",
+    // docs/API.md
+    "the_interface_is_documented_as_its_types_say",
     // docs/TRACE.md
     "the_document_lists_every_column",
     // Contract.java and FactForm.java of the marker

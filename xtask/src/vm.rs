@@ -9,6 +9,7 @@
 //! | [`libraries`] | the shared libraries that a program needs in a guest |
 //! | [`modules`] | the kernel modules that a guest's disk needs |
 //! | [`disk`] | a disk with a JVM and Spark |
+//! | [`system`] | a disk with an installed Debian whose init is systemd |
 //! | [`machine`] | boots a guest, runs a script in it, returns output and exit status |
 //! | [`jvm`] | the files of a traced JVM in a guest |
 //! | [`kernel_tests`] | the tests against the kernel, run in a guest |
@@ -27,6 +28,7 @@ mod matrix;
 mod modules;
 pub mod packages;
 mod prepare;
+pub mod system;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,7 +42,7 @@ pub use disk::disk;
 pub use experiment::experiment;
 pub use guest::{Guest, Processor};
 pub use kernel_tests::KernelTests;
-pub use machine::{GuestFile, Machine, Ran};
+pub use machine::{GuestFile, Init, Machine, Ran};
 pub use prepare::{Prepared, prepare, unpacked};
 
 /// The tests take three minutes in the slowest guest, more when the machine has other work; beyond this limit a guest
@@ -150,6 +152,7 @@ fn run(
         prepared,
         files: content.tests.files,
         disk: content.disk,
+        init: Init::Shell,
         time_out: TIME_OUT,
         log,
     };

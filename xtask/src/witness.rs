@@ -53,6 +53,18 @@ pub fn faults(pid: u32) -> Result<Faults> {
     })
 }
 
+/// Faults of the children that a process has waited for, and of theirs.
+///
+/// # Errors
+/// When the process has ended.
+pub fn faults_of_ended_children(pid: u32) -> Result<Faults> {
+    let fields = stat(pid)?;
+    Ok(Faults {
+        minor: number(&fields, 11)?,
+        major: number(&fields, 13)?,
+    })
+}
+
 /// Whether a process's first thread sleeps. A thread that only waits for a processor does not.
 ///
 /// # Errors
@@ -72,6 +84,29 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((number(&fields, 14)? + number(&fields, 15)?) as f64 / ticks as f64)
 }
 
+/// CPU time of the threads of a process that have this name, in nanoseconds.
+///
+/// # Errors
+/// When the process has ended, or has no such thread.
+pub fn thread_cpu_ns(pid: u32, name: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/task");
+    let mut sum = None;
+    for entry in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
+        let folder = entry?.path();
+        // A thread that has ended meanwhile has no files.
+        let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        if read("comm").trim_end() == name {
+            let times = read("schedstat");
+            let time = times
+                .split_whitespace()
+                .next()
+                .and_then(|it| it.parse::<u64>().ok());
+            sum = Some(sum.unwrap_or(0) + time.unwrap_or(0));
+        }
+    }
+    sum.with_context(|| format!("{path} has no thread {name}"))
+}
+
 /// Resident memory of a process, in bytes.
 ///
 /// # Errors
@@ -81,6 +116,18 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     // SAFETY: sysconf(3) takes an integer and has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     Ok(number(&fields, 24)? * page.cast_unsigned())
+}
+
+/// Memory that only this process has, in bytes: without the program and the libraries that it shares.
+///
+/// # Errors
+/// When the process has ended.
+pub fn private_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let kib = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    let private = text.lines().filter(|line| line.starts_with("Private_"));
+    Ok(private.filter_map(kib).sum::<u64>() << 10)
 }
 
 /// Peak resident memory of a process, in bytes.
@@ -169,6 +216,30 @@ mod tests {
         let after = faults(std::process::id()).expect("reads");
         // Huge pages may make one fault of 512.
         assert!(after.total() >= before.total() + 32, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn the_time_of_a_named_thread_is_its_own() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let busy = std::thread::Builder::new().name("smtt-busy".to_owned());
+        let busy = busy
+            .spawn(move || {
+                let mut sum = 0_u64;
+                while sum < 30_000_000 {
+                    sum = std::hint::black_box(sum + 1);
+                }
+                wait.recv()
+            })
+            .expect("starts");
+        let own = std::process::id();
+        crate::process::wait_for("CPU time", std::time::Duration::from_secs(60), || {
+            let used = thread_cpu_ns(own, "smtt-busy").unwrap_or(0);
+            Ok((used > 10_000_000).then_some(()))
+        })
+        .expect("the thread has used the CPU");
+        assert!(thread_cpu_ns(own, "smtt-none").is_err());
+        go.send(()).expect("it waits");
+        busy.join().expect("ends").expect("was told");
     }
 
     #[test]

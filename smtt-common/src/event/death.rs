@@ -41,6 +41,19 @@ pub const ENDING_SIGNALS: u32 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 9 | 1 << 15;
 /// gets many of them from itself, on purpose.
 pub const CRASH_SIGNALS: u32 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 11;
 
+/// Whether a signal that a thread gets while it runs, with this `si_code`, reports a page fault that the kernel does not
+/// serve: `SIGSEGV` without a mapping, without the right or without the protection key; `SIGBUS` behind the end of a
+/// file or on broken memory. The kernel counts no fault then.
+#[inline(always)]
+#[must_use]
+pub const fn ends_fault(signal: u32, code: u32) -> bool {
+    match signal {
+        7 => code == 2 || code == 4,
+        11 => code == 1 || code == 2 || code == 4,
+        _ => false,
+    }
+}
+
 const _: () = {
     assert!(size_of::<SignalSent>() == 40);
     assert!(size_of::<OomKilled>() == 8);

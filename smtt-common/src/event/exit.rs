@@ -8,7 +8,7 @@ pub struct ProcessGone {
     pub reason: u32,
     /// 1 when it was the executor's JVM itself, 0 for a child such as a Python worker.
     pub is_executor: u32,
-    /// How it ended, as `wait` tells its parent: a signal in the low seven bits, or an exit code in the next byte.
+    /// How it ended, as `wait` returns it to its parent: a signal in the low seven bits, or an exit code in the next byte.
     pub status: u32,
     /// 1 where `status` and `peak_rss_bytes` are known: the process exited, and the kernel has the fields.
     pub status_known: u32,

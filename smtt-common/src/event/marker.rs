@@ -31,6 +31,9 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::RESOURCE_EXHAUSTED,
     Kind::MEMORY_TOLD,
     Kind::PEAKS_TOLD,
+    Kind::TASK_METRICS,
+    Kind::HELPER_BEGUN,
+    Kind::HELPER_ENDED,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
@@ -405,6 +408,46 @@ pub const MARKER_FACTS: &[Schema] = &[
         // stage_id: -1 for the executor's whole life. Each pair is a peak of `super::memory::PeakMetric`.
         words: &["stage_id", "stage_attempt", "figures"],
         ranges: true,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::TASK_METRICS,
+        entry: "taskMetrics",
+        // Spark's `TaskMetrics` as the executor reports them to its driver; bytes that were read are remote and local
+        // ones together.
+        words: &[
+            "task_attempt_id",
+            "input_bytes",
+            "input_records",
+            "output_bytes",
+            "output_records",
+            "shuffle_read_bytes",
+            "shuffle_read_records",
+            "shuffle_write_bytes",
+            "shuffle_write_records",
+            "memory_spilled_bytes",
+            "disk_spilled_bytes",
+        ],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::HELPER_BEGUN,
+        entry: "helperBegun",
+        // Only from the helper's own thread. helper: a code of `super::used::Helper`.
+        words: &["task_attempt_id", "helper"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
+    },
+    Schema {
+        kind: Kind::HELPER_ENDED,
+        entry: "helperEnded",
+        // From the helper's own thread at its end. allocated_bytes: -1 where the JVM does not say.
+        words: &["task_attempt_id", "helper", "allocated_bytes"],
+        ranges: false,
         strings: &[],
         string_limits: &[],
     },

@@ -30,6 +30,30 @@ pub const DISK_WRITTEN_BYTES: usize = 10;
 /// Bit of `flags` in [`super::Kind::TASK_BEGUN`]: the task ran before the marker knew it.
 pub const BEGUN_LATE: u64 = 1;
 
+coded! {
+    /// A thread that works for one task beside the task's own thread.
+    Helper: u8 {
+        /// Computes a Python worker's input and writes it, up to Spark 3.5 and where Spark pipelines the exchange.
+        PYTHON_WRITER = 1 "python writer",
+        /// Computes the input of an R worker and writes it.
+        R_WRITER = 2 "R writer",
+        /// Computes the input of the command of `RDD.pipe` and writes it.
+        PIPE_WRITER = 3 "pipe writer",
+        /// Computes the input of an SQL script transformation and writes it.
+        SCRIPT_WRITER = 4 "script writer",
+    }
+}
+
+/// Position in `flags` of [`TaskUsed`] and [`TaskBegin`] of the code of [`Helper`], which has one byte; zero for the task's
+/// own thread.
+pub const HELPER_SHIFT: u32 = 8;
+
+/// Code of [`Helper`] in `flags`; zero for the task's own thread.
+#[must_use]
+pub const fn helper(flags: u32) -> Helper {
+    Helper((flags >> HELPER_SHIFT) as u8)
+}
+
 /// Payload of [`super::Kind::TASK_USED`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +66,7 @@ pub struct TaskUsed {
     pub duration_ns: u64,
     /// A bit for each account that the kernel keeps and both readings have.
     pub present: u32,
-    /// [`UNTIL_END`] and its like in the low bits, then [`PARTIAL`].
+    /// [`UNTIL_END`] and its like in the low bits, then [`PARTIAL`]; see [`HELPER_SHIFT`].
     pub flags: u32,
 }
 

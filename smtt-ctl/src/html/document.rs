@@ -3,7 +3,7 @@
 use crate::users;
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::rows::ExecutorKind;
-use smtt_model::state::history;
+use smtt_model::state::{FaultFigures, history};
 use smtt_model::time::date;
 use smtt_model::units;
 
@@ -172,6 +172,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 .page_faults
                 .map_or_else(|| "not measured".to_owned(), units::count);
             fact(list, "Page faults", &faults);
+            fact(list, "Time in page faults", &fault_time(facts));
             let share = summary
                 .unattributed_share
                 .map(units::share)
@@ -196,6 +197,25 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 .text(reason);
         });
     }
+}
+
+/// Time of the page faults of all executors with its interval, beside the time of all tasks; empty where it was not
+/// measured.
+fn fault_time(facts: &Facts) -> String {
+    let executors = facts.application.executors.iter();
+    let executors = executors.filter(|row| row.kind == ExecutorKind::Executor);
+    let mut sum = FaultFigures::default();
+    executors.for_each(|row| sum.add(&row.faults));
+    let (Some(time), Some(error)) = (sum.page_fault_time_ns, sum.page_fault_time_error_ns) else {
+        return String::new();
+    };
+    let tasks = facts.stages.iter().map(|row| row.task_time_ns);
+    format!(
+        "{} \u{b1} {} of {} of task time",
+        units::duration(time),
+        units::duration(error),
+        units::duration(tasks.fold(0, u64::saturating_add))
+    )
 }
 
 fn findings(body: &mut Markup, facts: &Facts) {

@@ -33,6 +33,7 @@ fn who(name: &str) -> ExecutorId {
         executor_id: Some(name.to_owned()),
         pid: 1,
         uid: Some(1000),
+        worker: None,
     }
 }
 

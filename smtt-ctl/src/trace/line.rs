@@ -5,6 +5,7 @@ use smtt_model::units;
 use smtt_store::record::{COLUMNS, FOLDER_COLUMNS};
 
 use super::{Record, number, word};
+use crate::output::field;
 
 /// Separator of the columns of the text.
 pub(super) const SEPARATOR: &str = " | ";
@@ -19,24 +20,6 @@ pub(super) const HEADINGS: [&str; 7] = [
     "PHYSICAL ADDRESS",
     "PHYSICAL PAGES",
 ];
-
-/// A field of CSV, quoted where necessary.
-fn field(value: &Value) -> String {
-    let text = match value {
-        Value::Null => return String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(Value::to_string).collect();
-            items.join(" ")
-        }
-        other => other.to_string(),
-    };
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text
-    }
-}
 
 pub(super) fn csv(record: &Record) -> String {
     let names = COLUMNS.iter().map(|column| column.name);

@@ -19,6 +19,7 @@ fn kernel() -> KernelMemory {
     };
     let child = ChildMemory {
         pid: 9,
+        inner_pid: 9,
         name: "python3".into(),
         kind: ChildKind::Python,
         memory: ProcessMemory {
@@ -90,10 +91,17 @@ fn sum(parts: &serde_json::Value) -> i64 {
         .sum()
 }
 
+/// Sets the memory that the kernel knows of.
+pub fn measured(daemon: &Daemon) {
+    daemon.shared.state().set_memory(KEY, kernel(), 15_000_000);
+}
+
 #[test]
 fn memory_is_divided_into_parts_that_add_up() {
     let daemon = Daemon::with_job();
     let unread = daemon.ctl(&["memory"]);
+    assert_eq!(unread.status.code(), Some(0), "{unread:?}");
+    let unread = daemon.ctl(&["memory", "--fail-on", "degraded"]);
     assert_eq!(unread.status.code(), Some(1), "{unread:?}");
     daemon.shared.state().set_memory(KEY, kernel(), 15_000_000);
 
@@ -208,6 +216,18 @@ fn the_table_fits_the_terminal_and_has_the_peaks() {
         }
         assert!(!text.contains("JVMHeapMemory"), "not measured: {text}");
     }
+    let text = ctl(&daemon.socket, &["stages", "--peaks"], "80").stdout;
+    let text = String::from_utf8(text).expect("text");
+    for line in [
+        "stage 3.0 of app-20260101120000-0001, executor 0: map",
+        "  execution memory, all together      12.1 KiB  not all was reported",
+        "  execution memory, largest task      12.1 KiB",
+        "  OnHeapExecutionMemory                7.0 MiB",
+    ] {
+        assert!(text.contains(line), "no {line:?} in {text}");
+    }
+    let none = ctl(&daemon.socket, &["stages", "--peaks", "--stage", "9"], "80");
+    assert_eq!((none.status.code(), &*none.stdout), (Some(1), &b""[..]));
     let stages = daemon.json(&["stages", "--stage", "3", "--json"]);
     assert_eq!(
         stages[0]["executor_peaks"]["OnHeapExecutionMemory"]["value"],

@@ -13,27 +13,27 @@ fn what_is_not_there_is_named() {
     for (arguments, expected) in [
         (
             &["rdds", "--app", "nobody"][..],
-            "no executor on this worker matches --app nobody: smtt-ctl executors lists them",
+            "no RDDs match --app nobody; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["pages", "--rdd", "nothing"],
-            "no RDDs that hold memory match --rdd nothing",
+            "no RDDs that hold memory match --rdd nothing; there are 7 (ranks of a job whose…s that go on and on)",
         ),
         (
             &["pages", "--block", "rdd_9_9"],
-            "no blocks match --block rdd_9_9",
+            "no blocks match --block rdd_9_9; there are rdd_7_0",
         ),
         (
             &["report", "--app", "nobody"],
-            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["report", "--html", "--app", "nobody"],
-            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["advise", "--app", "nobody"],
-            "no application on this worker matches --app nobody: smtt-ctl executors lists them",
+            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["trace", "--kind", "putt"],
@@ -50,6 +50,8 @@ fn what_is_not_there_is_named() {
     ] {
         let said = said(arguments);
         assert!(said.contains(expected), "{arguments:?} says {said}");
+        let lines = said.lines().filter(|line| line.contains("smtt-ctl: "));
+        assert!(lines.count() <= 1, "{arguments:?} says {said}");
     }
     let both = daemon.ctl(&["trace", "--csv", "--json"]);
     assert_eq!(both.status.code(), Some(2), "{both:?}");

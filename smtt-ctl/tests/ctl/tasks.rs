@@ -1,8 +1,8 @@
 //! One task, stages in quantiles, jobs and failed tasks.
 
 use serde_json::Value;
-use smtt_common::event::used::{ACCOUNTS, CPU_NS, TaskUsed};
-use smtt_model::decode::{Event, Fact};
+use smtt_common::event::used::{ACCOUNTS, CPU_NS, HELPER_SHIFT, Helper, TaskUsed};
+use smtt_model::decode::{Event, Fact, StageDescribed};
 use smtt_model::state::TaskReading;
 
 use super::{Daemon, KEY};
@@ -32,14 +32,28 @@ fn daemon() -> Daemon {
         present: 1 << CPU_NS,
         flags: 0,
     };
-    daemon.shared.state().apply(Event {
-        time_ns: S,
-        executor: KEY,
-        pid: 4711,
-        tid: 4711,
-        uid: 1000,
-        fact: Fact::TaskUsed(Box::new(used)),
-    });
+    // Another thread worked for the second task, and has ended.
+    let helper = TaskUsed {
+        task_attempt_id: 2,
+        flags: u32::from(Helper::PYTHON_WRITER.0) << HELPER_SHIFT,
+        ..used
+    };
+    let heap = Fact::HelperEnded {
+        task_attempt_id: 2,
+        helper: Helper::PYTHON_WRITER,
+        allocated_bytes: Some(3 << 20),
+    };
+    let facts = [used, helper].map(|used| Fact::TaskUsed(Box::new(used)));
+    for fact in facts.into_iter().chain([heap]) {
+        daemon.shared.state().apply(Event {
+            time_ns: S,
+            executor: KEY,
+            pid: 4711,
+            tid: 4711,
+            uid: 1000,
+            fact,
+        });
+    }
     daemon
 }
 
@@ -59,6 +73,7 @@ fn a_task_is_shown_in_parts() {
         "12 parts of equal time",
         "until now",
         "CPU                ██████             6.0 s        0 ns       1.0 s",
+        "python writer      CPU 6.0 s, wait -, heap allocated 3.0 MiB, page faults -",
     ] {
         assert!(running.contains(part), "{part}: {running}");
     }
@@ -67,6 +82,7 @@ fn a_task_is_shown_in_parts() {
         ended.contains("succeeded") && ended.contains("until task_end"),
         "{ended}"
     );
+    assert!(!ended.contains("helpers"), "{ended}");
     assert!(
         ended.contains("............"),
         "nothing was read within: {ended}"
@@ -76,13 +92,18 @@ fn a_task_is_shown_in_parts() {
     let splits = &rows[0]["splits"];
     assert_eq!(splits["series"]["cpu_ns"]["total"], 6 * S, "{splits}");
     assert_eq!(splits["progress_by"], "time");
+    let helper = &rows[0]["helpers"][0];
+    assert_eq!(
+        (&helper["name"], &helper["threads"], &helper["cpu_ns"]),
+        (&"python writer".into(), &1.into(), &(6 * S).into())
+    );
     let list = said(&daemon, &["tasks", "--json"]);
     assert!(
         !list.contains("splits") && list.contains("\"now\""),
         "{list}"
     );
     let none = daemon.ctl(&["task", "77"]);
-    assert_eq!(none.status.code(), Some(2), "{none:?}");
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
     let message = String::from_utf8_lossy(&none.stderr);
     assert!(
         message.contains("no task attempt 77 on this worker"),
@@ -102,8 +123,13 @@ fn stages_jobs_and_failed_tasks_are_listed() {
     ] {
         assert!(stages.contains(part), "{part}: {stages}");
     }
-    let none = said(&daemon, &["stages", "--summary", "--stage", "9"]);
-    assert_eq!(none, "no stages\n");
+    let none = daemon.ctl(&["stages", "--summary", "--stage", "9"]);
+    assert_eq!((none.status.code(), &*none.stdout), (Some(1), &b""[..]));
+    let message = String::from_utf8_lossy(&none.stderr);
+    assert_eq!(
+        message,
+        "smtt-ctl: no stages match --stage 9; there are 3\n"
+    );
     let jobs: Value = serde_json::from_str(&said(&daemon, &["jobs", "--json"])).expect("JSON");
     assert_eq!(jobs.as_array().map(Vec::len), Some(1), "{jobs}");
     assert_eq!(
@@ -113,4 +139,97 @@ fn stages_jobs_and_failed_tasks_are_listed() {
     assert!(said(&daemon, &["jobs"]).contains("TASK TIME"));
     let failed = said(&daemon, &["tasks", "--failed"]);
     assert!(failed.starts_with("no failed tasks\n"), "{failed}");
+}
+
+#[test]
+fn an_application_is_exported_as_a_job_trace() {
+    let daemon = daemon();
+    let trace = ["export", "--job-trace", "PageRank"];
+    let message = |output: &std::process::Output| {
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // The second task runs; the job of the first one is not known.
+    let unknown = daemon.ctl(&trace);
+    assert!(unknown.stdout.is_empty(), "{unknown:?}");
+    let words = message(&unknown);
+    assert!(words.contains("1 task attempts that run"), "{words}");
+    assert!(words.contains("1 task attempts whose rows"), "{words}");
+    daemon.shared.state().apply(Event {
+        time_ns: S,
+        executor: KEY,
+        pid: 4711,
+        tid: 4711,
+        uid: 1000,
+        fact: Fact::StageDescribed(StageDescribed {
+            stage_id: 3,
+            tasks: 2,
+            job_id: Some(5),
+            name: "map".to_owned(),
+            ..StageDescribed::default()
+        }),
+    });
+    let output = daemon.ctl(&trace);
+    assert!(!message(&output).contains("whose rows"), "{output:?}");
+    let job: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(job["jobID"], "job_202601011200000001_0005");
+    assert_eq!(
+        (&job["jobName"], &job["totalMaps"]),
+        (&"map".into(), &1.into())
+    );
+    assert!(job["outcome"].is_null(), "a task runs: {job}");
+    let attempt = &job["mapTasks"][0]["attempts"][0];
+    assert_eq!(attempt["resourceUsageMetrics"]["cumulativeCpuUsage"], 6000);
+    let parts = attempt["cpuUsages"].as_array().expect("parts");
+    assert_eq!(parts.iter().filter_map(Value::as_u64).sum::<u64>(), 6000);
+    // The task ended 8 ms after boot, which was longer ago than the test's begin.
+    let finished = attempt["finishTime"].as_u64().expect("a time");
+    let uptime = std::fs::read_to_string("/proc/uptime").expect("the time since boot");
+    let uptime: f64 = uptime
+        .split(' ')
+        .next()
+        .and_then(|it| it.parse().ok())
+        .expect("seconds");
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .expect("now")
+        .as_millis() as f64;
+    let boot = now - uptime * 1000.0;
+    assert!(
+        (finished as f64 - 8.0 - boot).abs() < 100.0,
+        "{finished}, {boot}"
+    );
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("trace.json");
+    let path = file.to_str().expect("a path");
+    message(&daemon.ctl(&[&trace[..], &[path]].concat()));
+    let mut written: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("one object");
+    // The daemon's clock has milliseconds, so times may differ by one.
+    let times = ["submitTime", "launchTime", "finishTime"];
+    for time in times {
+        let apart = |job: &Value| job[time].as_u64().expect("a time");
+        assert!(apart(&written).abs_diff(apart(&job)) <= 1, "{written}");
+        written[time] = job[time].clone();
+    }
+    written["mapTasks"] = job["mapTasks"].clone();
+    assert_eq!(written, job);
+    for (arguments, code) in [
+        (vec!["export", "--job-trace", "nope"], 1),
+        (vec!["export", "--job-trace", "PageRank", "--user", "77"], 1),
+        (vec!["export"], 2),
+        (
+            vec!["export", "--job-trace", "PageRank", "/proc/none/trace"],
+            1,
+        ),
+    ] {
+        let output = daemon.ctl(&arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {output:?}"
+        );
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
 }

@@ -11,19 +11,21 @@ use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::proc::descendants_by_inner_id;
-use smtt_model::decode::PythonWorker;
+use smtt_model::decode::{ExecutorDescribed, PythonWorker};
 use smtt_model::readings::Readings;
 use smtt_model::state::SlotFileCounters;
 
 use tokio::sync::mpsc;
 
 use super::adoption::{Adopted, Adoptions};
-use crate::complaints::Complaints;
+use crate::complaints::{Complaints, Named};
 use crate::discover::{Found, SlotFile, ThreadSlot};
 use crate::helpers::{Helpers, Places};
 use crate::probes::Probes;
 use crate::timed_reads::{TimedReads, Wanted};
 
+/// Executors whose names are kept for the log.
+const NAMES: usize = 4096;
 /// Pause between two resync requests, in nanoseconds: losses come in bursts, and a request during a burst adds to it.
 const REQUEST_PAUSE_NS: u64 = 5_000_000_000;
 /// The longest such pause. The pause doubles while each resync loses facts again: an executor whose snapshot exceeds
@@ -184,6 +186,8 @@ pub struct Executors {
     search_ns: u64,
     warnings: Complaints,
     notices: Complaints,
+    /// What open executors call themselves.
+    names: BTreeMap<u64, Named>,
 }
 
 impl Executors {
@@ -198,6 +202,7 @@ impl Executors {
             search_ns: 0,
             warnings: Complaints::default(),
             notices: Complaints::default(),
+            names: BTreeMap::new(),
         }
     }
 
@@ -349,6 +354,19 @@ impl Executors {
         self.adoptions.hanging()
     }
 
+    /// Logs an executor that describes itself, once.
+    pub fn described(&mut self, executor: u64, said: &ExecutorDescribed) {
+        let name = Named::new(said);
+        let known = self.names.get(&executor);
+        if known == Some(&name) || (known.is_none() && self.names.len() >= NAMES) {
+            return;
+        }
+        let pid = executor_pid(executor);
+        let text = format!("executor described itself: process {pid}");
+        self.notices.note_of(Instant::now(), &name, &text);
+        self.names.insert(executor, name);
+    }
+
     /// The slot file of an executor.
     pub fn slots(&self, executor: u64) -> Option<&Arc<SlotFile>> {
         self.open.get(&executor).map(|open| &open.slots)
@@ -380,7 +398,10 @@ impl Executors {
                 lost.saturating_sub(before),
                 executor_pid(*key)
             );
-            self.notices.note(Instant::now(), &text);
+            match self.names.get(key) {
+                Some(name) => self.notices.note_of(Instant::now(), name, &text),
+                None => self.notices.note(Instant::now(), &text),
+            }
         }
         asked
     }
@@ -411,6 +432,7 @@ impl Executors {
     /// Forgets an executor.
     pub fn forget(&mut self, executor: u64) {
         self.open.remove(&executor);
+        self.names.remove(&executor);
         self.reads.forget(executor);
     }
 

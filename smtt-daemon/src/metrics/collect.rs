@@ -1,21 +1,23 @@
 //! Snapshot -> families of metrics.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
-use smtt_common::counter::{ExecutorCounters, FaultCounters, Unattributed};
+use smtt_common::context::Activity;
+use smtt_common::counter::{ExecutorCounters, Unattributed};
 use smtt_common::page_walk::WalkCounters;
-use smtt_model::attribute::{Agreement, Names, RddKey};
+use smtt_model::attribute::{Agreement, Names};
 use smtt_model::postmortem::Verdict;
-use smtt_model::state::{FaultFigures, Measured, MemoryHeld, State, total, unattributed};
+use smtt_model::rows::memory_limits;
+use smtt_model::state::{Meaning, Measured, State, total, unattributed};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
-use super::labels::{Labels, Names as Shown, cut};
+use super::counted::{Births, Counter, Hold};
+use super::labels::{Labels, Names as Shown};
 use super::memory::MemoryFigures;
-use super::other::Others;
 use super::placement::Pages;
 use super::table::{self, Metric};
-use super::{Family, Sample, Value, page_walks};
+use super::{Accounts, Family, Sample, Value, findings, page_walks, rdds};
 use crate::shared::Shared;
 
 /// Approximate bytes of the series of RDDs in one answer.
@@ -23,22 +25,10 @@ const RDD_BYTES: usize = 12 << 20;
 /// Bytes of a sample besides its name and labels, at most: the value, and a share of the metric's help.
 const VALUE_BYTES: usize = 32;
 
-/// One RDD of the snapshot.
-pub(super) struct Rdd {
-    pub(super) key: RddKey,
-    pub(super) name: String,
-    faults: FaultCounters,
-    pub(super) walks: WalkCounters,
-    pub(super) walks_last_minute: WalkCounters,
-    held: MemoryHeld,
-}
-
 /// One executor of the snapshot.
 pub(super) struct Executor {
     pub(super) key: u64,
     pub(super) names: Names,
-    /// User whose share of the series it uses.
-    share: Option<u32>,
     /// Number of the user; empty until it is known.
     pub(super) user: String,
     application_name: String,
@@ -46,127 +36,115 @@ pub(super) struct Executor {
     alive: bool,
     counters: ExecutorCounters,
     slots_refused: Option<u64>,
+    /// Facts that the marker has sent, by its own count, and those of them that arrived.
+    facts: Option<(u64, u64)>,
     before_tracing: Option<u64>,
     memory: MemoryFigures,
-    context_faults: FaultCounters,
+    limits: Vec<(String, u64)>,
     agreement: Agreement,
-    pub(super) rdds: Vec<Rdd>,
-    /// Sampled page walks with a context.
-    pub(super) walks_attributed: WalkCounters,
-    /// All sampled events of the executor.
-    pub(super) walks: WalkCounters,
-    /// All sampled events of the executor in the last minute.
-    pub(super) walks_last_minute: WalkCounters,
+    /// Number and nanoseconds of its spills.
+    spills: Option<(u64, u64)>,
+    over_cap: BTreeMap<&'static str, u64>,
+    /// Sampled cycles with a context, and all.
+    cycles: Option<(u64, u64)>,
 }
 
-fn snapshot(state: &State) -> Vec<Executor> {
+pub(super) fn snapshot(state: &State) -> Vec<Executor> {
     let names = state.names();
+    let cycles = state.page_walks().and_then(Meaning::cycles);
     let executor = |(key, executor): (&u64, &smtt_model::state::Executor)| {
-        let mut rows: BTreeMap<RddKey, Rdd> = BTreeMap::new();
-        let blank = |key| Rdd {
-            key,
-            name: String::new(),
-            faults: FaultCounters::default(),
-            walks: WalkCounters::default(),
-            walks_last_minute: WalkCounters::default(),
-            held: MemoryHeld::default(),
-        };
-        for (key, rdd) in &executor.rdds {
-            let row = rows.entry(*key).or_insert_with(|| blank(*key));
-            row.faults = rdd.faults;
-            row.walks = rdd.walks.life;
-            row.walks_last_minute = rdd.walks.last_minute(state.now_ns());
-            row.name = rdd
-                .described
-                .as_ref()
-                .map_or_else(String::new, |said| cut(&said.name));
-        }
-        for (rdd, held) in executor.memory.holders() {
-            let key = executor.row_of(rdd);
-            rows.entry(key).or_insert_with(|| blank(key)).held.add(held);
-        }
+        let described = executor.described.as_ref();
+        let of = |walks: &WalkCounters, channel: usize| walks.events[channel];
         Some(Executor {
             key: *key,
             names: names.get(key)?.clone(),
-            share: executor.share,
             user: executor.uid.map_or_else(String::new, |uid| uid.to_string()),
-            application_name: executor
-                .described
-                .as_ref()
+            application_name: described
                 .map_or_else(String::new, |said| said.application_name.clone()),
-            described: executor.described.is_some(),
+            described: described.is_some(),
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
             slots_refused: executor.slots.map(|said| said.slots_refused),
+            facts: executor
+                .slots
+                .map(|said| (said.facts_emitted, executor.came.sum())),
             before_tracing: executor.before_tracing,
             memory: MemoryFigures::of(executor),
-            context_faults: executor.context_faults,
+            limits: memory_limits(&executor.usage),
             agreement: executor.agreement,
-            rdds: rows.into_values().collect(),
-            walks_attributed: executor.walks.life,
-            walks: executor.all_walks.life,
-            walks_last_minute: executor.all_walks.last_minute(state.now_ns()),
+            spills: executor
+                .spans
+                .get(&Activity::SPILL.0)
+                .map(|spans| (spans.count, spans.duration_ns)),
+            over_cap: executor.over_cap(),
+            cycles: cycles.map(|channel| {
+                (
+                    of(&executor.walks.life, channel),
+                    of(&executor.all_walks.life, channel),
+                )
+            }),
         })
     };
     state.executors().iter().filter_map(executor).collect()
 }
 
-/// Shares `all` among claimants max-min fairly: a claimant gets what it wants or an even share of what the others leave.
-fn max_min<Key: Copy + Ord>(wants: &BTreeMap<Key, usize>, all: usize) -> BTreeMap<Key, usize> {
-    let mut by_want: Vec<(usize, Key)> = wants.iter().map(|(key, want)| (*want, *key)).collect();
-    by_want.sort_unstable();
-    let mut left = all;
-    let mut claimants = by_want.len();
-    let mut shares = BTreeMap::new();
-    for (want, key) in by_want {
-        let share = want.min(left / claimants);
-        left -= share;
-        claimants -= 1;
-        shares.insert(key, share);
+/// Every counter of an executor: metric, value of its last label (empty where it has none) and count.
+pub(super) fn counters(
+    executor: &Executor,
+    measured: Measured,
+    mut each: impl FnMut(&'static Metric, &str, u64),
+) {
+    let without = unattributed(&executor.counters);
+    let with = total(&executor.counters.attributed);
+    if measured.page_faults || with.saturating_add(total(&without)) > 0 {
+        each(table::EXECUTOR_PAGE_FAULTS, "attributed", with);
+        each(table::EXECUTOR_PAGE_FAULTS, "unattributed", total(&without));
+        if let Some(before) = executor.before_tracing {
+            each(table::EXECUTOR_PAGE_FAULTS, "before_tracing", before);
+        }
     }
-    shares
-}
-
-/// RDDs that get their own series. Series are shared by user, then by executor, so that no executor's claims cost
-/// another its series. In an executor, page faults (the kernel's count) rank before memory (a claim).
-fn chosen(executors: &[Executor], series_max: usize) -> BTreeMap<u64, HashSet<RddKey>> {
-    let wants = |executor: &Executor| {
-        let named = executor.rdds.iter();
-        named.filter(|rdd| rdd.key.id().is_some()).count()
-    };
-    let mut users: BTreeMap<Option<u32>, BTreeMap<u64, usize>> = BTreeMap::new();
-    for executor in executors {
-        let of_user = users.entry(executor.share).or_default();
-        of_user.insert(executor.key, wants(executor));
+    for (code, class) in executor.counters.unattributed.iter().enumerate() {
+        let name = u8::try_from(code).ok();
+        let name = name.and_then(|code| Unattributed(code).name());
+        if total(class) > 0 {
+            each(
+                table::EXECUTOR_UNATTRIBUTED,
+                name.unwrap_or("unknown"),
+                total(class),
+            );
+        }
     }
-    let by_user = users
-        .iter()
-        .map(|(user, wants)| (*user, wants.values().sum()))
-        .collect();
-    let shares: BTreeMap<u64, usize> = max_min(&by_user, series_max)
-        .into_iter()
-        .filter_map(|(user, share)| Some(max_min(users.get(&user)?, share)))
-        .flatten()
-        .collect();
-    let chosen = executors.iter().map(|executor| {
-        let mut ranked: Vec<_> = executor
-            .rdds
-            .iter()
-            .filter(|rdd| rdd.key.id().is_some())
-            .map(|rdd| {
-                let held = rdd.held.storage_bytes;
-                let held = held.saturating_add(rdd.held.execution_bytes);
-                // RDDs of equal rank in a fixed order, so that they do not swap from scrape to scrape.
-                std::cmp::Reverse((total(&rdd.faults), held, std::cmp::Reverse(rdd.key)))
-            })
-            .collect();
-        ranked.sort_unstable();
-        let share = shares.get(&executor.key).copied().unwrap_or(0);
-        let named = ranked.into_iter().take(share);
-        let named = named.map(|std::cmp::Reverse((_, _, std::cmp::Reverse(rdd)))| rdd);
-        (executor.key, named.chain([RddKey::None]).collect())
-    });
-    chosen.collect()
+    if let Some(refused) = executor.slots_refused {
+        each(table::EXECUTOR_SLOTS_REFUSED, "", refused);
+    }
+    if let Some((sent, arrived)) = executor.facts {
+        each(table::EXECUTOR_FACTS, "sent", sent);
+        each(table::EXECUTOR_FACTS, "arrived", arrived);
+    }
+    for (table, rows) in &executor.over_cap {
+        each(table::EXECUTOR_ROWS_REFUSED, table, *rows);
+    }
+    if executor.agreement.share().is_some() {
+        each(
+            table::EXECUTOR_SAMPLES,
+            "same_rdd",
+            executor.agreement.agree,
+        );
+        each(
+            table::EXECUTOR_SAMPLES,
+            "other_rdd",
+            executor.agreement.disagree,
+        );
+    }
+    if let Some((count, duration_ns)) = executor.spills {
+        each(table::EXECUTOR_SPILLS, "", count);
+        each(table::EXECUTOR_SPILL_SECONDS, "", duration_ns);
+    }
+    if let Some((with, all)) = executor.cycles {
+        each(table::EXECUTOR_CYCLES, "attributed", with);
+        let without = all.saturating_sub(with);
+        each(table::EXECUTOR_CYCLES, "unattributed", without);
+    }
 }
 
 /// Collects samples by metric.
@@ -174,6 +152,8 @@ pub(super) struct Families<'a> {
     samples: BTreeMap<&'static str, Vec<Sample>>,
     labels: &'a Labels,
     names: Shown,
+    /// How long new counters show 0.
+    pub(super) hold: Hold,
     /// Bytes that further series of RDDs may take.
     room: usize,
     /// Series that found no room.
@@ -181,11 +161,12 @@ pub(super) struct Families<'a> {
 }
 
 impl<'a> Families<'a> {
-    pub(super) fn new(labels: &'a Labels, names: Shown) -> Self {
+    pub(super) fn new(labels: &'a Labels, names: Shown, hold: Hold) -> Self {
         Self {
             samples: BTreeMap::new(),
             labels,
             names,
+            hold,
             room: RDD_BYTES,
             left_out: 0,
         }
@@ -202,7 +183,7 @@ impl<'a> Families<'a> {
                     .value(label, value, user.unwrap_or_default(), self.names)
             })
             .collect();
-        if metric.labels.contains(&"rdd_id") {
+        if metric.labels.contains(&"rdd") {
             let own = |(name, value): (&&str, &String)| name.len() + value.len() + 4;
             let labels: usize = metric.labels.iter().zip(&values).map(own).sum();
             let bytes = metric.name.len() + labels + VALUE_BYTES;
@@ -228,6 +209,16 @@ impl<'a> Families<'a> {
         }
     }
 
+    /// A counter of which nothing is shown before its first count.
+    pub(super) fn counter(&mut self, metric: &'static Metric, labels: &[&str], value: Counter) {
+        self.maybe(metric, labels, value.shown(self.hold));
+    }
+
+    /// A size that has no series while it is 0.
+    pub(super) fn size(&mut self, metric: &'static Metric, labels: &[&str], bytes: u64) {
+        self.maybe(metric, labels, (bytes > 0).then_some(bytes));
+    }
+
     pub(super) fn real(&mut self, metric: &'static Metric, value: Option<f64>) {
         if let Some(value) = value {
             self.add(metric, &[], Value::Real(value));
@@ -239,22 +230,25 @@ impl<'a> Families<'a> {
 pub(super) fn families(
     shared: &Shared,
     mut families: Families<'_>,
-    others: &mut Others,
-    series_max: usize,
+    accounts: &mut Accounts,
 ) -> Vec<Family> {
     let started = Instant::now();
-    let (mut executors, measured, (over_cap, _), pages, meaning, state_bytes) = {
-        let state = shared.state();
+    let (executors, measured, (over_cap, _), pages, meaning, state_bytes, now_ns) = {
+        let mut state = shared.state();
+        accounts.keys.update(&mut state);
         (
             snapshot(&state),
             state.measured(),
             state.executors_over_cap(),
-            Pages::of(&state),
+            Pages::of(&state, &accounts.keys),
             state.page_walks().cloned(),
             state.bytes(),
+            state.now_ns(),
         )
     };
-    daemon(&mut families, shared);
+    families.hold.now_ns = now_ns;
+    see(shared, &mut accounts.births, &executors, measured, now_ns);
+    daemon(&mut families, shared, &accounts.births);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
     let deaths = shared.keeper().map(|keeper| keeper.counts());
     let deaths = deaths.unwrap_or_default();
@@ -264,39 +258,16 @@ pub(super) fn families(
     }
     families.count(table::STRINGS_CUT, &[], shared.strings_cut());
     families.count(table::STATE_BYTES, &[], state_bytes as u64);
-    others.keep(
-        &executors
-            .iter()
-            .map(|executor| executor.key)
-            .collect::<BTreeSet<_>>(),
-    );
-    let chosen = chosen(&executors, series_max);
-    for executor in &mut executors {
-        for rdd in &mut executor.rdds {
-            let shown = chosen
-                .get(&executor.key)
-                .is_some_and(|named| named.contains(&rdd.key));
-            if shown && !rdd.name.is_empty() {
-                others.name(executor.key, rdd.key, &mut rdd.name);
-            }
-        }
-    }
-    let nothing = HashSet::new();
     for executor in &executors {
-        executor_series(&mut families, executor, measured);
-        rdd_series(
-            &mut families,
-            executor,
-            measured,
-            chosen.get(&executor.key).unwrap_or(&nothing),
-            others,
-        );
+        executor_series(&mut families, executor, measured, &accounts.births);
     }
-    pages.series(&mut families, &executors, &chosen);
+    rdds::series(&mut families, &accounts.keys);
+    pages.series(&mut families);
     if let Some(meaning) = &meaning {
-        page_walks::series(&mut families, meaning, &executors, &chosen);
+        page_walks::series(&mut families, meaning, &accounts.keys);
     }
-    families.count(table::SERIES_DROPPED, &[], others.dropped);
+    findings::series(&mut families, &accounts.findings);
+    families.count(table::KEYS_REFUSED, &[], accounts.keys.refused.value());
     let left_out = families.left_out;
     families.count(table::SERIES_LEFT_OUT, &[], left_out);
     families.real(
@@ -312,7 +283,30 @@ pub(super) fn families(
         .collect()
 }
 
-fn daemon(families: &mut Families<'_>, shared: &Shared) {
+/// Notes which counters have counted by now.
+pub(super) fn see(
+    shared: &Shared,
+    births: &mut Births,
+    executors: &[Executor],
+    measured: Measured,
+    now_ns: u64,
+) {
+    let there: HashSet<u64> = executors.iter().map(|executor| executor.key).collect();
+    births.keep(|executor| there.contains(&executor));
+    for executor in executors {
+        counters(executor, measured, |metric, code, value| {
+            births.see(executor.key, metric.name, code, value, now_ns);
+        });
+    }
+    for hop in shared.ledger() {
+        for (cause, lost) in &hop.lost {
+            let code = format!("{} {cause}", hop.name);
+            births.see(0, table::EVENTS_LOST.name, &code, *lost, now_ns);
+        }
+    }
+}
+
+fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
     let info = shared.info();
     families.count(table::BUILD_INFO, &[&info.version, &info.kernel_side], 1);
     let mut probes: BTreeMap<String, bool> = BTreeMap::new();
@@ -336,7 +330,9 @@ fn daemon(families: &mut Families<'_>, shared: &Shared) {
             u64::from(hop.consistent),
         );
         for (cause, lost) in &hop.lost {
-            families.count(table::EVENTS_LOST, &[&hop.name, cause], *lost);
+            let code = format!("{} {cause}", hop.name);
+            let lost = births.shown((0, table::EVENTS_LOST.name, &code), *lost, families.hold);
+            families.count(table::EVENTS_LOST, &[&hop.name, cause], lost);
         }
     }
     if let Some(trace) = shared.trace() {
@@ -355,7 +351,12 @@ fn daemon(families: &mut Families<'_>, shared: &Shared) {
     families.maybe(table::BPF_MEMORY, &[], own.bpf_memory_bytes);
 }
 
-fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: Measured) {
+fn executor_series(
+    families: &mut Families<'_>,
+    executor: &Executor,
+    measured: Measured,
+    births: &Births,
+) {
     let (application, user, id) = (
         executor.names.application_id.as_str(),
         executor.user.as_str(),
@@ -373,155 +374,20 @@ fn executor_series(families: &mut Families<'_>, executor: &Executor, measured: M
         &[application, user, id],
         u64::from(executor.alive),
     );
-    let without = unattributed(&executor.counters);
-    if measured.page_faults
-        || total(&executor.counters.attributed).saturating_add(total(&without)) > 0
-    {
-        families.count(
-            table::EXECUTOR_PAGE_FAULTS,
-            &[application, user, id, "attributed"],
-            total(&executor.counters.attributed),
-        );
-        families.count(
-            table::EXECUTOR_PAGE_FAULTS,
-            &[application, user, id, "unattributed"],
-            total(&without),
-        );
-        families.maybe(
-            table::EXECUTOR_PAGE_FAULTS,
-            &[application, user, id, "before_tracing"],
-            executor.before_tracing,
-        );
-    }
-    for (code, class) in executor
-        .counters
-        .unattributed
-        .iter()
-        .enumerate()
-        .filter(|(_, class)| total(class) > 0)
-    {
-        let name = u8::try_from(code)
-            .ok()
-            .and_then(|code| Unattributed(code).name())
-            .unwrap_or("unknown");
-        families.count(
-            table::EXECUTOR_UNATTRIBUTED,
-            &[application, user, id, name],
-            total(class),
-        );
-    }
-    executor.memory.series(families, [application, user, id]);
-    families.maybe(
-        table::EXECUTOR_SLOTS_REFUSED,
-        &[application, user, id],
-        executor.slots_refused,
-    );
-    if executor.agreement.share().is_some() {
-        families.count(
-            table::EXECUTOR_SAMPLES,
-            &[application, user, id, "same_rdd"],
-            executor.agreement.agree,
-        );
-        families.count(
-            table::EXECUTOR_SAMPLES,
-            &[application, user, id, "other_rdd"],
-            executor.agreement.disagree,
-        );
-    }
-}
-
-fn rdd_series(
-    families: &mut Families<'_>,
-    executor: &Executor,
-    measured: Measured,
-    named: &HashSet<RddKey>,
-    others: &mut Others,
-) {
-    let faults: Vec<(RddKey, FaultCounters)> = executor
-        .rdds
-        .iter()
-        .map(|rdd| (rdd.key, rdd.faults))
-        .collect();
-    let other_faults = others.update(executor.key, executor.context_faults, &faults, named);
-    let mut other_held = MemoryHeld::default();
-    let mut unnamed = false;
-    for rdd in &executor.rdds {
-        if !named.contains(&rdd.key) {
-            unnamed = true;
-            other_held.add(&rdd.held);
-            continue;
+    let hold = families.hold;
+    counters(executor, measured, |metric, code, value| {
+        let value = births.shown((executor.key, metric.name, code), value, hold);
+        let labels = [application, user, id, code];
+        let labels = &labels[..metric.labels.len()];
+        if metric == table::EXECUTOR_SPILL_SECONDS {
+            families.add(metric, labels, Value::Real(value as f64 / 1e9));
+        } else {
+            families.count(metric, labels, value);
         }
-        let id = rdd
-            .key
-            .id()
-            .map_or_else(|| "none".to_owned(), |id| id.to_string());
-        rdd_samples(
-            families,
-            executor,
-            measured,
-            (&id, &rdd.name),
-            &rdd.faults,
-            &rdd.held,
-        );
-    }
-    // Once shown, the row stays: a counter that disappears for a while is hard to read.
-    if unnamed || total(&other_faults) > 0 {
-        rdd_samples(
-            families,
-            executor,
-            measured,
-            ("other", ""),
-            &other_faults,
-            &other_held,
-        );
-    }
-}
-
-fn rdd_samples(
-    families: &mut Families<'_>,
-    executor: &Executor,
-    measured: Measured,
-    (id, name): (&str, &str),
-    faults: &FaultCounters,
-    held: &MemoryHeld,
-) {
-    let labels = [
-        executor.names.application_id.as_str(),
-        executor.user.as_str(),
-        executor.names.executor_id.as_str(),
-        id,
-        name,
-    ];
-    let figures = FaultFigures::new(faults, measured);
-    families.maybe(table::RDD_READ, &labels, figures.page_faults_read);
-    families.maybe(table::RDD_WRITE, &labels, figures.page_faults_write);
-    families.maybe(
-        table::RDD_UNKNOWN,
-        &labels,
-        figures.page_faults_unknown_access,
-    );
-    families.maybe(table::RDD_MAJOR, &labels, figures.page_faults_major);
-    families.count(table::RDD_STORAGE, &labels, held.storage_bytes);
-    families.count(table::RDD_EXECUTION, &labels, held.execution_bytes);
-    if id != "none" {
-        families.count(table::RDD_CACHED, &labels, held.blocks);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_wants_are_met_and_the_rest_is_even() {
-        let of = |wants: &[(u32, usize)], all| {
-            let wants = wants.iter().copied().collect();
-            max_min(&wants, all).into_values().collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[(1, 1000), (2, 6)], 100), [94, 6]);
-        assert_eq!(of(&[(1, 1000), (2, 60)], 100), [50, 50]);
-        assert_eq!(of(&[(1, 10), (2, 1000), (3, 30)], 70), [10, 30, 30]);
-        assert_eq!(of(&[(1, 5)], 0), [0]);
-        assert!(of(&[], 5).is_empty());
+    });
+    executor.memory.series(families, [application, user, id]);
+    for (limit, bytes) in &executor.limits {
+        let labels = [application, user, id, limit];
+        families.count(table::EXECUTOR_LIMIT, &labels, *bytes);
     }
 }

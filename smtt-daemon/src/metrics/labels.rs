@@ -28,10 +28,13 @@ impl Labels {
     /// otherwise a user could claim the ids of others and compare.
     pub(super) fn value(&self, label: &str, value: &str, user: &str, names: Names) -> String {
         match (label, names) {
-            ("application_name" | "rdd_name", Names::Hidden) => String::new(),
+            ("application_name", Names::Hidden) => String::new(),
+            ("rdd", Names::Hidden) if !matches!(value, "" | "none" | "other") => {
+                self.opaque(user, value)
+            }
             ("application_id", Names::Hidden) if !value.is_empty() => self.opaque(user, value),
             ("executor_id", Names::Hidden) if !is_numbered(value) => self.opaque(user, value),
-            ("application_name" | "rdd_name", Names::Shown) => cut(value),
+            ("application_name", Names::Shown) => cut(value),
             _ => self.distinct(value),
         }
     }
@@ -102,7 +105,7 @@ mod tests {
         let labels = Labels::default();
         for letter in ["x", "ß", "😀", "\"", "\\", "\n"] {
             let long = letter.repeat(2000);
-            let name = labels.value("rdd_name", &long, "7", Names::Shown);
+            let name = labels.value("application_name", &long, "7", Names::Shown);
             assert!(name.ends_with(CUT), "{name}");
             assert!(escaped_bytes(&name) <= VALUE_BYTES, "{name}");
             assert_eq!(cut(&name), name, "cutting twice is cutting once");
@@ -113,7 +116,7 @@ mod tests {
             assert_eq!(one, labels.value("executor_id", &long, "7", Names::Shown));
         }
         let whole = "x".repeat(VALUE_BYTES);
-        assert_eq!(labels.value("rdd_name", &whole, "7", Names::Shown), whole);
+        assert_eq!(labels.value("rdd", &whole, "7", Names::Shown), whole);
     }
 
     #[test]
@@ -133,7 +136,11 @@ mod tests {
         assert_ne!(id, other_user, "a claim of another user tells nothing");
         assert_eq!(hidden("application_id", ""), "");
         assert_eq!(hidden("application_name", "payroll"), "");
-        assert_eq!(hidden("rdd_name", "SELECT salary"), "");
+        let rdd = hidden("rdd", "SELECT salary");
+        assert!(rdd.starts_with("hidden-"), "{rdd}");
+        for known in ["none", "other", ""] {
+            assert_eq!(hidden("rdd", known), known);
+        }
         for id in ["0", "17", "driver", "pid 12", "0 (pid 12)"] {
             assert_eq!(hidden("executor_id", id), id);
         }

@@ -1,50 +1,76 @@
-//! Page walks as metrics. RDDs without series of their own are in the executor's totals only: a ratio over unrelated
-//! RDDs would have no meaning.
+//! Page walks as metrics. `rdd="other"` has counters but no ratios: a ratio over unrelated RDDs would have no meaning.
 
-use std::collections::{BTreeMap, HashSet};
-
-use smtt_common::page_walk::WalkCounters;
-use smtt_model::attribute::RddKey;
 use smtt_model::cpu::FigureName;
 use smtt_model::state::Meaning;
 
 use super::Value;
-use super::collect::{Executor, Families, Rdd};
+use super::collect::Families;
+use super::keys::{Key, Keys, Which};
+use super::rdds::Labelled;
 use super::table::{self, Metric};
 
-/// The counter of a figure, and the gauge of its ratio.
-const fn metrics(figure: FigureName) -> (&'static Metric, &'static Metric) {
+/// The counter of a figure, the gauge of its ratio, and the value of their label `access`.
+const fn metrics(figure: FigureName) -> (&'static Metric, &'static Metric, &'static str) {
     use FigureName::*;
-    match figure {
-        ReadWalkCycles => (table::RDD_WALK_READ, table::RDD_WALK_READ_RATIO),
-        WriteWalkCycles => (table::RDD_WALK_WRITE, table::RDD_WALK_WRITE_RATIO),
-        WalkCycles => (table::RDD_WALK, table::RDD_WALK_RATIO),
-        ReadWalkOccupancy => (table::RDD_OCCUPANCY_READ, table::RDD_OCCUPANCY_READ_RATIO),
-        WriteWalkOccupancy => (table::RDD_OCCUPANCY_WRITE, table::RDD_OCCUPANCY_WRITE_RATIO),
-        WalkOccupancy => (table::RDD_OCCUPANCY, table::RDD_OCCUPANCY_RATIO),
-        DtlbReadMisses => (table::RDD_MISSES_READ, table::RDD_WALK_READ_ESTIMATED),
-        DtlbWriteMisses => (table::RDD_MISSES_WRITE, table::RDD_WALK_WRITE_ESTIMATED),
-        DtlbMisses => (table::RDD_MISSES, table::RDD_WALK_ESTIMATED),
-    }
+    let (counter, gauge) = match figure {
+        ReadWalkCycles | WriteWalkCycles | WalkCycles => (table::RDD_WALK, table::RDD_WALK_RATIO),
+        ReadWalkOccupancy | WriteWalkOccupancy | WalkOccupancy => {
+            (table::RDD_OCCUPANCY, table::RDD_OCCUPANCY_RATIO)
+        }
+        DtlbReadMisses | DtlbWriteMisses | DtlbMisses => {
+            (table::RDD_MISSES, table::RDD_WALK_ESTIMATED)
+        }
+    };
+    let access = match figure {
+        ReadWalkCycles | ReadWalkOccupancy | DtlbReadMisses => "read",
+        WriteWalkCycles | WriteWalkOccupancy | DtlbWriteMisses => "write",
+        WalkCycles | WalkOccupancy | DtlbMisses => "any",
+    };
+    (counter, gauge, access)
 }
 
 /// Adds everything about page walks.
-pub(super) fn series(
+pub(super) fn series(families: &mut Families<'_>, meaning: &Meaning, keys: &Keys) {
+    events(families, meaning);
+    for (application, of) in keys.applications() {
+        for (which, key) in of.keys() {
+            let labels = Labelled::new(application, &of.name, &which);
+            for figure in &meaning.figures {
+                let (counter, _, access) = metrics(figure.name);
+                families.counter(counter, &labels.with(access), key.figure(figure.name));
+            }
+            families.counter(table::RDD_WALK_SAMPLES, &labels.own(), key.walk_samples);
+            if which != Which::Other {
+                let all = &of.walks_last_minute;
+                ratios(families, meaning, &labels, key, all);
+            }
+        }
+    }
+}
+
+/// Ratios of the last minute; `all` are the samples of all executors of the application.
+fn ratios(
     families: &mut Families<'_>,
     meaning: &Meaning,
-    executors: &[Executor],
-    chosen: &BTreeMap<u64, HashSet<RddKey>>,
+    labels: &Labelled,
+    key: &Key,
+    all: &smtt_common::page_walk::WalkCounters,
 ) {
-    events(families, meaning);
-    for executor in executors {
-        cycles(families, meaning, executor);
-        let named = |rdd: &&Rdd| {
-            chosen
-                .get(&executor.key)
-                .is_some_and(|named| named.contains(&rdd.key))
+    let own = &key.walks_last_minute;
+    for figure in &meaning.figures {
+        let Some(cycles) = figure.cycles.filter(|channel| meaning.sound(*channel)) else {
+            continue;
         };
-        for rdd in executor.rdds.iter().filter(named) {
-            of_rdd(families, meaning, executor, rdd);
+        let (_, gauge, access) = metrics(figure.name);
+        let value = figure.value(own) as f64;
+        for (of, whose) in [("rdd", own), ("application", all)] {
+            // Without cycles of its own the RDD did not run.
+            let ratio = meaning.ratio(figure, value, whose.events[cycles]);
+            if let Some(ratio) = ratio.filter(|_| own.events[cycles] > 0) {
+                let [application, name, user, rdd] = labels.own();
+                let labels = [application, name, user, rdd, access, of];
+                families.add(gauge, &labels, Value::Real(ratio));
+            }
         }
     }
 }
@@ -67,64 +93,5 @@ fn events(families: &mut Families<'_>, meaning: &Meaning) {
         if let Some(cost) = cost {
             families.add(table::WALK_COST, &[access], Value::Real(cost.cycles));
         }
-    }
-}
-
-/// Cycles of an executor.
-fn cycles(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor) {
-    let Some(cycles) = meaning.cycles() else {
-        return;
-    };
-    let with = executor.walks_attributed.events[cycles];
-    let without = executor.walks.events[cycles].saturating_sub(with);
-    for (attribution, value) in [("attributed", with), ("unattributed", without)] {
-        let labels = [
-            executor.names.application_id.as_str(),
-            executor.user.as_str(),
-            executor.names.executor_id.as_str(),
-            attribution,
-        ];
-        families.count(table::EXECUTOR_CYCLES, &labels, value);
-    }
-}
-
-/// Figures and ratios of an RDD.
-fn of_rdd(families: &mut Families<'_>, meaning: &Meaning, executor: &Executor, rdd: &Rdd) {
-    let id = rdd
-        .key
-        .id()
-        .map_or_else(|| "none".to_owned(), |id| id.to_string());
-    let labels = [
-        executor.names.application_id.as_str(),
-        executor.user.as_str(),
-        executor.names.executor_id.as_str(),
-        id.as_str(),
-        rdd.name.as_str(),
-    ];
-    let mut samples = 0;
-    for figure in &meaning.figures {
-        samples += rdd.walks.samples[figure.of];
-        let (counter, gauge) = metrics(figure.name);
-        families.count(counter, &labels, figure.value(&rdd.walks));
-        let Some(cycles) = figure.cycles.filter(|channel| meaning.sound(*channel)) else {
-            continue;
-        };
-        let windows: [(&str, &WalkCounters, &WalkCounters); 2] = [
-            ("life", &rdd.walks, &executor.walks),
-            ("1m", &rdd.walks_last_minute, &executor.walks_last_minute),
-        ];
-        for (window, own, executor) in windows {
-            let value = figure.value(own) as f64;
-            for (of, whose) in [("rdd", own), ("executor", executor)] {
-                if let Some(ratio) = meaning.ratio(figure, value, whose.events[cycles]) {
-                    let [application, user, executor, rdd, name] = labels;
-                    let labels = [application, user, executor, rdd, name, of, window];
-                    families.add(gauge, &labels, Value::Real(ratio));
-                }
-            }
-        }
-    }
-    if !meaning.figures.is_empty() {
-        families.count(table::RDD_WALK_SAMPLES, &labels, samples);
     }
 }

@@ -26,33 +26,26 @@ pub struct Metric {
     pub absent: &'static str,
 }
 
-const RDD_LABELS: &[&str] = &[
+const RDD_LABELS: &[&str] = &["application_id", "application_name", "user", "rdd"];
+const RDD_ACCESS_LABELS: &[&str] = &[
     "application_id",
+    "application_name",
     "user",
-    "executor_id",
-    "rdd_id",
-    "rdd_name",
+    "rdd",
+    "access",
 ];
-const RDD_NODE_LABELS: &[&str] = &[
-    "application_id",
-    "user",
-    "executor_id",
-    "rdd_id",
-    "rdd_name",
-    "node",
-];
-
-/// Labels of a ratio: its denominator (`rdd`: the RDD's own cycles, `executor`: all cycles of the executor) and its
-/// window (`1m`: the last minute, `life`: since the RDD was first seen).
+const RDD_NODE_LABELS: &[&str] = &["application_id", "application_name", "user", "rdd", "node"];
+/// Labels of a ratio: its access, and its denominator (`rdd`: the RDD's own cycles, `application`: all cycles of the
+/// application's executors on this worker).
 const RATIO_LABELS: &[&str] = &[
     "application_id",
+    "application_name",
     "user",
-    "executor_id",
-    "rdd_id",
-    "rdd_name",
+    "rdd",
+    "access",
     "cycles_of",
-    "window",
 ];
+const EXECUTOR_LABELS: &[&str] = &["application_id", "user", "executor_id"];
 const EVENT_LABELS: &[&str] = &["role", "event", "turn"];
 
 macro_rules! metrics {
@@ -90,20 +83,42 @@ metrics! {
         "Threads of an executor that found no free slot, so that their events have no context", "the executor's slot file is not open";
     EXECUTOR_SAMPLES "smtt_executor_address_samples_total" Counter &["application_id", "user", "executor_id", "agreement"],
         "Sampled faults in known memory of an RDD, by whether the context named the same RDD", "no such fault was sampled";
-    RDD_READ "smtt_rdd_page_faults_read_total" Counter RDD_LABELS,
-        "Page faults of loads in contexts that name the RDD", "reads and writes are not distinguished on this machine";
-    RDD_WRITE "smtt_rdd_page_faults_write_total" Counter RDD_LABELS,
-        "Page faults of stores in contexts that name the RDD", "reads and writes are not distinguished on this machine";
-    RDD_UNKNOWN "smtt_rdd_page_faults_unknown_access_total" Counter RDD_LABELS,
-        "Page faults in contexts that name the RDD, from a hook that cannot distinguish loads from stores", "the hook distinguishes loads from stores for all faults";
-    RDD_MAJOR "smtt_rdd_page_faults_major_total" Counter RDD_LABELS,
-        "Page faults that needed I/O in contexts that name the RDD (a part of the others)", "major faults are not counted on this machine";
+    EXECUTOR_FACTS "smtt_executor_facts_total" Counter &["application_id", "user", "executor_id", "hop"],
+        "Facts that the executor's marker has sent, by its own count, and facts that arrived at the daemon; the difference is in flight or lost", "the executor's slot file is not open";
+    EXECUTOR_ROWS_REFUSED "smtt_executor_rows_refused_total" Counter &["application_id", "user", "executor_id", "table"],
+        "Rows of an executor that share an overflow row or are missing because a table was full", "no row of that table was refused";
+    EXECUTOR_SPILLS "smtt_executor_spills_total" Counter EXECUTOR_LABELS,
+        "Spills of 1 ms or more", "there was none";
+    EXECUTOR_SPILL_SECONDS "smtt_executor_spill_seconds_total" Counter EXECUTOR_LABELS,
+        "Time in spills of 1 ms or more in seconds, added up over tasks", "there was none";
+    EXECUTOR_LIMIT "smtt_executor_memory_limit_bytes" Gauge &["application_id", "user", "executor_id", "limit"],
+        "Limits of an executor's memory under the names of their settings", "the limit is not set or not known";
+    FINDING "smtt_finding" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd"],
+        "Findings of smtt-ctl advise with these labels (docs/ADVICE.md); rdd is empty where the finding is about no single RDD", "nothing was found";
+    RDD_FAULTS "smtt_rdd_page_faults_total" Counter RDD_ACCESS_LABELS,
+        "Page faults in contexts that name the RDD: of loads (read), of stores (write), or from a hook that cannot distinguish them (unknown)", "no fault of that access was counted";
+    RDD_MAJOR "smtt_rdd_major_page_faults_total" Counter RDD_LABELS,
+        "Page faults that needed I/O in contexts that name the RDD (a part of smtt_rdd_page_faults_total)", "none was counted";
+    RDD_TIMED "smtt_rdd_page_faults_timed_total" Counter RDD_LABELS,
+        "Page faults in contexts that name the RDD whose time was measured: those of random windows ([probe.fault] timed_share)", "none was measured";
+    RDD_TIMED_SECONDS "smtt_rdd_page_faults_timed_seconds_total" Counter RDD_LABELS,
+        "Time of the measured page faults in seconds; divided by their number and times smtt_rdd_page_faults_total it is the time that page faults of the RDD take", "none was measured";
+    RDD_STORED "smtt_rdd_blocks_stored_total" Counter RDD_LABELS,
+        "Blocks of the RDD that were stored in memory", "none was stored";
+    RDD_STORED_AGAIN "smtt_rdd_blocks_stored_again_total" Counter RDD_LABELS,
+        "Blocks of the RDD whose partition had been in memory before and had left it (a part of smtt_rdd_blocks_stored_total)", "none was stored again";
+    RDD_EVICTED "smtt_rdd_blocks_evicted_total" Counter RDD_LABELS,
+        "Blocks of the RDD that were evicted from memory to make room for others", "none was evicted";
+    RDD_BLOCK_READS "smtt_rdd_block_reads_total" Counter RDD_LABELS,
+        "Reads of the RDD's blocks that were in memory already: one per task and block", "none was read";
     RDD_STORAGE "smtt_rdd_storage_memory_bytes" Gauge RDD_LABELS,
-        "Bytes of the RDD's blocks in the executor's memory, as Spark accounts for them", "";
+        "Bytes of the RDD's blocks in memory, as Spark accounts for them", "there are none";
     RDD_EXECUTION "smtt_rdd_execution_memory_bytes" Gauge RDD_LABELS,
-        "Bytes of live execution memory that was allocated while the RDD was current", "";
+        "Bytes of live execution memory that was allocated while the RDD was current", "there is none now, and there was none in the time of the peak";
+    RDD_EXECUTION_PEAK "smtt_rdd_execution_memory_peak_bytes" Gauge RDD_LABELS,
+        "Peak of the RDD's execution memory in the last one to two [web] scrape_interval; peaks of executors and of RDDs of the same key within five seconds are added up", "there was none in that time";
     RDD_CACHED "smtt_rdd_partitions_cached" Gauge RDD_LABELS,
-        "Partitions of the RDD in the executor's memory", "work of no RDD";
+        "Partitions of the RDD in memory", "there are none";
     RDD_NODE "smtt_rdd_memory_node_bytes" Gauge RDD_NODE_LABELS,
         "Bytes of the RDD's blocks and execution memory that are in memory, by NUMA node, at the last inspection", "no address of the RDD is known, or its memory was not inspected yet";
     RDD_HUGE "smtt_rdd_memory_huge_page_bytes" Gauge RDD_LABELS,
@@ -122,12 +137,8 @@ metrics! {
         "Bytes of the RDD's blocks in regions where the last window of DAMON found an access", "[hotness] method is not \"damon\", DAMON is unavailable or in use, or no address of the RDD is known";
     RDD_ACCESSED_RATIO "smtt_rdd_memory_accessed_ratio" Gauge RDD_LABELS,
         "Share of DAMON's checks of the RDD's blocks that found an access, in the last window", "[hotness] method is not \"damon\", DAMON is unavailable or in use, or no address of the RDD is known";
-    RDD_READ_LOCAL "smtt_rdd_read_local_bytes_total" Counter RDD_LABELS,
-        "Bytes of the RDD's blocks that were read by CPUs of the NUMA node that they were on", "the node of the CPU or of the bytes is unknown for every read";
-    RDD_READ_REMOTE "smtt_rdd_read_remote_bytes_total" Counter RDD_LABELS,
-        "Bytes of the RDD's blocks that were read by CPUs of another NUMA node than the one that they were on", "the node of the CPU or of the bytes is unknown for every read";
-    RDD_REMOTE_RATIO "smtt_rdd_remote_access_ratio" Gauge RDD_LABELS,
-        "Bytes read from another NUMA node as a share of all bytes read with known nodes, since the RDD was first seen", "the node of the CPU or of the bytes is unknown for every read";
+    RDD_READ_BYTES "smtt_rdd_read_bytes_total" Counter RDD_NODE_LABELS,
+        "Bytes of the RDD's blocks that were read, by whether they were on the NUMA node of the CPU that read them (local) or on another (remote)", "the node of the CPU or of the bytes is unknown for every read";
     RESOLVER_PAGES "smtt_resolver_pages_total" Counter &[],
         "Pages that were inspected for their placement", "[placement] pages_per_second is 0";
     RESOLVER_CPU "smtt_resolver_cpu_seconds_total" Counter &[],
@@ -138,44 +149,20 @@ metrics! {
         "Slices of inspections (at most 256 pages each) whose results on the Java heap were discarded because a collection began", "[placement] pages_per_second is 0";
     EXECUTOR_CYCLES "smtt_executor_cycles_total" Counter &["application_id", "user", "executor_id", "attribution"],
         "Cycles of an executor, sampled, attributed to a context of Spark or unattributed", "cycles cannot be sampled on this machine";
-    RDD_WALK_READ "smtt_rdd_page_walk_read_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for a read under way in contexts that name the RDD, sampled", "the processor does not count reads and writes separately";
-    RDD_WALK_WRITE "smtt_rdd_page_walk_write_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for a write under way in contexts that name the RDD, sampled", "the processor does not count reads and writes separately";
-    RDD_WALK "smtt_rdd_page_walk_cycles_total" Counter RDD_LABELS,
-        "Cycles with a page walk for data under way in contexts that name the RDD, reads and writes together, sampled", "the processor counts reads and writes separately, or counts no walk cycles";
-    RDD_OCCUPANCY_READ "smtt_rdd_page_walk_read_occupancy_total" Counter RDD_LABELS,
-        "Page walks for reads in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or counts no walks in flight";
-    RDD_OCCUPANCY_WRITE "smtt_rdd_page_walk_write_occupancy_total" Counter RDD_LABELS,
-        "Page walks for writes in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or counts no walks in flight";
-    RDD_OCCUPANCY "smtt_rdd_page_walk_occupancy_total" Counter RDD_LABELS,
-        "Page walks for data in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, counts reads and writes separately, or counts no walks in flight";
-    RDD_MISSES_READ "smtt_rdd_dtlb_read_misses_total" Counter RDD_LABELS,
-        "Reads that needed a page walk in contexts that name the RDD, sampled", "walks by access are not counted on this machine";
-    RDD_MISSES_WRITE "smtt_rdd_dtlb_write_misses_total" Counter RDD_LABELS,
-        "Writes that needed a page walk in contexts that name the RDD, sampled", "walks by access are not counted on this machine";
-    RDD_MISSES "smtt_rdd_dtlb_misses_total" Counter RDD_LABELS,
-        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "reads and writes are counted separately, or page walks are not counted";
+    RDD_WALK "smtt_rdd_page_walk_cycles_total" Counter RDD_ACCESS_LABELS,
+        "Cycles with a page walk under way in contexts that name the RDD, sampled: for reads, for writes, or for data where the processor does not distinguish them (any)", "the processor counts no walk cycles, or none were sampled";
+    RDD_OCCUPANCY "smtt_rdd_page_walk_occupancy_total" Counter RDD_ACCESS_LABELS,
+        "Page walks in flight in contexts that name the RDD, added up over cycles, sampled", "the processor counts walk cycles, or counts no walks in flight, or none were sampled";
+    RDD_MISSES "smtt_rdd_dtlb_misses_total" Counter RDD_ACCESS_LABELS,
+        "Accesses to data that needed a page walk in contexts that name the RDD, sampled", "page walks are not counted on this machine, or none were sampled";
     RDD_WALK_SAMPLES "smtt_rdd_page_walk_samples_total" Counter RDD_LABELS,
-        "Samples of page walks in contexts that name the RDD", "page walks are not measured on this machine";
-    RDD_WALK_READ_RATIO "smtt_rdd_page_walk_read_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a read of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
-    RDD_WALK_WRITE_RATIO "smtt_rdd_page_walk_write_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for a write of the RDD under way, in the RDD's own cycles or in all cycles of the executor", "the processor does not count reads and writes separately, or no cycles fell into the window";
+        "Samples of page walks in contexts that name the RDD", "there were none";
     RDD_WALK_RATIO "smtt_rdd_page_walk_ratio" Gauge RATIO_LABELS,
-        "Share of cycles with a page walk for data of the RDD under way, reads and writes together", "the processor counts reads and writes separately, or counts no walk cycles";
-    RDD_WALK_READ_ESTIMATED "smtt_rdd_page_walk_read_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for a read of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is unknown";
-    RDD_WALK_WRITE_ESTIMATED "smtt_rdd_page_walk_write_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for a write of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, or the cost of a walk is unknown";
+        "Share of the last minute's cycles with a page walk of the RDD under way, in the RDD's own cycles or in all cycles of the application's executors", "the processor counts no walk cycles, or the RDD had no cycles in that minute";
     RDD_WALK_ESTIMATED "smtt_rdd_page_walk_estimated_ratio" Gauge RATIO_LABELS,
-        "Estimate of the share of cycles with a page walk for data of the RDD under way: misses times the calibrated cost of a walk", "walk cycles are counted, reads and writes are counted separately, or the cost of a walk is unknown";
-    RDD_OCCUPANCY_READ_RATIO "smtt_rdd_page_walk_read_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for reads of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, or counts no walks in flight";
-    RDD_OCCUPANCY_WRITE_RATIO "smtt_rdd_page_walk_write_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for writes of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, or counts no walks in flight";
+        "Estimate of that share: misses times the calibrated cost of a walk", "walk cycles are counted, the cost of a walk is unknown, or the RDD had no cycles in that minute";
     RDD_OCCUPANCY_RATIO "smtt_rdd_page_walk_occupancy_per_cycle" Gauge RATIO_LABELS,
-        "Page walks for data of the RDD in flight per cycle: can exceed 1, so it is not a share", "the processor counts walk cycles, counts reads and writes separately, or counts no walks in flight";
+        "Page walks of the RDD in flight per cycle in the last minute: can exceed 1, so it is not a share", "the processor counts walk cycles, counts no walks in flight, or the RDD had no cycles in that minute";
     WALK_COUNTED "smtt_page_walk_event_counted_total" Counter EVENT_LABELS,
         "Count of a sampled event on the whole machine, by its counters", "page walks are not measured on this machine";
     WALK_SAMPLED "smtt_page_walk_event_sampled_total" Counter EVENT_LABELS,
@@ -186,8 +173,8 @@ metrics! {
         "Seconds for which a sampled event had a counter, added up over CPUs; less than enabled where other users share the counters. Counts are not scaled up for the difference", "page walks are not measured on this machine";
     WALK_COST "smtt_page_walk_calibrated_cycles" Gauge &["access"],
         "Calibrated cycles per page walk on this machine, for estimates", "walk cycles are counted, or the cost of a walk is unknown";
-    SERIES_DROPPED "smtt_series_dropped_total" Counter &[],
-        "RDDs of an executor that have shared the row rdd_id=\"other\" because of the cap on series", "";
+    KEYS_REFUSED "smtt_rdd_keys_refused_total" Counter &[],
+        "Keys of RDDs that have shared rdd=\"other\" because of the limit of keys", "";
     TRACE_UP "smtt_trace_up" Gauge &[],
         "Whether trace records can be written to their folder", "no trace records are written";
     TRACE_BYTES "smtt_trace_disk_bytes" Gauge &[],
@@ -225,10 +212,11 @@ pub fn document(metrics: &[&Metric]) -> String {
          Served at `/metrics` of the metrics port and of the control socket, as OpenMetrics where the scraper asks for it, else as text 0.0.4.\n\n\
          * **What was not measured has no series**; a zero is a measured zero. The column \"no series when\" gives the condition.\n\
          * `application_id` and `executor_id` are Spark's, as in Spark's own metrics. They are claims of the executor. `user` is the number of the process's user, as the kernel says: the same application id of two users is two applications. When a second process of one user claims the same ids, its process id is added to its `executor_id`, and `smtt-ctl executors` marks it. An executor that has not described itself is `pid N` of an empty application.\n\
-         * `rdd_id=\"none\"` is work and memory of no RDD. `rdd_id=\"other\"` stands for RDDs that have no series of their own: at most `[limits] series` RDDs have one. They are shared evenly among users, then among the executors of a user; what one does not need is left to the others. In an executor the RDDs with the most page faults come first, then those that hold most memory. `rdd_name` is the first name of an RDD: it does not change. When an RDD gets a series of its own, what it did before stays in \"other\" and is in its own series too; rates and increases count everything once.\n\
-         * The metrics port answers any local user, so it shows no names by default (`[web] names = \"hidden\"`): `application_id` is an opaque id that is the same while the daemon runs, `application_name` and `rdd_name` are empty, and an `executor_id` that is no number is opaque too. With `names = \"shown\"`, and always on the control socket, they are as the executors report them.\n\
+         * Series of RDDs belong to a key, `rdd`, that lives as long as the application: the RDD's name, or its call site where it has no name of its own, summed over RDDs and over the executors of this worker. Runs of one query share keys. `rdd=\"none\"` is work and memory of no RDD, `rdd=\"other\"` everything of RDDs without a key of their own, so that the keys of an application always add up to what its executors have. An application has at most `[limits] series_per_application` keys, all together `[limits] series`, shared evenly among users, then among the applications of a user; what one does not need is left to the others. A key that has counted nothing for ten minutes and holds no memory, or has never counted a page fault, gives its place to one that does.\n\
+         * **A new counter is 0 first**: it shows 0 from its first count on for `[web] scrape_interval`, then its value. So each scraper sees the 0, and `rate()` and `increase()` see all of its counts. A counter of an RDD without a count has no series, and a size of 0 neither. The control socket shows current values at once.\n\
+         * The metrics port answers any local user, so it shows no names by default (`[web] names = \"hidden\"`): `application_id` is an opaque id that is the same while the daemon runs, `application_name` is empty, `rdd` and an `executor_id` that is no number are opaque too. With `names = \"shown\"`, and always on the control socket, they are as the executors report them.\n\
          * A label value has at most 128 bytes; a longer one ends in `…`. An answer is shared by all scrapers for a second.\n\
-         * Counters of an executor end when it has been dead for `[retention] executors`.\n\
+         * Counters of an executor end when it has been dead for `[retention] executors`, those of an application with its last executor on this worker.\n\
          * Reads and writes are the hardware's: reading an RDD can cause write faults (its objects are new memory).\n\n\
          | metric | kind | labels | what it is | no series when |\n|---|---|---|---|---|\n",
     );

@@ -3,24 +3,26 @@
 use super::*;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Readings;
 use smtt_model::state::Limits;
-use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::shared::DaemonInfo;
 
-pub(super) fn shared(series_max: usize) -> Shared {
+pub(super) fn shared(keys: usize) -> Shared {
+    shared_with(MetricsSettings::at_once(keys))
+}
+
+pub(super) fn shared_with(metrics: MetricsSettings) -> Shared {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max,
+        metrics,
         doctor: Vec::new,
     };
     let shared = Shared::new(info, Limits::default());
@@ -64,7 +66,7 @@ pub(super) fn described(shared: &Shared, executor: u64, id: &str) {
     );
 }
 
-fn count(shared: &Shared, executor: u64, rdd: Option<u32>, growth: FaultCounters) {
+pub(super) fn count(shared: &Shared, executor: u64, rdd: Option<u32>, growth: FaultCounters) {
     let context = ContextKey {
         executor,
         rdd_plus_one: rdd.map_or(0, |rdd| rdd + 1),
@@ -86,7 +88,7 @@ fn count(shared: &Shared, executor: u64, rdd: Option<u32>, growth: FaultCounters
     shared.state().add(&readings, 2);
 }
 
-fn reads(read: u64) -> FaultCounters {
+pub(super) fn reads(read: u64) -> FaultCounters {
     FaultCounters {
         read,
         ..FaultCounters::default()
@@ -99,12 +101,14 @@ pub(super) fn scrape(shared: &Shared, accept: &str) -> String {
 
 fn scrape_for(shared: &Shared, accept: &str, names: Names) -> String {
     let format = Format::accepted(accept);
-    let text = shared.exporter().scrape(shared, format, names);
+    let text = shared
+        .exporter()
+        .scrape(shared, format, names, Reader::Scraper);
     text.expect("written")
 }
 
 /// The value of one series of the text format.
-fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
+pub(super) fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
     text.lines()
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
@@ -136,8 +140,8 @@ fn small() -> Shared {
         FaultCounters {
             read: 10,
             write: 5,
-            unknown: 0,
             major: 2,
+            ..FaultCounters::default()
         },
     );
     shared.tick(
@@ -157,18 +161,21 @@ fn small() -> Shared {
 #[test]
 fn the_text_format_has_every_figure() {
     let text = scrape(&small(), "");
-    let labels = r#"{application_id="app-1",user="1000",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""}"#;
-    for (metric, expected) in [
-        ("smtt_rdd_page_faults_read_total", "10"),
-        ("smtt_rdd_page_faults_write_total", "5"),
-        ("smtt_rdd_page_faults_major_total", "2"),
-        ("smtt_rdd_storage_memory_bytes", "1500"),
-        ("smtt_rdd_execution_memory_bytes", "0"),
-        ("smtt_rdd_partitions_cached", "1"),
+    let labels = r#"application_id="app-1",application_name="Page \"Rank\"\\",user="1000",rdd="MapPartitionsRDD\n\"x\"""#;
+    for (metric, access, expected) in [
+        ("smtt_rdd_page_faults_total", ",access=\"read\"", Some("10")),
+        ("smtt_rdd_page_faults_total", ",access=\"write\"", Some("5")),
+        ("smtt_rdd_page_faults_total", ",access=\"unknown\"", None),
+        ("smtt_rdd_major_page_faults_total", "", Some("2")),
+        ("smtt_rdd_storage_memory_bytes", "", Some("1500")),
+        ("smtt_rdd_execution_memory_bytes", "", None),
+        ("smtt_rdd_partitions_cached", "", Some("1")),
+        ("smtt_rdd_blocks_stored_total", "", Some("1")),
+        ("smtt_rdd_block_reads_total", "", None),
     ] {
         assert_eq!(
-            value(&text, &format!("{metric}{labels}")),
-            Some(expected),
+            value(&text, &format!("{metric}{{{labels}{access}}}")),
+            expected,
             "{metric} in\n{text}"
         );
     }
@@ -201,13 +208,12 @@ fn the_text_format_has_every_figure() {
         ),
         (r#"smtt_events_attempted_total{hop="aggregate"}"#, "3"),
         ("smtt_bpf_memory_bytes", "4096"),
-        ("smtt_series_dropped_total", "0"),
+        ("smtt_rdd_keys_refused_total", "0"),
     ] {
         assert_eq!(value(&text, series), Some(expected), "{series} in\n{text}");
     }
     assert!(text.contains("# TYPE smtt_executor_page_faults_total counter\n"));
     assert!(value(&text, "process_resident_memory_bytes").is_some());
-    assert!(!text.contains("unknown_access"), "nothing was unknown");
 }
 
 #[test]
@@ -231,10 +237,10 @@ fn openmetrics_is_given_where_it_is_asked_for() {
     let text = scrape(&shared, accept);
     assert!(text.ends_with("# EOF\n"));
     assert!(
-        text.contains("# TYPE smtt_rdd_page_faults_read counter\n"),
+        text.contains("# TYPE smtt_rdd_page_faults counter\n"),
         "{text}"
     );
-    let series = r#"smtt_rdd_page_faults_read_total{application_id="app-1",user="1000",executor_id="0",rdd_id="7",rdd_name="MapPartitionsRDD\n\"x\""} 10"#;
+    let series = r#"smtt_rdd_page_faults_total{application_id="app-1",application_name="Page \"Rank\"\\",user="1000",rdd="MapPartitionsRDD\n\"x\"",access="read"} 10"#;
     assert!(text.lines().any(|line| line == series), "{text}");
     assert!(text.contains("# TYPE smtt_executor info\n"), "{text}");
     assert!(
@@ -264,64 +270,6 @@ fn what_was_not_measured_has_no_series() {
     let text = scrape(&shared, "");
     assert!(!text.contains("page_faults"), "{text}");
     assert!(text.contains("smtt_rdd_storage_memory_bytes{"));
-}
-
-#[test]
-fn series_beyond_the_cap_share_a_row_whose_counters_never_go_back() {
-    let shared = shared(2);
-    described(&shared, 1, "0");
-    let other = r#"smtt_rdd_page_faults_read_total{application_id="app-1",user="1000",executor_id="0",rdd_id="other",rdd_name=""}"#;
-    let of = |text: &str, rdd: &str| {
-        value(text, &format!(r#"smtt_rdd_page_faults_read_total{{application_id="app-1",user="1000",executor_id="0",rdd_id="{rdd}",rdd_name=""}}"#))
-            .map(str::to_owned)
-    };
-    for (rdd, faults) in [(1, 100), (2, 50), (3, 10), (4, 5)] {
-        count(&shared, 1, Some(rdd), reads(faults));
-    }
-    let text = scrape(&shared, "");
-    assert_eq!(
-        (
-            of(&text, "1").as_deref(),
-            of(&text, "3"),
-            value(&text, other)
-        ),
-        (Some("100"), None, Some("15"))
-    );
-    // RDD 3 overtakes RDD 2.
-    count(&shared, 1, Some(3), reads(90));
-    let text = scrape(&shared, "");
-    assert_eq!(
-        (
-            of(&text, "3").as_deref(),
-            of(&text, "2"),
-            value(&text, other)
-        ),
-        (Some("100"), None, Some("15"))
-    );
-    assert_eq!(value(&text, "smtt_series_dropped_total"), Some("3"));
-}
-
-#[test]
-fn a_forged_claim_makes_no_series_twice() {
-    let shared = shared(100);
-    for executor in 1..4 {
-        described(&shared, executor, "0");
-        count(&shared, executor, Some(7), reads(executor));
-    }
-    let text = scrape(&shared, "");
-    let series: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("smtt_rdd_page_faults_read_total{"))
-        .collect();
-    assert_eq!(series.len(), 3);
-    assert!(
-        series[0].contains(r#"executor_id="0""#) && series[0].ends_with(" 1"),
-        "{series:?}"
-    );
-    assert!(
-        series[1].contains(r#"executor_id="0 (pid 2)""#),
-        "{series:?}"
-    );
 }
 
 #[test]
@@ -369,6 +317,12 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let shared = shared(1);
     described(&shared, 1, "0");
     for (rdd, bytes) in [(7, 8192), (8, 4096)] {
+        let said = RddDescribed {
+            rdd_id: rdd,
+            name: rdd.to_string(),
+            ..RddDescribed::default()
+        };
+        apply(&shared, 1, Fact::RddDescribed(Box::new(said)));
         let block = BlockFact {
             block_id: format!("rdd_{rdd}_0"),
             rdd_id: Some(rdd),
@@ -424,7 +378,7 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let text = scrape(&shared, "");
     let labels = |rdd| {
         format!(
-            "application_id=\"app-1\",user=\"1000\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"\""
+            r#"application_id="app-1",application_name="Page \"Rank\"\\",user="1000",rdd="{rdd}""#
         )
     };
     let node = |rdd| format!("smtt_rdd_memory_node_bytes{{{},node=\"1\"}}", labels(rdd));
@@ -439,124 +393,4 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let ratio = value(&text, &series("smtt_rdd_memory_accessed_ratio"));
     assert_eq!(ratio, Some("0.25"), "{text}");
     assert_eq!(value(&text, "smtt_resolver_pages_total"), Some("3"));
-}
-
-/// An RDD of an executor of this user, with a claim of cached bytes and a count of page faults.
-fn rdd_of(
-    shared: &Shared,
-    user: u32,
-    executor: u64,
-    rdd: u32,
-    name: &str,
-    claimed: u64,
-    faults: u64,
-) {
-    let told = |fact| {
-        shared.state().apply(Event {
-            time_ns: 1,
-            executor,
-            pid: executor as u32,
-            tid: 1,
-            uid: user,
-            fact,
-        });
-    };
-    told(Fact::ExecutorDescribed(Box::new(ExecutorDescribed {
-        application_id: "app-1".to_owned(),
-        executor_id: "0".to_owned(),
-        ..ExecutorDescribed::default()
-    })));
-    told(Fact::RddDescribed(Box::new(RddDescribed {
-        rdd_id: rdd,
-        name: name.to_owned(),
-        ..RddDescribed::default()
-    })));
-    told(Fact::BlockStored(Box::new(BlockFact {
-        block_id: format!("rdd_{rdd}_0"),
-        rdd_id: Some(rdd),
-        partition: Some(0),
-        size_bytes: claimed,
-        ..BlockFact::default()
-    })));
-    count(shared, executor, Some(rdd), reads(faults));
-}
-
-#[test]
-fn claims_of_one_user_cost_another_no_series() {
-    let shared = shared(10);
-    // Another user claims the same ids and absurd sizes, first.
-    for rdd in 0..100 {
-        rdd_of(&shared, 666, 2, rdd, "", 1 << 50, 0);
-    }
-    rdd_of(&shared, 1000, 1, 7, "ranks", 0, 5);
-    rdd_of(&shared, 1000, 1, 8, "links", 0, 6);
-    let text = scrape(&shared, "");
-    let series = |user: u32, rdd: &str| {
-        format!(
-            "smtt_rdd_page_faults_read_total{{application_id=\"app-1\",user=\"{user}\",executor_id=\"0\",rdd_id=\"{rdd}"
-        )
-    };
-    assert_eq!(
-        value(&text, &(series(1000, "7") + "\",rdd_name=\"ranks\"}")),
-        Some("5")
-    );
-    assert_eq!(
-        value(&text, &(series(1000, "8") + "\",rdd_name=\"links\"}")),
-        Some("6")
-    );
-    let own = text
-        .lines()
-        .filter(|line| line.starts_with(&series(666, "")));
-    // Eight of ten, and "none" or "other".
-    assert!((9..=10).contains(&own.count()), "{text}");
-}
-
-#[test]
-fn subordinate_ids_of_one_user_cost_another_no_series() {
-    let shared = shared(10);
-    let (ids, _) = SubordinateIds::parse("666:100000:65536", |_| None);
-    shared.state().set_subordinate_ids(Arc::new(ids));
-    for user in 0..20 {
-        rdd_of(
-            &shared,
-            100_000 + user,
-            2 + u64::from(user),
-            3,
-            "",
-            1 << 50,
-            9,
-        );
-    }
-    for rdd in 0..5 {
-        rdd_of(&shared, 1000, 1, rdd, "ranks", 0, 5);
-    }
-    let text = scrape(&shared, "");
-    for rdd in 0..5 {
-        let series = format!(
-            "smtt_rdd_page_faults_read_total{{application_id=\"app-1\",user=\"1000\",executor_id=\"0\",rdd_id=\"{rdd}\",rdd_name=\"ranks\"}}"
-        );
-        assert_eq!(value(&text, &series), Some("5"), "{text}");
-    }
-    assert!(text.contains("user=\"100000\""), "{text}");
-}
-
-#[test]
-fn counted_faults_rank_before_claimed_bytes() {
-    let shared = shared(1);
-    rdd_of(&shared, 1000, 1, 7, "claims", 1 << 50, 0);
-    rdd_of(&shared, 1000, 1, 8, "faults", 0, 5);
-    let text = scrape(&shared, "");
-    assert!(text.contains("rdd_id=\"8\""), "{text}");
-    assert!(!text.contains("rdd_id=\"7\""), "{text}");
-}
-
-#[test]
-fn the_first_name_of_an_rdd_stays() {
-    let shared = shared(10);
-    rdd_of(&shared, 1000, 1, 7, "first", 100, 5);
-    assert!(scrape(&shared, "").contains("rdd_name=\"first\""));
-    rdd_of(&shared, 1000, 1, 7, "second", 100, 6);
-    let text = scrape(&shared, "");
-    assert!(text.contains("rdd_name=\"first\""), "{text}");
-    assert!(!text.contains("rdd_name=\"second\""), "{text}");
 }

@@ -164,7 +164,7 @@ mod tests {
             version: String::new(),
             kernel_side: String::new(),
             telemetry_path: String::new(),
-            series_max: 1,
+            metrics: crate::metrics::MetricsSettings::at_once(1),
             doctor: Vec::new,
         };
         Shared::new(info, Limits::default())

@@ -18,6 +18,8 @@ use crate::subordinate::ShareOwners;
 const WAITING: usize = 256;
 /// Rows of the list.
 const ROWS: usize = 1024;
+/// Bytes of one answer with the list.
+const ANSWER_BYTES: usize = 1 << 20;
 /// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long the writer sleeps before it checks whether the daemon is stopping.
@@ -86,12 +88,19 @@ impl Keeper {
     #[must_use]
     pub fn list(&self, query: &ListQuery) -> Deaths {
         let kept = self.kept();
-        let rows = kept.rows.iter().rev().filter(|row| selects(query, row));
+        let selected = kept.rows.iter().rev().filter(|row| selects(query, row));
+        let (mut rows, mut bytes, mut left_out) = (Vec::new(), 0, 0);
+        for row in selected.take(query.limit.unwrap_or(usize::MAX)) {
+            bytes += row.answer_bytes();
+            if bytes > ANSWER_BYTES {
+                left_out += 1;
+            } else {
+                rows.push(row.clone());
+            }
+        }
         Deaths {
-            rows: rows
-                .take(query.limit.unwrap_or(usize::MAX))
-                .cloned()
-                .collect(),
+            rows,
+            left_out,
             waiting: if self.folder.is_some() {
                 kept.waiting.len() as u64
             } else {
@@ -167,7 +176,8 @@ impl Keeper {
 }
 
 /// Keeps the rows in the order of their times, within their bound.
-fn insert(rows: &mut VecDeque<Row>, row: Row) {
+fn insert(rows: &mut VecDeque<Row>, mut row: Row) {
+    row.cut();
     let at = rows.partition_point(|other| other.id <= row.id);
     rows.insert(at, row);
     if rows.len() > ROWS {
@@ -189,8 +199,13 @@ fn remove_one<T>(all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) {
 }
 
 fn selects(query: &ListQuery, row: &Row) -> bool {
-    let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
-    (is(&query.app, &row.who.application_id) || query.app == row.application_name)
+    let is = |wanted: &Option<String>, has: &Option<String>| {
+        wanted.as_deref().is_none_or(|wanted| {
+            let has = has.as_deref();
+            has.is_some_and(|has| smtt_model::rows::matches(wanted, has))
+        })
+    };
+    (is(&query.app, &row.who.application_id) || is(&query.app, &row.application_name))
         && is(&query.executor, &row.who.executor_id)
         && (query.user.is_none() || query.user == row.who.uid)
 }

@@ -1,4 +1,4 @@
-//! Which deaths of children are told, and what the keeper holds.
+//! Which deaths of children are reported, and what the keeper holds.
 
 use smtt_model::decode::{OomKilled, ProcessEnd, SignalSent};
 use smtt_model::postmortem::{Report, Verdict};
@@ -119,4 +119,30 @@ fn deaths_of_a_user_push_out_no_report_of_another() {
     claimed.row.who.executor_id = Some("5000".into());
     keeper.add(claimed);
     assert!(keeper.find(&both("5000")).is_err());
+}
+
+#[test]
+fn names_of_any_length_do_not_make_the_list_long() {
+    let keeper = Keeper::new(None);
+    let long = "\u{1}".repeat(60_000);
+    for number in 0..2000 {
+        let mut report = report(number);
+        report.row.who.application_id = Some(long.clone());
+        report.row.who.executor_id = Some(long.clone());
+        report.row.application_name = Some(long.clone());
+        report.row.sentence = long.clone();
+        keeper.add(report);
+    }
+    let list = keeper.list(&ListQuery::default());
+    let text = serde_json::to_vec(&list).expect("it is JSON");
+    assert!(text.len() <= 1 << 20, "{} bytes", text.len());
+    assert!(list.rows.len() > 50, "{} rows", list.rows.len());
+    assert_eq!(list.rows.len() as u64 + list.left_out, 1024);
+    assert_eq!(list.rows[0].id, "0000000001999-7");
+    let two = ListQuery {
+        limit: Some(2),
+        ..ListQuery::default()
+    };
+    let list = keeper.list(&two);
+    assert_eq!((list.rows.len(), list.left_out), (2, 0));
 }

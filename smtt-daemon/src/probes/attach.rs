@@ -51,6 +51,9 @@ impl Probes {
 
     /// Attaches the hooks of page faults while an executor lives, and detaches them some time after the last has ended.
     pub(super) fn follow_executors(&mut self, is_one_alive: bool) {
+        if let Ok(timer) = &self.fault_timer {
+            timer.executor_lives(is_one_alive);
+        }
         let hooks = &mut self.fault_hooks;
         if !is_one_alive {
             let since = *hooks.idle_since.get_or_insert_with(Instant::now);

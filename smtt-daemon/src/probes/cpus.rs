@@ -19,8 +19,6 @@ use smtt_model::cpu::Encoding;
 use super::retries::Retries;
 use super::table;
 
-/// `PERF_TYPE_SOFTWARE`.
-const SOFTWARE: u32 = 1;
 /// `PERF_COUNT_SW_DUMMY`.
 const DUMMY: u64 = 9;
 
@@ -34,16 +32,7 @@ struct Clock(Event);
 impl Clock {
     /// `None` where the kernel refuses: then only CPUs that are offline at a reading are seen.
     fn start(cpu: u32) -> Option<Self> {
-        let nothing = Encoding {
-            pmu: "software".into(),
-            perf_type: Some(SOFTWARE),
-            perf_config: DUMMY,
-            config1: 0,
-            config2: 0,
-            precise_ip: 0,
-            exclude_kernel: false,
-            exclude_user: false,
-        };
+        let nothing = Encoding::software(DUMMY);
         let event = Event::open(Opening {
             event: &nothing,
             of: Of::Cpu(cpu),
@@ -196,7 +185,7 @@ impl Cpus {
 }
 
 /// CPUs that are online.
-fn online() -> anyhow::Result<BTreeSet<u32>> {
+pub(super) fn online() -> anyhow::Result<BTreeSet<u32>> {
     let cpus =
         aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
     Ok(cpus.into_iter().collect())
@@ -216,7 +205,7 @@ fn attach_to_cpu(
     cpu: u32,
 ) -> anyhow::Result<PerfEventLinkId> {
     let event = match event {
-        table::SoftwareEvent::PageFaults => SoftwareEvent::PageFaults,
+        table::SoftwareEvent::PageFaultsMinor => SoftwareEvent::PageFaultsMin,
         table::SoftwareEvent::PageFaultsMajor => SoftwareEvent::PageFaultsMaj,
     };
     program

@@ -284,6 +284,9 @@ impl Growing for FaultCounters {
             write: self.write.wrapping_sub(before.write),
             unknown: self.unknown.wrapping_sub(before.unknown),
             major: self.major.wrapping_sub(before.major),
+            timed: self.timed.wrapping_sub(before.timed),
+            timed_ns: self.timed_ns.wrapping_sub(before.timed_ns),
+            timed_squares: self.timed_squares.wrapping_sub(before.timed_squares),
         }
     }
 }
@@ -310,6 +313,9 @@ fn sum(a: FaultCounters, b: &FaultCounters) -> FaultCounters {
         write: a.write + b.write,
         unknown: a.unknown + b.unknown,
         major: a.major + b.major,
+        timed: a.timed + b.timed,
+        timed_ns: a.timed_ns.wrapping_add(b.timed_ns),
+        timed_squares: a.timed_squares.wrapping_add(b.timed_squares),
     }
 }
 

@@ -18,8 +18,8 @@ pub enum Hook {
 /// The kernel's software events that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftwareEvent {
-    /// Every page fault.
-    PageFaults,
+    /// Minor page faults.
+    PageFaultsMinor,
     /// Major page faults.
     PageFaultsMajor,
 }
@@ -47,7 +47,7 @@ impl Row {
             Hook::RawTracepoint(name) => format!("raw_tracepoint:{name}"),
             Hook::FunctionReturn(name) => format!("fexit:{name}"),
             Hook::Kprobe(name) => format!("kprobe:{name}"),
-            Hook::Software(SoftwareEvent::PageFaults) => "perf:software/page-faults/".into(),
+            Hook::Software(SoftwareEvent::PageFaultsMinor) => "perf:software/minor-faults/".into(),
             Hook::Software(SoftwareEvent::PageFaultsMajor) => "perf:software/major-faults/".into(),
             Hook::Marker => "uprobe:libsmtt_marker.so".into(),
         }
@@ -142,8 +142,15 @@ pub const TABLE: &[Row] = &[
     },
     Row {
         probe: "fault",
-        hook: Hook::Software(SoftwareEvent::PageFaults),
+        hook: Hook::Software(SoftwareEvent::PageFaultsMinor),
         program: "fault_software",
+        rung: RUNG_SOFTWARE,
+        without: "page faults are not counted",
+    },
+    Row {
+        probe: "fault",
+        hook: Hook::Software(SoftwareEvent::PageFaultsMajor),
+        program: "fault_software_major",
         rung: RUNG_SOFTWARE,
         without: "page faults are not counted",
     },

@@ -29,6 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::meter::Meter;
+use super::tls::Tls;
 
 /// Bytes of a request's head, and of what waits to be sent.
 const BUFFER: usize = 16 << 10;
@@ -158,6 +159,7 @@ pub async fn serve<L: Listener<Io: Peer>>(
     mut listener: L,
     router: Router,
     limits: Limits,
+    tls: Option<Arc<Tls>>,
     greet: impl Fn(&L::Io),
     shutdown: impl Future<Output = ()>,
 ) {
@@ -184,7 +186,7 @@ pub async fn serve<L: Listener<Io: Peer>>(
                 greet(&io);
                 io.prepare();
                 let meter = Arc::new(Meter::default());
-                let answered = answer(io, router.clone(), limits, Arc::clone(&meter), stopped.clone());
+                let answered = answer(io, router.clone(), limits, tls.clone(), Arc::clone(&meter), stopped.clone());
                 places.push(Place { connection: running.spawn(answered), meter });
             }
         }
@@ -202,8 +204,9 @@ async fn answer<Io: Peer>(
     io: Io,
     router: Router,
     limits: Limits,
+    tls: Option<Arc<Tls>>,
     meter: Arc<Meter>,
-    mut stopped: watch::Receiver<()>,
+    stopped: watch::Receiver<()>,
 ) {
     let io = Watched {
         io,
@@ -212,6 +215,37 @@ async fn answer<Io: Peer>(
         stalled: None,
         check: None,
     };
+    let answered = async {
+        let Some(tls) = tls else {
+            return carry(io, router, limits, meter, stopped).await;
+        };
+        // A handshake has its place among the connections and the time of a head. Until its end there is no request, so
+        // it makes room as any other silent connection.
+        let handshake = tls.acceptor().accept(io);
+        match timeout(limits.head, handshake).await {
+            Ok(Ok(stream)) => carry(stream, router, limits, meter, stopped).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a connection is closed: no TLS"),
+            Err(_) => tracing::debug!("a connection is closed: its handshake takes too long"),
+        }
+    };
+    match limits.life {
+        Some(life) => {
+            if timeout(life, answered).await.is_err() {
+                tracing::debug!("a connection is closed: its time is over");
+            }
+        }
+        None => answered.await,
+    }
+}
+
+/// Answers the request of a stream.
+async fn carry(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    limits: Limits,
+    meter: Arc<Meter>,
+    mut stopped: watch::Receiver<()>,
+) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         meter.ask();
@@ -235,14 +269,7 @@ async fn answer<Io: Peer>(
         connection.as_mut().graceful_shutdown();
         connection.as_mut().await
     };
-    let ended = match limits.life {
-        Some(life) => match timeout(life, answered).await {
-            Ok(ended) => ended,
-            Err(_) => return tracing::debug!("a connection is closed: its time is over"),
-        },
-        None => answered.await,
-    };
-    if let Err(error) = ended {
+    if let Err(error) = answered.await {
         tracing::debug!(%error, "a connection is closed");
     }
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use smtt_model::protocol::ListQuery;
 
-use super::routes::{failed, refused};
+use super::routes::{failed, unknown};
 use crate::shared::Shared;
 
 /// The list of deaths.
@@ -19,6 +19,8 @@ pub(super) fn death(shared: &Shared, query: &ListQuery) -> Response {
     match found {
         Some(Ok(Some(report))) => Json(&*report).into_response(),
         Some(Err(error)) => failed(&format!("the report cannot be read: {error}")),
-        Some(Ok(None)) | None => refused("no such dead executor is known"),
+        Some(Ok(None)) | None => {
+            unknown("no such executor has died here: smtt-ctl postmortem lists those that have")
+        }
     }
 }

@@ -27,16 +27,15 @@ pub struct Turns {
     making: Arc<Mutex<()>>,
 }
 
-impl Default for Turns {
-    fn default() -> Self {
+impl Turns {
+    /// Turns of one listener. Listeners share `making`, and none has the turns of another one.
+    pub fn new(making: Arc<Mutex<()>>) -> Self {
         Self {
             answers: Arc::new(Semaphore::new(AT_A_TIME)),
-            making: Arc::default(),
+            making,
         }
     }
-}
 
-impl Turns {
     /// Makes an answer on another thread when its turn has come. The turn ends with the last byte of the body.
     pub async fn answer(&self, make: impl FnOnce() -> Response + Send + 'static) -> Response {
         let Ok(Ok(turn)) = timeout(WAIT, Arc::clone(&self.answers).acquire_owned()).await else {

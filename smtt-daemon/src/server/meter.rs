@@ -61,8 +61,11 @@ impl Meter {
         self.read.store(true, Ordering::Relaxed);
     }
 
-    /// The head of the request is complete.
+    /// The head of the request is complete. What was written before it, for a handshake, is no part of the answer.
     pub fn ask(&self) {
+        for figure in [&self.begun, &self.blocked, &self.written] {
+            figure.store(0, Ordering::Relaxed);
+        }
         self.asked.store(self.now(), Ordering::Relaxed);
     }
 
@@ -175,6 +178,23 @@ mod tests {
         assert!(follows.room().is_some());
         follows.endless.set();
         assert_eq!(follows.room(), None);
+    }
+
+    #[test]
+    fn bytes_of_a_handshake_are_no_part_of_an_answer() {
+        let meter = old();
+        meter.wait_for_bytes();
+        meter.wrote(4000);
+        meter.set_blocked(true);
+        assert!(
+            matches!(meter.room(), Some(Room::Silent(_))),
+            "it has no request yet"
+        );
+        meter.begun.store(1, Ordering::Relaxed);
+        meter.ask();
+        assert_eq!(meter.room(), None, "it waits for its answer");
+        let first = Duration::from_secs(2);
+        assert_eq!(meter.patience(1000, first), first);
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
-use smtt_model::protocol::{FollowQuery, Histories, ListQuery};
+use smtt_model::protocol::{FollowQuery, Histories, ListQuery, order};
 use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy};
 use smtt_model::sort::{Keys, Sort, SortError};
 
@@ -26,9 +27,9 @@ use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
-use super::summaries::{summaries, work};
+use super::summaries::{ended_tasks, summaries, work};
 use super::users::Access;
-use crate::metrics::{Format, Names};
+use crate::metrics::{Format, Names, Reader};
 use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
 
@@ -45,8 +46,8 @@ pub struct Service {
 impl Service {
     fn new(shared: Arc<Shared>, web: impl Into<Web>) -> Self {
         Self {
+            turns: Turns::new(shared.making()),
             shared,
-            turns: Turns::default(),
             scrapes: Scrapes::default(),
             web: web.into(),
         }
@@ -57,6 +58,21 @@ type Held = State<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
+    listings()
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/trace/follow", get(follow_route))
+        .with_state(Service::new(Arc::clone(&shared), Names::Shown))
+        .merge(web_router(
+            shared,
+            Web {
+                reader: Reader::Person,
+                ..Web::from(Names::Shown)
+            },
+        ))
+}
+
+/// The routes whose answers end, and for which the daemon does nothing beyond reading its state.
+fn listings() -> Router<Service> {
     Router::new()
         .route(
             "/v1/status",
@@ -64,47 +80,33 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
                 off_loop(move || Json(service.shared.status()).into_response())
             }),
         )
-        .route("/v1/doctor", get(doctor))
         .route("/v1/report", get(report_route))
         .route("/v1/advise", get(advise_route))
         .route("/v1/history", get(history))
         .route("/v1/postmortem", get(deaths_route))
         .route("/v1/postmortem/report", get(death_route))
-        .route("/v1/trace/follow", get(follow_route))
         .route(
             "/v1/executors",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["application_id:asc", "executor_id:asc"],
-                    |s, f| s.state().list_executors(f),
-                )
+                let order = order("/v1/executors");
+                list(held, query, order, |s, f| s.state().list_executors(f))
             }),
         )
         .route(
             "/v1/stages",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["application_id:asc", "stage_id:asc", "executor_id:asc"],
-                    |s, f| s.state().list_stages(f),
-                )
+                let order = order("/v1/stages");
+                list(held, query, order, |s, f| s.state().list_stages(f))
             }),
         )
         .route(
             "/v1/stages/summary",
-            get(|held, query| {
-                let order = &["application_id:asc", "stage_id:asc", "stage_attempt:asc"];
-                over_executors(held, query, order, summaries)
-            }),
+            get(|held, query| over_executors(held, query, order("/v1/stages/summary"), summaries)),
         )
         .route(
             "/v1/jobs",
             get(|held, query| {
-                let order = &["application_id:asc", "job_id:asc"];
-                over_executors(held, query, order, |s, f, runs| {
+                over_executors(held, query, order("/v1/jobs"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Job)
                 })
             }),
@@ -112,8 +114,7 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .route(
             "/v1/queries",
             get(|held, query| {
-                let order = &["application_id:asc", "sql_execution_id:asc"];
-                over_executors(held, query, order, |s, f, runs| {
+                over_executors(held, query, order("/v1/queries"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Query)
                 })
             }),
@@ -121,61 +122,37 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
         .route(
             "/v1/tasks/failed",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["application_id:asc", "task_attempt_id:asc"],
-                    |s, f| s.state().list_failed_tasks(f),
-                )
+                let order = order("/v1/tasks/failed");
+                list(held, query, order, |s, f| s.state().list_failed_tasks(f))
             }),
         )
+        .route("/v1/tasks/ended", get(ended))
         .route(
             "/v1/tasks",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["application_id:asc", "task_attempt_id:asc"],
-                    |s, f| s.state().list_tasks(f),
-                )
+                let order = order("/v1/tasks");
+                list(held, query, order, |s, f| s.state().list_tasks(f))
             }),
         )
         .route(
             "/v1/rdds",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["page_faults:desc", "storage_memory_bytes:desc"],
-                    |s, f| s.state().list_rdds(f),
-                )
+                let order = order("/v1/rdds");
+                list(held, query, order, |s, f| s.state().list_rdds(f))
             }),
         )
         .route(
             "/v1/blocks",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &[
-                        "application_id:asc",
-                        "rdd_id:asc",
-                        "partition:asc",
-                        "block_id:asc",
-                    ],
-                    |s, f| s.state().list_blocks(f),
-                )
+                let order = order("/v1/blocks");
+                list(held, query, order, |s, f| s.state().list_blocks(f))
             }),
         )
         .route(
             "/v1/memory",
             get(|held, query| {
-                list(
-                    held,
-                    query,
-                    &["application_id:asc", "executor_id:asc"],
-                    |s, f| s.state().list_memory(f),
-                )
+                let order = order("/v1/memory");
+                list(held, query, order, |s, f| s.state().list_memory(f))
             }),
         )
         .route(
@@ -194,23 +171,51 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
             "/v1/pages/executors",
             get(|held, query| pages(held, query, PagesBy::Executor)),
         )
-        .with_state(Service::new(Arc::clone(&shared), Names::Shown))
-        .merge(web_router(shared, Names::Shown))
 }
 
 /// The routes of the metrics port, whose metrics show names or hide them.
 pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
     let path = shared.info().telemetry_path.clone();
-    Router::new()
+    let service = Service::new(shared, web);
+    let mut router = Router::new()
         .route("/", get(landing))
-        .route(&path, get(metrics))
+        .route(&path, get(metrics));
+    if service.web.api && !service.web.is_open() {
+        router = router.merge(listings());
+    }
+    // A request for a path that does not exist is answered by the router, and tells nothing.
+    router
+        .route_layer(from_fn_with_state(service.clone(), guard))
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
-        .with_state(Service::new(shared, web))
+        .layer(from_fn_with_state(service.clone(), with_headers))
+        .with_state(service)
+}
+
+/// Adds the headers of the web configuration.
+async fn with_headers(State(service): Held, request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    let headers = service.web.headers.iter();
+    answer
+        .headers_mut()
+        .extend(headers.map(|(name, value)| (name.clone(), value.clone())));
+    answer
+}
+
+/// Lets requests with the right credentials pass.
+async fn guard(State(service): Held, request: Request, next: Next) -> Response {
+    match denied(&service.web, request.headers()).await {
+        Some(denied) => denied,
+        None => next.run(request).await,
+    }
 }
 
 pub(super) fn refused(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
+}
+
+pub(super) fn unknown(message: &str) -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "error": message }))).into_response()
 }
 
 pub(super) fn failed(message: &str) -> Response {
@@ -317,19 +322,27 @@ async fn over_executors(
     }
 }
 
+/// Task attempts that have ended, with their lives in parts.
+async fn ended(
+    held: Held,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    if let Ok(Query(query)) = &query
+        && (query.stage.is_some() || query.rdd.is_some() || query.task.is_some())
+    {
+        return refused("ended tasks are selected by app, user and executor");
+    }
+    over_executors(held, query, order("/v1/tasks/ended"), ended_tasks).await
+}
+
 /// Placement of bytes, largest first.
 async fn pages(
     held: Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     by: PagesBy,
 ) -> Response {
-    list(
-        held,
-        query,
-        &["held_bytes:desc", "block_id:asc"],
-        move |s, f| s.state().list_pages(f, by),
-    )
-    .await
+    let order = order("/v1/pages");
+    list(held, query, order, move |s, f| s.state().list_pages(f, by)).await
 }
 
 async fn doctor(State(service): Held) -> Response {
@@ -435,14 +448,25 @@ async fn history(
     }
 }
 
-/// The refusal of a request that may not see the metrics; `None` where it may.
-async fn denied(service: &Service, headers: &HeaderMap) -> Option<Response> {
-    let users = service.web.users.as_ref()?;
-    match users.access(headers).await {
+/// The refusal of a request that may not see figures; `None` where it may.
+async fn denied(web: &Web, headers: &HeaderMap) -> Option<Response> {
+    if web.is_open()
+        || web
+            .tokens
+            .as_ref()
+            .is_some_and(|tokens| tokens.admit(headers))
+    {
+        return None;
+    }
+    let access = match &web.users {
+        Some(users) => users.access(headers).await,
+        None => Access::Denied,
+    };
+    match access {
         Access::Granted => None,
         Access::Denied => {
-            let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"smtt\"")];
-            Some((StatusCode::UNAUTHORIZED, ask, "unknown user or password\n").into_response())
+            let ask = [(header::WWW_AUTHENTICATE, web.challenge())];
+            Some((StatusCode::UNAUTHORIZED, ask, web.refusal()).into_response())
         }
         Access::Busy => {
             let retry = [(header::RETRY_AFTER, "5")];
@@ -452,10 +476,7 @@ async fn denied(service: &Service, headers: &HeaderMap) -> Option<Response> {
     }
 }
 
-async fn landing(State(service): Held, headers: HeaderMap) -> Response {
-    if let Some(denied) = denied(&service, &headers).await {
-        return denied;
-    }
+async fn landing(State(service): Held) -> Response {
     let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
@@ -489,9 +510,6 @@ async fn ready(State(service): Held) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(service): Held, headers: HeaderMap) -> Response {
-    if let Some(denied) = denied(&service, &headers).await {
-        return denied;
-    }
     let accept = headers.get(header::ACCEPT);
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
@@ -500,7 +518,7 @@ async fn metrics(State(service): Held, headers: HeaderMap) -> Response {
         web,
         ..
     } = &service;
-    match scrapes.answer(shared, format, web.names).await {
+    match scrapes.answer(shared, format, web.names, web.reader).await {
         Ok(pieces) => {
             let content_type = [(header::CONTENT_TYPE, format.content_type())];
             (content_type, Body::new(pieces)).into_response()

@@ -12,7 +12,7 @@ use super::runs::Merge;
 /// Approximate bytes of one piece: the work between two turns of the server's thread.
 const PIECE: usize = 64 << 10;
 
-/// `{"rows": [...], "summary": {...}}`, piece by piece.
+/// `{"rows": [...], "rows_total": N, "summary": {...}}`, piece by piece.
 pub struct Rows {
     rows: Merge,
     summary: Option<Summary>,
@@ -43,7 +43,8 @@ impl Rows {
         }
         while text.len() < PIECE {
             if !self.rows.has_more() {
-                text.extend_from_slice(b"],\"summary\":");
+                let total = format!("],\"rows_total\":{},\"summary\":", self.rows.total());
+                text.extend_from_slice(total.as_bytes());
                 serde_json::to_writer(&mut text, &self.summary.take())?;
                 text.push(b'}');
                 break;
@@ -124,5 +125,8 @@ mod tests {
         let first = all[..1500].to_vec();
         assert_eq!(written(&runs, 1500).0["rows"], Value::Array(first));
         assert_eq!(written(&runs, 0).0["rows"], json!([]));
+        for limit in [0, 1500, 7000] {
+            assert_eq!(written(&runs, limit).0["rows_total"], 6000);
+        }
     }
 }

@@ -63,6 +63,8 @@ impl Run {
 pub struct Runs {
     keys: Keys,
     limit: usize,
+    /// Rows so far, also those beyond the limit.
+    total: u64,
     runs: Vec<Run>,
     compressor: Compressor<'static>,
 }
@@ -76,6 +78,7 @@ impl Runs {
         Ok(Self {
             keys,
             limit,
+            total: 0,
             runs: Vec::new(),
             compressor: Compressor::new(LEVEL)?,
         })
@@ -86,6 +89,7 @@ impl Runs {
     /// # Errors
     /// When a row has no JSON form or cannot be compressed.
     pub fn add<R: Serialize>(&mut self, rows: Vec<R>) -> io::Result<()> {
+        self.total += rows.len() as u64;
         let mut keyed: Vec<(Vec<u8>, R)> = rows
             .into_iter()
             .map(|row| (self.keys.of(&row), row))
@@ -142,6 +146,7 @@ impl Runs {
             runs: self.runs,
             next,
             left: self.limit,
+            total: self.total,
             decompressor,
         }))
     }
@@ -152,6 +157,7 @@ pub struct Merge {
     runs: Vec<Run>,
     next: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     left: usize,
+    total: u64,
     decompressor: Decompressor<'static>,
 }
 
@@ -176,6 +182,11 @@ impl Merge {
             self.next.push(Reverse((key.to_vec(), number)));
         }
         Ok(true)
+    }
+
+    /// All rows, also those beyond the limit.
+    pub const fn total(&self) -> u64 {
+        self.total
     }
 
     /// Whether there are more rows.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::Mutex;
 
-use crate::metrics::{Format, Names};
+use crate::metrics::{Format, Names, Reader};
 use crate::shared::Shared;
 
 /// How long a scraper may get the answer that another one got.
@@ -24,10 +24,11 @@ const ANSWERS: usize = 3;
 /// Bytes of an answer that one connection holds.
 const PIECE: usize = 64 << 10;
 
-/// An answer and for whom it was made.
+/// An answer and its audience.
 struct Made {
     format: Format,
     names: Names,
+    reader: Reader,
     at: Instant,
     text: Arc<String>,
 }
@@ -46,11 +47,12 @@ impl Scrapes {
         shared: &Arc<Shared>,
         format: Format,
         names: Names,
+        reader: Reader,
     ) -> Result<Pieces, fmt::Error> {
         let answers = self.clone();
         let shared = Arc::clone(shared);
         // A task of its own: a client that hangs up must not let another scrape begin beside this one.
-        let made = tokio::spawn(async move { answers.fresh(shared, format, names).await });
+        let made = tokio::spawn(async move { answers.fresh(shared, format, names, reader).await });
         made.await.unwrap_or(Err(fmt::Error))
     }
 
@@ -60,11 +62,13 @@ impl Scrapes {
         shared: Arc<Shared>,
         format: Format,
         names: Names,
+        reader: Reader,
     ) -> Result<Pieces, fmt::Error> {
         // Held while the answer is made: whoever waits here finds it afterwards.
         let mut made = self.0.lock().await;
         let same = |answer: &&Made| {
-            (answer.format, answer.names) == (format, names) && answer.at.elapsed() < FRESH
+            (answer.format, answer.names, answer.reader) == (format, names, reader)
+                && answer.at.elapsed() < FRESH
         };
         if let Some(answer) = made.iter().find(same) {
             return Ok(Pieces::of(&answer.text));
@@ -72,8 +76,9 @@ impl Scrapes {
         while made.len() >= ANSWERS {
             made.pop_front();
         }
-        let text =
-            tokio::task::spawn_blocking(move || shared.exporter().scrape(&shared, format, names));
+        let text = tokio::task::spawn_blocking(move || {
+            shared.exporter().scrape(&shared, format, names, reader)
+        });
         let text = Arc::new(text.await.unwrap_or(Err(fmt::Error))?);
         let pieces = Pieces::of(&text);
         // From now on: whoever waited for a long scrape shares it.
@@ -81,6 +86,7 @@ impl Scrapes {
         made.push_back(Made {
             format,
             names,
+            reader,
             at,
             text,
         });

@@ -1,5 +1,6 @@
 //! The interface over a real Unix socket, with the client of `smtt-ctl`.
 
+mod api;
 mod follow;
 mod limits;
 
@@ -31,7 +32,7 @@ fn shared() -> Arc<Shared> {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max: 10,
+        metrics: crate::metrics::MetricsSettings::at_once(10),
         doctor: checks,
     };
     let shared = Shared::new(info, Limits::default());

@@ -32,15 +32,15 @@ const CREDENTIALS_MAX: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a request waits until its credentials can be verified.
 const WAIT: Duration = Duration::from_secs(15);
-/// Requests that may wait for that: with the name of a user, and with another name. Further ones are refused at once, so
-/// that wrong passwords leave room to clients whose credentials are remembered.
-const WAITING: [usize; 2] = [8, 4];
+/// Requests that may wait for that. Further ones are refused at once, so that wrong passwords leave room to clients whose
+/// credentials are remembered. Names of users and other names count together: a refusal does not say which it is.
+const WAITING: usize = 8;
 
 /// Why the users' file is not used. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
     /// The file cannot be read.
-    #[error("users file {} cannot be read: {error}", path.display())]
+    #[error("file of credentials {} cannot be read: {error}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -48,10 +48,10 @@ pub enum UsersError {
         error: io::Error,
     },
     /// Every local user may read or write the file.
-    #[error("users file {} is open to every local user: chmod o-rw {}", .0.display(), .0.display())]
+    #[error("file of credentials {} is open to every local user: chmod o-rw {}", .0.display(), .0.display())]
     Open(PathBuf),
     /// The file has an invalid line, or no user.
-    #[error("users file {}, line {line}: {message}", path.display())]
+    #[error("file of credentials {}, line {line}: {message}", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
@@ -60,6 +60,28 @@ pub enum UsersError {
         /// The error.
         message: String,
     },
+}
+
+/// Text of a file that only the daemon and its group may read.
+///
+/// # Errors
+/// When it cannot be read, is too large, or every local user may read or write it.
+pub(super) fn secret_text(path: &Path) -> Result<String, UsersError> {
+    let unreadable = |error| UsersError::Unreadable {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o006 != 0 {
+        return Err(UsersError::Open(path.to_owned()));
+    }
+    let mut text = String::new();
+    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+    if read.map_err(unreadable)? as u64 > FILE_MAX {
+        return Err(unreadable(io::ErrorKind::FileTooLarge.into()));
+    }
+    Ok(text)
 }
 
 /// Whether a request may see the metrics.
@@ -83,73 +105,67 @@ pub struct Users {
     known: Mutex<BTreeMap<String, [u8; 32]>>,
     /// Held while a hash is verified, also when the client has gone meanwhile.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Requests that may wait for their turn: with the name of a user, and with another name.
-    waiting: [Semaphore; 2],
+    /// Requests that may wait for their turn.
+    waiting: Semaphore,
 }
 
 impl Users {
-    /// Reads the users' file.
+    /// Reads the users' file, and takes those of a web configuration; `None` where there is neither.
     ///
     /// # Errors
-    /// When it cannot be read, every local user may read or write it, or a line is invalid.
-    pub fn load(path: &Path) -> Result<Self, UsersError> {
-        let unreadable = |error| UsersError::Unreadable {
-            path: path.to_owned(),
-            error,
-        };
-        let file = File::open(path).map_err(unreadable)?;
-        let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-        if mode & 0o006 != 0 {
-            return Err(UsersError::Open(path.to_owned()));
-        }
-        let mut text = String::new();
-        let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
-        if read.map_err(unreadable)? as u64 > FILE_MAX {
-            return Err(unreadable(io::ErrorKind::FileTooLarge.into()));
-        }
-        Self::parse(&text).map_err(|(line, message)| UsersError::Wrong {
+    /// When the file cannot be read, every local user may read or write it, or a user is invalid.
+    pub fn load(
+        file: Option<&Path>,
+        more: Option<(&Path, &BTreeMap<String, String>)>,
+    ) -> Result<Option<Self>, UsersError> {
+        let mut hashes = BTreeMap::new();
+        let wrong = |path: &Path, line, message| UsersError::Wrong {
             path: path.to_owned(),
             line,
             message,
-        })
+        };
+        if let Some(path) = file {
+            let text = secret_text(path)?;
+            hashes = Self::parse(&text).map_err(|(line, message)| wrong(path, line, message))?;
+        }
+        if let Some((path, users)) = more {
+            for (name, hash) in users {
+                insert(&mut hashes, name, hash).map_err(|message| {
+                    wrong(path, 1, format!("basic_auth_users, {name:?}: {message}"))
+                })?;
+            }
+        }
+        Ok((!hashes.is_empty()).then(|| Self::of(hashes)))
+    }
+
+    fn of(hashes: BTreeMap<String, String>) -> Self {
+        Self {
+            hashes,
+            places: RandomState::new(),
+            known: Mutex::default(),
+            turn: Arc::default(),
+            waiting: Semaphore::new(WAITING),
+        }
     }
 
     /// Reads the users out of the file's text; an error has its line.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
         let mut hashes = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
-            let wrong = |message: &str| (index + 1, message.to_owned());
+            let wrong = |message: String| (index + 1, message);
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') || line == "basic_auth_users:" {
                 continue;
             }
             let (name, hash) = line
                 .split_once(':')
-                .ok_or_else(|| wrong("a line is NAME:HASH, as htpasswd -B prints it"))?;
-            let (name, hash) = (bare(name), bare(hash));
-            let parts: HashParts = hash
-                .parse()
-                .map_err(|_| wrong("the hash is no bcrypt hash: make it with htpasswd -nB NAME"))?;
-            if parts.get_cost() > COST_MAX {
-                return Err(wrong(&format!("the cost of the hash is above {COST_MAX}")));
-            }
-            if name.is_empty() || hashes.len() == USERS_MAX {
-                return Err(wrong(&format!("no name, or more than {USERS_MAX} users")));
-            }
-            if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
-                return Err(wrong(&format!("user {name:?} stands twice")));
-            }
+                .ok_or_else(|| wrong("a line is NAME:HASH, as htpasswd -B prints it".to_owned()))?;
+            insert(&mut hashes, bare(name), bare(hash)).map_err(wrong)?;
         }
         if hashes.is_empty() {
             return Err((1, "there is no user".to_owned()));
         }
-        Ok(Self {
-            hashes,
-            places: RandomState::new(),
-            known: Mutex::default(),
-            turn: Arc::default(),
-            waiting: WAITING.map(Semaphore::new),
-        })
+        Ok(hashes)
     }
 
     /// Whether these headers have the credentials of a user.
@@ -166,8 +182,7 @@ impl Users {
             return Access::Granted;
         }
         let is_user = self.hashes.contains_key(&name);
-        let waiting = &self.waiting[usize::from(!is_user)];
-        let Ok(_waits) = waiting.try_acquire() else {
+        let Ok(_waits) = self.waiting.try_acquire() else {
             return Access::Busy;
         };
         let Ok(turn) = timeout(WAIT, Arc::clone(&self.turn).lock_owned()).await else {
@@ -212,6 +227,23 @@ impl Users {
     }
 }
 
+/// Adds a user.
+fn insert(hashes: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Result<(), String> {
+    let parts: HashParts = hash
+        .parse()
+        .map_err(|_| "the hash is no bcrypt hash: make it with htpasswd -nB NAME".to_owned())?;
+    if parts.get_cost() > COST_MAX {
+        return Err(format!("the cost of the hash is above {COST_MAX}"));
+    }
+    if name.is_empty() || name.contains(':') || hashes.len() == USERS_MAX {
+        return Err(format!("no name, or more than {USERS_MAX} users"));
+    }
+    if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
+        return Err(format!("user {name:?} stands twice"));
+    }
+    Ok(())
+}
+
 /// A word without blanks and quotation marks around it.
 fn bare(word: &str) -> &str {
     word.trim().trim_matches(['"', '\''])
@@ -244,6 +276,10 @@ mod tests {
         format!("{name}:{}\n", bcrypt::hash(password, 4).expect("hashed"))
     }
 
+    fn users_of(text: &str) -> Users {
+        Users::of(Users::parse(text).expect("users"))
+    }
+
     fn with(name: &str, password: &str) -> HeaderMap {
         let coded = STANDARD.encode(format!("{name}:{password}"));
         let value = format!("Basic {coded}").parse().expect("a value");
@@ -264,7 +300,7 @@ mod tests {
             line("ann", "secret"),
             line("bob", "b:c")
         );
-        let users = Users::parse(&text).expect("users");
+        let users = users_of(&text);
         runtime().block_on(async {
             for (name, password, access) in [
                 ("ann", "secret", Access::Granted),
@@ -289,7 +325,7 @@ mod tests {
 
     #[test]
     fn wrong_credentials_cost_time_and_known_ones_wait_for_nothing() {
-        let users = Users::parse(&line("ann", "secret")).expect("users");
+        let users = users_of(&line("ann", "secret"));
         runtime().block_on(async {
             assert_eq!(users.access(&with("ann", "secret")).await, Access::Granted);
             let wrong = with("ann", "wrong");
@@ -317,7 +353,7 @@ mod tests {
 
     #[test]
     fn clients_that_hang_up_verify_one_at_a_time_and_few_wait() {
-        let users = Users::parse(&line("ann", "secret")).expect("users");
+        let users = users_of(&line("ann", "secret"));
         runtime().block_on(async {
             let begin = Instant::now();
             for _ in 0..3 {
@@ -330,9 +366,11 @@ mod tests {
             assert!(begin.elapsed() >= PAUSE, "the first one's turn goes on");
             let users = Arc::new(users);
             let mut strangers = tokio::task::JoinSet::new();
-            for _ in 0..=WAITING[1] {
+            for number in 0..=WAITING {
                 let users = Arc::clone(&users);
-                strangers.spawn(async move { users.access(&with("eve", "wrong")).await });
+                // Users and other names share the places.
+                let name = ["ann", "eve"][number % 2];
+                strangers.spawn(async move { users.access(&with(name, "wrong")).await });
             }
             let answers = strangers.join_all().await;
             let busy = answers.iter().filter(|access| **access == Access::Busy);
@@ -343,7 +381,7 @@ mod tests {
     #[test]
     fn a_name_without_a_user_costs_as_much_as_one_of_the_users() {
         let dear = format!("bob:{}\n", bcrypt::hash("secret", 5).expect("hashed"));
-        let users = Users::parse(&format!("{}{dear}", line("ann", "secret"))).expect("users");
+        let users = users_of(&format!("{}{dear}", line("ann", "secret")));
         assert_eq!(users.hash_for("bob"), users.hashes["bob"]);
         let hashes: Vec<&str> = (0..100)
             .map(|n| users.hash_for(&format!("eve{n}")))
@@ -364,7 +402,7 @@ mod tests {
         let dear = format!("bob:{}\n", bcrypt::hash("secret", 5).expect("hashed"));
         let text = format!("{}{dear}", line("ann", "secret"));
         let places = || {
-            let users = Users::parse(&text).expect("users");
+            let users = users_of(&text);
             let place = |n| users.hash_for(&format!("eve{n}")) == users.hashes["bob"];
             (0..100).map(place).collect::<Vec<bool>>()
         };
@@ -375,7 +413,7 @@ mod tests {
     fn the_form_of_exporters_is_read() {
         let hash = bcrypt::hash("secret", 4).expect("hashed");
         let text = format!("basic_auth_users:\n  \"ann\": \"{hash}\"\n  bob: {hash}\n");
-        let users = Users::parse(&text).expect("users");
+        let users = users_of(&text);
         assert_eq!(users.hashes.keys().collect::<Vec<_>>(), ["ann", "bob"]);
     }
 
@@ -395,7 +433,9 @@ mod tests {
         ] {
             let file = tempfile::NamedTempFile::new().expect("a file");
             std::fs::write(file.path(), text).expect("written");
-            let error = Users::load(file.path()).expect_err("wrong").to_string();
+            let error = Users::load(Some(file.path()), None)
+                .expect_err("wrong")
+                .to_string();
             assert!(
                 error.contains(part) && error.lines().count() == 1,
                 "{error}"
@@ -407,10 +447,10 @@ mod tests {
         for (mode, may) in [(0o644, false), (0o602, false), (0o640, true), (0o600, true)] {
             let mode = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(file.path(), mode.clone()).expect("set");
-            let loaded = Users::load(file.path());
+            let loaded = Users::load(Some(file.path()), None);
             assert_eq!(loaded.is_ok(), may, "{mode:?}: {loaded:?}");
         }
-        let error = Users::load(Path::new("/nowhere/users")).expect_err("absent");
+        let error = Users::load(Some(Path::new("/nowhere/users")), None).expect_err("absent");
         assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 }

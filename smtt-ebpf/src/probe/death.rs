@@ -11,12 +11,12 @@ use aya_ebpf::{
 use smtt_common::{
     event::{
         Kind,
-        death::{CRASH_SIGNALS, ENDING_SIGNALS, FROM_KERNEL, OomKilled, SignalSent},
+        death::{CRASH_SIGNALS, ENDING_SIGNALS, FROM_KERNEL, OomKilled, SignalSent, ends_fault},
     },
     settings::ROLE_EXECUTOR,
 };
 
-use super::exit::field;
+use super::{exit::field, fault};
 use crate::{
     emit::own_record,
     maps::{may_be_traced, setting},
@@ -43,11 +43,16 @@ pub fn signal(ctx: RawTracePointContext) -> i32 {
     let Some(process) = tables::process(target_pid) else {
         return 0;
     };
-    let sender_pid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let (info, result): (u64, u64) = (ctx.arg(1), ctx.arg(4));
+    let running = bpf_get_current_pid_tgid();
+    let sender_pid = (running >> 32) as u32;
     if sender_pid == target_pid && CRASH_SIGNALS >> signal & 1 != 0 {
+        let target = field::<u32>(ctx.arg(2), setting!(task_pid_offset));
+        if target == Some(running as u32) && ends_fault(signal, code(info)) {
+            fault::not_served();
+        }
         return 0;
     }
-    let (info, result): (u64, u64) = (ctx.arg(1), ctx.arg(4));
     let is_executor = u32::from(process.role == ROLE_EXECUTOR);
     own_record(
         Kind::SIGNAL_SENT,
@@ -83,11 +88,20 @@ fn from_kernel(info: u64) -> bool {
     if info <= SEND_SIG_PRIV {
         return info == SEND_SIG_PRIV;
     }
+    code(info) == SI_KERNEL
+}
+
+/// The signal's `si_code`; zero, which is a process's own, where there is none.
+#[inline(always)]
+fn code(info: u64) -> u32 {
     let mut code = 0_u32;
+    if info <= SEND_SIG_PRIV {
+        return code;
+    }
     // SAFETY: the helper checks the address, and the place is that large.
     let read =
         unsafe { bpf_probe_read_kernel((&raw mut code).cast(), 4, (info + SI_CODE) as *const _) };
-    read == 0 && code == SI_KERNEL
+    if read == 0 { code } else { 0 }
 }
 
 /// `mark_victim(task, user)`; before Linux 6.8 `mark_victim(pid)`. A process id is no address of the kernel.

@@ -100,7 +100,7 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
     if may_be_traced(pid) {
         accounts::exit();
     }
-    // Before the look at the process: of two last threads that exit at once, the other one may have removed its row.
+    // Before the process is examined: of two last threads that exit at once, the other one may have removed its row.
     tables::forget_thread(tid);
     if tables::process(pid).is_none() {
         return 0;

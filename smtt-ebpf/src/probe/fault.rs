@@ -1,7 +1,7 @@
 //! Page faults: each is added to the context of the thread that it interrupted.
 //!
 //! There are four rungs, and one of them is attached: the raw tracepoints of the processor's exception; the return of
-//! the kernel's fault handler by its trampoline; its entry by a kprobe; the kernel's software event. All but the last
+//! the kernel's fault handler by its trampoline; its entry by a kprobe; the kernel's software events. All but the last
 //! distinguish reads from writes. Major faults are a separate software event, because only the kernel knows, after it
 //! has handled a fault, that it had to wait for a disk.
 
@@ -27,7 +27,10 @@ use smtt_common::{
 use crate::{
     context::{Running, is_idle, key, running},
     emit::{record, record_bytes},
-    maps::{EXECUTORS, SAMPLING, THREADS, add, may_be_traced, next, setting, take},
+    maps::{
+        EXECUTORS, PROCESSES, SAMPLING, THREADS, add, may_be_traced, next, setting, take,
+        take_at_most,
+    },
     pending,
     shares::{spend_on_sample, uid},
     tables,
@@ -43,7 +46,7 @@ const MAJOR: u32 = 4;
 /// `page_fault_user(address, registers, error code)`: a fault of user code.
 #[raw_tracepoint]
 pub fn fault_user(ctx: RawTracePointContext) -> i32 {
-    fault(ctx.arg(0), access(ctx.arg(2)));
+    fault::<true>(ctx.arg(0), access(ctx.arg(2)));
     0
 }
 
@@ -55,8 +58,38 @@ pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
     if address >= USER_END || !may_be_traced(running_pid()) || faults_off() {
         return 0;
     }
-    fault(address, access(ctx.arg(2)));
+    fault::<true>(address, access(ctx.arg(2)));
     0
+}
+
+/// The running thread's last exception was counted, and the kernel does not count it.
+#[inline(always)]
+pub fn not_served() {
+    let id = bpf_get_current_pid_tgid();
+    let (pid, tid) = ((id >> 32) as u32, id as u32);
+    // SAFETY (both): the row was just looked up; only its own thread writes a thread's mark, and a process's is changed
+    // atomically.
+    if let Some(thread) = THREADS.get_ptr_mut(tid)
+        && unsafe { (*thread).pid } == pid
+    {
+        unsafe {
+            (*thread).not_served = 1;
+            (*thread).fault_began = 0;
+        }
+    } else if let Some(process) = PROCESSES.get_ptr_mut(pid) {
+        add(unsafe { &raw mut (*process).not_served }, 1);
+    }
+}
+
+/// Whether a thread without a row takes a mark of its process.
+#[inline(always)]
+fn leave_out(pid: u32) -> bool {
+    let Some(process) = PROCESSES.get_ptr_mut(pid) else {
+        return false;
+    };
+    // SAFETY: as above.
+    let marks = unsafe { &raw mut (*process).not_served };
+    unsafe { ptr::read_volatile(marks) != 0 && take_at_most(marks, 1) != 0 }
 }
 
 /// `FAULT_FLAG_WRITE` of the kernel's `enum fault_flag`.
@@ -100,7 +133,7 @@ fn handled(address: u64, flags: u32, registers: u64) {
     if registers == 0 {
         return;
     }
-    fault(
+    fault::<false>(
         address,
         if flags & FLAG_WRITE == 0 {
             0
@@ -110,11 +143,20 @@ fn handled(address: u64, flags: u32, registers: u64) {
     );
 }
 
-/// The kernel's software event for page faults: every fault, without its access.
+/// The kernel's software event for minor page faults, without their access. The event for all page faults would also
+/// count those that end in a signal.
 #[perf_event]
 pub fn fault_software(ctx: PerfEventContext) -> i32 {
     // SAFETY: the context is this program's own.
-    fault(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
+    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
+    0
+}
+
+/// The kernel's software event for major page faults, where [`fault_software`] counts the minor ones.
+#[perf_event]
+pub fn fault_software_major(ctx: PerfEventContext) -> i32 {
+    // SAFETY: as above.
+    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
     0
 }
 
@@ -148,7 +190,8 @@ fn faults_off() -> bool {
     let off = unsafe {
         bpf_probe_read_kernel((bpf_get_current_task() + u64::from(offset)) as *const i32)
     };
-    off.is_ok_and(|off| off != 0)
+    // The helper itself switches faults off while it reads.
+    off.is_ok_and(|off| off > 1)
 }
 
 /// Id of the running process.
@@ -161,8 +204,12 @@ fn running_pid() -> u32 {
 ///
 /// A thread with a slot is the common case: its row has the context of the last fault and the faults in it since then,
 /// so that the faults of a context cost one look-up each. A change of the context moves them to the context's row.
+///
+/// With `BEFORE` the hook runs before the kernel handles the fault. Where the kernel does not serve it but sends a signal,
+/// it counts none: then the program of signals leaves a mark ([`not_served`]), and the next exception of the same thread
+/// (of the same process, for threads without a row) is left out.
 #[inline(always)]
-fn fault(address: u64, access: u32) {
+fn fault<const BEFORE: bool>(address: u64, access: u32) {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
     if !may_be_traced(pid) {
@@ -172,6 +219,10 @@ fn fault(address: u64, access: u32) {
         // SAFETY (here and below): the row was just looked up, and only its own thread removes it while the thread runs.
         && unsafe { (*thread).pid } == pid
     {
+        if BEFORE && unsafe { (*thread).not_served != 0 } {
+            unsafe { (*thread).not_served = 0 };
+            return;
+        }
         let (executor, slot) = unsafe { ((*thread).executor, (*thread).slot_address) };
         // SAFETY: the helper checks the address; a slot that is not in memory is an error, not a wait.
         let class = match unsafe { bpf_probe_read_user(slot as *const SlotHead) } {
@@ -198,6 +249,9 @@ fn fault(address: u64, access: u32) {
     let Some(running) = running() else {
         return;
     };
+    if BEFORE && leave_out(pid) {
+        return;
+    }
     add_up(&running, access);
     if is_sampled() {
         sample(running.executor, &running.key, address, access);

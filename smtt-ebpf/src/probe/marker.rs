@@ -10,7 +10,10 @@ use aya_log_ebpf::warn;
 use smtt_common::{
     context::SlotHead,
     counter::{Counter, ExecutorCounters},
-    event::{Kind, PAYLOAD_MAX},
+    event::{
+        Kind, PAYLOAD_MAX,
+        used::{BEGUN_LATE, HELPER_SHIFT, PARTIAL},
+    },
     settings::ROLE_EXECUTOR,
 };
 
@@ -72,12 +75,21 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
         Kind::THREAD_GONE => unregister(tid, address),
         Kind::PYTHON_WORKER => worker(executor, address, bytes),
         Kind::TASK_BEGUN => begin_task(executor, address, bytes),
+        Kind::HELPER_BEGUN => {
+            if let Some((task, flags)) = helper(address, bytes) {
+                accounts::begin(executor, task, flags);
+            }
+        }
         _ => {}
     }
     send(kind, executor, row, address, bytes);
     // After the fact, so that a reader knows the task's stage.
     if kind == Kind::TASK_ENDED {
         end_task(executor, address, bytes);
+    } else if kind == Kind::HELPER_ENDED
+        && let Some((task, flags)) = helper(address, bytes)
+    {
+        accounts::end_helper(executor, task, flags);
     }
 }
 
@@ -128,8 +140,23 @@ fn begin_task(executor: u64, address: u64, bytes: u64) {
     // SAFETY: the helper checks the address.
     if let Ok([task_attempt_id, flags]) = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }
     {
+        let flags = if flags & BEGUN_LATE == 0 { 0 } else { PARTIAL };
         accounts::begin(executor, task_attempt_id, flags);
     }
+}
+
+/// The first words of a helper's facts: the task attempt, and the helper's code as it is in the flags of accounts.
+#[inline(always)]
+fn helper(address: u64, bytes: u64) -> Option<(u64, u32)> {
+    if bytes < size_of::<[u64; 2]>() as u64 {
+        return None;
+    }
+    // SAFETY: the helper checks the address.
+    let [task_attempt_id, helper] =
+        unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.ok()?;
+    // Zero is the task's own thread.
+    let helper = helper as u8;
+    (helper != 0).then_some((task_attempt_id, u32::from(helper) << HELPER_SHIFT))
 }
 
 /// The first word is the task attempt.

@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Peaks {
                         }
                     }
                 }
-                // Spark's mark for peaks that nobody has taken; the other figures are zero then.
+                // Spark's value for peaks that were not measured; the other figures are zero then.
                 if peaks.0[0].is_some_and(|heap| heap < 0) {
                     peaks = Peaks::default();
                 }

@@ -40,3 +40,16 @@ fn names_of_files_are_no_applications() {
         assert!(Log::find(folder.path(), name).is_some(), "{name}");
     }
 }
+
+#[test]
+fn logs_are_found_by_the_names_that_spark_gives_them() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let find = |name: &str| Log::find(folder.path(), name);
+    let at = |name: &str| Some(folder.path().join(name));
+    fs::write(folder.path().join("spark_app_7_1.zstd"), "").expect("writes");
+    assert_eq!(find("Spark.App_7_1"), at("spark_app_7_1.zstd"));
+    // The name as it is comes first.
+    fs::write(folder.path().join("Spark.App_7_1"), "").expect("writes");
+    assert_eq!(find("Spark.App_7_1"), at("Spark.App_7_1"));
+    assert_eq!(find("spark.app_7_2"), None);
+}

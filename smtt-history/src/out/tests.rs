@@ -52,6 +52,20 @@ fn the_application_s_own_documents_have_room_and_details_give_way_first() {
     for stage in 0..5 {
         out.meta(Kind::StageDetails, &format!("{stage}.0"), &long);
     }
+    // Chains of RDDs give way to what executors did.
+    for stage in 0..9 {
+        out.meta(Kind::StageRdds, &format!("{stage}.0"), &long);
+    }
+    let chains = |out: &Out| {
+        let all = out.documents.keys();
+        all.filter(|(it, _)| *it == Kind::StageRdds).count()
+    };
+    assert_eq!((chains(&out), out.dropped), (4, 5));
+    for stage in 5..9 {
+        out.meta(Kind::StageDetails, &format!("{stage}.0"), &long);
+    }
+    assert_eq!((chains(&out), out.dropped), (0, 9));
+    out.dropped = 0;
     for job in 0..20 {
         out.meta(Kind::Job, &job.to_string(), &long);
     }
@@ -64,8 +78,8 @@ fn the_application_s_own_documents_have_room_and_details_give_way_first() {
     for kind in [Kind::Application, Kind::Environment, Kind::Import] {
         assert_eq!(count(kind), 1, "{kind:?}");
     }
-    // Five details, eleven jobs, and the details that came last.
-    assert_eq!(out.dropped, 5 + 11 + 1);
+    // Nine details, eleven jobs, and the details that came last.
+    assert_eq!(out.dropped, 9 + 11 + 1);
     let kept = out
         .documents
         .iter()
@@ -75,5 +89,5 @@ fn the_application_s_own_documents_have_room_and_details_give_way_first() {
         kept.map(|(_, text)| text.len()).sum::<usize>()
     );
     out.meta(Kind::Application, "", &json!("x".repeat(OWN_BYTES)));
-    assert_eq!(out.dropped, 5 + 11 + 2);
+    assert_eq!(out.dropped, 9 + 11 + 2);
 }

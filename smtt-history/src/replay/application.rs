@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Replay;
-use crate::event::{ApplicationEnd, ApplicationStart, LogStart, ResourceProfileAdded};
+use crate::event::{self, ApplicationEnd, ApplicationStart, LogStart, ResourceProfileAdded};
 use crate::json::{date, object, present};
 use crate::out::Kind;
 
@@ -22,6 +22,7 @@ pub(super) struct Application {
     attempt: Option<String>,
     start: i64,
     end: Option<i64>,
+    exit_code: Option<i64>,
     user: String,
     version: String,
     profiles: BTreeMap<i32, Profile>,
@@ -68,6 +69,59 @@ impl Application {
     }
 }
 
+/// The application's document from some of its events; `None` where its start is not among them.
+pub(crate) fn summary<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+    modified_ms: i64,
+) -> Option<Value> {
+    let mut application = Application::default();
+    for line in lines {
+        match event::name(line).as_deref() {
+            Some("SparkListenerLogStart") => {
+                application.version = super::parse::<LogStart<'_>>(line).ok()?.version.kept();
+            }
+            Some("SparkListenerApplicationStart") => application.begin(&super::parse(line).ok()?),
+            Some("SparkListenerApplicationEnd") => {
+                application.end = Some(super::parse::<ApplicationEnd>(line).ok()?.time);
+            }
+            _ => {}
+        }
+    }
+    application.id.as_ref()?;
+    Some(application.json(modified_ms))
+}
+
+impl Application {
+    fn begin(&mut self, event: &ApplicationStart<'_>) {
+        self.id = event.id.as_ref().map(|id| id.to_string());
+        self.name = event.name.kept();
+        self.attempt = event.attempt.as_ref().map(|attempt| attempt.to_string());
+        self.start = event.time;
+        self.user = event.user.kept();
+    }
+
+    fn json(&self, modified_ms: i64) -> Value {
+        let end = self.end.unwrap_or(-1);
+        let last = self.end.unwrap_or(modified_ms);
+        let attempt = present(json!({
+            "attemptId": self.attempt,
+            "startTime": date(self.start),
+            "endTime": date(end),
+            "lastUpdated": date(modified_ms),
+            "duration": last.wrapping_sub(self.start),
+            "sparkUser": self.user,
+            "completed": self.end.is_some(),
+            "exitCode": self.exit_code,
+            "appSparkVersion": self.version,
+            "startTimeEpoch": self.start,
+            "endTimeEpoch": end,
+            "lastUpdatedEpoch": modified_ms,
+        }));
+        let id = self.id.clone().unwrap_or_default();
+        json!({"id": id, "name": self.name, "attempts": [attempt]})
+    }
+}
+
 impl Replay {
     pub(super) fn on_log_start(&mut self, event: &LogStart<'_>) {
         self.application.version = event.version.kept();
@@ -79,11 +133,7 @@ impl Replay {
         if application.id.is_some() {
             return;
         }
-        application.id = event.id.as_ref().map(|id| id.to_string());
-        application.name = event.name.kept();
-        application.attempt = event.attempt.as_ref().map(|attempt| attempt.to_string());
-        application.start = event.time;
-        application.user = event.user.kept();
+        application.begin(event);
         if let Some(logs) = &event.driver_logs
             && let Some(driver) = self.executors.get_mut("driver")
         {
@@ -94,6 +144,7 @@ impl Replay {
 
     pub(super) fn on_application_end(&mut self, event: &ApplicationEnd) {
         self.application.end = Some(event.time);
+        self.application.exit_code = event.exit_code;
     }
 
     pub(super) fn on_environment(&mut self, environment: Environment) {
@@ -158,23 +209,8 @@ impl Replay {
 
     pub(super) fn finish_application(&mut self, modified_ms: i64) {
         let application = &self.application;
-        let end = application.end.unwrap_or(-1);
-        let last = application.end.unwrap_or(modified_ms);
-        let attempt = present(json!({
-            "attemptId": application.attempt,
-            "startTime": date(application.start),
-            "endTime": date(end),
-            "lastUpdated": date(modified_ms),
-            "duration": last.wrapping_sub(application.start),
-            "sparkUser": application.user,
-            "completed": application.end.is_some(),
-            "appSparkVersion": application.version,
-            "startTimeEpoch": application.start,
-            "endTimeEpoch": end,
-            "lastUpdatedEpoch": modified_ms,
-        }));
         let id = application.id.clone().unwrap_or_default();
-        let json = json!({"id": id, "name": application.name, "attempts": [attempt]});
+        let json = application.json(modified_ms);
         self.out.meta(Kind::Application, &id, &json);
         if let Some(environment) = &application.environment {
             let json = environment.json(&application.profiles);

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::plan::Graph;
 use super::scala;
-use super::tasks::integer;
+use super::tasks::End;
 use super::units::Values;
 use super::{ENTRY, Held, LIVE, SQL_HELD};
 use crate::event::sql::{
     AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
 };
-use crate::event::{JobStart, LONGEST_TEXT, StageInfo, TaskEnd, TaskInfo, cut};
+use crate::event::{JobStart, LONGEST_TEXT, StageInfo, cut};
 use crate::json::{date, present};
 use crate::out::{Kind, Out};
 
@@ -207,23 +207,16 @@ impl Sql {
         }
     }
 
-    pub(super) fn on_task_end(
-        &mut self,
-        event: &TaskEnd<'_>,
-        info: &TaskInfo<'_>,
-        dropped: &mut Dropped,
-    ) {
+    pub(super) fn on_task_end(&mut self, event: &End<'_>, dropped: &mut Dropped) {
+        let info = event.info;
         let Some(stage) = self.stages.get_mut(&event.stage) else {
             return;
         };
         if stage.attempt != event.stage_attempt || stage.completed.contains(&info.index) {
             return;
         }
-        for accumulable in &info.accumulables {
-            let Some(kind) = stage.kinds.get(&accumulable.id) else {
-                continue;
-            };
-            let Some(value) = accumulable.update.and_then(integer) else {
+        for &(id, value, _) in event.metrics {
+            let Some(kind) = stage.kinds.get(&id) else {
                 continue;
             };
             // Room for a value, and for a metric where it is the first one.
@@ -232,16 +225,13 @@ impl Sql {
                 continue;
             }
             stage.bytes += VALUE;
-            let values = stage.values.entry(accumulable.id).or_default();
+            let values = stage.values.entry(id).or_default();
             if values.insert(info.index, value).is_some() {
                 self.held.give(VALUE);
                 stage.bytes -= VALUE;
             }
             if kind != "sum" {
-                let largest = stage
-                    .largest
-                    .entry(accumulable.id)
-                    .or_insert((value, info.id));
+                let largest = stage.largest.entry(id).or_insert((value, info.id));
                 if value > largest.0 {
                     *largest = (value, info.id);
                 }
@@ -376,7 +366,6 @@ impl Execution {
             (None, Some(_)) => "COMPLETED",
         };
         let end = self.completion.unwrap_or(modified_ms);
-        let error = self.error.as_ref().filter(|error| !error.is_empty());
         present(json!({
             "id": id,
             "status": status,
@@ -390,7 +379,7 @@ impl Execution {
             "nodes": self.graph.nodes(values),
             "edges": self.graph.edges(),
             "queryId": self.query,
-            "errorMessage": error,
+            "errorMessage": self.error,
             "rootExecutionId": self.root,
             "details": self.details,
         }))

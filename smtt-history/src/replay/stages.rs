@@ -122,7 +122,7 @@ impl OnExecutor {
     }
 }
 
-/// Peaks by Spark's names, or nothing where none is known. Spark shows the others as 0.
+/// Peaks by Spark's names, or nothing where none is known. Older versions of Spark know fewer.
 pub(super) fn peaks(peaks: &Peaks) -> Value {
     if !peaks.is_set() {
         return Value::Null;
@@ -131,7 +131,7 @@ pub(super) fn peaks(peaks: &Peaks) -> Value {
     object(
         names
             .zip(peaks.0)
-            .map(|((_, name), value)| (*name, Value::from(value.unwrap_or_default()))),
+            .filter_map(|((_, name), value)| Some((*name, Value::from(value?)))),
     )
 }
 
@@ -311,6 +311,7 @@ impl Replay {
     pub(super) fn on_stage_submitted(&mut self, event: &StageSubmitted<'_>) {
         self.sql.on_stage_submitted(&event.info);
         self.follow_rdds(&event.info);
+        self.put_chain(&event.info);
         let id = event.info.id;
         let named: BTreeSet<i32> = self
             .stages

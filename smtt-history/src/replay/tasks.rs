@@ -38,6 +38,28 @@ impl LiveTask {
     }
 }
 
+/// The end of a task attempt: of an event, or of a row that the driver wrote.
+#[derive(Debug)]
+pub(crate) struct End<'a> {
+    pub stage: i32,
+    pub stage_attempt: i32,
+    /// Without its accumulators, which are below.
+    pub info: &'a TaskInfo<'a>,
+    pub kind: Option<&'a str>,
+    pub reason: &'a str,
+    /// The message that Spark shows for the reason.
+    pub error: Option<&'a str>,
+    pub accumulators: Option<&'a str>,
+    pub values: [i64; METRICS],
+    /// Peaks of execution memory on the heap and off it.
+    pub heaps: [Option<i64>; 2],
+    pub peaks: Peaks,
+    /// Accumulators whose update is an integer, and whether they are SQL metrics.
+    pub metrics: &'a [(i64, i64, bool)],
+    /// SQL metrics whose update is no integer.
+    pub unreadable: u64,
+}
+
 /// Takes room for an index or a reason, which a set or a map has when `insert` says that it is new.
 fn grow(held: &mut Held, grown: &mut usize, bytes: usize, insert: impl FnOnce() -> bool) -> bool {
     if !held.take(bytes) {
@@ -80,7 +102,7 @@ enum Class {
 }
 
 impl Replay {
-    pub(super) fn on_task_start(&mut self, event: &TaskStart<'_>) {
+    pub(crate) fn on_task_start(&mut self, event: &TaskStart<'_>) {
         let info = &event.info;
         if self.tasks.len() >= LIVE_TASKS {
             self.drop_one("tasks");
@@ -128,22 +150,56 @@ impl Replay {
         let Some(info) = &event.info else {
             return Ok(());
         };
-        self.sql.on_task_end(event, info, &mut self.dropped);
-        let error = message(&event.reason);
+        let accumulators = user_accumulators(&info.accumulables);
+        let accumulators =
+            (!accumulators.is_empty()).then(|| Value::from(accumulators).to_string());
+        let (mut metrics, mut unreadable) = (Vec::new(), 0);
+        for accumulable in &info.accumulables {
+            let is_sql = accumulable.metadata.as_deref() == Some("sql");
+            let Some(update) = accumulable.update else {
+                continue;
+            };
+            match integer(update) {
+                Some(value) => metrics.push((accumulable.id, value, is_sql)),
+                None => unreadable += u64::from(is_sql),
+            }
+        }
         // A lost task has none in the log, and Spark reads zeros.
-        let values = Some(event.metrics.unwrap_or_default().values());
+        let values = event.metrics.unwrap_or_default();
+        self.end_task(&End {
+            stage: event.stage,
+            stage_attempt: event.stage_attempt,
+            info,
+            kind: event.kind.as_deref(),
+            reason: &event.reason.reason,
+            error: message(&event.reason).as_deref(),
+            accumulators: accumulators.as_deref(),
+            values: values.values(),
+            heaps: [values.peak_on_heap, values.peak_off_heap],
+            peaks: event.peaks,
+            metrics: &metrics,
+            unreadable,
+        })
+    }
+
+    /// Takes the end of a task attempt.
+    pub(crate) fn end_task(&mut self, event: &End<'_>) -> Result<(), Trouble> {
+        let info = event.info;
+        self.sql.on_task_end(event, &mut self.dropped);
+        let error = event.error;
+        let values = Some(event.values);
         // Spark shows no task whose start it missed, and no end twice.
         let live = self.tasks.remove(&info.id);
         self.held.give(live.as_ref().map_or(0, LiveTask::size));
         let was_live = live.is_some();
         let mut has_room = true;
         if was_live {
-            self.write_task(event, info, error.as_deref(), values.as_ref())?;
-            self.write_sql(event, info)?;
+            self.write_task(event)?;
+            self.write_sql(event)?;
         } else {
             self.drop_one("task ends without a start");
         }
-        let class = match &*event.reason.reason {
+        let class = match event.reason {
             "Success" => Class::Completed,
             "TaskKilled" | "TaskCommitDenied" => Class::Killed,
             _ => Class::Failed,
@@ -152,8 +208,8 @@ impl Replay {
         let delta = values.filter(|_| was_live);
         let key = (event.stage, event.stage_attempt);
         if let Some(stage) = self.stages.get_mut(&key) {
-            let reason = (class == Class::Killed)
-                .then(|| cut(error.as_deref().unwrap_or_default(), LONGEST_TEXT));
+            let reason =
+                (class == Class::Killed).then(|| cut(error.unwrap_or_default(), LONGEST_TEXT));
             if let Some(delta) = &delta {
                 stage.metrics.add(delta);
             }
@@ -245,7 +301,7 @@ impl Replay {
             executor.duration = executor.duration.wrapping_add(duration);
             executor.peaks.raise(&event.peaks);
             if let Some(values) = &values
-                && &*event.reason.reason != "Resubmitted"
+                && event.reason != "Resubmitted"
             {
                 let add = |sum: &mut i64, value: i64| *sum = sum.wrapping_add(value);
                 add(&mut executor.gc, values[at::GC]);
@@ -265,22 +321,14 @@ impl Replay {
         }
     }
 
-    fn write_task(
-        &mut self,
-        event: &TaskEnd<'_>,
-        info: &TaskInfo<'_>,
-        error: Option<&str>,
-        values: Option<&[i64; METRICS]>,
-    ) -> Result<(), Trouble> {
+    fn write_task(&mut self, event: &End<'_>) -> Result<(), Trouble> {
+        let info = event.info;
         let status = match (info.finish, info.failed, info.killed) {
             (0, ..) => "RUNNING",
             (_, true, _) => "FAILED",
             (_, false, true) => "KILLED",
             (_, false, false) => "SUCCESS",
         };
-        let accumulators = user_accumulators(&info.accumulables);
-        let accumulators =
-            (!accumulators.is_empty()).then(|| Value::from(accumulators).to_string());
         let mut row = [Cell::None; TASKS.columns.len()];
         row[..FIRST_METRIC].copy_from_slice(&[
             Cell::Number(event.stage.into()),
@@ -297,22 +345,18 @@ impl Replay {
             Cell::Text(status),
             Cell::Text(&info.locality),
             Cell::Number(info.speculative.into()),
-            text(event.kind.as_deref()),
-            Cell::Text(&event.reason.reason),
-            text(error),
-            text(accumulators.as_deref()),
-            Cell::Number(values.is_some().into()),
+            text(event.kind),
+            Cell::Text(event.reason),
+            text(event.error),
+            text(event.accumulators),
+            Cell::Number(1),
         ]);
-        if let Some(values) = values {
-            for (cell, value) in row[FIRST_METRIC..].iter_mut().zip(values) {
-                *cell = Cell::Number(*value);
-            }
+        for (cell, value) in row[FIRST_METRIC..].iter_mut().zip(&event.values) {
+            *cell = Cell::Number(*value);
         }
-        let metrics = event.metrics.as_ref();
-        let on_heap = metrics.and_then(|metrics| metrics.peak_on_heap);
-        let off_heap = metrics.and_then(|metrics| metrics.peak_off_heap);
-        row[FIRST_METRIC + METRICS] = Cell::optional(on_heap);
-        row[FIRST_METRIC + METRICS + 1] = Cell::optional(off_heap);
+        for (cell, value) in row[FIRST_METRIC + METRICS..].iter_mut().zip(event.heaps) {
+            *cell = Cell::optional(value);
+        }
         let Peaks(peaks) = &event.peaks;
         for (cell, peak) in row[FIRST_PEAK..].iter_mut().zip(peaks) {
             *cell = Cell::optional(*peak);
@@ -320,22 +364,18 @@ impl Replay {
         Ok(self.out.task(&row)?)
     }
 
-    fn write_sql(&mut self, event: &TaskEnd<'_>, info: &TaskInfo<'_>) -> Result<(), Trouble> {
-        for accumulable in &info.accumulables {
-            if accumulable.metadata.as_deref() == Some("sql")
-                && let Some(update) = accumulable.update
-            {
-                match integer(update) {
-                    Some(value) => self.out.task_sql(&[
-                        event.stage.into(),
-                        event.stage_attempt.into(),
-                        accumulable.id,
-                        info.id,
-                        value,
-                    ])?,
-                    None => self.drop_one("SQL metrics that are no integer"),
-                }
-            }
+    fn write_sql(&mut self, event: &End<'_>) -> Result<(), Trouble> {
+        for (id, value, _) in event.metrics.iter().filter(|(.., is_sql)| *is_sql) {
+            self.out.task_sql(&[
+                event.stage.into(),
+                event.stage_attempt.into(),
+                *id,
+                event.info.id,
+                *value,
+            ])?;
+        }
+        for _ in 0..event.unreadable {
+            self.drop_one("SQL metrics that are no integer");
         }
         Ok(())
     }

@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use jiff::civil::{Date, DateTime};
-use jiff::tz::TimeZone;
+use jiff::Timestamp;
 use serde_json::Value;
 use smtt_store::history::place;
 
 use super::Refusal;
-use super::routes::{Answer, Parameters};
+use super::routes::{Answer, Parameters, known};
+use crate::json::milliseconds;
+use crate::live;
 use crate::open::summary;
 
 /// Applications of which a list reads the summary at most.
 const LISTED: usize = 10_000;
 
 /// The list, filtered as Spark filters it.
-pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
+pub(crate) fn list(store: &Path, parameters: &Parameters) -> Answer {
     let limit = usize::try_from(parameters.number("limit", i64::MAX)?).unwrap_or(0);
-    let wanted: Vec<&str> = parameters.all("status").collect();
+    let wanted = known(parameters, "status", &["COMPLETED", "RUNNING"])?;
     let dates = ["minDate", "maxDate", "minEndDate", "maxEndDate"].map(|name| {
         parameters.one(name).map_or(Ok(None), |text| {
             milliseconds(text)
@@ -31,7 +32,9 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
     let (starts, ends) = ((min_start?, max_start?), (min_end?, max_end?));
     let mut by_id: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for name in names(store) {
-        let Ok(Some(text)) = summary(&store.join(&name)) else {
+        let folder = store.join(&name);
+        let text = summary(&folder).ok().flatten();
+        let Some(text) = text.or_else(|| live::summary(&folder)) else {
             continue;
         };
         let Ok(json) = serde_json::from_str::<Value>(&text) else {
@@ -41,24 +44,27 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
         by_id.entry(id).or_default().push(json);
     }
     let mut all: Vec<Value> = by_id.into_values().map(merged).collect();
+    let now = Timestamp::now().as_millisecond();
     all.retain(|application| {
+        // The newest attempt, which is the first, says whether the application runs.
+        let is_running = application["attempts"][0]["completed"] == false;
+        let status = if is_running { "RUNNING" } else { "COMPLETED" };
+        if !wanted.is_empty() && !wanted.contains(&status) {
+            return false;
+        }
         let attempts = application["attempts"].as_array().into_iter().flatten();
         attempts.into_iter().any(|attempt| {
-            let is_running = attempt["completed"] == false;
-            let status = if is_running { "running" } else { "completed" };
             let time = |name: &str| attempt[name].as_i64().unwrap_or_default();
             let within = |(min, max): (Option<i64>, Option<i64>), time: i64| {
                 min.is_none_or(|min| time >= min) && max.is_none_or(|max| time <= max)
             };
             let ends_within = if is_running {
-                // Spark: an application that runs ends after every date.
-                ends.1.is_none()
+                // Spark: an application that runs ends after every date that has passed.
+                ends.1.is_none_or(|max| max > now)
             } else {
                 within(ends, time("endTimeEpoch"))
             };
-            (wanted.is_empty() || wanted.iter().any(|it| it.eq_ignore_ascii_case(status)))
-                && within(starts, time("startTimeEpoch"))
-                && ends_within
+            within(starts, time("startTimeEpoch")) && ends_within
         })
     });
     let key = |application: &Value| {
@@ -74,7 +80,7 @@ pub(super) fn list(store: &Path, parameters: &Parameters) -> Answer {
 }
 
 /// One application from the documents of its attempts, which have folders of their own. The newest attempt is first.
-pub(super) fn merged(attempts: Vec<Value>) -> Value {
+pub(crate) fn merged(attempts: Vec<Value>) -> Value {
     let mut documents = attempts.into_iter();
     let mut application = documents.next().unwrap_or_default();
     if let Some(all) = application["attempts"].as_array_mut() {
@@ -98,20 +104,10 @@ fn names(store: &Path) -> Vec<String> {
         .filter(|name| place::is_safe(name))
         .collect();
     names.sort_unstable_by(|left, right| right.cmp(left));
+    if names.len() > LISTED {
+        let left_out = names.len() - LISTED;
+        tracing::warn!(left_out, "the list of applications is cut");
+    }
     names.truncate(LISTED);
     names
-}
-
-/// A date as Spark's API takes it: `2026-11-23T02:50:47.265GMT` or `2026-11-23`.
-fn milliseconds(text: &str) -> Option<i64> {
-    let text = text.strip_suffix("GMT").unwrap_or(text);
-    let time = text.parse::<DateTime>().ok().or_else(|| {
-        Some(
-            text.parse::<Date>()
-                .ok()?
-                .to_datetime(jiff::civil::Time::midnight()),
-        )
-    })?;
-    let zoned = TimeZone::UTC.to_timestamp(time).ok()?;
-    Some(zoned.as_millisecond())
 }

@@ -169,8 +169,15 @@ pub(super) fn executor_distributions(summaries: &Map<String, Value>, quantiles: 
     let fields = FIELDS
         .iter()
         .map(|&field| (field, values(&|summary| summary[field].as_i64())));
+    // An older Spark knows fewer peaks. Where no executor has any, the list is the newest.
+    let all = summaries
+        .values()
+        .map(|summary| &summary["peakMemoryMetrics"]);
+    let none = all.clone().all(Value::is_null);
+    let is_known = |name: &str| none || all.clone().any(|peaks| peaks.get(name).is_some());
     let peaks = smtt_store::history::columns::PEAKS
         .iter()
+        .filter(|(_, name)| is_known(name))
         .map(|&(_, name)| {
             let value =
                 |summary: &Value| Some(summary["peakMemoryMetrics"][name].as_i64().unwrap_or(0));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-use super::{BODY_KIB, Refusal, Server, applications, stages, tasks};
+use super::{BODY_KIB, Refusal, Server, applications, failed, stages, tasks, workers};
 use crate::open::App;
 use crate::out::Kind;
 
@@ -20,24 +20,24 @@ use crate::out::Kind;
 const ATTEMPTS: u32 = 16;
 
 /// Parameters of a request, in their order.
-pub(super) struct Parameters(pub Vec<(String, String)>);
+pub(crate) struct Parameters(pub Vec<(String, String)>);
 
 impl Parameters {
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let named = self.0.iter().filter(move |(key, _)| key == name);
         named.map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn one<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+    pub(crate) fn one<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         self.all(name).next()
     }
 
-    pub(super) fn flag(&self, name: &str, default: bool) -> bool {
+    pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
         self.one(name)
             .map_or(default, |value| value.eq_ignore_ascii_case("true"))
     }
 
-    pub(super) fn number(&self, name: &str, default: i64) -> Result<i64, Refusal> {
+    pub(crate) fn number(&self, name: &str, default: i64) -> Result<i64, Refusal> {
         self.one(name).map_or(Ok(default), |value| {
             value
                 .parse()
@@ -50,17 +50,19 @@ impl Parameters {
 const SPARK: &str = "4.0.5";
 
 /// JSON text, or a refusal.
-pub(super) type Answer = Result<String, Refusal>;
+pub(crate) type Answer = Result<String, Refusal>;
 
 /// All routes.
 pub fn router(server: Arc<Server>) -> Router {
     Router::new()
-        .route("/", get(async || "smtt-history: /api/v1/applications\n"))
         .route("/api/v1/version", get(version))
         .route("/api/v1/applications", get(list))
         .route("/api/v1/applications/{id}", get(one))
         .route("/api/v1/applications/{id}/{*rest}", get(part))
         .route("/smtt/v1/applications/{id}/import", get(import))
+        .merge(crate::timeline::serve::routes())
+        .merge(crate::pages::routes())
+        .route("/smtt/v1/applications/{id}/{*rest}", get(workers::part))
         .fallback(async || StatusCode::NOT_FOUND)
         .with_state(server)
 }
@@ -71,7 +73,7 @@ async fn version() -> Response {
     )))
 }
 
-type Raw = Query<Vec<(String, String)>>;
+pub(crate) type Raw = Query<Vec<(String, String)>>;
 
 async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Response {
     let listed = {
@@ -94,7 +96,7 @@ async fn one(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Respo
     })
 }
 
-pub(super) async fn attempts(server: &Arc<Server>, id: &str) -> Result<Vec<Value>, Refusal> {
+pub(crate) async fn attempts(server: &Arc<Server>, id: &str) -> Result<Vec<Value>, Refusal> {
     let mut all = Vec::new();
     let mut unknown = None;
     for number in 0..=ATTEMPTS {
@@ -114,7 +116,7 @@ pub(super) async fn attempts(server: &Arc<Server>, id: &str) -> Result<Vec<Value
 }
 
 /// The application's own document.
-fn application(app: &App) -> Result<Value, Refusal> {
+pub(crate) fn application(app: &App) -> Result<Value, Refusal> {
     let text = app.all(Kind::Application).first();
     let text = text.ok_or_else(|| Refusal::failed("the tables have no application"))?;
     serde_json::from_str(&text.1).map_err(Refusal::failed)
@@ -163,16 +165,20 @@ fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
                 .iter()
                 .rev()
                 .map(|(_, text)| text.as_str());
-            filtered(jobs, "status", "status", parameters)
+            filtered(jobs, "status", &JOB_STATUSES, parameters)
         }
         ["jobs", id] => app
             .one(Kind::Job, id)
             .map(str::to_owned)
             .ok_or_else(|| Refusal::not_found(format!("unknown job: {id}"))),
         ["stages"] => stages::list(app, parameters),
+        ["stages", "failedTasks"] => failed::tasks(app, parameters),
         ["stages", id] => stages::attempts(app, id, parameters),
         ["stages", id, attempt] => stages::one(app, id, attempt, parameters),
         ["stages", id, attempt, "taskSummary"] => stages::summary(app, id, attempt, parameters),
+        ["stages", id, attempt, "executorSummary"] => {
+            failed::executors(app, id, attempt, parameters)
+        }
         ["stages", id, attempt, "taskList"] => tasks::list(app, id, attempt, parameters),
         ["executors"] => {
             let mut all = parsed(app, Kind::Executor)?;
@@ -242,7 +248,7 @@ fn execution(text: &str, parameters: &Parameters) -> Result<Value, Refusal> {
     Ok(json)
 }
 
-pub(super) fn parsed(app: &App, kind: Kind) -> Result<Vec<Value>, Refusal> {
+pub(crate) fn parsed(app: &App, kind: Kind) -> Result<Vec<Value>, Refusal> {
     let all = app.all(kind).iter();
     all.map(|(_, text)| serde_json::from_str(text).map_err(Refusal::failed))
         .collect()
@@ -261,25 +267,40 @@ pub(super) fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     all
 }
 
-/// Documents whose field has one of the values of a parameter; all where it is not given.
+/// Values of a job's status.
+const JOB_STATUSES: [&str; 4] = ["RUNNING", "SUCCEEDED", "FAILED", "UNKNOWN"];
+
+/// Values of a parameter that has known ones, in capitals. As in Spark another one is not found.
+pub(super) fn known(
+    parameters: &Parameters,
+    parameter: &str,
+    values: &[&'static str],
+) -> Result<Vec<&'static str>, Refusal> {
+    let wanted = parameters.all(parameter).map(|wanted| {
+        let mut values = values.iter();
+        let value = values.find(|value| value.eq_ignore_ascii_case(wanted));
+        value
+            .copied()
+            .ok_or_else(|| Refusal::not_found(format!("unknown value of {parameter}: {wanted:?}")))
+    });
+    wanted.collect()
+}
+
+/// Documents whose field has one of the values of the parameter `status`; all where it is not given.
 pub(super) fn filtered<'a>(
     texts: impl Iterator<Item = &'a str>,
     field: &str,
-    parameter: &str,
+    values: &[&'static str],
     parameters: &Parameters,
 ) -> Answer {
-    let wanted: Vec<&str> = parameters.all(parameter).collect();
+    let wanted = known(parameters, "status", values)?;
     if wanted.is_empty() {
         return Ok(joined(texts));
     }
     let mut kept = Vec::new();
     for text in texts {
         let json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
-        let value = json[field].as_str().unwrap_or_default();
-        if wanted
-            .iter()
-            .any(|wanted| wanted.eq_ignore_ascii_case(value))
-        {
+        if wanted.contains(&json[field].as_str().unwrap_or_default()) {
             kept.push(text);
         }
     }
@@ -287,10 +308,10 @@ pub(super) fn filtered<'a>(
 }
 
 /// An answer that is being made, and the permit that it ends with.
-type Made = JoinHandle<(Answer, OwnedSemaphorePermit)>;
+pub(super) type Made = JoinHandle<(Answer, OwnedSemaphorePermit)>;
 
 /// Makes an answer from an application, on a thread that may read files.
-pub(super) async fn work(
+pub(crate) async fn work(
     server: Arc<Server>,
     id: String,
     attempt: Option<String>,
@@ -304,7 +325,7 @@ pub(super) async fn work(
 }
 
 /// Waits for an answer, and keeps its permit until the text has room among those that wait for their readers.
-async fn finish(server: &Server, made: Result<Made, Refusal>) -> Response {
+pub(crate) async fn finish(server: &Server, made: Result<Made, Refusal>) -> Response {
     let made = match made {
         Ok(made) => made.await.map_err(Refusal::failed),
         Err(refusal) => Err(refusal),
@@ -316,13 +337,13 @@ async fn finish(server: &Server, made: Result<Made, Refusal>) -> Response {
 }
 
 /// Text of an answer, counted until the last byte is written.
-pub(super) struct Held {
+pub(crate) struct Held {
     text: String,
     _room: OwnedSemaphorePermit,
 }
 
 impl Held {
-    pub(super) async fn bytes(text: String, bodies: &Arc<Semaphore>) -> Result<Bytes, Refusal> {
+    pub(crate) async fn bytes(text: String, bodies: &Arc<Semaphore>) -> Result<Bytes, Refusal> {
         let kib = u32::try_from(text.len() >> 10).unwrap_or(u32::MAX);
         let room = Arc::clone(bodies).acquire_many_owned(kib.clamp(1, BODY_KIB));
         let _room = room.await.map_err(Refusal::failed)?;
@@ -336,7 +357,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-fn respond(answer: Result<Bytes, Refusal>) -> Response {
+pub(super) fn respond(answer: Result<Bytes, Refusal>) -> Response {
     match answer {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(Refusal(status, text)) => {

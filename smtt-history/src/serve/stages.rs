@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::Refusal;
 use super::quantiles::{executor_distributions, task_distributions};
-use super::routes::{Answer, Parameters, filtered};
-use super::tasks::{key, positions, read};
+use super::routes::{Answer, Parameters, filtered, known};
+use super::tasks::{STATUSES as TASK_STATUSES, key, positions, read};
 use crate::open::App;
 use crate::out::Kind;
 
@@ -17,22 +17,25 @@ const MOST: usize = 100_000;
 /// Quantiles that Spark takes where none are asked for.
 const DEFAULT: &str = "0.0,0.25,0.5,0.75,1.0";
 
+/// Values of a stage's status.
+const STATUSES: [&str; 5] = ["ACTIVE", "COMPLETE", "FAILED", "PENDING", "SKIPPED"];
+
 /// What an answer has beside the stage itself.
-struct With<'a> {
+struct With {
     tasks: bool,
     summaries: bool,
-    statuses: Vec<&'a str>,
+    statuses: Vec<&'static str>,
     quantiles: Vec<f64>,
     /// Tasks for which the answer still has room.
     left: Cell<usize>,
 }
 
-impl<'a> With<'a> {
-    fn new(parameters: &'a Parameters, details: bool) -> Result<Self, Refusal> {
+impl With {
+    fn new(parameters: &Parameters, details: bool) -> Result<Self, Refusal> {
         Ok(Self {
             tasks: parameters.flag("details", details),
             summaries: parameters.flag("withSummaries", false),
-            statuses: parameters.all("taskStatus").collect(),
+            statuses: known(parameters, "taskStatus", &TASK_STATUSES)?,
             quantiles: quantiles(parameters.one("quantiles").unwrap_or(DEFAULT))?,
             left: Cell::new(MOST),
         })
@@ -45,7 +48,7 @@ pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
         .iter()
         .rev()
         .map(|(_, text)| text.as_str());
-    let text = filtered(texts, "status", "status", parameters)?;
+    let text = filtered(texts, "status", &STATUSES, parameters)?;
     let with = With::new(parameters, false)?;
     if !with.tasks && !with.summaries {
         return Ok(text);
@@ -61,7 +64,7 @@ pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
     Ok(Value::from(all).to_string())
 }
 
-fn all_detailed(app: &App, text: &str, with: &With<'_>) -> Result<Vec<Value>, Refusal> {
+fn all_detailed(app: &App, text: &str, with: &With) -> Result<Vec<Value>, Refusal> {
     let all: Vec<Map<String, Value>> = serde_json::from_str(text).map_err(Refusal::failed)?;
     all.into_iter()
         .map(|stage| detailed(app, stage, with))
@@ -108,7 +111,7 @@ pub(super) fn one(app: &App, id: &str, attempt: &str, parameters: &Parameters) -
     Ok(detailed(app, stage, &with)?.to_string())
 }
 
-pub(super) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
+pub(crate) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
     let text = parameters
         .one("quantiles")
         .unwrap_or("0.05,0.25,0.5,0.75,0.95");
@@ -123,7 +126,7 @@ pub(super) fn summary(app: &App, id: &str, attempt: &str, parameters: &Parameter
     summary.map(|summary| summary.to_string()).ok_or_else(none)
 }
 
-fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result<Value, Refusal> {
+fn detailed(app: &App, mut stage: Map<String, Value>, with: &With) -> Result<Value, Refusal> {
     let number = |name: &str| {
         stage[name]
             .as_i64()
@@ -169,7 +172,7 @@ fn detailed(app: &App, mut stage: Map<String, Value>, with: &With<'_>) -> Result
     Ok(stage.into())
 }
 
-fn quantiles(text: &str) -> Result<Vec<f64>, Refusal> {
+pub(super) fn quantiles(text: &str) -> Result<Vec<f64>, Refusal> {
     let mut all = Vec::new();
     for one in text.split(',') {
         let bad = || {

@@ -1,15 +1,14 @@
 //! Task attempts of a stage: a page of them, sorted. Only the page's rows are read whole.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use smtt_store::history::columns::{FIRST_METRIC, METRICS, TASKS};
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
 use super::Refusal;
-use super::routes::{Answer, Parameters};
+use super::routes::{Answer, Parameters, known};
 use crate::event::metrics::at;
 use crate::json::{date, date_or_none, present};
 use crate::open::App;
@@ -17,6 +16,9 @@ use crate::out::Kind;
 
 /// Tasks of an answer at most.
 const MOST: usize = 100_000;
+
+/// Values of a task's status.
+pub(super) const STATUSES: [&str; 5] = ["RUNNING", "KILLED", "FAILED", "SUCCESS", "UNKNOWN"];
 
 pub(super) fn list(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
     let Some(stage) = key(id, attempt) else {
@@ -32,7 +34,7 @@ pub(super) fn list(app: &App, id: &str, attempt: &str, parameters: &Parameters) 
         "DECREASING_RUNTIME" | "-RUNTIME" => Some(true),
         _ => return Err(Refusal::not_found(format!("unknown order: {sort}"))),
     };
-    let statuses: Vec<&str> = parameters.all("status").collect();
+    let statuses = known(parameters, "status", &STATUSES)?;
     let tasks = app.tasks().map_err(Refusal::failed)?;
     let page = positions(app, &tasks, stage, order, &statuses).and_then(|positions| {
         let page: Vec<u64> = positions.into_iter().skip(offset).take(length).collect();
@@ -91,7 +93,7 @@ pub(super) fn positions(
 }
 
 /// Tasks of rows, as the REST API shows them, in the order of `page`.
-pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>, ParquetError> {
+pub(crate) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>, ParquetError> {
     let mut sorted: Vec<u64> = page.to_vec();
     sorted.sort_unstable();
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -131,7 +133,7 @@ pub(super) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>
         .map(|column| numbers(column.name))
         .collect::<Result<_, _>>()?;
     let last = last_updated(app);
-    let logs = logs(app);
+    let logs = app.executor_logs();
     let task = |row: usize| {
         let value = |metric: usize| metrics[metric][row].unwrap_or_default();
         let launch = launches[row].unwrap_or_default();
@@ -206,16 +208,6 @@ fn last_updated(app: &App) -> i64 {
         .and_then(|(_, text)| serde_json::from_str::<Value>(text).ok())
         .and_then(|json| json["attempts"][0]["lastUpdatedEpoch"].as_i64())
         .unwrap_or_default()
-}
-
-fn logs(app: &App) -> BTreeMap<String, Value> {
-    let executors = app.all(Kind::Executor).iter();
-    executors
-        .filter_map(|(id, text)| {
-            let mut json: Map<String, Value> = serde_json::from_str(text).ok()?;
-            Some((id.clone(), json.remove("executorLogs")?))
-        })
-        .collect()
 }
 
 /// The metrics of a task, in the groups of the REST API.

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::routes::{Held, attempts, work};
 use super::{ANSWERS, BODY_KIB, IMPORTS, Server, Settings, applications, run};
 use crate::import::{Admission, import};
+use crate::live::tests::parts_of;
 use crate::log::Bounds;
 use crate::out::Kind;
 
@@ -85,6 +86,44 @@ async fn an_application_is_imported_when_it_is_opened_first() {
         app.one(Kind::Application, "app-1")
             .is_some_and(named("second"))
     );
+}
+
+#[tokio::test]
+async fn an_application_that_was_imported_while_it_ran_is_imported_again_when_its_log_has_grown() {
+    let folder = with_logs(&[("app-1.inprogress", log("app-1", "first"))]);
+    let (logs, store) = (folder.path().join("logs"), folder.path().join("store"));
+    let running = logs.join("app-1.inprogress");
+    import(&store, &running, Bounds::default(), &ANY).expect("imports");
+    let server = server(folder.path(), true);
+    let name = async || {
+        let (app, _) = server.app("app-1", None).await.expect("opens");
+        let text = &app.all(Kind::Application)[0].1;
+        let json: serde_json::Value = serde_json::from_str(text).expect("is JSON");
+        json["name"].as_str().map(str::to_owned)
+    };
+    assert_eq!(
+        name().await.as_deref(),
+        Some("first"),
+        "the log is the same"
+    );
+    // A log that became damaged replaces nothing.
+    fs::write(&running, "x".repeat(1000)).expect("writes");
+    assert_eq!(name().await.as_deref(), Some("first"));
+    server.again.invalidate_all();
+    let end = r#"{"Event":"SparkListenerApplicationEnd","Timestamp":2000}"#;
+    fs::write(&running, log("app-1", "second half")).expect("writes");
+    assert_eq!(name().await.as_deref(), Some("second half"));
+    // Not at each request.
+    let ended = format!("{}\n{end}", log("app-1", "the third part"));
+    fs::remove_file(&running).expect("removes");
+    fs::write(logs.join("app-1"), &ended).expect("writes");
+    assert_eq!(name().await.as_deref(), Some("second half"));
+    server.again.invalidate_all();
+    assert_eq!(name().await.as_deref(), Some("the third part"));
+    // It has ended: nothing replaces it.
+    server.again.invalidate_all();
+    fs::write(logs.join("app-1"), ended.replace("third", "a later")).expect("writes");
+    assert_eq!(name().await.as_deref(), Some("the third part"));
 }
 
 #[tokio::test]
@@ -167,7 +206,7 @@ async fn an_import_holds_no_answer_and_waits_for_no_other() {
     drop(turns);
     drop(server.app("app-2", None).await.expect("opens"));
     server.importing.lock().expect("locks").clear();
-    end.send(Some(Ok(()))).expect("is waited for");
+    end.send(Some(Ok(None))).expect("is waited for");
     let ended = first.await.expect("ends");
     assert!(ended.is_err_and(|refusal| refusal.0.as_u16() == 500));
 }
@@ -251,4 +290,21 @@ async fn the_cache_keeps_its_bound() {
     let size = server.cache.weighted_size();
     assert!(size <= 1 << 20, "{size}");
     assert!(server.cache.entry_count() >= 5);
+}
+
+#[tokio::test]
+async fn what_is_made_of_parts_reaches_its_asker_where_the_cache_has_no_room() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let own = folder.path().join("store/app-1");
+    parts_of(&own);
+    // Without its last part it runs, so its tables are in no folder of the store.
+    fs::remove_file(own.join("meta-000003.parquet")).expect("removes");
+    let mut settings = server(folder.path(), false).settings.clone();
+    settings.cache_bytes = 0;
+    let server = Arc::new(Server::new(settings));
+    let (first, second) = tokio::join!(server.app("app-1", None), server.app("app-1", None));
+    for opened in [first, second] {
+        assert!(opened.expect("opens").0.is_of("app-1", None));
+    }
+    assert!(server.app("app-1", Some("1")).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! When the collector runs, as the JVM's tool interface (JVMTI) tells it: two counts in the slot file's header, and
+//! When the collector runs, as the JVM's tool interface (JVMTI) reports it: two counts in the slot file's header, and
 //! a wake of whoever waits for the end of a collection. And what the same interface knows of an object: its size.
 //!
 //! The events come on the JVM's own thread while the application stands still, so they only store and wake. They can
@@ -51,7 +51,7 @@ static TOOLS: AtomicPtr<*const usize> = AtomicPtr::new(ptr::null_mut());
 /// Ends of collections, the word that is waited for: not in the slot file, which others can write.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Counts collections in the header at `address` from now on. 0, or an error of the JVM where it cannot tell.
+/// Counts collections in the header at `address` from now on. 0, or an error of the JVM where it does not report them.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_smtt_marker_Native_followCollections(
     env: Env,
@@ -214,7 +214,7 @@ pub extern "system" fn Java_io_smtt_marker_Native_waitForCollection(
         tv_sec: libc::time_t::from(milliseconds.max(0) / 1000),
         tv_nsec: libc::c_long::from(milliseconds.max(0) % 1000 * 1_000_000),
     };
-    // An early return (a signal, a word that changed meanwhile) is as good as any: the caller looks at the count.
+    // An early return (a signal, a word that changed meanwhile) is as good as any: the caller checks the count.
     // SAFETY: the word is ours and lives as long as the library; the limit lives for the call.
     unsafe {
         libc::syscall(

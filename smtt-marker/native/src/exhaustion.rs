@@ -1,4 +1,4 @@
-//! When the JVM runs out of something, as its tool interface (JVMTI) tells it: heap, metaspace, threads.
+//! When the JVM runs out of something, as its tool interface (JVMTI) reports it: heap, metaspace, threads.
 //!
 //! The event comes on the thread to which it happens, where no Java code may allocate: the fact is written on the stack
 //! and the probe pad is called from here. An environment of its own: the events of the collector may be off.
@@ -40,7 +40,7 @@ static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
 const FACT_MAX: usize = 2 * size_of::<u64>() + size_of::<u16>() + EXHAUSTED_TEXT_MAX;
 
 /// Reports from now on what the JVM runs out of; facts are counted in the header at `address`. 0, or an error of the JVM
-/// where it cannot tell.
+/// where it does not report it.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_smtt_marker_Native_followExhaustion(
     env: Env,

@@ -68,6 +68,9 @@ pads! {
     Java_io_smtt_marker_Native_resourceExhausted "resourceExhausted",
     Java_io_smtt_marker_Native_memoryTold "memoryTold",
     Java_io_smtt_marker_Native_peaksTold "peaksTold",
+    Java_io_smtt_marker_Native_taskMetrics "taskMetrics",
+    Java_io_smtt_marker_Native_helperBegun "helperBegun",
+    Java_io_smtt_marker_Native_helperEnded "helperEnded",
 }
 
 /// Whether two names are the same; usable at compile time.

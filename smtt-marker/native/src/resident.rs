@@ -166,7 +166,7 @@ fn anonymous() -> i64 {
 
 /// Resident bytes of the stacks of all threads but the first, and the number of threads.
 ///
-/// The kernel no longer marks stacks in `/proc/self/maps`. But each thread has told it the address of its list of
+/// The kernel no longer marks stacks in `/proc/self/maps`. But each thread has registered the address of its list of
 /// robust mutexes, which is in the thread's own control block, and that lies at the upper end of its stack.
 fn stacks() -> (i64, i64) {
     let bytes = THREADS_MAX * size_of::<u64>();

@@ -57,6 +57,21 @@ impl Encoding {
         Self::of_type(pmu, pmu.perf_type, config)
     }
 
+    /// A software event of the kernel, by its number in `enum perf_sw_ids`.
+    #[must_use]
+    pub fn software(number: u64) -> Self {
+        Self {
+            pmu: "software".into(),
+            perf_type: Some(PERF_TYPE_SOFTWARE),
+            perf_config: number,
+            config1: 0,
+            config2: 0,
+            precise_ip: 0,
+            exclude_kernel: false,
+            exclude_user: false,
+        }
+    }
+
     /// An event of `pmu` of another `type`, as the kernel's generic events are.
     pub fn of_type(pmu: &Pmu, perf_type: Option<u32>, perf_config: u64) -> Self {
         let (config1, config2, precise_ip) = (0, 0, 0);

@@ -11,7 +11,7 @@ use super::fields::{Fields, Reader, clean};
 /// How a process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessEnd {
-    /// Status as `wait` tells the parent.
+    /// Status as `wait` returns it to the parent.
     pub status: u32,
     /// Most bytes that were resident at once.
     pub peak_rss_bytes: u64,

@@ -302,6 +302,11 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
             ),
         ),
+        Fact::TaskMetrics(metrics) => {
+            let mut words = vec![metrics.task_attempt_id];
+            words.extend(metrics.values);
+            (Kind::TASK_METRICS, payload(&words, &[], &[]))
+        }
         Fact::TaskHeapSoFar {
             task_attempt_id,
             allocated_bytes,
@@ -309,6 +314,25 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             Kind::TASK_HEAP_SO_FAR,
             payload(&[*task_attempt_id, *allocated_bytes], &[], &[]),
         ),
+        Fact::HelperBegun {
+            task_attempt_id,
+            helper,
+        } => (
+            Kind::HELPER_BEGUN,
+            payload(&[*task_attempt_id, u64::from(helper.0)], &[], &[]),
+        ),
+        Fact::HelperEnded {
+            task_attempt_id,
+            helper,
+            allocated_bytes,
+        } => {
+            let words = [
+                *task_attempt_id,
+                u64::from(helper.0),
+                long_id(*allocated_bytes),
+            ];
+            (Kind::HELPER_ENDED, payload(&words, &[], &[]))
+        }
         Fact::MemoryTold(told) => (
             Kind::MEMORY_TOLD,
             payload(

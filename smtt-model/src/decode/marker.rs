@@ -5,11 +5,12 @@ use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
 };
-use smtt_common::event::used::BEGUN_LATE;
+use smtt_common::event::used::{BEGUN_LATE, Helper};
 use smtt_common::event::{Kind, Schema};
 
 use super::fields::Fields;
 use super::memory::{memory_told, peaks_told};
+use super::metrics::task_metrics;
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
     Outcome, PageAllocated, PageFreed, PythonWorker, RddDescribed, Span, StageDescribed, TaskEnded,
@@ -61,9 +62,19 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             allocated_bytes: fields.optional("allocated_bytes"),
             collection_ms: fields.optional("collection_ms"),
         }),
+        Kind::TASK_METRICS => task_metrics(fields)?,
         Kind::TASK_HEAP_SO_FAR => Fact::TaskHeapSoFar {
             task_attempt_id: fields.long_id("task_attempt_id")?,
             allocated_bytes: fields.word("allocated_bytes"),
+        },
+        Kind::HELPER_BEGUN => Fact::HelperBegun {
+            task_attempt_id: fields.long_id("task_attempt_id")?,
+            helper: Helper(fields.word("helper") as u8),
+        },
+        Kind::HELPER_ENDED => Fact::HelperEnded {
+            task_attempt_id: fields.long_id("task_attempt_id")?,
+            helper: Helper(fields.word("helper") as u8),
+            allocated_bytes: fields.optional("allocated_bytes"),
         },
         Kind::RESOURCE_EXHAUSTED => Fact::Exhausted(Box::new(death::exhausted(fields))),
         Kind::MEMORY_TOLD => memory_told(fields),

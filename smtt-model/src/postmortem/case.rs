@@ -89,7 +89,7 @@ pub struct Outside {
     pub kernel_log: Vec<String>,
     /// Path of the JVM's crash report, which exists.
     pub crash_report: Option<String>,
-    /// Where the crash report would be, where that could not be looked at.
+    /// Where the crash report would be, where that could not be inspected.
     pub crash_report_expected: Option<String>,
     /// Main class, or name, of the process that sent the decisive signal.
     pub sender_program: Option<String>,

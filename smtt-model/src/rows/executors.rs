@@ -223,7 +223,8 @@ impl State {
         let unattributed = faults::unattributed(counters);
         let mut all: FaultCounters = counters.attributed;
         faults::add(&mut all, &unattributed);
-        let figures = self.figures(&all);
+        // Threads without a slot are not measured.
+        let figures = self.figures(&all).with_times(&counters.attributed);
         let counted = |faults: &FaultCounters| figures.page_faults.map(|_| faults::total(faults));
         let held = executor.memory.total();
         let cycles = self.page_walks().and_then(|meaning| meaning.cycles());

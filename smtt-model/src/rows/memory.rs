@@ -262,6 +262,13 @@ fn cgroup(kernel: &KernelMemory) -> Option<CgroupRow> {
     })
 }
 
+/// Limits of an executor's memory in bytes, by the names of their settings.
+#[must_use]
+pub fn memory_limits(usage: &MemoryUsage) -> Vec<(String, u64)> {
+    let limits = limits(usage).into_iter();
+    limits.map(|row| (row.name, row.limit_bytes)).collect()
+}
+
 fn limits(usage: &MemoryUsage) -> Vec<LimitRow> {
     use MemoryFigure as F;
     let of = |figure| usage.latest(figure);

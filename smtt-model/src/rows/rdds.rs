@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, matches};
 use crate::attribute::{Doing, RddKey};
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
@@ -23,9 +23,20 @@ pub struct RddRow {
     pub name: Option<String>,
     /// Call site in the application that created the RDD.
     pub call_site: Option<String>,
+    /// SQL execution that the RDD worked for first, by the ids of stages; absent outside of SQL executions, and until the
+    /// driver's plugin has described a stage.
+    #[serde(default)]
+    pub sql_execution_id: Option<u64>,
+    /// Description of that SQL execution.
+    #[serde(default)]
+    pub sql_description: Option<String>,
     /// Storage level as Spark writes it, or the level derived from the RDD's blocks until it is reported; absent
     /// without a level.
     pub storage_level: Option<String>,
+    /// Name of the level in Spark's `StorageLevel`, such as `MEMORY_AND_DISK`; absent until the level is reported, and
+    /// for levels without a name.
+    #[serde(default)]
+    pub storage_level_name: Option<String>,
     /// Partitions of the RDD.
     pub partitions: Option<u64>,
     /// Ids of the RDD's parents.
@@ -174,6 +185,24 @@ fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
     rdds
 }
 
+/// SQL execution of the first stage that worked on each RDD or computes it.
+fn queries_of(executor: &Executor) -> BTreeMap<RddKey, (u64, &str)> {
+    let mut queries = BTreeMap::new();
+    for stage in executor.tasks.stages.values() {
+        let Some(said) = &stage.described else {
+            continue;
+        };
+        if let Some(id) = said.sql_execution_id {
+            let last = said.rdd_id.map(RddKey::Id);
+            for rdd in stage.rdds.keys().copied().chain(last) {
+                let query = (id, said.sql_description.as_str());
+                queries.entry(rdd).or_insert(query);
+            }
+        }
+    }
+    queries
+}
+
 impl State {
     /// RDDs that the filter selects. Rows without `rdd_id` are `(no RDD)` and `(overflow)`.
     #[must_use]
@@ -187,6 +216,7 @@ impl State {
             keys.extend(held.keys().filter(|key| !executor.rdds.contains_key(key)));
             keys.sort_unstable();
             let levels = levels_of(executor);
+            let queries = queries_of(executor);
             let staged = filter
                 .stage
                 .as_ref()
@@ -197,7 +227,15 @@ impl State {
                     .filter(|key| staged.as_ref().is_none_or(|staged| staged.contains(key)))
                     .map(|key| {
                         let held = held.get(&key).copied().unwrap_or_default();
-                        self.rdd_row(executor, key, held, levels.get(&key).copied())
+                        let row = self.rdd_row(executor, key, held, levels.get(&key).copied());
+                        let query = queries.get(&key).filter(|_| key.id().is_some());
+                        RddRow {
+                            sql_execution_id: query.map(|(id, _)| *id),
+                            sql_description: query
+                                .map(|(_, text)| (*text).to_owned())
+                                .filter(|text| !text.is_empty()),
+                            ..row
+                        }
                     }),
             );
         })
@@ -227,10 +265,13 @@ impl State {
             call_site: said
                 .map(|said| said.call_site.clone())
                 .filter(|site| !site.is_empty()),
+            sql_execution_id: None,
+            sql_description: None,
             storage_level: said
                 .map(level_told)
                 .filter(|level| !level.is_empty())
                 .or_else(|| level.map(str::to_owned)),
+            storage_level_name: said.and_then(|said| level_name(said.storage_level)),
             partitions: said.map(|said| said.partitions),
             parents: said.map_or_else(Vec::new, |said| said.parents.clone()),
             partitions_cached: if key == RddKey::None { 0 } else { held.blocks },
@@ -275,7 +316,10 @@ impl State {
                     .filter(|(name, block)| {
                         filter.rdd(executor, block.rdd)
                             && filter.stage(block.stage)
-                            && filter.block.as_ref().is_none_or(|wanted| wanted == *name)
+                            && filter
+                                .block
+                                .as_ref()
+                                .is_none_or(|wanted| matches(wanted, name))
                     })
                     .map(|(name, block)| BlockRow {
                         who: who.clone(),
@@ -350,4 +394,72 @@ fn level_told(said: &crate::decode::RddDescribed) -> String {
         return "None".to_owned();
     }
     said.storage_level_text.clone()
+}
+
+/// Name of a level in Spark's `StorageLevel`; `None` for levels that it has no constant for.
+fn level_name(bits: u64) -> Option<String> {
+    use smtt_common::event::marker::storage_level::{
+        DESERIALIZED, DISK, MEMORY, OFF_HEAP, REPLICATION_SHIFT,
+    };
+    let name = match bits & (DISK | MEMORY | OFF_HEAP | DESERIALIZED) {
+        0 => return Some("NONE".to_owned()),
+        kind if kind == DISK => "DISK_ONLY",
+        kind if kind == MEMORY | DESERIALIZED => "MEMORY_ONLY",
+        kind if kind == MEMORY => "MEMORY_ONLY_SER",
+        kind if kind == DISK | MEMORY | DESERIALIZED => "MEMORY_AND_DISK",
+        kind if kind == DISK | MEMORY => "MEMORY_AND_DISK_SER",
+        kind if kind == DISK | MEMORY | OFF_HEAP => "OFF_HEAP",
+        _ => return None,
+    };
+    match (name, bits >> REPLICATION_SHIFT) {
+        (_, 0 | 1) => Some(name.to_owned()),
+        ("OFF_HEAP", _) => None,
+        (_, 2) | ("DISK_ONLY", 3) => Some(format!("{name}_{}", bits >> REPLICATION_SHIFT)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::level_name;
+    use smtt_common::event::marker::storage_level::{
+        DESERIALIZED, DISK, MEMORY, OFF_HEAP, REPLICATION_SHIFT,
+    };
+
+    /// What Spark 4.0.5 answers for each of its names: disk, memory, off heap, deserialized, replication.
+    const SPARK: &str = "
+        NONE 0 0 0 0 1
+        DISK_ONLY 1 0 0 0 1
+        DISK_ONLY_2 1 0 0 0 2
+        DISK_ONLY_3 1 0 0 0 3
+        MEMORY_ONLY 0 1 0 1 1
+        MEMORY_ONLY_2 0 1 0 1 2
+        MEMORY_ONLY_SER 0 1 0 0 1
+        MEMORY_ONLY_SER_2 0 1 0 0 2
+        MEMORY_AND_DISK 1 1 0 1 1
+        MEMORY_AND_DISK_2 1 1 0 1 2
+        MEMORY_AND_DISK_SER 1 1 0 0 1
+        MEMORY_AND_DISK_SER_2 1 1 0 0 2
+        OFF_HEAP 1 1 1 0 1";
+
+    #[test]
+    fn levels_have_the_names_of_spark() {
+        let mut named = 0;
+        for line in SPARK.lines().filter(|line| !line.trim().is_empty()) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let flag = |at: usize, bit: u64| if words[at] == "1" { bit } else { 0 };
+            let flags = flag(1, DISK) | flag(2, MEMORY) | flag(3, OFF_HEAP) | flag(4, DESERIALIZED);
+            let copies: u64 = words[5].parse().expect("a number");
+            let name = level_name(flags | copies << REPLICATION_SHIFT);
+            assert_eq!(name.as_deref(), Some(words[0]));
+            named += 1;
+        }
+        // No other flags and replications have a name.
+        let known = |bits: &u64| {
+            level_name(bits & 0xf | (bits >> 4) << REPLICATION_SHIFT)
+                .is_some_and(|name| name != "NONE")
+        };
+        let all = (16..96).filter(known).count();
+        assert_eq!(all, named - 1, "of five replications");
+    }
 }

@@ -6,7 +6,7 @@ use smtt_common::event::used::{
     DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY,
 };
 
-use crate::state::Used;
+use crate::state::{HelperUsed, Used};
 
 /// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
 /// task has no first reading.
@@ -51,10 +51,63 @@ pub struct UsedRow {
     /// Bytes of pages that the thread made dirty and that go to a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_written_bytes: Option<u64>,
+    /// Bytes that Spark read from its input: files, and blocks of cached RDDs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_bytes: Option<u64>,
+    /// Records that Spark read from its input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_records: Option<u64>,
+    /// Bytes that Spark wrote to its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+    /// Records that Spark wrote to its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_records: Option<u64>,
+    /// Bytes that Spark read of shuffles, from this and from other machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuffle_read_bytes: Option<u64>,
+    /// Records that Spark read of shuffles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuffle_read_records: Option<u64>,
+    /// Bytes that Spark wrote for shuffles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuffle_write_bytes: Option<u64>,
+    /// Records that Spark wrote for shuffles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuffle_write_records: Option<u64>,
+    /// Bytes that Spark spilled, as they were in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_spilled_bytes: Option<u64>,
+    /// Bytes that Spark spilled, as they are on the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_spilled_bytes: Option<u64>,
+}
+
+/// What threads of one kind used that helped a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelperRow {
+    /// What the threads do, such as `python writer`.
+    pub name: String,
+    /// Ended threads whose accounts are in the figures.
+    pub threads: u64,
+    /// Sums over these threads; none of them is in the figures of the task.
+    #[serde(flatten)]
+    pub used: UsedRow,
+}
+
+impl HelperRow {
+    pub(super) fn new(of: &HelperUsed) -> Self {
+        Self {
+            name: of.name().to_owned(),
+            threads: of.threads,
+            used: UsedRow::new(&of.figures),
+        }
+    }
 }
 
 impl UsedRow {
     pub(super) fn new(used: &Used) -> Self {
+        let metric = |index: usize| used.metrics.map(|metrics| metrics[index]);
         let involuntary = used.account(SWITCHES_INVOLUNTARY);
         Self {
             cpu_ns: used.account(CPU_NS),
@@ -73,6 +126,16 @@ impl UsedRow {
             call_written_bytes: used.account(CALL_WRITTEN_BYTES),
             disk_read_bytes: used.account(DISK_READ_BYTES),
             disk_written_bytes: used.account(DISK_WRITTEN_BYTES),
+            input_bytes: metric(0),
+            input_records: metric(1),
+            output_bytes: metric(2),
+            output_records: metric(3),
+            shuffle_read_bytes: metric(4),
+            shuffle_read_records: metric(5),
+            shuffle_write_bytes: metric(6),
+            shuffle_write_records: metric(7),
+            memory_spilled_bytes: metric(8),
+            disk_spilled_bytes: metric(9),
         }
     }
 
@@ -95,6 +158,16 @@ impl UsedRow {
             ("call_written_bytes", self.call_written_bytes),
             ("disk_read_bytes", self.disk_read_bytes),
             ("disk_written_bytes", self.disk_written_bytes),
+            ("input_bytes", self.input_bytes),
+            ("input_records", self.input_records),
+            ("output_bytes", self.output_bytes),
+            ("output_records", self.output_records),
+            ("shuffle_read_bytes", self.shuffle_read_bytes),
+            ("shuffle_read_records", self.shuffle_read_records),
+            ("shuffle_write_bytes", self.shuffle_write_bytes),
+            ("shuffle_write_records", self.shuffle_write_records),
+            ("memory_spilled_bytes", self.memory_spilled_bytes),
+            ("disk_spilled_bytes", self.disk_spilled_bytes),
         ]
         .into_iter()
     }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
 use super::{
-    ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
+    ExecutorId, Filter, FunctionsRow, HelperRow, Listing, NO_RDD, OVERFLOW, PageWalkRow, PeakRow,
+    SplitsRow, UsedRow, peaks,
 };
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
@@ -51,6 +52,9 @@ pub struct StageRow {
     /// The most execution memory that the stage's own tasks held together on this executor, in bytes.
     #[serde(default)]
     pub tasks_execution_memory_peak_bytes: u64,
+    /// Whether that peak may be too high or too low, because a grant or a release was not reported.
+    #[serde(default)]
+    pub tasks_execution_memory_peak_partial: bool,
     /// Peaks of the executor while tasks of the stage ran, by Spark's names of the metrics.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub executor_peaks: BTreeMap<String, PeakRow>,
@@ -109,6 +113,12 @@ pub struct TaskRow {
     pub reason: Option<String>,
     /// Time since the start of a running task, or from start to end of an ended one, in nanoseconds.
     pub duration_ns: Option<u64>,
+    /// Time of the report of the start, in nanoseconds since boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ns: Option<u64>,
+    /// Time of the report of the end, in nanoseconds since boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_ns: Option<u64>,
     /// Whether `duration_ns` is a lower bound because the start of the task was not recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duration_is_lower_bound: bool,
@@ -123,9 +133,15 @@ pub struct TaskRow {
     /// Absent where a part of the task was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_memory_spark_peak_bytes: Option<u64>,
+    /// The most that was resident in the task's Python workers; absent where none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_worker_peak_bytes: Option<u64>,
     /// What the task's own thread used; of a running task until the last reading.
     #[serde(flatten)]
     pub used: UsedRow,
+    /// What threads used that helped the task, by what they do; in none of the figures above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub helpers: Vec<HelperRow>,
     /// Where the figures end: `task_end`, `thread_exit` where the executor was killed, or `next_task` where the end was
     /// not reported. `now` while the task runs, and `last_reading` where it has ended without accounts: such figures
     /// are in no sum.
@@ -134,9 +150,12 @@ pub struct TaskRow {
     /// Time that the figures cover, in nanoseconds: from the begin of the executor's task runner to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_duration_ns: Option<u64>,
-    /// The task's life in parts; only where one task was asked for.
+    /// The task's life in parts; only where one task or ended tasks were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub splits: Option<SplitsRow>,
+    /// Where the task's time went, by function; only where one task or ended tasks were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<FunctionsRow>,
     /// Whether the task began before its accounts were read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub used_is_partial: bool,
@@ -205,6 +224,7 @@ impl State {
                     execution_memory_bytes: live,
                     execution_memory_peak_bytes: stage.peak_bytes.max(peak),
                     tasks_execution_memory_peak_bytes: stage.held.peak_bytes,
+                    tasks_execution_memory_peak_partial: stage.held.partial,
                     executor_peaks: stage
                         .peaks
                         .as_ref()
@@ -254,40 +274,89 @@ impl State {
         })
     }
 
+    fn task_row(
+        &self,
+        executor: &Executor,
+        who: &ExecutorId,
+        id: u64,
+        task: &Task,
+        consumers: Vec<ConsumerRow>,
+        is_whole: bool,
+    ) -> TaskRow {
+        let splits = is_whole.then(|| self.splits(task)).flatten();
+        let functions = is_whole.then(|| self.functions(&executor.tasks, task));
+        let shown = task.shown();
+        TaskRow {
+            who: who.clone(),
+            stage_id: task.stage.map(|stage| stage.id),
+            stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
+            task_attempt_id: Some(id),
+            partition: task.started.map(|started| started.partition),
+            attempt_number: task.started.map(|started| started.attempt_number),
+            job_id: task.started.and_then(|started| started.job_id),
+            state: task.state,
+            reason: Some(task.reason.clone()).filter(|reason| !reason.is_empty()),
+            duration_ns: task.duration_ns(self.now_ns()),
+            start_ns: task.start_ns,
+            end_ns: task.end_ns,
+            duration_is_lower_bound: task.start_is_late,
+            faults: self.figures(&task.faults),
+            execution_memory_bytes: task.live_bytes,
+            execution_memory_peak_bytes: task.execution_peak_bytes(),
+            execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
+            python_worker_peak_bytes: task.python_peak_bytes,
+            used: UsedRow::new(&shown.figures),
+            helpers: task.helpers.iter().map(HelperRow::new).collect(),
+            used_until: shown.until.map(str::to_owned),
+            used_duration_ns: Some(shown.duration_ns).filter(|time| *time > 0),
+            used_is_partial: shown.partial,
+            splits,
+            functions: functions.flatten(),
+            consumers,
+            rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
+            walks: self.walks_sum(executor, &task.walks),
+        }
+    }
+
+    /// Tasks of one executor that had ended at `until_ns` (boot time) and are not among `known`, with their lives in
+    /// parts; at most `most`. `known` then has the ids of all returned ones and of those that the state still holds.
+    #[must_use]
+    pub fn newly_ended_tasks(
+        &self,
+        key: u64,
+        until_ns: u64,
+        most: usize,
+        known: &mut BTreeSet<u64>,
+    ) -> Vec<TaskRow> {
+        let Some(executor) = self.executors().get(&key) else {
+            return Vec::new();
+        };
+        let all = &executor.tasks.tasks;
+        known.retain(|id| all.get(id).is_some());
+        let has_ended =
+            |task: &Task| task.state.ended() && task.end_ns.is_none_or(|end_ns| end_ns <= until_ns);
+        let ended = all
+            .iter()
+            .filter(|(id, task)| has_ended(task) && !known.contains(id));
+        let ended: Vec<(u64, &Task)> = ended.take(most).map(|(id, task)| (*id, task)).collect();
+        known.extend(ended.iter().map(|(id, _)| *id));
+        let (who, live) = (ExecutorId::new(executor), by_task(&executor.memory));
+        let row = |(id, task): (u64, &Task)| {
+            let consumers = consumers(task, live.get(&id));
+            self.task_row(executor, &who, id, task, consumers, true)
+        };
+        ended.into_iter().map(row).collect()
+    }
+
     /// Tasks that the filter selects. A row without `task_attempt_id` is the overflow row.
     #[must_use]
     pub fn list_tasks(&self, filter: &Filter) -> Listing<TaskRow> {
-        let now_ns = self.now_ns();
         self.listing(filter, |_, executor, rows| {
             let who = ExecutorId::new(executor);
             let live = by_task(&executor.memory);
             let row = |id: u64, task: &Task| {
-                let shown = task.shown();
-                TaskRow {
-                    who: who.clone(),
-                    stage_id: task.stage.map(|stage| stage.id),
-                    stage_attempt: task.stage.map(|stage| u32::from(stage.attempt)),
-                    task_attempt_id: Some(id),
-                    partition: task.started.map(|started| started.partition),
-                    attempt_number: task.started.map(|started| started.attempt_number),
-                    job_id: task.started.and_then(|started| started.job_id),
-                    state: task.state,
-                    reason: Some(task.reason.clone()).filter(|reason| !reason.is_empty()),
-                    duration_ns: task.duration_ns(now_ns),
-                    duration_is_lower_bound: task.start_is_late,
-                    faults: self.figures(&task.faults),
-                    execution_memory_bytes: task.live_bytes,
-                    execution_memory_peak_bytes: task.execution_peak_bytes(),
-                    execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
-                    used: UsedRow::new(&shown.figures),
-                    used_until: shown.until.map(str::to_owned),
-                    used_duration_ns: Some(shown.duration_ns).filter(|time| *time > 0),
-                    used_is_partial: shown.partial,
-                    splits: filter.task.and_then(|_| self.splits(task)),
-                    consumers: consumers(task, live.get(&id)),
-                    rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),
-                    walks: self.walks_sum(executor, &task.walks),
-                }
+                let consumers = consumers(task, live.get(&id));
+                self.task_row(executor, &who, id, task, consumers, filter.task.is_some())
             };
             rows.extend(
                 executor
@@ -327,6 +396,7 @@ impl State {
         listing.rows.retain(|row| {
             row.task_attempt_id.is_none() || matches!(row.state, Failed | Killed | Lost)
         });
+        listing.rows_total = listing.rows.len() as u64;
         listing
     }
 }

@@ -19,7 +19,7 @@ const NOTES: usize = 8;
 const TASKS: usize = 32;
 /// Threads whose task is known.
 const THREADS: usize = 1024;
-/// Children of one executor whose deaths are told.
+/// Children of one executor whose deaths are reported.
 const CHILD_DEATHS: usize = 16;
 
 /// A figure in KiB; the largest value stands for "not measured".
@@ -230,9 +230,9 @@ pub struct BlackBox {
     pub last: Option<LastMoment>,
     /// The task of each thread, by its id in the initial pid namespace.
     threads: BTreeMap<u32, u64>,
-    /// Whether the executor's death is told.
+    /// Whether the executor's death is reported.
     pub(super) told: bool,
-    /// Deaths of children that are told, by process.
+    /// Reported deaths of children, by process.
     pub(super) children_told: Vec<u32>,
 }
 
@@ -332,6 +332,9 @@ impl Executor {
         match &event.fact {
             Fact::TaskBegun {
                 task_attempt_id, ..
+            }
+            | Fact::HelperBegun {
+                task_attempt_id, ..
             } if self.died_ns.is_none() => {
                 let room = notes.threads.len() < THREADS
                     && caps.admit(tree_entry_bytes(size_of::<(u32, u64)>()));
@@ -342,14 +345,21 @@ impl Executor {
             Fact::TaskEnded(ended) if task == Some(ended.task_attempt_id) => {
                 notes.threads.remove(&event.tid);
             }
+            Fact::HelperEnded {
+                task_attempt_id, ..
+            } if task == Some(*task_attempt_id) => {
+                notes.threads.remove(&event.tid);
+            }
             Fact::TaskUsed(used) if task == Some(used.task_attempt_id) => {
                 notes.threads.remove(&event.tid);
             }
             Fact::SignalSent(sent) => {
                 let note = SignalNote {
                     sent: (**sent).clone(),
-                    from_own: sent.sender_pid == self.pid
-                        || self.children.contains(&sent.sender_pid),
+                    // The OOM killer runs in the process whose allocation failed.
+                    from_own: !sent.from_kernel
+                        && (sent.sender_pid == self.pid
+                            || self.children.contains_key(&sent.sender_pid)),
                 };
                 let of = if sent.is_executor {
                     &mut notes.signals
@@ -433,7 +443,7 @@ impl Executor {
         }
     }
 
-    /// The next child whose death is to be told: one that a signal of another process or of the kernel ended.
+    /// The next child whose death is to be reported: one that a signal of another process or of the kernel ended.
     pub(super) fn next_child_death(&mut self, until_ns: u64) -> Option<Noted<ChildEnd>> {
         let notes = &mut self.black_box;
         if notes.children_told.len() >= CHILD_DEATHS {

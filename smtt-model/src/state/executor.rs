@@ -15,14 +15,15 @@ use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
 use super::memory_peaks::Peaks;
-use super::memory_usage::MemoryUsage;
+use super::memory_usage::{Child, MemoryUsage};
 use super::page_walks::{LATE_NS, Meaning, Walks};
 use super::placement::{LastExamined, RangesId, Seen};
+use super::python::Served;
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
 use super::shares::Settled;
 use super::task::{OverCap, TaskState, Tasks};
-use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey};
+use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey, StageKey};
 use crate::decode::ExecutorDescribed;
 
 /// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
@@ -116,9 +117,10 @@ pub struct Executor {
     /// Threads with a slot, by thread id in the JVM's pid namespace.
     pub threads: BTreeSet<u32>,
     /// Python workers that serve a task, by process id in the JVM's pid namespace, and their tasks.
-    pub python_workers: BTreeMap<u32, u64>,
-    /// Live child processes, by process id in the initial pid namespace.
-    pub children: BTreeSet<u32>,
+    pub python_workers: BTreeMap<u32, Served>,
+    /// Live child processes, by process id in the initial pid namespace, with the time of the report of their birth in
+    /// nanoseconds since boot.
+    pub children: BTreeMap<u32, u64>,
     /// Rare activities, by code.
     pub spans: BTreeMap<u8, Spans>,
     /// Agreement of sampled fault addresses with contexts.
@@ -195,8 +197,8 @@ impl Executor {
             + self.memory.bytes()
             + self.usage.heap_bytes()
             + tree_bytes(self.threads.len(), size_of::<u32>())
-            + tree_bytes(self.python_workers.len(), size_of::<(u32, u64)>())
-            + tree_bytes(self.children.len(), size_of::<u32>())
+            + tree_bytes(self.python_workers.len(), size_of::<(u32, Served)>())
+            + tree_bytes(self.children.len(), size_of::<(u32, u64)>())
             + tree_bytes(self.spans.len(), size_of::<(u8, Spans)>())
             + self.history_bytes
             + self.black_box.bytes()
@@ -294,7 +296,7 @@ impl Executor {
                 faults::add(&mut self.tasks.stages_over_cap.faults, growth);
             }
         }
-        self.tasks.joined(who.stage, used);
+        self.tasks.joined(who.stage, used, now_ns);
     }
 
     /// Counts the growth of one context's sampled page walks.
@@ -337,7 +339,7 @@ impl Executor {
                 self.tasks.stages_over_cap.walks.add(growth);
             }
         }
-        self.tasks.joined(who.stage, used);
+        self.tasks.joined(who.stage, used, now_ns);
     }
 
     /// Applies the counters of the slot file, which the executor writes. What it claims to have emitted beyond what the
@@ -474,16 +476,40 @@ impl Executor {
         self.resync = Resync::default();
     }
 
+    /// The descendants, at most so many.
+    #[must_use]
+    pub fn children(&self, most: usize) -> Vec<Child> {
+        let children = self.children.iter().take(most);
+        children
+            .map(|(pid, told_ns)| Child {
+                pid: *pid,
+                told_ns: *told_ns,
+            })
+            .collect()
+    }
+
     /// Drops Spark pages of tasks that ended a while ago: the facts that freed them were lost.
     pub(super) fn drop_stale_pages(&mut self, now_ns: u64) -> u64 {
         let tasks = &self.tasks.tasks;
-        self.memory.drop_pages(|page| {
+        let mut stages: BTreeSet<StageKey> = BTreeSet::new();
+        let dropped = self.memory.drop_pages(|page| {
             let task = page.task.and_then(|id| tasks.get(&id));
-            let ended = task
-                .filter(|task| task.state.ended())
-                .and_then(|task| task.end_ns);
-            ended.is_some_and(|end| now_ns.saturating_sub(end) > PAGES_OUTLIVE_TASK_NS)
-        })
+            let Some(task) = task.filter(|task| task.state.ended()) else {
+                return false;
+            };
+            let ended = task.end_ns;
+            let stale = ended.is_some_and(|end| now_ns.saturating_sub(end) > PAGES_OUTLIVE_TASK_NS);
+            if stale {
+                stages.extend(task.stage);
+            }
+            stale
+        });
+        for stage in stages {
+            if let Some(mut stage) = self.tasks.stages.get_mut(&stage) {
+                stage.held.partial = true;
+            }
+        }
+        dropped
     }
 
     /// The row in which an RDD's memory is listed.

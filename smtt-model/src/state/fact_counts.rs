@@ -22,6 +22,14 @@ impl FactCounts {
         tree_bytes(self.0.len(), size_of::<(&str, u64)>())
     }
 
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0
+            .values()
+            .fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
     /// Facts by kind; kinds without facts are left out.
     #[must_use]
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
@@ -54,6 +62,9 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskEnded(_) => "taskEnded",
         Fact::TaskBegun { .. } => "taskBegun",
         Fact::TaskHeap(_) => "taskHeap",
+        Fact::HelperBegun { .. } => "helperBegun",
+        Fact::HelperEnded { .. } => "helperEnded",
+        Fact::TaskMetrics(_) => "taskMetrics",
         Fact::TaskHeapSoFar { .. } => "taskHeapSoFar",
         Fact::Exhausted(_) => "resourceExhausted",
         Fact::MemoryTold(_) => "memoryTold",

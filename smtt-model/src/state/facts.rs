@@ -4,6 +4,7 @@ use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
 
 use super::bytes::{Caps, HeapBytes as _, tree_entry_bytes};
+use super::python::Served;
 use super::resync::End;
 use super::{Executor, Outcome};
 use crate::attribute::{Attribution, RddKey, StageKey};
@@ -43,7 +44,7 @@ impl Executor {
     }
 
     fn apply_living(&mut self, event: Event, caps: &Caps) -> Outcome {
-        let now_ns = event.time_ns;
+        let (now_ns, tid) = (event.time_ns, event.tid);
         match event.fact {
             Fact::ExecutorDescribed(described) => {
                 self.heap.described(described.flags);
@@ -98,18 +99,33 @@ impl Executor {
                 if !self.tasks.started(&fact, late, now_ns, caps) {
                     return Outcome::OverCap(self.tasks.tasks_full(caps));
                 }
+                // In a resync another thread sends it.
+                if !late {
+                    self.tasks.runs_on(fact.task_attempt_id, tid);
+                }
             }
             Fact::TaskEnded(fact) => {
                 self.finish_later(fact.task_attempt_id, now_ns, caps);
                 if !self.tasks.ended(&fact, now_ns, caps) {
                     return Outcome::OverCap(self.tasks.tasks_full(caps));
                 }
+                self.tasks.runs_on(fact.task_attempt_id, tid);
             }
             // The kernel side reads the thread's accounts; the state learns of the task with its start.
-            Fact::TaskBegun { .. } => {}
+            Fact::TaskBegun { .. } | Fact::HelperBegun { .. } => {}
+            Fact::HelperEnded {
+                task_attempt_id,
+                helper,
+                allocated_bytes,
+            } => {
+                return self
+                    .tasks
+                    .helper_heap(task_attempt_id, helper, allocated_bytes, caps);
+            }
             // Noted above.
             Fact::SignalSent(_) | Fact::OomKilled(_) | Fact::Exhausted(_) => {}
             Fact::TaskHeap(heap) => return self.tasks.used_heap(&heap, caps),
+            Fact::TaskMetrics(metrics) => return self.tasks.used_metrics(&metrics, caps),
             Fact::TaskHeapSoFar {
                 task_attempt_id,
                 allocated_bytes,
@@ -191,25 +207,28 @@ impl Executor {
                     return Outcome::OverCap("bytes");
                 }
             }
-            Fact::Span(span) => {
-                let code = if Activity(span.activity).name().is_some() {
-                    span.activity
-                } else {
-                    u8::MAX
-                };
-                let spans = self.spans.entry(code).or_default();
+            Fact::Span(mut span) => {
+                if Activity(span.activity).name().is_none() {
+                    span.activity = u8::MAX;
+                }
+                let spans = self.spans.entry(span.activity).or_default();
                 spans.count = spans.count.saturating_add(1);
                 spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
+                return self.tasks.span(&span, tid, now_ns, caps);
             }
             Fact::PythonWorker(worker) => match worker.task_attempt_id {
                 Some(_) if self.python_workers.len() >= IDS_MAX => {
                     return Outcome::OverCap("python_workers");
                 }
-                Some(_) if !caps.admit(tree_entry_bytes(size_of::<(u32, u64)>())) => {
+                Some(_) if !caps.admit(tree_entry_bytes(size_of::<(u32, Served)>())) => {
                     return Outcome::OverCap("bytes");
                 }
-                Some(task) => {
-                    self.python_workers.insert(worker.pid, task);
+                Some(task_attempt_id) => {
+                    let served = Served {
+                        task_attempt_id,
+                        since_ns: now_ns,
+                    };
+                    self.python_workers.insert(worker.pid, served);
                 }
                 None => {
                     self.python_workers.remove(&worker.pid);
@@ -226,10 +245,10 @@ impl Executor {
                 if self.children.len() >= IDS_MAX {
                     return Outcome::OverCap("child_processes");
                 }
-                if !caps.admit(tree_entry_bytes(size_of::<u32>())) {
+                if !caps.admit(tree_entry_bytes(size_of::<(u32, u64)>())) {
                     return Outcome::OverCap("bytes");
                 }
-                self.children.insert(child_pid);
+                self.children.insert(child_pid, now_ns);
             }
             Fact::ProcessGone {
                 is_executor: false,
@@ -257,7 +276,9 @@ impl Executor {
     /// Updates the peak of an RDD that may have grown.
     fn see_peak(&mut self, rdd: RddKey) {
         if let Some(mut row) = self.rdds.get_mut(&rdd) {
-            row.peak.see(&self.memory.held(rdd));
+            let held = self.memory.held(rdd);
+            row.peak.see(&held);
+            row.recent.see(&held);
         }
         self.peak.see(&self.memory.total());
     }
@@ -297,6 +318,7 @@ impl Executor {
         };
         self.memory.sweep(since_ns);
         self.tasks.sweep(since_ns, now_ns, caps);
+        self.tasks.hold_exactly(&self.memory.held_by_task(), now_ns);
         Outcome::Applied
     }
 }

@@ -293,7 +293,7 @@ impl Owner<'_> {
 
     /// Whether the owner is the block with this name.
     pub(crate) fn is_block(&self, wanted: &str) -> bool {
-        matches!(self, Self::Block(name, _) if *name == wanted)
+        matches!(self, Self::Block(name, _) if crate::rows::matches(wanted, name))
     }
 }
 

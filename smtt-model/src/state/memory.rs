@@ -4,6 +4,8 @@
 //! Every change of a table goes through [`Memory::hold`] and [`Memory::release`], so that the sums per RDD are
 //! available without a scan of the tables; a test compares the two.
 
+use std::collections::BTreeMap;
+
 use super::Outcome;
 use super::accessed::LastAccessed;
 use super::block::Block;
@@ -413,7 +415,7 @@ impl Memory {
     }
 
     /// Drops Spark pages for which `gone` is true; returns their number.
-    pub(super) fn drop_pages(&mut self, gone: impl Fn(&SparkPage) -> bool) -> u64 {
+    pub(super) fn drop_pages(&mut self, mut gone: impl FnMut(&SparkPage) -> bool) -> u64 {
         let keys: Vec<SparkPageKey> = self
             .pages
             .iter()
@@ -424,6 +426,18 @@ impl Memory {
             self.page_forgotten(key);
         }
         keys.len() as u64
+    }
+
+    /// Bytes that each task holds by its pages and grants.
+    pub(super) fn held_by_task(&self) -> BTreeMap<u64, u64> {
+        let mut held = BTreeMap::new();
+        for (_, page) in self.pages.iter() {
+            if let Some(task) = page.task {
+                let sum: &mut u64 = held.entry(task).or_default();
+                *sum = sum.saturating_add(page.size_bytes);
+            }
+        }
+        held
     }
 
     /// Clears all memory: the process is gone.

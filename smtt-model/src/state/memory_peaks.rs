@@ -1,10 +1,12 @@
 //! Peaks under the names of Spark's executor metrics, of an executor and of each stage that ran on it, and the
 //! execution memory that the tasks of a stage held together.
 
+use std::collections::BTreeMap;
+
 use smtt_common::event::memory::{PEAK_METRICS, PeakMetric};
 
 use super::bytes::Caps;
-use super::task::Tasks;
+use super::task::{TaskState, Tasks};
 use super::{Executor, Outcome};
 use crate::attribute::StageKey;
 use crate::decode::{Figure, PeaksTold};
@@ -72,6 +74,8 @@ pub struct StageHeld {
     pub peak_bytes: u64,
     /// When that was, in nanoseconds since boot.
     pub peak_ns: u64,
+    /// A grant or a release was not reported, or before the stage was known: the peak may be too high or too low.
+    pub partial: bool,
 }
 
 impl StageHeld {
@@ -82,6 +86,24 @@ impl StageHeld {
             (self.peak_bytes, self.peak_ns) = (self.bytes, now_ns);
         }
     }
+
+    /// A task of the stage held this much before its stage was known.
+    pub(super) fn join(&mut self, bytes: u64, peak_bytes: u64, now_ns: u64) {
+        if peak_bytes == 0 {
+            return;
+        }
+        // What the stage's other tasks held at the task's own peak is not known.
+        self.partial = true;
+        self.change(0, bytes, now_ns);
+        self.at_least(peak_bytes, now_ns);
+    }
+
+    /// The tasks together held this much once.
+    fn at_least(&mut self, bytes: u64, now_ns: u64) {
+        if bytes > self.peak_bytes {
+            (self.peak_bytes, self.peak_ns) = (bytes, now_ns);
+        }
+    }
 }
 
 impl Tasks {
@@ -90,6 +112,10 @@ impl Tasks {
         let Some(mut task) = id.and_then(|id| self.tasks.get_mut(&id)) else {
             return;
         };
+        if task.state.ended() {
+            // It has given back all: what comes now was under way.
+            return;
+        }
         let before = task.live_bytes;
         task.live_bytes = before.saturating_add_signed(change_bytes);
         task.seen_peak_bytes = task.seen_peak_bytes.max(task.live_bytes);
@@ -97,6 +123,48 @@ impl Tasks {
         drop(task);
         if let Some(mut stage) = stage.and_then(|stage| self.stages.get_mut(&stage)) {
             stage.held.change(before, after, now_ns);
+        }
+    }
+
+    /// A task has ended and holds nothing any more. `told_peak_bytes` is the peak of its memory as the executor counts it:
+    /// another one than was seen here shows that a grant or a release was not reported.
+    pub(super) fn gave_back(&mut self, id: u64, told_peak_bytes: u64, now_ns: u64) {
+        let Some(mut task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let held = std::mem::take(&mut task.live_bytes);
+        let (seen, stage) = (task.seen_peak_bytes, task.stage);
+        drop(task);
+        if let Some(mut stage) = stage.and_then(|stage| self.stages.get_mut(&stage)) {
+            stage.held.change(held, 0, now_ns);
+            stage.held.partial |= seen != told_peak_bytes;
+            stage.held.at_least(told_peak_bytes, now_ns);
+        }
+    }
+
+    /// Sets what the running tasks hold to the truth: a snapshot of all pages is complete, or pages turned out to be
+    /// given back.
+    pub(super) fn hold_exactly(&mut self, truth: &BTreeMap<u64, u64>, now_ns: u64) {
+        let wrong: Vec<(u64, u64)> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.state == TaskState::Running)
+            .map(|(id, task)| (*id, task.live_bytes, truth.get(id).copied().unwrap_or(0)))
+            .filter(|(_, live, held)| live != held)
+            .map(|(id, _, held)| (id, held))
+            .collect();
+        for (id, held) in wrong {
+            let Some(mut task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
+            let before = std::mem::replace(&mut task.live_bytes, held);
+            task.seen_peak_bytes = task.seen_peak_bytes.max(held);
+            let stage = task.stage;
+            drop(task);
+            if let Some(mut stage) = stage.and_then(|stage| self.stages.get_mut(&stage)) {
+                stage.held.partial = true;
+                stage.held.change(before, held, now_ns);
+            }
         }
     }
 }
@@ -173,7 +241,8 @@ mod tests {
             StageHeld {
                 bytes: 9,
                 peak_bytes: 15,
-                peak_ns: 2
+                peak_ns: 2,
+                partial: false
             }
         );
     }

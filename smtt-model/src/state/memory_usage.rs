@@ -47,6 +47,8 @@ pub enum ChildKind {
 pub struct ChildMemory {
     /// Process id in the initial pid namespace.
     pub pid: u32,
+    /// Process id in its own pid namespace.
+    pub inner_pid: u32,
     /// Name of the program, at most 15 bytes.
     pub name: String,
     /// Kind, by its name.
@@ -179,8 +181,18 @@ pub struct MemoryTargets {
     pub executor: u64,
     /// Process id of its JVM.
     pub pid: u32,
-    /// Process ids of its descendants.
-    pub children: Vec<u32>,
+    /// Its descendants.
+    pub children: Vec<Child>,
+}
+
+/// A descendant of an executor. Its process id may be used again where its end was not reported: a process that began
+/// after the report of this one's birth is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// Process id.
+    pub pid: u32,
+    /// Time of the report of its birth, in nanoseconds since boot.
+    pub told_ns: u64,
 }
 
 impl State {
@@ -193,14 +205,20 @@ impl State {
             .map(|(key, executor)| MemoryTargets {
                 executor: *key,
                 pid: executor.pid,
-                children: executor
-                    .children
-                    .iter()
-                    .copied()
-                    .take(children_max)
-                    .collect(),
+                children: executor.children(children_max),
             })
             .collect()
+    }
+
+    /// Removes descendants of an executor that are not there any more: their ends were not reported.
+    pub fn children_gone(&mut self, executor: u64, gone: &[Child]) {
+        self.change_known(executor, |executor, _| {
+            for child in gone {
+                if executor.children.get(&child.pid) == Some(&child.told_ns) {
+                    executor.children.remove(&child.pid);
+                }
+            }
+        });
     }
 
     /// Takes what the kernel says of an executor's processes at a time.
@@ -242,6 +260,7 @@ impl State {
                 peaks.see(resident, sum, now_ns);
                 peaks.see(virtual_bytes, size, now_ns);
             }
+            executor.workers_seen(&kernel);
             let before = executor.usage.heap_bytes();
             executor.usage.kernel_ns = now_ns;
             executor.usage.kernel = Some(Box::new(kernel));

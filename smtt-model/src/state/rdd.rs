@@ -33,6 +33,8 @@ pub struct Rdd {
     pub walk_samples_by_address: u64,
     /// Peak of the RDD's memory.
     pub peak: Peak,
+    /// Peak since [`super::State::take_recent_peaks`].
+    pub recent: Peak,
     /// History of the RDD's blocks.
     pub uses: BlockHistory,
     /// Time of the RDD's last event, in nanoseconds since boot.

@@ -72,6 +72,9 @@ fn at_least(totals: &ExecutorCounters, known: &ExecutorCounters) -> ExecutorCoun
         write: one.write.max(other.write),
         unknown: one.unknown.max(other.unknown),
         major: one.major.max(other.major),
+        timed: one.timed.max(other.timed),
+        timed_ns: one.timed_ns.max(other.timed_ns),
+        timed_squares: one.timed_squares.max(other.timed_squares),
     };
     ExecutorCounters {
         attributed: faults(&totals.attributed, &known.attributed),

@@ -10,6 +10,8 @@ use super::bytes::{
     Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes,
 };
 use super::faults;
+use super::functions::{Functions, Spans};
+use super::helpers::HelperUsed;
 use super::memory_peaks::{Peaks, StageHeld};
 use super::page_walks::{Distribution, Walks};
 use super::splits::Splits;
@@ -88,10 +90,18 @@ pub struct Task {
     pub rdds: Vec<RddKey>,
     /// Sampled page walks and cycles of the task.
     pub walks: WalkCounters,
+    /// The most that was resident in the task's Python workers, as far as it was seen.
+    pub python_peak_bytes: Option<u64>,
     /// What the task used.
     pub used: UsedByTask,
+    /// What threads that helped the task used.
+    pub helpers: Vec<HelperUsed>,
     /// How the use went over the task's life.
     pub(super) splits: Splits,
+    /// The functions that its threads reported.
+    pub(super) functions: Option<Box<Functions>>,
+    /// The thread that runs it, in the initial pid namespace; 0 where it is not known.
+    pub(super) tid: u32,
     /// Sampled page walks and cycles by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     last_active_ns: u64,
@@ -105,7 +115,9 @@ impl HeapBytes for Task {
             + names.sum::<usize>()
             + vec_bytes(&self.rdds)
             + vec_bytes(&self.walks_by_rdd)
+            + vec_bytes(&self.helpers)
             + self.splits.bytes()
+            + self.functions.as_ref().map_or(0, |it| it.bytes())
     }
 }
 
@@ -294,6 +306,8 @@ pub struct Tasks {
     pub(super) tasks_search: Search,
     /// Searches for stages to fold.
     pub(super) stages_search: Search,
+    /// The functions of the tasks.
+    pub(super) functions: Spans,
 }
 
 impl HeapBytes for StageKey {
@@ -349,7 +363,7 @@ fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
 impl Tasks {
     /// Bytes of all rows.
     pub(super) fn bytes(&self) -> usize {
-        self.tasks.bytes() + self.stages.bytes()
+        self.tasks.bytes() + self.stages.bytes() + self.functions.bytes()
     }
 
     /// Folds up to `most` ended tasks.
@@ -481,7 +495,7 @@ impl Tasks {
         task.stage = Some(stage);
         drop(task);
         self.moved(stage, caps, None, TaskState::Running, now_ns);
-        self.joined(Some(stage), used);
+        self.joined(Some(stage), used, now_ns);
         true
     }
 
@@ -526,7 +540,12 @@ impl Tasks {
             stage.task_time_ns = stage.task_time_ns.saturating_add(duration);
             stage.peak_bytes = stage.peak_bytes.max(peak);
         }
-        self.joined(Some(stage), used);
+        self.joined(Some(stage), used, now_ns);
+        self.gave_back(
+            fact.task_attempt_id,
+            fact.execution_memory_peak_bytes,
+            now_ns,
+        );
         true
     }
 

@@ -2,12 +2,14 @@
 
 mod bytes;
 mod execution;
+mod functions;
 mod heap;
 mod history;
 mod hostile;
 mod life;
 mod page_walks;
 mod placement;
+mod python;
 mod replay;
 mod running;
 mod samples;
@@ -160,8 +162,8 @@ fn faults(read: u64, write: u64, major: u64) -> FaultCounters {
     FaultCounters {
         read,
         write,
-        unknown: 0,
         major,
+        ..FaultCounters::default()
     }
 }
 

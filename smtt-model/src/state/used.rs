@@ -1,12 +1,14 @@
 //! What task attempts used: the kernel's accounts of a task's thread, and the JVM's of its heap.
 
-use smtt_common::event::used::{ACCOUNTS, PARTIAL, TaskUsed, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT};
+use smtt_common::event::used::{
+    ACCOUNTS, PARTIAL, TaskUsed, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT, helper,
+};
 
 use super::Outcome;
 use super::bytes::Caps;
 use super::task::{Stage, Task, Tasks};
 use crate::attribute::StageKey;
-use crate::decode::TaskHeap;
+use crate::decode::{SPARK_METRICS, TaskHeap, TaskMetrics};
 
 /// Figures of a task, or sums over the tasks of a stage. What was not measured is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Used {
     pub heap_allocated_bytes: Option<u64>,
     /// Time of the JVM's collections, in milliseconds.
     pub collection_ms: Option<u64>,
+    /// Spark's metrics in the order of [`SPARK_METRICS`].
+    pub metrics: Option<[u64; SPARK_METRICS.len()]>,
 }
 
 impl Used {
@@ -35,9 +39,15 @@ impl Used {
         self.present |= more.present;
         add(&mut self.heap_allocated_bytes, more.heap_allocated_bytes);
         add(&mut self.collection_ms, more.collection_ms);
+        if let Some(more) = more.metrics {
+            let sums = self.metrics.get_or_insert_default();
+            for (sum, more) in sums.iter_mut().zip(more) {
+                *sum = sum.saturating_add(more);
+            }
+        }
     }
 
-    fn of_accounts(used: &TaskUsed) -> Self {
+    pub(super) fn of_accounts(used: &TaskUsed) -> Self {
         let present = used.present & ((1 << ACCOUNTS) - 1);
         let mut accounts = used.accounts;
         for (account, value) in accounts.iter_mut().enumerate() {
@@ -151,6 +161,21 @@ impl UsedByTask {
     }
 }
 
+impl UsedByTask {
+    /// Takes Spark's metrics, once; returns what the stage's sums gain.
+    pub(super) fn take_metrics(&mut self, metrics: &TaskMetrics) -> Option<Used> {
+        if self.figures.metrics.is_some() {
+            return None;
+        }
+        let figures = Used {
+            metrics: Some(metrics.values),
+            ..Used::default()
+        };
+        self.figures.add(&figures);
+        Some(figures)
+    }
+}
+
 /// Whether a task has accounts of the kernel, and whether it counts as partial.
 type Counted = [bool; 2];
 
@@ -160,14 +185,26 @@ impl UsedByTask {
     }
 }
 
+/// What a task has used and held when its stage becomes known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brought {
+    used: UsedByTask,
+    live_bytes: u64,
+    seen_peak_bytes: u64,
+}
+
 impl Task {
-    /// Sets the task's stage where it is not known. Returns what the task has used until then.
-    pub(super) fn join(&mut self, stage: Option<StageKey>) -> Option<UsedByTask> {
+    /// Sets the task's stage where it is not known. Returns what the task has used and held until then.
+    pub(super) fn join(&mut self, stage: Option<StageKey>) -> Option<Brought> {
         if self.stage.is_some() {
             return None;
         }
         self.stage = stage;
-        stage.map(|_| self.used)
+        stage.map(|_| Brought {
+            used: self.used,
+            live_bytes: self.live_bytes,
+            seen_peak_bytes: self.seen_peak_bytes,
+        })
     }
 }
 
@@ -185,6 +222,10 @@ impl Stage {
 impl Tasks {
     /// The kernel side sent the accounts of a task.
     pub(super) fn used(&mut self, used: &TaskUsed, caps: &Caps) -> Outcome {
+        let helper = helper(used.flags);
+        if helper.0 != 0 {
+            return self.helper_used(used, helper, caps);
+        }
         self.gain(used.task_attempt_id, caps, |task| task.take(used))
     }
 
@@ -193,10 +234,27 @@ impl Tasks {
         self.gain(heap.task_attempt_id, caps, |task| task.take_heap(heap))
     }
 
-    /// A task's stage became known, which [`Task::join`] reported: what the task has used counts for the stage.
-    pub(super) fn joined(&mut self, stage: Option<StageKey>, used: Option<UsedByTask>) {
-        if let (Some(stage), Some(used)) = (stage, used) {
+    /// The marker reported Spark's metrics of a task.
+    pub(super) fn used_metrics(&mut self, metrics: &TaskMetrics, caps: &Caps) -> Outcome {
+        self.gain(metrics.task_attempt_id, caps, |task| {
+            task.take_metrics(metrics)
+        })
+    }
+
+    /// A task's stage became known, which [`Task::join`] reported: what the task has used and held counts for the stage.
+    pub(super) fn joined(
+        &mut self,
+        stage: Option<StageKey>,
+        brought: Option<Brought>,
+        now_ns: u64,
+    ) {
+        if let (Some(stage), Some(brought)) = (stage, brought) {
+            let used = brought.used;
             self.stage_gains(stage, &used.figures, Counted::default(), used.counted());
+            if let Some(mut stage) = self.stages.get_mut(&stage) {
+                let held = &mut stage.held;
+                held.join(brought.live_bytes, brought.seen_peak_bytes, now_ns);
+            }
         }
     }
 
@@ -289,6 +347,26 @@ mod tests {
     }
 
     #[test]
+    fn sparks_metrics_count_once_and_zero_is_not_absent() {
+        let mut task = UsedByTask::default();
+        let mut metrics = TaskMetrics {
+            task_attempt_id: ID,
+            values: [0; SPARK_METRICS.len()],
+        };
+        metrics.values[3] = u64::MAX;
+        let gained = task.take_metrics(&metrics).expect("the first report");
+        assert_eq!(task.take_metrics(&metrics), None);
+        assert_eq!(task.figures.metrics, Some(metrics.values));
+        let mut stage = Used::default();
+        assert_eq!(stage.metrics, None);
+        stage.add(&Used::default());
+        assert_eq!(stage.metrics, None);
+        stage.add(&gained);
+        stage.add(&gained);
+        assert_eq!(stage.metrics, Some(metrics.values));
+    }
+
+    #[test]
     fn the_heap_counts_once() {
         let heap = TaskHeap {
             task_attempt_id: 4,
@@ -306,7 +384,7 @@ mod tests {
     const ID: u64 = 4;
     const STAGE: StageKey = StageKey { id: 2, attempt: 0 };
 
-    /// Applies a fact about the task by its letter: start, end, heap, accounts, accounts without a first reading, and the
+    /// Applies a fact about the task by its letter: start, end, heap, Spark's metrics, accounts, accounts without a first reading, and the
     /// growth of a fault that has the stage.
     fn apply(tasks: &mut Tasks, fact: char, caps: &Caps) {
         match fact {
@@ -337,6 +415,13 @@ mod tests {
                 };
                 tasks.used_heap(&heap, caps);
             }
+            'm' => {
+                let metrics = TaskMetrics {
+                    task_attempt_id: ID,
+                    values: [3; SPARK_METRICS.len()],
+                };
+                tasks.used_metrics(&metrics, caps);
+            }
             'u' => {
                 tasks.used(&record(1 << CPU_NS, PARTIAL), caps);
             }
@@ -348,7 +433,7 @@ mod tests {
                     .task(ID, caps)
                     .and_then(|mut task| task.join(Some(STAGE)));
                 drop(tasks.stage(STAGE, caps));
-                tasks.joined(Some(STAGE), used);
+                tasks.joined(Some(STAGE), used, 1);
             }
         }
     }
@@ -389,6 +474,15 @@ mod tests {
                 let counts = (stage.used_tasks, stage.used_partial_tasks);
                 assert_eq!(counts, (1, 1), "{order:?}");
             }
+        }
+        for order in orders("shmmue") {
+            let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+            for fact in &order {
+                apply(&mut tasks, *fact, &caps);
+            }
+            let stage = tasks.stages.get(&STAGE).expect("the stage has a row");
+            let three = Some([3; SPARK_METRICS.len()]);
+            assert_eq!(stage.used.metrics, three, "{order:?}");
         }
     }
 

@@ -28,7 +28,12 @@ pub struct Column {
     pub source: &'static str,
 }
 
-const fn column(name: &'static str, kind: Kind, optional: bool, source: &'static str) -> Column {
+pub(super) const fn column(
+    name: &'static str,
+    kind: Kind,
+    optional: bool,
+    source: &'static str,
+) -> Column {
     Column {
         name,
         kind,

@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 
 /// Longest application id or attempt, in bytes.
 const LONGEST: usize = 160;
@@ -57,54 +57,113 @@ pub fn lock(store: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o640)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
         .open(&path);
     file.and_then(|file| file.lock().map(|()| file))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Gives a finished folder its name. Where a folder has that name already, it is replaced in one step (a reader sees the
-/// old tables or the new ones), or with `replaces` false it stays and the error is [`io::ErrorKind::AlreadyExists`].
+/// Gives a finished folder its name, under the store's lock where the file system has locks. Where a folder has that name
+/// already, it is replaced in one step (a reader sees the old tables or the new ones), or with `replaces` false it stays and
+/// the error is [`io::ErrorKind::AlreadyExists`].
+///
+/// What was replaced is removed. Where that fails, the new tables are in their place all the same, and the answer says what
+/// stays.
 ///
 /// # Errors
 /// When the name is taken, or no way to rename works. The error names both paths.
-pub fn publish(finished: &Path, target: &Path, replaces: bool) -> io::Result<()> {
-    publish_with(finished, target, replaces, |from, to| {
-        let exchange = RenameFlags::RENAME_EXCHANGE;
-        Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, exchange)?)
-    })
+pub fn publish(finished: &Path, target: &Path, replaces: bool) -> io::Result<Option<String>> {
+    let lock = lock(target.parent().unwrap_or(target));
+    publish_with(finished, target, replaces, lock, exchange)
+}
+
+/// Gives a finished folder its name in place of the folder that has it, if under the store's lock that is still the folder
+/// that was read.
+///
+/// # Errors
+/// As [`publish`]; when `is_same` says no ([`io::ErrorKind::ResourceBusy`]), or the file system has no locks.
+pub fn publish_if(
+    finished: &Path,
+    target: &Path,
+    is_same: impl FnOnce() -> bool,
+) -> io::Result<Option<String>> {
+    let lock = lock(target.parent().unwrap_or(target))?;
+    if !is_same() {
+        return Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!(
+                "{} has changed since it was read, so it was not replaced: another process made its tables, or its driver still writes",
+                target.display()
+            ),
+        ));
+    }
+    publish_with(finished, target, true, Ok(lock), exchange)
+}
+
+fn exchange(from: &Path, to: &Path) -> io::Result<()> {
+    let exchange = RenameFlags::RENAME_EXCHANGE;
+    Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, exchange)?)
 }
 
 fn publish_with(
     finished: &Path,
     target: &Path,
     replaces: bool,
+    lock: io::Result<File>,
     exchange: impl FnOnce(&Path, &Path) -> io::Result<()>,
-) -> io::Result<()> {
+) -> io::Result<Option<String>> {
+    let failed = |error: io::Error| named(error.kind(), finished, target, &error);
     // The owner of a temporary folder alone may read it; readers of a store are others too.
     fs::set_permissions(finished, fs::Permissions::from_mode(0o750))?;
-    match fs::rename(finished, target) {
-        Ok(()) => {}
-        Err(error) if is_taken(&error) => {
-            if !replaces {
-                return Err(named(
-                    io::ErrorKind::AlreadyExists,
-                    finished,
-                    target,
-                    &error,
-                ));
-            }
-            match exchange(finished, target) {
-                Ok(()) => fs::remove_dir_all(finished)?,
-                Err(error) if cannot_exchange(&error) => replace(finished, target)
-                    .map_err(|error| named(error.kind(), finished, target, &error))?,
-                Err(error) => return Err(named(error.kind(), finished, target, &error)),
-            }
+    let old = if replaces {
+        match fs::rename(finished, target) {
+            Ok(()) => None,
+            Err(error) if is_taken(&error) => match exchange(finished, target) {
+                Ok(()) => Some(finished.to_owned()),
+                Err(error) if cannot_exchange(&error) => {
+                    let _lock = lock
+                        .as_ref()
+                        .map_err(|error| named(error.kind(), finished, target, error))?;
+                    replace(finished, target).map_err(failed)?
+                }
+                Err(error) => return Err(failed(error)),
+            },
+            Err(error) => return Err(failed(error)),
         }
-        Err(error) => return Err(named(error.kind(), finished, target, &error)),
+    } else {
+        keep(finished, target, |from, to| {
+            let keep = RenameFlags::RENAME_NOREPLACE;
+            Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, keep)?)
+        })
+        .map_err(failed)?;
+        None
+    };
+    drop(lock);
+    let stays = old.and_then(|old| match fs::remove_dir_all(&old) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(format!("{}: {error}", old.display()))
+        }
+        _ => None,
+    });
+    if let Some(store) = target.parent() {
+        File::open(store)?.sync_all()?;
     }
-    match target.parent() {
-        Some(store) => File::open(store)?.sync_all(),
-        None => Ok(()),
+    Ok(stays)
+}
+
+/// Renames a folder to a name that nothing has. A plain rename would replace an empty folder.
+fn keep(
+    finished: &Path,
+    target: &Path,
+    rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    match rename(finished, target) {
+        Err(error) if cannot_exchange(&error) => match fs::symlink_metadata(target) {
+            Ok(_) => Err(Errno::EEXIST.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(finished, target),
+            Err(error) => Err(error),
+        },
+        result => result,
     }
 }
 
@@ -116,16 +175,15 @@ fn is_taken(error: &io::Error) -> bool {
     )
 }
 
-/// Whether the file system exchanges no names: NFS and FUSE answer EINVAL.
+/// Whether the file system has no such rename: NFS and FUSE answer EINVAL.
 fn cannot_exchange(error: &io::Error) -> bool {
     [Errno::EINVAL, Errno::ENOSYS, Errno::EOPNOTSUPP]
         .iter()
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Replaces in two steps, under the store's lock. A reader between them finds no tables.
-fn replace(finished: &Path, target: &Path) -> io::Result<()> {
-    let _lock = lock(target.parent().unwrap_or(target))?;
+/// Replaces in two steps; the store's lock is held. A reader between them finds no tables. Answers where the old folder is.
+fn replace(finished: &Path, target: &Path) -> io::Result<Option<PathBuf>> {
     let mut aside = finished.as_os_str().to_owned();
     aside.push(".replaced.inprogress");
     let aside = PathBuf::from(aside);
@@ -139,10 +197,7 @@ fn replace(finished: &Path, target: &Path) -> io::Result<()> {
         let _ = fs::rename(&aside, target);
         return Err(error);
     }
-    match fs::remove_dir_all(&aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Ok(Some(aside))
 }
 
 fn named(kind: io::ErrorKind, finished: &Path, target: &Path, error: &io::Error) -> io::Error {
@@ -169,7 +224,7 @@ mod tests {
         folder_with(&target, "old");
         folder_with(&finished, "new");
         let refused = |_: &Path, _: &Path| Err(Errno::EINVAL.into());
-        publish_with(&finished, &target, true, refused).expect("replaces");
+        publish_with(&finished, &target, true, lock(store.path()), refused).expect("replaces");
         assert_eq!(fs::read(target.join("file")).expect("reads"), b"new");
         let names = fs::read_dir(store.path()).expect("lists").flatten();
         let mut names: Vec<_> = names.map(|it| it.file_name()).collect();
@@ -186,7 +241,8 @@ mod tests {
         folder_with(&finished, "new");
         folder_with(&target, "old");
         let refused = |_: &Path, _: &Path| Err(Errno::EACCES.into());
-        let error = publish_with(&finished, &target, true, refused).expect_err("fails");
+        let error =
+            publish_with(&finished, &target, true, lock(store.path()), refused).expect_err("fails");
         let text = error.to_string();
         assert!(
             text.contains("/.new to /") && text.contains("/app-1: "),
@@ -203,5 +259,58 @@ mod tests {
         let error = publish(&finished, &target, false).expect_err("is taken");
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(target.join("file")).expect("reads"), b"old");
+    }
+
+    #[test]
+    fn an_empty_folder_is_kept_too_and_a_free_name_is_taken() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        let (finished, target) = (store.path().join(".new"), store.path().join("app-1"));
+        let refused = |_: &Path, _: &Path| Err(Errno::EINVAL.into());
+        fs::create_dir(&target).expect("makes a folder");
+        folder_with(&finished, "new");
+        let error = publish(&finished, &target, false).expect_err("is taken");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        let error = keep(&finished, &target, refused).expect_err("is taken");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert!(finished.exists() && !target.join("file").exists());
+        fs::remove_dir(&target).expect("removes");
+        keep(&finished, &target, refused).expect("renames");
+        assert!(target.join("file").exists());
+    }
+
+    #[test]
+    fn an_old_folder_that_cannot_be_removed_is_no_error() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        let (finished, target) = (store.path().join(".new"), store.path().join("app-1"));
+        folder_with(&target, "old");
+        folder_with(&finished, "new");
+        // What comes out of the exchange is no folder, which `remove_dir_all` refuses.
+        let swap = |from: &Path, to: &Path| {
+            fs::remove_dir_all(to)?;
+            fs::rename(from, to)?;
+            fs::write(from, "")
+        };
+        let lock = lock(store.path());
+        let stays = publish_with(&finished, &target, true, lock, swap).expect("publishes");
+        assert!(stays.is_some_and(|it| it.contains("/.new")));
+        assert_eq!(fs::read(target.join("file")).expect("reads"), b"new");
+    }
+
+    #[test]
+    fn a_folder_that_has_changed_is_not_replaced() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        let (finished, target) = (store.path().join(".new"), store.path().join("app-1"));
+        folder_with(&target, "old");
+        folder_with(&finished, "new");
+        let is_locked = || {
+            let other = File::open(store.path().join(".lock")).expect("opens");
+            assert!(other.try_lock().is_err(), "the check is not under the lock");
+            false
+        };
+        let error = publish_if(&finished, &target, is_locked).expect_err("is refused");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(fs::read(target.join("file")).expect("reads"), b"old");
+        assert_eq!(publish_if(&finished, &target, || true).ok(), Some(None));
+        assert_eq!(fs::read(target.join("file")).expect("reads"), b"new");
     }
 }

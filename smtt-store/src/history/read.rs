@@ -1,9 +1,11 @@
 //! Reads columns of a table: the rows that are asked for, and no others.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nix::fcntl::OFlag;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::{ParquetError, Result};
@@ -34,8 +36,27 @@ impl Reader {
     /// # Errors
     /// When the file cannot be read, is no table of a history, or is of a version that this reader does not know.
     pub fn open(path: &Path, table: &str) -> Result<Self> {
-        let file = guarded(|| SerializedFileReader::new(File::open(path)?))?;
+        Self::open_up_to(path, table, u64::MAX)
+    }
+
+    /// Opens a table of so many bytes at most.
+    ///
+    /// # Errors
+    /// As [`Reader::open`], and when the file is larger.
+    pub fn open_up_to(path: &Path, table: &str, most: u64) -> Result<Self> {
         let damaged = |what: &str| ParquetError::General(format!("{}: {what}", path.display()));
+        // A link could lead anywhere, and the open of a pipe would wait for its writer.
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(flags.bits()).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(damaged("no regular file"));
+        }
+        if metadata.len() > most {
+            return Err(damaged(&format!("the file has more than {most} bytes")));
+        }
+        let file = guarded(|| SerializedFileReader::new(file))?;
         let mut groups = Vec::new();
         let mut rows = 0_u64;
         for group in file.metadata().row_groups() {
@@ -78,6 +99,17 @@ impl Reader {
         pairs.find(|pair| pair.key == key)?.value.clone()
     }
 
+    /// Names of the file's columns.
+    #[must_use]
+    pub fn columns(&self) -> Vec<&str> {
+        let schema = self.file.metadata().file_metadata().schema_descr();
+        schema
+            .columns()
+            .iter()
+            .map(|column| column.name())
+            .collect()
+    }
+
     /// Rows of each row group.
     #[must_use]
     pub fn groups(&self) -> &[u64] {
@@ -113,7 +145,20 @@ impl Reader {
     /// # Errors
     /// When the file is damaged.
     pub fn texts(&self, column: &str, rows: &[Range<u64>]) -> Result<Vec<Option<String>>> {
-        let mut left = READ_BYTES;
+        self.texts_up_to(column, rows, READ_BYTES)
+    }
+
+    /// Texts of a column, of fewer than `most` bytes together.
+    ///
+    /// # Errors
+    /// As [`Reader::texts`].
+    pub fn texts_up_to(
+        &self,
+        column: &str,
+        rows: &[Range<u64>],
+        most: usize,
+    ) -> Result<Vec<Option<String>>> {
+        let mut left = most;
         let texts = self.column(column, rows, &mut |reader, ranges, out| match reader {
             ColumnReader::ByteArrayColumnReader(reader) => read(reader, ranges, out, |value| {
                 left = left.saturating_sub(value.len());
@@ -126,7 +171,7 @@ impl Reader {
         })?;
         if left == 0 {
             return Err(ParquetError::General(format!(
-                "column {column} has more than {READ_BYTES} bytes in these rows"
+                "column {column} has {most} bytes or more in these rows"
             )));
         }
         Ok(texts)

@@ -85,6 +85,13 @@ impl Writer {
         })
     }
 
+    /// Gives the finished file this name in its folder, in place of the table's.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.finished.set_file_name(name);
+        self
+    }
+
     /// Writes the rows as one row group, in the table's order.
     ///
     /// # Errors

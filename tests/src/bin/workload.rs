@@ -14,6 +14,10 @@ mod accounts;
 mod churn;
 #[path = "workload/deaths.rs"]
 mod deaths;
+#[path = "workload/fault_kinds.rs"]
+mod fault_kinds;
+#[path = "workload/fault_time.rs"]
+mod fault_time;
 #[path = "attacker/fuse.rs"]
 mod fuse;
 #[path = "workload/greedy.rs"]
@@ -107,6 +111,8 @@ fn main() -> Result<()> {
     }
     let run = match scenario.as_str() {
         "faults" => scenario::faults,
+        "fault_kinds" => fault_kinds::fault_kinds,
+        "fault_time" => fault_time::fault_time,
         "storm" => scenario::storm,
         "blocks" => scenario::blocks,
         "garbage" => scenario::garbage,

@@ -10,8 +10,9 @@ use serde_json::Value;
 use smtt_common::event::Kind;
 use smtt_common::event::used::{
     ACCOUNTS, CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES,
-    DISK_WAIT_NS, DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, PARTIAL, SWITCHES_INVOLUNTARY,
-    SWITCHES_VOLUNTARY, TaskUsed, UNTIL_END, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT,
+    DISK_WAIT_NS, DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, Helper, PARTIAL,
+    SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TaskUsed, UNTIL_END, UNTIL_EXIT, UNTIL_MASK,
+    UNTIL_NEXT, helper,
 };
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_model::decode::{Fact, decode};
@@ -258,7 +259,9 @@ fn a_task_without_an_end_has_accounts_too() -> Result<()> {
     let dead = workload.go_on_to_the_end();
     ensure!(dead.is_err(), "the workload survived");
     lab.read()?;
-    let used = accounts_of(&lab, executor)?;
+    let (helpers, used): (Vec<TaskUsed>, Vec<TaskUsed>) = accounts_of(&lab, executor)?
+        .into_iter()
+        .partition(|used| helper(used.flags).0 != 0);
     let of: BTreeMap<u64, &TaskUsed> = used
         .iter()
         .map(|used| (used.task_attempt_id, used))
@@ -292,6 +295,21 @@ fn a_task_without_an_end_has_accounts_too() -> Result<()> {
         used.iter()
             .all(|used| used.flags & UNTIL_MASK != UNTIL_MASK)
     );
+    let ends = [
+        (Helper::PYTHON_WRITER, UNTIL_END),
+        (Helper::PIPE_WRITER, UNTIL_EXIT),
+    ];
+    ensure!(helpers.len() == ends.len(), "{helpers:#?}");
+    for (used, (what, until)) in helpers.iter().zip(ends) {
+        ensure!(
+            helper(used.flags) == what
+                && used.flags & UNTIL_MASK == until
+                && used.flags & PARTIAL == 0
+                && used.task_attempt_id == 2
+                && (20_000_000..30_000_000).contains(&used.accounts[CPU_NS]),
+            "{used:?} is no helper of task 2 with 20 ms of CPU time"
+        );
+    }
     // The rows go with the threads.
     let rows = lab.probes.task_rows()?;
     ensure!(rows == 0, "{rows} rows are left in the table of tasks");

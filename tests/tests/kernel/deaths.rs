@@ -1,12 +1,15 @@
 //! What the kernel side says of ends: exit codes, signals with their senders, and the OOM killer, each as `wait4` and the
 //! kernel's own counts have it.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use smtt_common::event::Kind;
 use smtt_config::FaultHook;
 use smtt_model::decode::{Fact, OomKilled, ProcessEnd, SignalSent, decode};
 use smtt_tests::cgroup::MemoryCgroup;
 use smtt_tests::skip::skip;
+use xtask::process::wait_for;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
@@ -114,11 +117,17 @@ fn a_signal_has_its_sender_and_others_are_not_recorded() -> Result<()> {
         (workload.pid(), libc::SIGCHLD),
         (workload.pid(), libc::SIGWINCH),
         (child, libc::SIGKILL),
-        (workload.pid(), libc::SIGFPE),
     ] {
         kill(pid, signal)?;
     }
+    // A child that still lives when its parent ends gets a signal for that.
+    wait_for("the child has ended", Duration::from_secs(60), || {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat"))?;
+        let state = stat.rsplit(')').next().map(str::trim_start);
+        Ok(state.filter(|state| state.starts_with('Z')).map(|_| ()))
+    })?;
     let pid = workload.pid();
+    kill(pid, libc::SIGFPE)?;
     let (status, _) = workload.reap()?;
     ensure!(status & 0x7f == libc::SIGFPE as u32, "{status:#x}");
     lab.read()?;
@@ -164,7 +173,7 @@ fn out_of_memory(grow: &str) -> Result<()> {
         pid
     } else {
         kill(child, libc::SIGUSR1)?;
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
         while group.oom_kills()? == 0 && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -129,7 +129,7 @@ fn another_programs_monitor_is_left_alone() -> Result<()> {
     let check = check()
         .into_iter()
         .find(|check| check.name == "how hot memory is");
-    let check = check.context("the doctor does not look at it")?;
+    let check = check.context("the doctor does not check it")?;
     ensure!(!check.ok && check.detail == refused, "{check:?}");
     drop(hotness);
     let after = settings()?;

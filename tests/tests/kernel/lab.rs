@@ -279,4 +279,7 @@ fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.write += more.write;
     sum.unknown += more.unknown;
     sum.major += more.major;
+    sum.timed += more.timed;
+    sum.timed_ns += more.timed_ns;
+    sum.timed_squares += more.timed_squares;
 }

@@ -152,18 +152,15 @@ fn reads_and_writes_are_exact_ten_runs_out_of_ten() -> Result<()> {
     exact(FaultHook::RawTracepoint, |read, write| FaultCounters {
         read,
         write,
-        unknown: 0,
-        major: 0,
+        ..FaultCounters::default()
     })
 }
 
 #[test]
 fn the_software_event_gives_the_same_counts_without_the_access() -> Result<()> {
     exact(FaultHook::Software, |read, write| FaultCounters {
-        read: 0,
-        write: 0,
         unknown: read + write,
-        major: 0,
+        ..FaultCounters::default()
     })
 }
 

@@ -84,7 +84,7 @@ pub fn scene_of(scenario: &str, options: &[&str]) -> Result<Option<Scene>> {
             version: String::new(),
             kernel_side: String::new(),
             telemetry_path: "/metrics".into(),
-            series_max: 10,
+            metrics: smtt_daemon::metrics::MetricsSettings::at_once(10),
             doctor: doctor::examine,
         },
         Limits::default(),

@@ -382,7 +382,7 @@ fn a_flood_of_facts_costs_another_user_none() -> Result<()> {
         attacker.go()?;
     }
     victim.go()?;
-    // As often as the daemon looks at the ring by itself.
+    // The interval at which the daemon polls the ring.
     let end = Instant::now() + Duration::from_millis(3500);
     while Instant::now() < end {
         lab.read()?;

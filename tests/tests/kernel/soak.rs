@@ -21,7 +21,7 @@ const SECONDS: u64 = 30;
 const PER_SECOND: u64 = 10;
 /// Pause between two executors with a library file of their own.
 const LIBRARY_EVERY: Duration = Duration::from_secs(3);
-/// Pause between two looks at the daemon.
+/// Polling interval of the daemon.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// What each figure may grow from the second quarter to the last. Resident memory has room for an allocator that keeps
 /// pages; descriptors and threads for library files whose probes are attached or closed at the moment, series for

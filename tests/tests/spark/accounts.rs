@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::job_trace::same_trace;
 use smtt_tests::json::{number, text};
 use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::task_metrics::same_metrics;
 use smtt_tests::truth::spark_tasks;
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -167,6 +169,16 @@ fn each_attempt_says_what_it_used() -> Result<()> {
         ensure!(number(&row, "used_tasks")? == own.len() as u64, "{row}");
         ensure!(number(&row, "used_partial_tasks")? == 0, "{row}");
     }
+    same_metrics(&daemon, &run.submitted)?;
+    for row in rows.iter().filter(|row| row["state"] != "lost") {
+        number(row, "shuffle_write_bytes")?;
+    }
+    let (jobs, attempts) = same_trace(&daemon, &run.submitted, &rows)?;
+    ensure!(
+        jobs >= 6 && attempts == rows.len(),
+        "{jobs} jobs, {attempts}"
+    );
+    println!("job trace: {jobs} jobs with {attempts} attempts");
     assert_eq!(run.finish(&["end"])?, "RESULT spending 4");
     drop(daemon);
     lab.passed()

@@ -16,6 +16,17 @@ use xtask::spark::Application;
 /// How long a death may take to be in the list.
 const LIMIT: Duration = Duration::from_secs(60);
 const VERSION: &str = "4.0.5";
+/// Memory of a JVM with a small heap and of a Python worker that has grown beyond it.
+const WORKER_LIMIT: u64 = 1200 << 20;
+
+/// Repeats a test: `SMTT_DEATHS` is how many times; `cargo xtask test deaths` makes ten of each.
+fn times(work: impl Fn() -> Result<()>) -> Result<()> {
+    let times = match std::env::var("SMTT_DEATHS") {
+        Ok(text) => text.parse().context("SMTT_DEATHS is no number")?,
+        Err(_) => 1,
+    };
+    (0..times).try_for_each(|time| work().with_context(|| format!("run {time} of {times}")))
+}
 
 /// One executor with 512 MiB and these options of its JVM.
 fn application(lab: &SparkLab, how: &str, options: &[&str]) -> Result<Application> {
@@ -43,6 +54,18 @@ fn executor(daemon: &LabDaemon<'_>, run: &Run) -> Result<u32> {
         .iter()
         .find(|row| row["state"] == "alive" && row["executor_id"] != "driver");
     Ok(number(row.context("no executor is listed")?, "pid")? as u32)
+}
+
+/// Lets the application run from its begin to its end with its executor in the cgroup; returns the executor's process.
+fn run_within(group: &MemoryCgroup, daemon: &LabDaemon<'_>, run: &mut Run) -> Result<u32> {
+    run.reach("begin")?;
+    let pid = executor(daemon, run)?;
+    group.add(pid)?;
+    // The daemon looks up the cgroup every five seconds.
+    std::thread::sleep(Duration::from_secs(7));
+    run.open("begin")?;
+    run.reach("end")?;
+    Ok(pid)
 }
 
 /// The deaths of this application, once there are so many.
@@ -90,7 +113,17 @@ fn kill(pid: u32, signal: i32) -> Result<()> {
 }
 
 /// The application ends its own executor; then the rest of it ends well.
-fn own_end(how: &str, options: &[&str], verdict: &str, codes: &[u32]) -> Result<Value> {
+fn own_end(
+    how: &str,
+    options: &[&str],
+    verdict: &str,
+    codes: &[u32],
+    check: impl Fn(&Value) -> Result<()>,
+) -> Result<()> {
+    times(|| check(&own_end_once(how, options, verdict, codes)?))
+}
+
+fn own_end_once(how: &str, options: &[&str], verdict: &str, codes: &[u32]) -> Result<Value> {
     let lab = SparkLab::new(VERSION)?;
     let daemon = lab.daemon()?;
     let mut run = start(&lab, how, options)?;
@@ -105,60 +138,80 @@ fn own_end(how: &str, options: &[&str], verdict: &str, codes: &[u32]) -> Result<
 
 #[test]
 fn a_full_heap_is_named_with_the_task() -> Result<()> {
-    let page = own_end("heap", &[], "heap_exhausted", &[52])?;
-    let sentence = text(&page, "sentence");
-    ensure!(sentence.contains("on the thread of task 1"), "{sentence}");
-    ensure!(
-        page["advice"][0]
-            .as_str()
-            .is_some_and(|text| text.contains("spark.executor.memory="))
-    );
-    let most = page["samples"].as_array().map_or(0, Vec::len);
-    ensure!(most > 0, "no sample");
-    ensure!(
-        page["last"]["tasks"][0]["task_attempt_id"] == 1,
-        "{}",
-        page["last"]
-    );
-    Ok(())
+    own_end("heap", &[], "heap_exhausted", &[52], |page| {
+        let sentence = text(page, "sentence");
+        ensure!(sentence.contains("on the thread of task 1"), "{sentence}");
+        ensure!(
+            page["advice"][0]
+                .as_str()
+                .is_some_and(|text| text.contains("spark.executor.memory="))
+        );
+        let most = page["samples"].as_array().map_or(0, Vec::len);
+        ensure!(most > 0, "no sample");
+        ensure!(
+            page["last"]["tasks"][0]["task_attempt_id"] == 1,
+            "{}",
+            page["last"]
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn a_jvm_that_exits_at_once_was_out_of_memory_too() -> Result<()> {
     let options = ["-XX:+ExitOnOutOfMemoryError"];
-    own_end("heap", &options, "out_of_memory_error", &[3]).map(drop)
+    own_end("heap", &options, "out_of_memory_error", &[3], |_| Ok(()))
 }
 
 #[test]
 fn full_direct_memory_is_no_full_heap() -> Result<()> {
     let options = ["-XX:MaxDirectMemorySize=256m"];
-    let page = own_end("direct", &options, "direct_memory_exhausted", &[52])?;
-    ensure!(
-        page["advice"][0]
-            .as_str()
-            .is_some_and(|text| text.contains("now 256m")),
-        "{}",
-        page["advice"]
-    );
-    Ok(())
+    own_end(
+        "direct",
+        &options,
+        "direct_memory_exhausted",
+        &[52],
+        |page| {
+            ensure!(
+                page["advice"][0]
+                    .as_str()
+                    .is_some_and(|text| text.contains("now 256m")),
+                "{}",
+                page["advice"]
+            );
+            Ok(())
+        },
+    )
 }
 
 #[test]
 fn full_metaspace_is_no_full_heap() -> Result<()> {
     let options = ["-XX:MaxMetaspaceSize=128m"];
     // 51: Spark's handler of uncaught errors found no metaspace for its own work.
-    own_end("metaspace", &options, "metaspace_exhausted", &[51, 52]).map(drop)
+    let codes = [51, 52];
+    own_end("metaspace", &options, "metaspace_exhausted", &codes, |_| {
+        Ok(())
+    })
 }
 
 #[test]
 fn an_exit_code_is_no_more_than_that() -> Result<()> {
-    let page = own_end("exit", &[], "exited", &[7])?;
-    ensure!(text(&page, "sentence").contains("exit code 7"));
-    Ok(())
+    own_end("exit", &[], "exited", &[7], |page| {
+        ensure!(text(page, "sentence").contains("exit code 7"));
+        Ok(())
+    })
 }
 
 /// The test ends the executor while its task waits.
 fn foreign_end(
+    signal: i32,
+    verdict: &str,
+    check: impl Fn(&Run, u32, &Value) -> Result<()>,
+) -> Result<()> {
+    times(|| foreign_end_once(signal, verdict, &check))
+}
+
+fn foreign_end_once(
     signal: i32,
     verdict: &str,
     check: impl Fn(&Run, u32, &Value) -> Result<()>,
@@ -229,6 +282,10 @@ fn a_crash_is_named_with_its_report() -> Result<()> {
 
 #[test]
 fn the_limit_of_a_cgroup_is_named() -> Result<()> {
+    times(limit_of_a_cgroup)
+}
+
+fn limit_of_a_cgroup() -> Result<()> {
     let lab = SparkLab::new(VERSION)?;
     let daemon = lab.daemon()?;
     let Some(group) = MemoryCgroup::make("spark", 700 << 20)? else {
@@ -236,13 +293,7 @@ fn the_limit_of_a_cgroup_is_named() -> Result<()> {
     };
     let application = application(&lab, "direct", &["-XX:MaxDirectMemorySize=4g"])?;
     let mut run = lab.run(application)?;
-    run.reach("begin")?;
-    let pid = executor(&daemon, &run)?;
-    group.add(pid)?;
-    // The daemon looks up the cgroup every five seconds.
-    std::thread::sleep(Duration::from_secs(7));
-    run.open("begin")?;
-    run.reach("end")?;
+    run_within(&group, &daemon, &mut run)?;
     let page = page(&daemon, &run, "oom_killed_cgroup")?;
     ensure!(
         group.oom_kills()? == 1,
@@ -267,7 +318,88 @@ fn the_limit_of_a_cgroup_is_named() -> Result<()> {
 }
 
 #[test]
+fn a_python_worker_that_the_oom_killer_ended_is_named() -> Result<()> {
+    times(|| {
+        let lab = SparkLab::new(VERSION)?;
+        let daemon = lab.daemon()?;
+        let Some(group) = MemoryCgroup::make("python", WORKER_LIMIT)? else {
+            return skip("memory_cgroup", "no cgroup with a memory limit can be made");
+        };
+        let application = Application::python(
+            &lab.paths,
+            "local-cluster[1,1,1024]",
+            "growing.py",
+            &["4096"],
+        )?
+        .conf("spark.executor.memory", "512m")
+        .conf("spark.task.maxFailures", "1")
+        .with_marker(&lab.paths);
+        let mut run = lab.run(application)?;
+        let pid = run_within(&group, &daemon, &mut run)?;
+        let page = page(&daemon, &run, "python_worker_killed")?;
+        ensure!(
+            group.oom_kills()? == 1,
+            "the kernel counted {}",
+            group.oom_kills()?
+        );
+        let sentence = text(&page, "sentence");
+        ensure!(
+            sentence.contains("OOM killer") && sentence.contains("the JVM lived on"),
+            "{sentence}"
+        );
+        ensure!(
+            page["cgroup"]["limit_bytes"] == WORKER_LIMIT,
+            "{}",
+            page["cgroup"]
+        );
+        // The JVM lives, and nothing else has died.
+        ensure!(executor(&daemon, &run)? == pid);
+        ensure!(deaths(&daemon, &run.submitted.application_id()?, 1)?.len() == 1);
+        let result = run.finish(&["end"])?;
+        ensure!(result == "RESULT growing failed", "{result}");
+        drop(daemon);
+        lab.passed()
+    })
+}
+
+#[test]
+fn an_executor_that_spark_scales_down_is_stopped_by_spark() -> Result<()> {
+    times(|| {
+        let lab = SparkLab::new(VERSION)?;
+        let daemon = lab.daemon()?;
+        let application =
+            Application::java(&lab.paths, "local-cluster[2,1,1024]", "Deaths", &["shrink"])?
+                .conf("spark.executor.memory", "512m")
+                .with_marker(&lab.paths);
+        let mut run = lab.run(application)?;
+        run.open("begin")?;
+        run.reach("end")?;
+        let application = run.submitted.application_id()?;
+        // While the application runs only the executor has ended that Spark did not need any more.
+        let rows = deaths(&daemon, &application, 1)?;
+        let log = fs::read_to_string(run.submitted.running.log())?;
+        ensure!(
+            log.contains("Requesting to kill executor(s) 0"),
+            "Spark's log does not say that it stopped executor 0"
+        );
+        ensure!(
+            rows.len() == 1
+                && rows[0]["executor_id"] == "0"
+                && rows[0]["verdict"] == "stopped_by_spark",
+            "{rows:#?}"
+        );
+        run.finish(&["end"])?;
+        drop(daemon);
+        lab.passed()
+    })
+}
+
+#[test]
 fn an_executor_that_ended_well_gets_no_cause() -> Result<()> {
+    times(ended_well)
+}
+
+fn ended_well() -> Result<()> {
     let lab = SparkLab::new(VERSION)?;
     let daemon = lab.daemon()?;
     let mut run = start(&lab, "nothing", &[])?;

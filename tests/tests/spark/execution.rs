@@ -9,6 +9,7 @@ use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::json::number;
 use smtt_tests::lab::{Run, SparkLab};
 use smtt_tests::records::tracing;
+use smtt_tests::task_metrics::same_metrics;
 use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -263,6 +264,8 @@ fn execution_memory(version: &str, settings: &[(&str, &str)], spills: bool) -> R
     run.reach("end")?;
     let (stages, spark, jobs) = settled(&run, &daemon)?;
     println!("{} tasks", spark.len());
+    let sums = same_metrics(&daemon, &run.submitted)?;
+    ensure!((sums[8] > 0 && sums[9] > 0) == spills, "{sums:?}");
     for (job, used) in &jobs {
         let spilled: u64 = spark
             .values()

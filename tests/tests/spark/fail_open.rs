@@ -83,11 +83,17 @@ fn without_a_daemon() -> Result<()> {
     let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.paths))?;
     assert_eq!(submitted.result(LIMIT)?, PAGE_RANK_RESULT);
     let logs = executor_logs(&lab)?;
-    assert!(
-        !logs.contains("smtt-marker: "),
-        "nothing is wrong, so the marker has nothing to say: {}",
-        lines_of_marker(&logs)
-    );
+    let said = lines_of_marker(&logs);
+    let mut lines: Vec<&str> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 2, "nothing else is to be said: {said}");
+    for (executor, line) in lines.iter().enumerate() {
+        let begin = format!("smtt-marker: on in executor {executor} of app-");
+        assert!(
+            line.starts_with(&begin) && line.ends_with(", Spark 4.0.5, no hook missing"),
+            "{said}"
+        );
+    }
     lab.passed()
 }
 
@@ -121,7 +127,7 @@ fn without_the_native_library() -> Result<()> {
     assert!(!traced(&lab, &daemon)?);
     let logs = executor_logs(&lab)?;
     assert!(
-        logs.contains("smtt-marker: "),
+        logs.contains("the job runs unchanged"),
         "the missing library is not warned of"
     );
     drop(daemon);

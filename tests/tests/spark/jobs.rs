@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
-use smtt_tests::json::{list, number};
+use smtt_tests::job_trace::same_trace;
+use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::SparkLab;
+use smtt_tests::task_metrics::{same_metrics, same_metrics_of_jobs};
 use smtt_tests::truth::agree;
 use xtask::spark::Application;
 
@@ -102,13 +104,39 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
     let names: BTreeSet<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
     ensure!(names.contains("shops with their neighbours"), "{names:?}");
     ensure!(
-        other.len() == 1 && number(other[0], "jobs")? == 2,
+        other.len() == 1 && number(other[0], "jobs")? == 4,
         "{other:?}"
     );
     let described = jobs
         .iter()
         .filter(|job| job["name"].as_str() == Some("numbers without SQL"));
     ensure!(described.count() == 1, "{jobs:?}");
+
+    // RDDs by query have Spark's descriptions and numbers of runs, and add up to the single RDDs.
+    let mut runs = BTreeMap::<String, u64>::new();
+    for query in objects(&queries)? {
+        if !jobs_of(query)?.is_empty() {
+            *runs.entry(text(query, "description")?).or_default() += 1;
+        }
+    }
+    let grouped = agree("RDDs by query", || {
+        let sum = |rows: &[Value]| -> (u64, u64) {
+            let of = |field: &str| rows.iter().filter_map(|row| row[field].as_u64()).sum();
+            (of("page_faults"), of("storage_memory_bytes"))
+        };
+        let parts = sum(&run.rows(&daemon, &["rdds"])?);
+        let groups = run.rows(&daemon, &["rdds", "--by", "query"])?;
+        let mut seen = BTreeMap::new();
+        for group in &groups {
+            if number(group, "sql_executions")? > 0 {
+                seen.insert(text(group, "group")?, number(group, "sql_executions")?);
+            }
+        }
+        println!("by query: {seen:?}, {parts:?} of {} groups", groups.len());
+        let expected = BTreeSet::from([(runs.clone(), parts)]);
+        Ok((expected, BTreeSet::from([(seen, sum(&groups))])))
+    })?;
+    ensure!(grouped == 1 && runs.len() == 2, "{runs:?}");
 
     // The CPU time of a job is that of its stages, and no less than Spark has for them.
     let stages = run.submitted.rest("stages?status=complete")?;
@@ -129,6 +157,15 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
         // A stage that several jobs share belongs to the first; Spark lists it as skipped in the others.
         ensure!(number(row, "cpu_ns")? >= spark, "{row}: {spark}");
     }
+    let sums = same_metrics(&daemon, &run.submitted)?;
+    println!("input, output, shuffles read and written, spilled: {sums:?}");
+    ensure!(sums[..8].iter().all(|sum| *sum > 0), "not tested: {sums:?}");
+    same_metrics_of_jobs(&daemon, &run.submitted)?;
+
+    let tasks = run.rows(&daemon, &["tasks"])?;
+    let (traced, attempts) = same_trace(&daemon, &run.submitted, &tasks)?;
+    println!("job trace: {traced} jobs with {attempts} attempts");
+    ensure!(traced == jobs.len() && attempts == tasks.len());
     let result = run.finish(&["end"])?;
     ensure!(result.starts_with("RESULT queries "), "{result}");
     drop(daemon);

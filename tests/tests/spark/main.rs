@@ -11,6 +11,8 @@ mod deaths;
 mod execution;
 mod experiment;
 mod fail_open;
+mod functions;
+mod helpers;
 mod jobs;
 mod late;
 mod losses;

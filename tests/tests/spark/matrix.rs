@@ -1,13 +1,16 @@
-//! Every supported Spark, JDK and mode: the job's result is right, and storage, stages and tasks equal Spark's.
+//! Every supported Spark, JDK and mode: the job's result is right, and storage, stages and tasks equal Spark's. One mode
+//! of each version has the marker by Spark alone (`spark.jars`), without `-javaagent`.
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
 use smtt_tests::faults::{at_rest, between};
 use smtt_tests::json::sum;
-use smtt_tests::lab::SparkLab;
+use smtt_tests::lab::{LIMIT, LabDaemon, SparkLab};
 use smtt_tests::skip::skip;
 use smtt_tests::truth::{same_faults_within, same_stages, same_storage, same_tasks};
-use xtask::paths::Jdk;
+use xtask::paths::{Jdk, Paths};
+use xtask::process::wait_for;
 use xtask::spark::Application;
 
 /// Least number of page faults of an executor between the two gates.
@@ -16,10 +19,13 @@ const FAULTS_MIN: u64 = 2_000;
 /// handler a second time; `page_faults.rs` compares ten times more faults.
 const TOLERANCE: f64 = 0.02;
 
-fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
+/// How the marker comes to the executors.
+type Load = fn(Application, &Paths) -> Application;
+
+fn page_rank(lab: &SparkLab, master: &str, marker: Load) -> Result<()> {
     let daemon = lab.daemon()?;
-    let application =
-        Application::java(&lab.paths, master, "PageRank", &PAGE_RANK)?.with_marker(&lab.paths);
+    let application = Application::java(&lab.paths, master, "PageRank", &PAGE_RANK)?;
+    let application = marker(application, &lab.paths);
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;
@@ -54,67 +60,84 @@ fn page_rank(lab: &SparkLab, master: &str) -> Result<()> {
             lab.spark.version
         );
     }
+    let application = run.submitted.application_id()?;
+    let executors = run.rows(&daemon, &["executors"])?.len();
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
+    ended_well(&daemon, &application, executors)
+}
+
+/// Executors of an application that ended well have ended, and none has died of anything.
+fn ended_well(daemon: &LabDaemon<'_>, application: &str, executors: usize) -> Result<()> {
+    let ends = wait_for("the executors' ends are judged", LIMIT, || {
+        let list = daemon.json(&["postmortem", "--app", application])?;
+        let rows = list["rows"].as_array().cloned().unwrap_or_default();
+        Ok((rows.len() >= executors).then_some(rows))
+    })?;
+    let well = |row: &Value| row["verdict"] == "ended" || row["verdict"] == "stopped_by_spark";
+    ensure!(
+        ends.len() == executors && ends.iter().all(well),
+        "{executors} executors ended well, and these are the verdicts: {ends:#?}"
+    );
     Ok(())
 }
 
-fn mode(version: &str, master: &str) -> Result<()> {
+fn mode(version: &str, master: &str, marker: Load) -> Result<()> {
     let lab = SparkLab::new(version)?;
-    page_rank(&lab, master)?;
+    page_rank(&lab, master, marker)?;
     lab.passed()
 }
 
-fn standalone(version: &str) -> Result<()> {
+fn standalone(version: &str, marker: Load) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let cluster = lab.spark.standalone(2, 1, 1024)?;
-    page_rank(&lab, &cluster.url)?;
+    page_rank(&lab, &cluster.url, marker)?;
     drop(cluster);
     lab.passed()
 }
 
 #[test]
 fn spark_3_5_local() -> Result<()> {
-    mode("3.5.9", "local[*]")
+    mode("3.5.9", "local[*]", Application::with_marker_by_spark)
 }
 
 #[test]
 fn spark_3_5_local_cluster() -> Result<()> {
-    mode("3.5.9", LOCAL_CLUSTER)
+    mode("3.5.9", LOCAL_CLUSTER, Application::with_marker)
 }
 
 #[test]
 fn spark_3_5_standalone() -> Result<()> {
-    standalone("3.5.9")
+    standalone("3.5.9", Application::with_marker)
 }
 
 #[test]
 fn spark_4_0_local() -> Result<()> {
-    mode("4.0.5", "local[*]")
+    mode("4.0.5", "local[*]", Application::with_marker)
 }
 
 #[test]
 fn spark_4_0_local_cluster() -> Result<()> {
-    mode("4.0.5", LOCAL_CLUSTER)
+    mode("4.0.5", LOCAL_CLUSTER, Application::with_marker)
 }
 
 #[test]
 fn spark_4_0_standalone() -> Result<()> {
-    standalone("4.0.5")
+    standalone("4.0.5", Application::with_marker_by_spark)
 }
 
 #[test]
 fn spark_4_3_local() -> Result<()> {
-    mode("4.3.0", "local[*]")
+    mode("4.3.0", "local[*]", Application::with_marker)
 }
 
 #[test]
 fn spark_4_3_local_cluster() -> Result<()> {
-    mode("4.3.0", LOCAL_CLUSTER)
+    mode("4.3.0", LOCAL_CLUSTER, Application::with_marker)
 }
 
 #[test]
 fn spark_4_3_standalone() -> Result<()> {
-    standalone("4.3.0")
+    standalone("4.3.0", Application::with_marker)
 }
 
 #[test]
@@ -125,6 +148,6 @@ fn spark_4_3_on_the_newest_jdk() -> Result<()> {
     };
     println!("Spark 4.3.0 on JDK {}", jdk.release);
     let lab = SparkLab::on("4.3.0", &jdk)?;
-    page_rank(&lab, LOCAL_CLUSTER)?;
+    page_rank(&lab, LOCAL_CLUSTER, Application::with_marker_by_spark)?;
     lab.passed()
 }

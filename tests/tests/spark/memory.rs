@@ -174,7 +174,8 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         .conf("spark.memory.offHeap.enabled", "true")
         .conf("spark.memory.offHeap.size", "512m")
         .conf("spark.executor.processTreeMetrics.enabled", "true")
-        .with_marker(&lab.paths);
+        // The test waits for an examination at each gate.
+        .with_marker_at(&lab.paths.marker().join("smtt-marker.jar"), "examine=50");
     let mut run = lab.run(application)?;
 
     let (_, base) = at("base", &daemon, &mut run)?;
@@ -287,6 +288,10 @@ fn both_stages(daemon: &LabDaemon<'_>, run: &Run) -> Result<()> {
         for stage in &stages {
             if stage["executor_peaks"]["OnHeapExecutionMemory"]["value"].as_u64() == Some(both) {
                 own.push(number(stage, "tasks_execution_memory_peak_bytes")?);
+                ensure!(
+                    stage["tasks_execution_memory_peak_partial"] == false,
+                    "nothing was lost, but the peak is partial: {stage}"
+                );
             }
         }
         own.sort_unstable();

@@ -88,11 +88,15 @@ fn sum(parts: &[Value]) -> i64 {
 
 /// Resident memory of a process by the kernel, in bytes.
 fn resident(pid: u64) -> Result<u64> {
+    of_process(pid, "VmRSS:")
+}
+
+fn of_process(pid: u64, name: &'static str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib: u64 = line
         .and_then(|line| line.split_whitespace().next()?.parse().ok())
-        .context("VmRSS")?;
+        .context(name)?;
     Ok(kib * 1024)
 }
 
@@ -166,6 +170,25 @@ fn python_workers_and_their_control_group_are_measured() -> Result<()> {
         peak("ProcessTreePythonRSSMemory") >= Some(HELD_BYTES),
         "{row}"
     );
+    // Each worker has served one task in its life.
+    let mut marks = Vec::new();
+    for child in list(&row, "children")? {
+        let pid = number(child, "pid")?;
+        if number(child, "resident_bytes")? > MIB_EACH << 20 {
+            marks.push(of_process(pid, "VmHWM:")?);
+        }
+    }
+    let tasks = run.rows(&daemon, &["tasks"])?;
+    let running = tasks.iter().filter(|task| task["state"] == "running");
+    let mut peaks: Vec<u64> = running
+        .map(|task| number(task, "python_worker_peak_bytes"))
+        .collect::<Result<_>>()?;
+    marks.sort_unstable();
+    peaks.sort_unstable();
+    println!("peaks of the tasks {peaks:?}, of their workers {marks:?}");
+    ensure!(peaks.len() as u64 == WORKERS && marks.len() == peaks.len());
+    let within = |(peak, mark): (&u64, &u64)| peak <= mark && mark - peak <= mark / 100;
+    ensure!(peaks.iter().zip(&marks).all(within));
     let result = run.finish(&["greedy"])?;
     ensure!(
         result == format!("RESULT greedy {}", HELD_BYTES),

@@ -381,7 +381,7 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     let metrics = daemon.metrics()?;
     let application = run.submitted.application_id()?;
     let label = format!("application_id=\"{application}\"");
-    let in_metrics = metric(&metrics, "smtt_rdd_dtlb_read_misses_total", &label)?;
+    let in_metrics = metric(&metrics, "smtt_rdd_dtlb_misses_total", &label)?;
     let listed = sum(&rdds, "dtlb_read_misses");
     ensure!(
         in_metrics == listed,

@@ -33,6 +33,22 @@ fn storage_memory(version: &str) -> Result<()> {
             "{name} holds no 6 MB: {cached:?}"
         );
     }
+    // The constants of Spark's class that the application names.
+    for (name, level) in [
+        ("serialised", "MEMORY_ONLY_SER"),
+        ("objects", "MEMORY_ONLY"),
+        ("off-heap", "OFF_HEAP"),
+        ("replicated", "MEMORY_ONLY_2"),
+        ("serialised pair", "MEMORY_ONLY_SER_2"),
+    ] {
+        let rows = daemon.rows(&["rdds", "--rdd", name])?;
+        let levels = rows.iter().map(|row| text(row, "storage_level_name"));
+        let levels: Vec<String> = levels.collect::<Result<_>>()?;
+        assert!(
+            !levels.is_empty() && levels.iter().all(|known| *known == level),
+            "{name} has {levels:?} and not {level}"
+        );
+    }
     let double = cached["serialised pair"] as f64 / cached["serialised"] as f64;
     assert!(
         (1.99..2.01).contains(&double),

@@ -19,8 +19,37 @@ pub const NATIVE_ACCESS: &str = "--enable-native-access=ALL-UNNAMED";
 const ONE_PASSED: &str =
     "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
 /// Tests that cannot run with the agent and without Unsafe: one has a stand-in for a class of Spark with hooks, the
-/// other needs Spark's own class for raw memory, which calls Unsafe.
-const NOT_QUIET: [&str; 2] = ["AttachedTest", "TaskMemoryTest"];
+/// others need Spark's own classes, some of which call Unsafe, or a warning of the marker.
+const NOT_QUIET: [&str; 6] = [
+    "AttachedTest",
+    "HistoryListenerTest",
+    "HistoryPartsTest",
+    "HistoryStoreTest",
+    "HistoryTest",
+    "TaskMemoryTest",
+];
+/// A test that needs Hadoop's user, whose `getSubject` the JDKs from [`UNSAFE_WARNS`] on refuse.
+const ASKS_HADOOP: &str = "HistoryListenerTest";
+/// Settings of log4j. Spark replaces those without an appender.
+const SILENT: &str = "appender.none.type = Null\nappender.none.name = none\nrootLogger.level = off\nrootLogger.appenderRef.none.ref = none\n";
+/// The test that attaches the agent to its own JVM, and so changes the tests after it.
+const SELF_ATTACH: &str = "SelfAttachTest";
+/// Options of JVMs, whether the agent can attach itself there, and what the marker says where it cannot.
+const ATTACHED_JVMS: [(&str, &str, bool); 4] = [
+    ("-XX:+UseSerialGC", "", true),
+    // The JVM handles no SIGQUIT, and listens from its start.
+    ("-Xrs", "", true),
+    (
+        "-XX:+DisableAttachMechanism",
+        "-XX:+DisableAttachMechanism forbids it",
+        false,
+    ),
+    (
+        "-XX:-EnableDynamicAgentLoading",
+        "-XX:-EnableDynamicAgentLoading forbids it",
+        false,
+    ),
+];
 
 /// Builds the marker and runs the tests in `smtt-marker/tests/java` on every JDK of this machine. Prints result lines in
 /// cargo's form.
@@ -33,12 +62,14 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     let tests: Vec<&str> = sources
         .iter()
         .filter_map(|path| path.file_stem()?.to_str())
-        .filter(|name| name.ends_with("Test") && *name != "Test")
+        .filter(|name| name.ends_with("Test") && !["Test", SELF_ATTACH].contains(name))
         .collect();
     ensure!(!tests.is_empty(), "smtt-marker/tests/java has no tests");
     let work = out_dir.join("marker-classes");
     let classes = work.join("tests");
     fs::create_dir_all(&classes)?;
+    // Spark's classes would log to standard error.
+    fs::write(classes.join("log4j2.properties"), SILENT)?;
     let jar = out_dir.join(JAR_NAME);
     let mut javac = Command::new(tool("javac")?);
     javac
@@ -78,7 +109,7 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         }
         let status = java
             .arg("io.smtt.marker.Runner")
-            .args(&tests)
+            .args(tests.iter().filter(|test| can_run(jdk, test)))
             .status()
             .context("cannot run java")?;
         if !status.success() {
@@ -88,6 +119,7 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
             );
         }
         quiet(jdk, &class_path, &jar, &tests)?;
+        self_attach(jdk, &class_path)?;
     }
     if jdks.iter().all(|jdk| jdk.release < UNSAFE_WARNS) {
         println!(
@@ -98,6 +130,10 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         println!("{ONE_PASSED}");
     }
     Ok(())
+}
+
+fn can_run(jdk: &Jdk, test: &str) -> bool {
+    jdk.release < UNSAFE_WARNS || test != ASKS_HADOOP
 }
 
 /// Java with what the tests need; the class to run is missing.
@@ -140,6 +176,33 @@ fn quiet(jdk: &Jdk, class_path: &str, jar: &Path, tests: &[&str]) -> Result<()> 
     );
     println!("test no_warning_on_jdk_{} ... ok", jdk.release);
     println!("{ONE_PASSED}");
+    Ok(())
+}
+
+/// Runs the test of the attachment in JVMs with different options. None may print its stacks, which is what SIGQUIT does
+/// where the JVM does not expect it.
+fn self_attach(jdk: &Jdk, class_path: &str) -> Result<()> {
+    for (option, reason, attaches) in ATTACHED_JVMS {
+        let output = runner(jdk, class_path)
+            .args([option, &format!("-Dattaches={attaches}")])
+            .args(["io.smtt.marker.Runner", SELF_ATTACH])
+            .output()
+            .context("cannot run java")?;
+        let out = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success() && !out.contains("Full thread dump"),
+            "the agent does not attach itself as it should on JDK {} with {option} ({})\n{out}{errors}",
+            jdk.release,
+            output.status,
+        );
+        let said = errors.lines().find(|line| line.contains("smtt-marker:"));
+        ensure!(
+            said.is_some() != attaches && said.unwrap_or_default().contains(reason),
+            "with {option} the marker says: {said:?}"
+        );
+        println!("test {SELF_ATTACH}::{option} ... ok\n{ONE_PASSED}");
+    }
     Ok(())
 }
 

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::paths::{Jdk, Paths};
 use crate::step::{Step, Steps};
@@ -35,12 +36,14 @@ const NEEDS: [Need; 4] = [
     },
 ];
 
+const BINUTILS: Need = Need {
+    package: "binutils",
+    present: || answers("strip", &["--version"]),
+};
+
 /// Packages of the tools that make emulated machines.
 const MACHINES_NEED: [Need; 4] = [
-    Need {
-        package: "binutils",
-        present: || answers("strip", &["--version"]),
-    },
+    BINUTILS,
     Need {
         package: "xz-utils",
         present: || answers("xz", &["--version"]),
@@ -57,6 +60,7 @@ const MACHINES_NEED: [Need; 4] = [
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
+const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 
 /// Step: the packages for Java, Python and the linker.
 pub(super) fn packages(paths: &Paths, steps: &mut Steps) -> Result<()> {
@@ -70,6 +74,24 @@ pub(super) fn for_machines(paths: &Paths, steps: &mut Steps) -> Result<()> {
     let title = "Debian packages for emulated machines: binutils, xz, e2fsprogs, mmdebstrap";
     let remedy = "become root and run it again, or install binutils, xz-utils, e2fsprogs and mmdebstrap by hand";
     needed(paths, steps, &MACHINES_NEED, title, remedy)
+}
+
+/// Step: the packages for packing programs.
+pub(super) fn for_packages(paths: &Paths, steps: &mut Steps) -> Result<()> {
+    let title = "Debian packages for packing: binutils, gzip, dpkg";
+    let remedy = "become root and run it again, or install binutils, gzip and dpkg by hand";
+    let needs = [
+        BINUTILS,
+        Need {
+            package: "gzip",
+            present: || answers("gzip", &["--version"]),
+        },
+        Need {
+            package: "dpkg",
+            present: || answers("dpkg-deb", &["--version"]),
+        },
+    ];
+    needed(paths, steps, &needs, title, remedy)
 }
 
 fn needed(
@@ -118,6 +140,51 @@ pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     // Outdated package lists name files that the mirror has removed.
+    update(step)?;
+    step.run(&mut command, INSTALL_LIMIT)
+}
+
+/// Unpacks packages into the folder `name` of the cache, without installing them.
+pub(super) fn unpack(step: &mut Step, cache: &Path, name: &str, packages: &[&str]) -> Result<()> {
+    let folder = cache.join(name);
+    let (downloaded, unpacked) = (
+        cache.join(format!("{name}.deb")),
+        cache.join(format!("{name}.new")),
+    );
+    for path in [&downloaded, &unpacked, &folder] {
+        remove(path)?;
+    }
+    fs::create_dir_all(&downloaded)?;
+    fs::create_dir_all(&unpacked)?;
+    download(step, packages, &downloaded)?;
+    for entry in downloaded.read_dir()? {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg("-x").arg(entry?.path()).arg(&unpacked);
+        step.run(&mut dpkg, UNPACK_LIMIT)?;
+    }
+    // The rename comes last, so a folder with the final name is complete.
+    fs::rename(&unpacked, &folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    remove(&downloaded)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn download(step: &mut Step, packages: &[&str], folder: &Path) -> Result<()> {
+    if packages.iter().any(|package| !known(package)) {
+        update(step)?;
+    }
+    let mut command = apt_get();
+    command.arg("download").args(packages).current_dir(folder);
+    if step.run(&mut command, INSTALL_LIMIT).is_ok() {
+        return Ok(());
+    }
     update(step)?;
     step.run(&mut command, INSTALL_LIMIT)
 }

@@ -4,17 +4,16 @@
 //! with `rust-src` where the user has it, else Debian's packages, unpacked into the cache. Installed packages would
 //! conflict with the user's own Rust; unpacked ones do not.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::debian;
 use crate::paths::Paths;
 use crate::process::output;
-use crate::step::{Step, Steps};
+use crate::step::Steps;
 
 /// Debian's Rust for its web browsers: the newest in a stable Debian, with the library's source. Its cargo is omitted:
 /// it needs a dozen more libraries, and the user's own works too.
@@ -34,8 +33,6 @@ const LLVM_NEEDS: [(&str, &str); 3] = [
 /// The version that links bitcode of LLVM 22 and older.
 const BPF_LINKER: &str = "0.10.0";
 
-const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
-const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Step: a compiler that can build `core` for eBPF.
@@ -59,23 +56,6 @@ pub(super) fn kernel_side(paths: &Paths, steps: &mut Steps) -> Result<()> {
         remedy,
         || works(&folder),
         |step| {
-            let packages = paths.cache.join("deb");
-            let unpacked = paths.cache.join("rust-web.new");
-            for path in [&packages, &unpacked, &folder] {
-                remove(path)?;
-            }
-            fs::create_dir_all(&packages)?;
-            fs::create_dir_all(&unpacked)?;
-            download(step, &packages)?;
-            for entry in packages.read_dir()? {
-                step.run(
-                    Command::new("dpkg")
-                        .arg("-x")
-                        .arg(entry?.path())
-                        .arg(&unpacked),
-                    UNPACK_LIMIT,
-                )?;
-            }
             let known = output(Command::new("ldconfig").arg("-p")).unwrap_or_default();
             let missing: Vec<&str> = LLVM_NEEDS
                 .iter()
@@ -85,25 +65,9 @@ pub(super) fn kernel_side(paths: &Paths, steps: &mut Steps) -> Result<()> {
             if !missing.is_empty() {
                 debian::install(step, &missing)?;
             }
-            // The rename comes last, so a folder with the final name is complete.
-            fs::rename(&unpacked, &folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
-            remove(&packages)
+            debian::unpack(step, &paths.cache, "rust-web", &PACKAGES)
         },
     )
-}
-
-fn download(step: &mut Step, folder: &Path) -> Result<()> {
-    if PACKAGES.iter().any(|package| !debian::known(package)) {
-        debian::update(step)?;
-    }
-    let mut command = debian::apt_get();
-    command.arg("download").args(PACKAGES).current_dir(folder);
-    if step.run(&mut command, DOWNLOAD_LIMIT).is_ok() {
-        return Ok(());
-    }
-    debian::update(step)?;
-    step.run(&mut command, DOWNLOAD_LIMIT)
 }
 
 /// Whether rustup has a nightly compiler with the library's source.
@@ -177,13 +141,4 @@ pub(super) fn bpf_linker(paths: &Paths, steps: &mut Steps) -> Result<()> {
             step.run(command.current_dir(&paths.cache), BUILD_LIMIT)
         },
     )
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }

@@ -43,9 +43,16 @@ pub struct Output {
     pub programs: Vec<Duration>,
     /// The time of each test that ran alone: a program that runs several at once does not report when each began.
     pub tests: Vec<(Duration, String)>,
+    /// Failed tests, each with the line of its error.
+    pub failures: Vec<(String, String)>,
     line: Vec<u8>,
     began: Option<Instant>,
+    /// The test whose output is being repeated after the tests, and whether its next line is a panic's message.
+    repeated: Option<(String, bool)>,
 }
+
+/// Characters of an error's line that are kept.
+const ERROR_CHARS: usize = 400;
 
 impl Output {
     /// Parses the bytes that arrived at `now`. A program that runs one test after another prints a test's name when it
@@ -72,11 +79,35 @@ impl Output {
         if let (Some(began), Some((name, _))) = (self.began.take(), test) {
             self.tests.push((now - began, name.to_owned()));
         }
+        self.error_line(line);
         let said = test.map_or(line, |(_, said)| said);
         self.tally.skipped += u64::from(said.starts_with(SKIPPED_LINE));
         if let Some((tally, time)) = result(line) {
             self.tally.add(tally);
             self.programs.push(time);
+        }
+    }
+
+    /// Keeps the line with the error of a test whose output libtest repeats below `---- NAME stdout ----`.
+    fn error_line(&mut self, line: &str) {
+        let name = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = name {
+            self.repeated = Some((name.to_owned(), false));
+            return;
+        }
+        let Some((name, panicked)) = &mut self.repeated else {
+            return;
+        };
+        if *panicked || line.starts_with("Error: ") {
+            let line = line.chars().take(ERROR_CHARS).collect();
+            self.failures.push((std::mem::take(name), line));
+            self.repeated = None;
+        } else if line == "failures:" {
+            self.repeated = None;
+        } else {
+            *panicked = line.starts_with("thread '") && line.contains(" panicked at ");
         }
     }
 
@@ -171,6 +202,23 @@ mod tests {
             "1 passed, 0 failed, 2 skipped"
         );
         assert_eq!(tally(5, 1, 0).to_string(), "5 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_failed_test_has_the_line_of_its_error() {
+        let mut output = Output::default();
+        let text = b"test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n12 tasks\nError: 3 tasks, expected 4\n\n\
+            ---- b::c stdout ----\n\nthread 'b::c' (77) panicked at tests/b.rs:4:5:\nnot equal\n  left: 1\n\n\
+            failures:\n    a\n    b::c\nError: of cargo\n";
+        output.take(text, Instant::now());
+        let own = |name: &str, line: &str| (name.to_owned(), line.to_owned());
+        assert_eq!(
+            output.failures,
+            [
+                own("a", "Error: 3 tasks, expected 4"),
+                own("b::c", "not equal")
+            ]
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::guest::Guest;
 use super::kernel_tests::executable;
-use super::machine::{GuestFile, Machine};
+use super::machine::{GuestFile, Init, Machine};
 use super::{disk, jvm, prepare};
 use crate::cross::{self, BUILD_LIMIT};
 use crate::paths::Paths;
@@ -41,6 +41,7 @@ pub fn experiment(
         prepared: &prepared,
         files,
         disk: Some(disk(paths, guest.processor)?),
+        init: Init::Shell,
         time_out: limit,
         log: paths
             .target

@@ -14,6 +14,7 @@ use super::guest::{BARE_MIB, Guest};
 use super::libraries;
 use super::modules::{self, MEMORY_DISK};
 use super::prepare::Prepared;
+use super::system;
 use crate::process::check_interrupt;
 
 /// The script's output lies between these lines on the console; the kernel's own messages do not go there.
@@ -46,6 +47,15 @@ pub struct GuestFile {
     pub there: String,
 }
 
+/// What runs in a guest when its kernel has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// A shell with the script, and nothing else.
+    Shell,
+    /// systemd of the disk, which is the root file system; the script is a service. See [`super::system`].
+    Systemd,
+}
+
 /// A bootable machine: four processors on two nodes.
 pub struct Machine<'a> {
     /// The emulated machine.
@@ -56,6 +66,8 @@ pub struct Machine<'a> {
     pub files: Vec<GuestFile>,
     /// A writable ext4 image that is mounted at [`DISK`]; changes are discarded.
     pub disk: Option<PathBuf>,
+    /// What runs in the guest.
+    pub init: Init,
     /// Time limit from power on to power off.
     pub time_out: Duration,
     /// Log of the console.
@@ -210,7 +222,8 @@ impl Machine<'_> {
         // is too busy to emulate some ticks in time.
         command.args([
             "-append",
-            "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check memhp_default_state=online_movable rdinit=/init",
+            "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check memhp_default_state=online_movable rdinit=/init \
+             systemd.show_status=no systemd.getty_auto=no",
         ]);
         if let Some(disk) = &self.disk {
             command.args(["-device", "virtio-blk-pci,drive=disk"]);
@@ -241,7 +254,11 @@ impl Machine<'_> {
         archive.device("/dev/console", 5, 1);
         archive.file("/bin/busybox", &read(&self.prepared.busybox)?);
         archive.link("/bin/sh", "busybox");
-        archive.file("/init", init(self.disk.is_some()).as_bytes());
+        let (first, prefix) = match self.init {
+            Init::Shell => (init(self.disk.is_some()), ""),
+            Init::Systemd => (system::init(BEGIN, END), system::FILES),
+        };
+        archive.file("/init", first.as_bytes());
         archive.file("/script", format!("{script}\n").as_bytes());
         // The shell expands the pattern in the order of the names.
         let mut add = |folder: &str, modules: Vec<(String, Vec<u8>)>| {
@@ -255,8 +272,8 @@ impl Machine<'_> {
         }
         for file in &self.files {
             let content = read(&file.here)?;
-            archive.file(&file.there, &content);
-            if content.starts_with(b"\x7fELF") {
+            archive.file(&format!("{prefix}{}", file.there), &content);
+            if self.init == Init::Shell && content.starts_with(b"\x7fELF") {
                 let folders = &self.prepared.libraries;
                 for (there, here) in libraries::needed_by(&file.here, folders)? {
                     archive.file(&there, &read(&here)?);

@@ -1,5 +1,5 @@
-//! Debian packages of any suite and processor, unpacked by mmdebstrap. The system's lists, its package database and its
-//! installed files do not change, and no program of a package runs.
+//! Debian packages of any suite and processor, unpacked or installed into a folder by mmdebstrap. The system's lists, its
+//! package database and its installed files do not change. Where packages are unpacked, no program of a package runs.
 //!
 //! The mirror, its key and the route to it (a proxy, for example) are those of the machine's own apt, with another
 //! suite; signatures are checked as apt does by default.
@@ -12,10 +12,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::guest::Processor;
-use crate::process::output;
+use crate::process::{output, tail};
 use crate::step::Step;
 
 const LIMIT: Duration = Duration::from_secs(1200);
+/// The other names of releases on a mirror. While a mirror takes over a point release, the lists under one name may not
+/// be those that the release file names, and the lists under the other still are.
+const OTHER_NAMES: [&str; 2] = ["stable", "oldstable"];
+const BACKPORTS: &str = "-backports";
+/// Lines at the end of a failed run's log that are read.
+const LINES: usize = 40;
+/// What apt says of such lists.
+const MIRROR_SYNC: &str = "Mirror sync in progress";
 
 /// The Debian mirror of the machine's own sources.
 struct Mirror {
@@ -25,7 +33,8 @@ struct Mirror {
 }
 
 /// Unpacks packages of `suite` and their dependencies into the empty folder `into`. Backports take missing packages
-/// from their own release, and never the other way round: no newer package than wanted is unpacked.
+/// from their own release, and never the other way round: no newer package than wanted is unpacked. Where the mirror is
+/// being updated, the release's other name is tried; apt refuses it if that is another release.
 ///
 /// # Errors
 /// When the machine has no Debian mirror, the mirror does not answer, or a package is missing or not signed.
@@ -36,31 +45,87 @@ pub fn unpack(
     packages: &[&str],
     into: &Path,
 ) -> Result<()> {
-    let release = suite.strip_suffix("-backports").unwrap_or(suite);
-    let mirror = own_mirror()?;
-    let options = mirror
-        .key
-        .map(|key| format!("[signed-by={key}] "))
-        .unwrap_or_default();
-    let mut command = Command::new("mmdebstrap");
-    command
-        .env("LC_ALL", "C")
-        // Works without root too: nothing is mounted, and no program runs in the folder.
-        .args(["--variant=extract", "--mode=chrootless"])
-        .arg(format!("--architectures={}", processor.debian()))
-        .arg(format!("--include={}", packages.join(",")))
-        .arg(format!("--aptopt=APT::Default-Release \"{suite}\""))
-        .arg("--aptopt=Acquire::Retries \"3\"");
-    for setting in own_settings()? {
-        command.arg(format!("--aptopt={setting}"));
+    // Works without root too: nothing is mounted, and no program runs in the folder.
+    let wanted = Wanted {
+        how: ["--variant=extract", "--mode=chrootless"],
+        processor,
+        suite,
+        packages,
+    };
+    wanted.bring(step, into)
+}
+
+/// Installs a small Debian of `suite` for this machine's processor, with `packages`, into the empty folder `into`:
+/// their scripts run there. Needs root.
+///
+/// # Errors
+/// As [`unpack`], and when a package cannot be set up.
+pub fn install(step: &mut Step, suite: &str, packages: &[&str], into: &Path) -> Result<()> {
+    let wanted = Wanted {
+        how: ["--variant=minbase", "--mode=root"],
+        processor: Processor::X86,
+        suite,
+        packages,
+    };
+    wanted.bring(step, into)
+}
+
+/// What mmdebstrap makes.
+struct Wanted<'a> {
+    how: [&'a str; 2],
+    processor: Processor,
+    suite: &'a str,
+    packages: &'a [&'a str],
+}
+
+impl Wanted<'_> {
+    fn bring(&self, step: &mut Step, into: &Path) -> Result<()> {
+        let release = self.suite.strip_suffix(BACKPORTS).unwrap_or(self.suite);
+        let mirror = own_mirror()?;
+        let first = self.bring_as(step, release, into, &mirror);
+        let log = tail(&step.log, LINES);
+        if first.is_ok() || !log.iter().any(|line| line.contains(MIRROR_SYNC)) {
+            return first;
+        }
+        for name in OTHER_NAMES {
+            fs::remove_dir_all(into).ok();
+            fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+            if self.bring_as(step, name, into, &mirror).is_ok() {
+                return Ok(());
+            }
+        }
+        first
     }
-    command.arg(release).arg(into);
-    let mut suites = vec![release, suite];
-    suites.dedup();
-    for suite in suites {
-        command.arg(format!("deb {options}{} {suite} main", mirror.uri));
+
+    /// [`Self::bring`] with the release under a `name` of the mirror.
+    fn bring_as(&self, step: &mut Step, name: &str, into: &Path, mirror: &Mirror) -> Result<()> {
+        let suite = self.suite;
+        let options = mirror
+            .key
+            .as_ref()
+            .map(|key| format!("[signed-by={key}] "))
+            .unwrap_or_default();
+        let mut command = Command::new("mmdebstrap");
+        command
+            .env("LC_ALL", "C")
+            .args(self.how)
+            .arg(format!("--architectures={}", self.processor.debian()))
+            .arg(format!("--include={}", self.packages.join(",")))
+            .arg(format!("--aptopt=APT::Default-Release \"{suite}\""))
+            .arg("--aptopt=Acquire::Retries \"3\"");
+        for setting in own_settings()? {
+            command.arg(format!("--aptopt={setting}"));
+        }
+        command.arg(name).arg(into);
+        let mut names = vec![name];
+        if suite.ends_with(BACKPORTS) {
+            names.push(suite);
+        }
+        for suite in names {
+            command.arg(format!("deb {options}{} {suite} main", mirror.uri));
+        }
+        step.run(&mut command, LIMIT)
     }
-    step.run(&mut command, LIMIT)
 }
 
 /// The settings of the machine's own apt: proxies, certificates, date checks.

@@ -7,19 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use smtt_model::decode::BlockFact;
+
 use super::super::connections::{self, WEB};
 use super::*;
 use crate::metrics::Names;
 use crate::progress::Step;
 
 /// Addresses of a served daemon.
-struct Served {
-    socket: PathBuf,
-    port: SocketAddr,
+pub(super) struct Served {
+    pub(super) socket: PathBuf,
+    pub(super) port: SocketAddr,
 }
 
 /// Runs `ask` on this thread while the server has a thread of its own, as in the daemon.
-fn both(shared: &Arc<Shared>, web: impl Into<Web>, ask: impl FnOnce(&Served)) {
+pub(super) fn both(shared: &Arc<Shared>, web: impl Into<Web>, ask: impl FnOnce(&Served)) {
     let readers = web.into();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("smtt.sock");
@@ -47,6 +49,16 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Serves the routes of the metrics port with other limits while `ask` runs.
 fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnce(SocketAddr)) {
+    with_tls(shared, limits, None, ask);
+}
+
+/// The same, with TLS.
+pub(super) fn with_tls(
+    shared: Arc<Shared>,
+    limits: connections::Limits,
+    tls: Option<Arc<Tls>>,
+    ask: impl FnOnce(SocketAddr),
+) {
     let (address, told) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let server = std::thread::spawn(move || {
@@ -59,7 +71,7 @@ fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnc
             let until = async {
                 let _ = stopped.await;
             };
-            connections::serve(web, router, limits, |_| {}, until).await;
+            connections::serve(web, router, limits, tls, |_| {}, until).await;
         });
     });
     ask(told.recv().expect("served"));
@@ -67,7 +79,7 @@ fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnc
     server.join().expect("no panic");
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(super) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connected");
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -85,7 +97,7 @@ fn question(path: &str) -> String {
 }
 
 /// Head and body of an answer.
-fn get(mut stream: impl Read + Write, path: &str) -> (String, String) {
+pub(super) fn get(mut stream: impl Read + Write, path: &str) -> (String, String) {
     stream.write_all(question(path).as_bytes()).expect("asked");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).expect("an answer");
@@ -102,18 +114,18 @@ fn timed(address: SocketAddr, path: &str) -> (String, Duration) {
     (status.to_owned(), start.elapsed())
 }
 
-/// Many RDDs with long names, told by one executor.
-fn large(rdds: u32) -> Arc<Shared> {
+/// Many RDDs with long names, reported by one executor.
+pub(super) fn large(rdds: u32) -> Arc<Shared> {
     larger(1, rdds)
 }
 
-/// Many RDDs with long names, told by several executors.
+/// Many RDDs with long names, reported by several executors.
 fn larger(executors: u64, rdds: u32) -> Arc<Shared> {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
         telemetry_path: "/metrics".to_owned(),
-        series_max: 1000 * executors as usize,
+        metrics: crate::metrics::MetricsSettings::at_once(1000 * executors as usize),
         doctor: checks,
     };
     let shared = Shared::new(info, Limits::default());
@@ -136,13 +148,20 @@ fn larger(executors: u64, rdds: u32) -> Arc<Shared> {
         })));
         for rdd_id in 0..rdds {
             let name = format!(
-                "SELECT salary FROM people /* {rdd_id} */ {}",
+                "SELECT salary FROM people /* {rdd_id} of {executor} */ {}",
                 "x".repeat(900)
             );
             apply(Fact::RddDescribed(Box::new(RddDescribed {
                 rdd_id,
                 name,
                 ..RddDescribed::default()
+            })));
+            apply(Fact::BlockStored(Box::new(BlockFact {
+                block_id: format!("rdd_{rdd_id}_0"),
+                rdd_id: Some(rdd_id),
+                partition: Some(0),
+                size_bytes: 1 << 20,
+                ..BlockFact::default()
             })));
         }
     }
@@ -381,7 +400,10 @@ fn with_users_the_port_shows_names_only_to_those_who_authenticate() {
     std::fs::write(file.path(), format!("ann:{hash}\n")).expect("written");
     let web = Web {
         names: Names::Shown,
-        users: Some(Arc::new(Users::load(file.path()).expect("users"))),
+        users: Users::load(Some(file.path()), None)
+            .expect("users")
+            .map(Arc::new),
+        ..Web::from(Names::Shown)
     };
     both(&large(3), web, |served| {
         for path in ["/metrics", "/"] {

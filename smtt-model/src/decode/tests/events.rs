@@ -385,9 +385,26 @@ fn fact() -> impl Strategy<Value = Fact> {
                 collection_ms: collection,
             })
         }),
+        (any::<u64>(), any::<[u64; 10]>()).prop_map(|(task, values)| {
+            Fact::TaskMetrics(Box::new(TaskMetrics {
+                task_attempt_id: task >> 1,
+                values,
+            }))
+        }),
         (any::<u64>(), any::<u64>()).prop_map(|(task, bytes)| Fact::TaskHeapSoFar {
             task_attempt_id: task >> 1,
             allocated_bytes: bytes,
+        }),
+        (any::<u64>(), any::<u8>()).prop_map(|(task, helper)| Fact::HelperBegun {
+            task_attempt_id: task >> 1,
+            helper: Helper(helper),
+        }),
+        (any::<u64>(), any::<u8>(), maybe_long()).prop_map(|(task, helper, allocated_bytes)| {
+            Fact::HelperEnded {
+                task_attempt_id: task >> 1,
+                helper: Helper(helper),
+                allocated_bytes,
+            }
         }),
         (any::<[u64; 13]>(), any::<[u32; 2]>()).prop_map(|(words, flags)| {
             Fact::TaskUsed(Box::new(TaskUsed {

@@ -94,3 +94,92 @@ fn a_task_has_its_consumers_and_sparks_own_peak() {
     tell(&mut state, 1, 2 * S, ended(2, 3, TaskOutcome::Succeeded));
     assert_eq!(the_task(&state, 2).execution_memory_spark_peak_bytes, None);
 }
+
+/// What the stage's tasks hold, held at most, and whether that is partial.
+fn together(state: &State) -> (u64, u64, bool) {
+    let stage = &state.executors()[&key(1)].tasks.stages;
+    let (_, stage) = stage.iter().next().expect("one stage");
+    (stage.held.bytes, stage.held.peak_bytes, stage.held.partial)
+}
+
+fn holding(state: &mut State, task: u64, pages: &[&PageAllocated]) {
+    tell(state, 1, S, started(task, 3));
+    for page in pages {
+        let page = Fact::PageAllocated((*page).clone());
+        tell(state, 1, S + task, page);
+    }
+}
+
+#[test]
+fn a_task_that_ended_holds_nothing_where_a_release_was_lost() {
+    let mut state = state();
+    let (first, second) = (page(1, Some(0), 4096), page(2, Some(0), 4096));
+    holding(&mut state, 1, &[&first]);
+    // The release of the first page is lost.
+    tell(&mut state, 1, 2 * S, ended(1, 3, TaskOutcome::Succeeded));
+    assert_eq!(together(&state), (0, 4096, false));
+    // A release that was only late changes nothing.
+    tell(&mut state, 1, 2 * S, freed(&first));
+    holding(&mut state, 2, &[&second]);
+    assert_eq!(together(&state), (4096, 4096, false));
+    // The second one's release is never reported: then the sum may have been too high.
+    tell(&mut state, 1, 3 * S, ended(2, 3, TaskOutcome::Succeeded));
+    state.expire(9 * S);
+    assert_eq!(together(&state), (0, 4096, true));
+}
+
+#[test]
+fn a_peak_without_all_grants_is_partial_and_at_least_what_the_executor_says() {
+    let mut state = state();
+    holding(&mut state, 1, &[]);
+    let lost = page(1, Some(0), 4096);
+    tell(&mut state, 1, 2 * S, freed(&lost));
+    assert_eq!(together(&state), (0, 0, false));
+    tell(&mut state, 1, 2 * S, ended(1, 3, TaskOutcome::Succeeded));
+    assert_eq!(together(&state), (0, 4096, true));
+}
+
+#[test]
+fn memory_from_before_the_stage_is_known_counts_and_is_partial() {
+    let mut state = state();
+    // The task's heap comes before its start.
+    let heap = crate::decode::TaskHeap {
+        task_attempt_id: 1,
+        allocated_bytes: Some(5),
+        collection_ms: None,
+    };
+    tell(&mut state, 1, S, Fact::TaskHeap(heap));
+    for page in [page(1, Some(0), 3000), page(1, Some(1), 1000)] {
+        tell(&mut state, 1, S, Fact::PageAllocated(page));
+    }
+    tell(&mut state, 1, S, freed(&page(1, Some(0), 3000)));
+    tell(&mut state, 1, S, started(1, 3));
+    assert_eq!(together(&state), (1000, 4000, true));
+}
+
+#[test]
+fn a_complete_snapshot_sets_what_tasks_hold() {
+    let mut state = state();
+    let (kept, gone) = (page(1, Some(0), 1000), page(1, Some(1), 3000));
+    holding(&mut state, 1, &[&kept, &gone]);
+    assert_eq!(together(&state), (4000, 4000, false));
+    state.resync_requested(key(1), 1, 2 * S);
+    let begin = Fact::ResyncTold {
+        request: 1,
+        facts: 0,
+    };
+    tell(&mut state, 1, 3 * S, begin);
+    let again = PageAllocated {
+        told_again: true,
+        ..kept
+    };
+    tell(&mut state, 1, 3 * S, Fact::PageAllocated(again));
+    tell(&mut state, 1, 3 * S, started(1, 3));
+    let facts = Fact::ResyncTold {
+        request: 1,
+        facts: 2,
+    };
+    tell(&mut state, 1, 3 * S, facts);
+    tell(&mut state, 1, 3 * S, Fact::ResyncDone { request: 1 });
+    assert_eq!(together(&state), (1000, 4000, true));
+}

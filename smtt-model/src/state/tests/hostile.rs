@@ -1,4 +1,4 @@
-//! What dishonest executors tell, and more than there is room for.
+//! Facts of dishonest executors, and more of them than there is room for.
 
 use super::*;
 use crate::decode::{BlockRead, BlockRemoved, StageDescribed};
@@ -250,7 +250,7 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
     assert_eq!(sums(&state), (100_000, 20_000_000));
     let listed = state.list_blocks(&Filter::default()).rows.len();
     assert_eq!(listed, Limits::default().blocks_per_executor);
-    // A resync tells everything again, but for what is gone meanwhile.
+    // A resync repeats every fact, but for what has gone meanwhile.
     state.resync_requested(key(1), 1, 2 * S);
     let facts = |facts| Fact::ResyncTold { request: 1, facts };
     tell(&mut state, 1, 2 * S, facts(0));
@@ -486,6 +486,15 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
             ..StageDescribed::default()
         })),
         small.clone().prop_map(|id| rdd(id, "x", "")),
+        (small.clone(), any::<u8>(), any::<u64>()).prop_map(|(task, activity, ns)| {
+            Fact::Span(crate::decode::Span {
+                task_attempt_id: Some(u64::from(task)),
+                activity,
+                duration_ns: ns,
+                name: ns.to_string(),
+                ..crate::decode::Span::default()
+            })
+        }),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
         (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncTold { request, facts }),
         (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesTold {

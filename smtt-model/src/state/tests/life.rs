@@ -5,6 +5,7 @@ use super::*;
 use crate::ledger::{LedgerInputs, ledger};
 use crate::rows::ExecutorState;
 use smtt_common::counter::Counter;
+use smtt_common::event::used::Helper;
 use smtt_common::settings::Owner;
 
 /// Facts of [`tell_all_again`].
@@ -15,7 +16,7 @@ const fn told(request: u64, facts: u64) -> Fact {
     Fact::ResyncTold { request, facts }
 }
 
-/// Everything of [`job`]'s executor 1, as a resync tells it.
+/// Everything of [`job`]'s executor 1, as a resync repeats it.
 fn tell_all_again(state: &mut State, time_ns: u64) {
     tell(state, 1, time_ns, described("app-1", "0"));
     tell(
@@ -151,7 +152,7 @@ fn lossy(beginning: bool, blocks: &[u32], end: bool) -> (State, Outcome, u64) {
         };
         tell(&mut state, 1, 3 * S + 1, stored(again));
     }
-    // What other threads tell, or the kernel side, is not of the telling.
+    // Facts of other threads and of the kernel side are no part of the resync.
     for (tid, fact) in [
         (7, stored(block(7, 6, 1, &[]))),
         (101, Fact::ProcessForked { child_pid: 3 }),
@@ -483,4 +484,27 @@ fn an_executor_whose_end_was_not_reported_dies() {
     assert!(state.executors()[&key(2)].died_ns.is_none());
     let retention = Limits::default().retention_ns;
     assert_eq!(state.take_in(&gone, 5 * S + retention), [key(9), key(1)]);
+}
+
+#[test]
+fn a_helper_that_ended_leaves_its_thread_to_other_work() {
+    let mut state = job();
+    let helper = Helper::PYTHON_WRITER;
+    let ended = |task_attempt_id| Fact::HelperEnded {
+        task_attempt_id,
+        helper,
+        allocated_bytes: None,
+    };
+    let begun = Fact::HelperBegun {
+        task_attempt_id: 1,
+        helper,
+    };
+    // The end of another task's helper says nothing of this one.
+    for (time_ns, fact) in [(S, begun), (2 * S, ended(2)), (4 * S, ended(1))] {
+        tell(&mut state, 1, time_ns, fact);
+        tell(&mut state, 1, time_ns + 1, Fact::Exhausted(Box::default()));
+    }
+    let notes = &state.executors()[&key(1)].black_box.exhausted;
+    let tasks: Vec<Option<u64>> = notes.iter().map(|note| note.task_attempt_id).collect();
+    assert_eq!(tasks, [Some(1), Some(1), None]);
 }

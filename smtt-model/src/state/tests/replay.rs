@@ -1,4 +1,4 @@
-//! What honest executors tell, in order and out of order.
+//! Facts of honest executors, in order and out of order.
 
 use super::*;
 use crate::decode::{BlockRead, BlockRemoved, PythonWorker, Span, StageDescribed};
@@ -499,7 +499,7 @@ fn what_was_not_measured_is_absent() {
         state.list_rdds(&Filter::default()).summary.page_faults,
         None
     );
-    // The rung that cannot tell reads from writes:
+    // The rung that cannot distinguish reads from writes:
     state.set_page_faults_measured(true);
     let unknown = FaultCounters {
         unknown: 6,

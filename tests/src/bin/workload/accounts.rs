@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use smtt_common::context::ContextWord;
 use smtt_common::event::Kind;
 use smtt_common::event::marker::outcome;
+use smtt_common::event::used::Helper;
 
 use crate::Options;
 use crate::marker::{Marker, computing};
@@ -254,8 +255,9 @@ pub fn short_tasks(marker: &Marker, options: &Options) -> Result<Value> {
 }
 
 /// Tasks that do not end as they should, each with 20 ms of CPU time: 1 is followed by the next one without an end, 2 is
-/// told again by another thread and ends, 3 ends and was never begun, 4 is ended by another thread. Then 5 begins and
-/// its thread waits: the test kills the process.
+/// told again by another thread and ends, 3 ends and was never begun, 4 is ended by another thread. Two threads help 2: one
+/// ends as it should, of the other the task's own thread says so, and it exits. Then 5 begins and its thread waits: the
+/// test kills the process.
 pub fn odd_tasks(marker: &Marker, _: &Options) -> Result<Value> {
     let time = Duration::from_millis(20);
     let slot = marker.register()?;
@@ -272,6 +274,25 @@ pub fn odd_tasks(marker: &Marker, _: &Options) -> Result<Value> {
         });
     });
     spin(time);
+    let helps = |helper: Helper| marker.tell_words(Kind::HELPER_BEGUN, &[2, helper.0.into()]);
+    let ended = |helper: Helper| marker.tell_words(Kind::HELPER_ENDED, &[2, helper.0.into(), 7]);
+    for helper in [Helper::PYTHON_WRITER, Helper::PIPE_WRITER] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| -> Result<()> {
+                marker.register()?;
+                helps(helper);
+                spin(time);
+                let _ = thread_cpu_time_ns();
+                if helper == Helper::PYTHON_WRITER {
+                    ended(helper);
+                    // No longer the task's.
+                    spin(time);
+                }
+                Ok(())
+            });
+        });
+    }
+    ended(Helper::PIPE_WRITER);
     end(marker, 2);
     end(marker, 3);
     begin(marker, 5);

@@ -14,7 +14,7 @@ use crate::memory::{Mapping, PAGE};
 use crate::scenario::STAGE;
 use smtt_common::context::ContextWord;
 
-/// Pause between two looks at the resync request, as the marker's own thread makes them.
+/// Polling interval of the resync request, as the marker's own thread makes them.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// `threads` threads begin and register at random times within some `ms` milliseconds. Then the scenario prints

@@ -88,13 +88,13 @@ final class Accounts {
      * The kernel adds to a running thread's CPU time at timer ticks and context switches only. Whoever asks for the
      * time of a running thread makes it add what is missing, so that the kernel side reads all of it.
      */
-    private static void bringUpToDate() {
+    static void bringUpToDate() {
         if (CPU_COUNTED) {
             THREADS.getCurrentThreadCpuTime();
         }
     }
 
-    private static long grown(long before, long now) {
+    static long grown(long before, long now) {
         return before == NONE || now == NONE ? NONE : Math.max(0, now - before);
     }
 
@@ -111,7 +111,7 @@ final class Accounts {
         return sum;
     }
 
-    private static long allocated() {
+    static long allocated() {
         return HEAP_COUNTED ? Hotspot.allocated(Thread.currentThread()) : NONE;
     }
 

@@ -150,7 +150,10 @@ public final class Blocks {
     static void scan() {
         try {
             SparkEnv env = SparkEnv.get();
-            if (env == null || env.blockManager() == null || !ExecutorIdentity.describe()) {
+            // Spark 4 has no memory manager yet while a context begins. Its block manager would keep that for good where it is
+            // asked for its store then, and the context would fail.
+            if (env == null || env.memoryManager() == null || env.blockManager() == null
+                    || env.blockManager().blockManagerId() == null || !ExecutorIdentity.describe()) {
                 return;
             }
             MemoryStore store = env.blockManager().memoryStore();

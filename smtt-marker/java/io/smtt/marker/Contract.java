@@ -113,6 +113,12 @@ final class Contract {
     static final long STORAGE_LEVEL_DESERIALIZED = 0x8L;
     static final int STORAGE_LEVEL_REPLICATION_SHIFT = 8;
 
+    // Threads that help a task.
+    static final int HELPER_PYTHON_WRITER = 1;
+    static final int HELPER_R_WRITER = 2;
+    static final int HELPER_PIPE_WRITER = 3;
+    static final int HELPER_SCRIPT_WRITER = 4;
+
     // Figures of memory: form, flags and codes.
     static final int FIGURE_AGE_SHIFT = 8;
     static final int PEAK_METRICS = 24;
@@ -347,4 +353,26 @@ final class Contract {
     static final int PEAKS_TOLD_STAGE_ID = 0x1b00;
     static final int PEAKS_TOLD_STAGE_ATTEMPT = 0x1b01;
     static final int PEAKS_TOLD_FIGURES = 0x1b02;
+
+    // Words and strings of taskMetrics.
+    static final int TASK_METRICS_TASK_ATTEMPT_ID = 0x3000;
+    static final int TASK_METRICS_INPUT_BYTES = 0x3001;
+    static final int TASK_METRICS_INPUT_RECORDS = 0x3002;
+    static final int TASK_METRICS_OUTPUT_BYTES = 0x3003;
+    static final int TASK_METRICS_OUTPUT_RECORDS = 0x3004;
+    static final int TASK_METRICS_SHUFFLE_READ_BYTES = 0x3005;
+    static final int TASK_METRICS_SHUFFLE_READ_RECORDS = 0x3006;
+    static final int TASK_METRICS_SHUFFLE_WRITE_BYTES = 0x3007;
+    static final int TASK_METRICS_SHUFFLE_WRITE_RECORDS = 0x3008;
+    static final int TASK_METRICS_MEMORY_SPILLED_BYTES = 0x3009;
+    static final int TASK_METRICS_DISK_SPILLED_BYTES = 0x300a;
+
+    // Words and strings of helperBegun.
+    static final int HELPER_BEGUN_TASK_ATTEMPT_ID = 0x1c00;
+    static final int HELPER_BEGUN_HELPER = 0x1c01;
+
+    // Words and strings of helperEnded.
+    static final int HELPER_ENDED_TASK_ATTEMPT_ID = 0x1d00;
+    static final int HELPER_ENDED_HELPER = 0x1d01;
+    static final int HELPER_ENDED_ALLOCATED_BYTES = 0x1d02;
 }

@@ -12,6 +12,8 @@ public final class DriverSide implements DriverPlugin {
     private static volatile Catalogue local;
 
     private final Catalogue catalogue = new Catalogue();
+    /** Null where no history is written. */
+    private History history;
 
     /** Made by {@link SmttPlugin}. */
     public DriverSide() {}
@@ -28,6 +30,11 @@ public final class DriverSide implements DriverPlugin {
             local = catalogue;
         } catch (Throwable e) {
             Warnings.once("RDDs will have no names", e);
+        }
+        try {
+            history = History.start(context);
+        } catch (Throwable e) {
+            Warnings.once("no history is written", e);
         }
         return Collections.emptyMap();
     }
@@ -47,6 +54,9 @@ public final class DriverSide implements DriverPlugin {
     public void shutdown() {
         if (local == catalogue) {
             local = null;
+        }
+        if (history != null) {
+            history.stop();
         }
     }
 }

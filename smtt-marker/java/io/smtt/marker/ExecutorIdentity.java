@@ -41,6 +41,14 @@ final class ExecutorIdentity {
         }
     }
 
+    /** The line of an executor's log about the marker. Hooks of classes that are loaded later are named when they miss. */
+    static String summary() {
+        SparkEnv env = SparkEnv.get();
+        String missing = MissingHooks.count() == 0 ? "no hook missing" : "missing hooks: " + MissingHooks.names();
+        return "on in executor " + env.executorId() + " of " + env.conf().get("spark.app.id", "an application without id")
+                + ", Spark " + sparkVersion() + ", " + missing;
+    }
+
     private static synchronized boolean tell(boolean always) {
         SparkEnv env = SparkEnv.get();
         if (env == null || env.conf() == null) {

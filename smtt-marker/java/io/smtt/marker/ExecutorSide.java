@@ -26,7 +26,9 @@ public final class ExecutorSide implements ExecutorPlugin {
                 return;
             }
             ExecutorIdentity.refresh();
-            if (!Transformer.installed()) {
+            if (Transformer.installed()) {
+                Warnings.state(ExecutorIdentity.summary());
+            } else {
                 Warnings.once("no agent in this JVM: tasks are reported, their activities are not", null);
             }
             descriptions = new Descriptions(context);

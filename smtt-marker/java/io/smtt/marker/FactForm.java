@@ -28,7 +28,10 @@ enum FactForm {
     TASK_HEAP_SO_FAR(22, "taskHeapSoFar", "task_attempt_id allocated_bytes", false, ""),
     RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200),
     MEMORY_TOLD(26, "memoryTold", "flags figures", true, ""),
-    PEAKS_TOLD(27, "peaksTold", "stage_id stage_attempt figures", true, "");
+    PEAKS_TOLD(27, "peaksTold", "stage_id stage_attempt figures", true, ""),
+    TASK_METRICS(48, "taskMetrics", "task_attempt_id input_bytes input_records output_bytes output_records shuffle_read_bytes shuffle_read_records shuffle_write_bytes shuffle_write_records memory_spilled_bytes disk_spilled_bytes", false, ""),
+    HELPER_BEGUN(28, "helperBegun", "task_attempt_id helper", false, ""),
+    HELPER_ENDED(29, "helperEnded", "task_attempt_id helper allocated_bytes", false, "");
 
     final int kind;
     final String entry;
@@ -103,6 +106,9 @@ enum FactForm {
             case 24: Native.resourceExhausted(address, length); break;
             case 26: Native.memoryTold(address, length); break;
             case 27: Native.peaksTold(address, length); break;
+            case 48: Native.taskMetrics(address, length); break;
+            case 28: Native.helperBegun(address, length); break;
+            case 29: Native.helperEnded(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }

@@ -49,6 +49,8 @@ final class Hook {
     int replaced = 1;
     /** Activity, access and region while the method runs. */
     long tag;
+    /** What the thread does that runs the method to help a task: a code of the contract, or 0. */
+    int helper;
     /** Name of the span, or null where none is reported. */
     String span;
     /** The call that CALL replaces: owner, name, descriptor. */
@@ -85,6 +87,12 @@ final class Hook {
     Hook span(String name) {
         span = name;
         return this;
+    }
+
+    /** A thread that runs this method, and sets a task's context in it, helps that task until the method's end. */
+    Hook helps(int code) {
+        helper = code;
+        return to("Helpers", "begin").ends("Helpers", "end");
     }
 
     Hook replaces(int argument) {

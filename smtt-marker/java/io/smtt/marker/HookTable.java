@@ -41,6 +41,7 @@ final class HookTable {
         pools();
         functions();
         python();
+        helpers();
     }
 
     static Hook at(int index) {
@@ -215,5 +216,17 @@ final class HookTable {
         on(HOT, runner + "$ReaderIterator", "next", "()Ljava/lang/Object;")
                 .tag(Contract.ACTIVITY_PYTHON_EXCHANGE, Contract.ACCESS_NONE, Contract.REGION_NONE);
         on(RETURN, "api/python/PythonWorkerFactory", "create", "()Lscala/Tuple2;").to("Python", "created");
+    }
+
+    /** Threads of Spark's own that work for one task beside the task's thread. Each sets the task's context itself. */
+    private static void helpers() {
+        String python = "api/python/BasePythonRunner";
+        String run = "()V";
+        on(SCOPE, python + "$WriterThread", "run", run).helps(Contract.HELPER_PYTHON_WRITER);
+        on(SCOPE, python + "$PipelinedWriterRunnable", "run", run).helps(Contract.HELPER_PYTHON_WRITER);
+        on(SCOPE, "api/r/BaseRRunner$WriterThread", "run", run).helps(Contract.HELPER_R_WRITER);
+        // The reader of the command's errors is another class, and sets no context.
+        on(SCOPE, "rdd/PipedRDD$$anon$2", "run", run).helps(Contract.HELPER_PIPE_WRITER);
+        on(SCOPE, "sql/execution/BaseScriptTransformationWriterThread", "run", run).helps(Contract.HELPER_SCRIPT_WRITER);
     }
 }

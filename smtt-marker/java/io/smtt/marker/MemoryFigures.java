@@ -18,8 +18,9 @@ final class MemoryFigures {
     private static final long EVERY_NS = 1_000_000_000;
     /** Time after which the resident parts are examined even where nothing seems to have changed. */
     private static final long EXAMINE_NS = 10_000_000_000L;
-    /** An examination may take one part of the time in this many. */
-    private static final long SHARE = 2000;
+    /** Examinations take at most one part of a CPU's time in this many; the option {@code examine} sets another. */
+    private static final long SHARE = share(Options.get("examine"));
+    private static final long DEFAULT_SHARE = 2000;
     /** CPU time for examinations that may be saved up. */
     private static final long CREDIT_MAX_NS = 20_000_000;
     /** One part in this many of the anonymous memory has to change. */
@@ -48,6 +49,15 @@ final class MemoryFigures {
     private static Limits limits;
 
     private MemoryFigures() {}
+
+    private static long share(String wanted) {
+        try {
+            return wanted == null ? DEFAULT_SHARE : Math.max(1, Long.parseLong(wanted));
+        } catch (NumberFormatException e) {
+            Warnings.once("agent option examine=" + wanted + " is no number and is ignored", null);
+            return DEFAULT_SHARE;
+        }
+    }
 
     /** Called by the marker's thread, several times per second. */
     static void tick(ThreadState teller) {

@@ -76,6 +76,12 @@ public final class Native {
 
     static native void peaksTold(long address, int length);
 
+    static native void taskMetrics(long address, int length);
+
+    static native void helperBegun(long address, int length);
+
+    static native void helperEnded(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 

@@ -12,6 +12,7 @@ import java.util.Properties;
  * <li>{@code addresses}: {@code slow} asks the JVM for each address on the heap instead of reading handles, {@code polled}
  * works without the JVM's tool interface, {@code off} reports no address on the heap.
  * <li>{@code memory}: {@code unsafe} or {@code foreign} replaces the choice of {@link Memory}, for comparisons.
+ * <li>{@code examine=N}: examinations of resident memory take at most a part of a CPU's time in N (2000).
  * <li>{@code log}: a file that gets one line per fact, for diagnosis; {@code %p} becomes the process id.
  * </ul>
  */

@@ -98,6 +98,11 @@ public final class Scopes {
         }
     }
 
+    /** Whether a span that ends now is too short to be reported. */
+    static boolean isShort(long startNs) {
+        return System.nanoTime() - startNs < SPAN_MIN_NS;
+    }
+
     /** Reports a span that ends now, if it was long enough. */
     static void span(ThreadState state, long taskAttemptId, int activity, long startNs, int rddId, String name) {
         long duration = System.nanoTime() - startNs;

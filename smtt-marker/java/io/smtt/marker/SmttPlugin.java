@@ -1,54 +1,114 @@
 package io.smtt.marker;
 
+import java.net.URL;
+import java.net.URLClassLoader;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.SparkPlugin;
 
 /**
  * The Spark plugin: names, storage levels and lineage of RDDs exist on the driver only, and this brings them to the
- * executors. The agent does the rest.
+ * executors. It also attaches the agent, which does the rest, to executors that do not have it.
  *
- * <p>Two lines of configuration (spark-defaults.conf, or {@code --conf} per application):
+ * <p>{@code spark-submit --jars smtt-marker.jar --conf spark.plugins=io.smtt.marker.SmttPlugin}: Spark itself brings the
+ * jar to the executors. README.md has the settings for all applications. With {@code -javaagent:smtt-marker.jar} the
+ * agent starts with the JVM, which traces the first second too.
  *
- * <pre>
- * spark.plugins.defaultList           io.smtt.marker.SmttPlugin
- * spark.executor.defaultJavaOptions   -javaagent:/usr/lib/smtt/smtt-marker.jar
- * </pre>
- *
- * The agent puts its jar on its JVM's class path, so executors need nothing else. The driver needs the class too: add
- * {@code spark.driver.defaultJavaOptions -javaagent:/usr/lib/smtt/smtt-marker.jar} (which also is what traces
- * {@code local[*]} mode, where the driver is the executor), or {@code spark.driver.extraClassPath}
- * {@code /usr/lib/smtt/smtt-marker.jar}. With {@code --jars} the plugin alone works, without the agent.
+ * <p>Only this class comes from the loader of the application's jars. That loader asks the class path first, where the
+ * agent's jar appears at some time: classes of one package would then come from two loaders, and no longer see each
+ * other. So this class names no other class of the marker, and takes all of them from one loader.
  */
 public final class SmttPlugin implements SparkPlugin {
+    private static final String PACKAGE = "io.smtt.marker.";
+    /** Setting of the application: false where the plugin must not attach the agent. */
+    private static final String ATTACH = "spark.smtt.attach";
+
+    /** All classes of the marker where the class path does not have them. */
+    private static ClassLoader own;
+
     @Override
     public DriverPlugin driverPlugin() {
+        if (isLocal()) {
+            // This JVM becomes an executor too.
+            attach();
+        }
         return (DriverPlugin) side("DriverSide");
     }
 
     @Override
     public ExecutorPlugin executorPlugin() {
+        attach();
         return (ExecutorPlugin) side("ExecutorSide");
     }
 
-    /**
-     * One side, from the class path's loader where it is there: with {@code spark.executor.userClassPathFirst} this
-     * class may be a second copy, whose static state is not the agent's.
-     */
-    private static Object side(String name) {
+    private static boolean isLocal() {
+        SparkConf conf = conf();
+        return conf != null && conf.get("spark.master", "").matches("local(\\[.*)?");
+    }
+
+    /** The application's settings, or null. */
+    private static SparkConf conf() {
+        SparkEnv env = SparkEnv.get();
+        return env == null ? null : env.conf();
+    }
+
+    /** Attaches the agent if it is not there. */
+    private static void attach() {
         try {
-            try {
-                return create(ClassLoader.getSystemClassLoader(), name);
-            } catch (ClassNotFoundException onlyInTheApplicationsJars) {
-                return create(SmttPlugin.class.getClassLoader(), name);
+            SparkConf conf = conf();
+            if (conf == null || conf.getBoolean(ATTACH, true)) {
+                load("SelfAttach").getMethod("ensure").invoke(null);
             }
         } catch (Throwable e) {
-            Warnings.once("the plugin is switched off in this JVM", e);
+            warn("the agent was not attached", e);
+        }
+    }
+
+    private static Object side(String name) {
+        try {
+            return load(name).getConstructor().newInstance();
+        } catch (Throwable e) {
+            warn("the plugin is switched off in this JVM", e);
             return null;
         }
     }
 
-    private static Object create(ClassLoader loader, String name) throws Exception {
-        return loader.loadClass("io.smtt.marker." + name).getConstructor().newInstance();
+    /**
+     * A class of the marker: the class path's, as the agent's are, or one of a loader of its own. With
+     * {@code spark.executor.userClassPathFirst} this class may be a copy of one on the class path.
+     */
+    private static synchronized Class<?> load(String name) throws ClassNotFoundException {
+        try {
+            return ClassLoader.getSystemClassLoader().loadClass(PACKAGE + name);
+        } catch (ClassNotFoundException onlyInTheApplicationsJars) {
+            if (own == null) {
+                own = new Own(SmttPlugin.class.getProtectionDomain().getCodeSource().getLocation());
+            }
+            return own.loadClass(PACKAGE + name);
+        }
+    }
+
+    private static void warn(String text, Throwable cause) {
+        System.err.println("smtt-marker: " + text + ": " + cause + " (the job runs unchanged)");
+    }
+
+    /** Loads the marker's classes from its jar, and all others as the class path does. */
+    private static final class Own extends URLClassLoader {
+        Own(URL jar) {
+            super(new URL[] {jar}, SmttPlugin.class.getClassLoader());
+        }
+
+        @Override
+        protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (!name.startsWith(PACKAGE)) {
+                return super.loadClass(name, resolve);
+            }
+            synchronized (getClassLoadingLock(name)) {
+                Class<?> loaded = findLoadedClass(name);
+                return loaded != null ? loaded : findClass(name);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.TaskContext;
+import org.apache.spark.executor.TaskMetrics;
 
 /** A running task attempt. Its start and its end are each reported once. */
 final class Task {
@@ -30,6 +31,8 @@ final class Task {
     /** Spark's manager of this task's execution memory, or null where only the thread's name is known. */
     volatile Object memoryManager;
     volatile TaskMemory memory;
+    /** Spark's metrics of this task, or null where only the thread's name is known. */
+    volatile TaskMetrics metrics;
     /** Whether the task was running before the agent was attached. */
     volatile boolean partly;
     volatile String reason = "";
@@ -54,6 +57,7 @@ final class Task {
         this(context.taskAttemptId(), context.stageId(), context.stageAttemptNumber(), context.partitionId(), context.attemptNumber(), jobId,
                 Thread.currentThread());
         memoryManager = context.taskMemoryManager();
+        metrics = context.taskMetrics();
     }
 
     /** Number of reported task starts in this JVM. */
@@ -66,7 +70,7 @@ final class Task {
             return;
         }
         STARTED.incrementAndGet();
-        // Before that nobody would report the peaks, so they would never go.
+        // Before that the peaks are not reported, so they would never be removed.
         if (!countedInStage && ExecutorIdentity.known()) {
             countedInStage = true;
             MemoryPeaks.began(stageId, stageAttempt);
@@ -95,6 +99,7 @@ final class Task {
         } else if (partly) {
             Consumers.tellUnknown(teller, attemptId);
         }
+        tellMetrics(teller);
         if (teller.thread == thread) {
             teller.accounts.end(teller, attemptId);
         }
@@ -105,6 +110,31 @@ final class Task {
                 .word(Contract.TASK_ENDED_OUTCOME, outcome < 0 ? Contract.OUTCOME_SUCCESS : outcome)
                 .word(Contract.TASK_ENDED_EXECUTION_MEMORY_PEAK_BYTES, held == null ? 0 : held.peakBytes())
                 .text(Contract.TASK_ENDED_REASON, reason).tell();
+    }
+
+    /** What the task read, wrote, exchanged and spilled, as Spark's driver learns it with the task's end. */
+    private void tellMetrics(ThreadState teller) {
+        TaskMetrics known = metrics;
+        if (known == null) {
+            return;
+        }
+        try {
+            teller.facts.begin(FactForm.TASK_METRICS)
+                    .word(Contract.TASK_METRICS_TASK_ATTEMPT_ID, attemptId)
+                    .word(Contract.TASK_METRICS_INPUT_BYTES, known.inputMetrics().bytesRead())
+                    .word(Contract.TASK_METRICS_INPUT_RECORDS, known.inputMetrics().recordsRead())
+                    .word(Contract.TASK_METRICS_OUTPUT_BYTES, known.outputMetrics().bytesWritten())
+                    .word(Contract.TASK_METRICS_OUTPUT_RECORDS, known.outputMetrics().recordsWritten())
+                    .word(Contract.TASK_METRICS_SHUFFLE_READ_BYTES, known.shuffleReadMetrics().totalBytesRead())
+                    .word(Contract.TASK_METRICS_SHUFFLE_READ_RECORDS, known.shuffleReadMetrics().recordsRead())
+                    .word(Contract.TASK_METRICS_SHUFFLE_WRITE_BYTES, known.shuffleWriteMetrics().bytesWritten())
+                    .word(Contract.TASK_METRICS_SHUFFLE_WRITE_RECORDS, known.shuffleWriteMetrics().recordsWritten())
+                    .word(Contract.TASK_METRICS_MEMORY_SPILLED_BYTES, known.memoryBytesSpilled())
+                    .word(Contract.TASK_METRICS_DISK_SPILLED_BYTES, known.diskBytesSpilled()).tell();
+        } catch (Throwable e) {
+            // Such as a native library of an earlier marker.
+            Warnings.once("what tasks read and write is not reported", e);
+        }
     }
 
     /** True the first time a block is read by this task. */

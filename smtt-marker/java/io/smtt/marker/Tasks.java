@@ -97,6 +97,10 @@ public final class Tasks {
             ThreadState state = ThreadState.current();
             state.register();
             Task task = Task.ALIVE.get(context.taskAttemptId());
+            if (task == null && state.helping != null) {
+                // The task has ended before its helper began: the helper's thread is not the task's own.
+                return;
+            }
             if (task == null) {
                 task = new Task(context, state.runner == null ? -1 : state.runner.jobId);
                 Task before = Task.ALIVE.putIfAbsent(task.attemptId, task);
@@ -112,22 +116,28 @@ public final class Tasks {
             if (task.memoryManager == null) {
                 // Known from its thread's name only (attached while it ran).
                 task.memoryManager = context.taskMemoryManager();
+                task.metrics = context.taskMetrics();
                 Pages.adopt(task);
             }
             boolean main = task.thread == state.thread;
             if (main && state.runner == null) {
                 state.accounts.begin(state, task.attemptId, true);
             }
+            if (!main && state.helping != null) {
+                state.helping.begin(task.attemptId);
+            }
             state.outside = false;
             state.pipeline = main ? task.pipeline : new Pipeline(task.pipeline.rdd);
-            state.work(task, (!main && isPythonWriter() ? PYTHON : Words.COMPUTE_TAG) | task.pipeline.rdd);
+            state.work(task, (!main && isPythonWriter(state) ? PYTHON : Words.COMPUTE_TAG) | task.pipeline.rdd);
         } catch (Throwable e) {
             Scopes.failed(e);
         }
     }
 
-    private static boolean isPythonWriter() {
-        return Thread.currentThread().getClass().getName().contains("PythonRunner$");
+    /** A writer that runs in a pool, or that serves a Python function of SQL, is known by its hook only. */
+    private static boolean isPythonWriter(ThreadState state) {
+        return state.helping != null && state.helping.isA(Contract.HELPER_PYTHON_WRITER)
+                || Thread.currentThread().getClass().getName().contains("PythonRunner$");
     }
 
     /** The thread no longer works for its task. The task's own thread then makes and sends the result. */

@@ -24,6 +24,8 @@ public final class ThreadState {
     TaskFrame runner;
     /** What the task of this thread uses. */
     final Accounts accounts = new Accounts();
+    /** What this thread does to help a task, or null. */
+    Helpers.Run helping;
     /** The next call of acquireExecutionMemory or releaseExecutionMemory belongs to a page. */
     boolean pageCall;
 

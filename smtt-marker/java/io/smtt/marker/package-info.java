@@ -7,6 +7,7 @@
  *   Agent              entry of the Java agent, at the start of a JVM or attached to a running one
  *   Attached           tasks and blocks that exist when the agent is attached late
  *   SmttPlugin         entry of the Spark plugin
+ *   SelfAttach         attaches the agent to its own JVM, for the plugin
  *   DriverSide         the plugin in the driver: collects descriptions, answers executors
  *   ExecutorSide       the plugin in an executor: requests descriptions, reports tasks where there is no agent
  *   Options            options of the agent
@@ -31,6 +32,7 @@
  *   Calls              calls inside a method of Spark that are scopes of their own
  *   Failures           what the JVM runs out of, and errors that no code catches
  *   Python             Python workers and the exchange with them
+ *   Helpers            threads that work for one task beside its own thread
  *   Context            one ordered store on entering and leaving a frequent function
  *   Frame              state of a rewritten method between its entry and its exit
  *   TaskFrame          state of the executor's task runner between its entry and its exit
@@ -60,6 +62,14 @@
  *   Description        one description, its fields by name
  *   Catalogue          the latest description of each RDD and stage, on the driver
  *   Descriptions       requests descriptions in an executor, and reports them
+ *
+ * The application's history, written by the driver
+ *   History            begins and ends it
+ *   HistoryListener    takes events from a queue of its own
+ *   HistoryRow         one task attempt that ended
+ *   HistoryTable       the tables' columns
+ *   HistoryParts       what waits for the next part, bounded, and the thread that writes it
+ *   HistoryStore       files of a part, in Spark's own Parquet
  *
  * Reporting
  *   ExecutorIdentity   the identity of this JVM; nothing is reported before it

@@ -27,7 +27,7 @@ final class AttachedTest {
             await(end);
         };
         Thread idle = new Thread(wait, name(42));
-        Thread busy = new Thread(new Executor.TaskRunner(wait), name(43));
+        Thread busy = new Thread(new Executor().new TaskRunner(wait), name(43));
         idle.start();
         busy.start();
         begun.await();

@@ -46,7 +46,7 @@ final class MemoryPeaksTest {
         Check.same("what has not changed is not told again", -1, peak(again, 900, Contract.PEAK_ONHEAPEXECUTIONMEMORY));
         MemoryPeaks.again();
         again = Facts.during(() -> MemoryPeaks.last(state));
-        Check.same("a daemon that starts later is told", 30 * MIB, peak(again, 900, Contract.PEAK_ONHEAPEXECUTIONMEMORY));
+        Check.same("a daemon that starts later gets it", 30 * MIB, peak(again, 900, Contract.PEAK_ONHEAPEXECUTIONMEMORY));
     }
 
     @Test

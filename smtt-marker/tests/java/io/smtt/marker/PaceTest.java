@@ -42,7 +42,7 @@ final class PaceTest {
         Pace pace = new Pace(teller);
         Thread.sleep(3);
         for (int i = 1; i < 64; i++) {
-            Check.that("no look at the clock at step " + i, !rests(pace));
+            Check.that("the clock is not read at step " + i, !rests(pace));
         }
         Check.that("a rest at the 64th step, after 2 ms of work", rests(pace));
     }

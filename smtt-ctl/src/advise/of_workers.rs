@@ -1,0 +1,222 @@
+//! `smtt-ctl advise --cluster` as text: a finding that several workers have stands once, with the numbers of the worker
+//! where it costs most.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome};
+
+use super::{WIDTH, bold, finding_text, push, same_remedies, title, wrapped};
+use crate::Output;
+
+/// Workers whose names are printed with a finding.
+const NAMED: usize = 8;
+
+/// Advice of several workers as text.
+pub(super) fn text(advice: &Advice, output: Output) -> String {
+    let mut applications: BTreeMap<_, Vec<&ApplicationAdvice>> = BTreeMap::new();
+    for of_worker in &advice.applications {
+        let key = (of_worker.application_id.clone(), of_worker.uid);
+        applications.entry(key).or_default().push(of_worker);
+    }
+    let texts: Vec<String> = applications
+        .values()
+        .map(|of_workers| application_text(of_workers, output))
+        .collect();
+    texts.join("\n")
+}
+
+/// A finding with the workers that have it.
+struct Group<'a> {
+    finding: &'a Finding,
+    /// The worker of this finding, and all with such a one.
+    worker: &'a str,
+    workers: BTreeSet<&'a str>,
+}
+
+/// Severity and cost of a finding, for comparisons.
+fn weight(finding: &Finding) -> (smtt_model::advise::Severity, f64) {
+    (finding.severity, finding.cost.share.unwrap_or(0.0))
+}
+
+fn is_above(left: &Finding, right: &Finding) -> bool {
+    let ((left, by), (right, than)) = (weight(left), weight(right));
+    left.cmp(&right).then(by.total_cmp(&than)).is_gt()
+}
+
+/// Findings of the same rule about the same RDD, the most expensive first.
+fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>> {
+    let mut groups: BTreeMap<_, Group<'a>> = BTreeMap::new();
+    for of_worker in of_workers {
+        let worker = of_worker.worker.as_deref().unwrap_or_default();
+        for finding in &of_worker.findings {
+            let key = (
+                &finding.id,
+                finding.subject.rdd_id,
+                &finding.subject.rdd_name,
+            );
+            let group = groups.entry(key).or_insert_with(|| Group {
+                finding,
+                worker,
+                workers: BTreeSet::new(),
+            });
+            group.workers.insert(worker);
+            if is_above(finding, group.finding) {
+                (group.finding, group.worker) = (finding, worker);
+            }
+        }
+    }
+    let mut groups: Vec<Group<'a>> = groups.into_values().collect();
+    groups.sort_by(|left, right| {
+        let ((left_severity, left_cost), (right_severity, right_cost)) =
+            (weight(left.finding), weight(right.finding));
+        right_severity
+            .cmp(&left_severity)
+            .then(right_cost.total_cmp(&left_cost))
+            .then(right.workers.len().cmp(&left.workers.len()))
+    });
+    groups
+}
+
+/// Names of workers, not too many.
+fn names(workers: &BTreeSet<&str>) -> String {
+    let first: Vec<&str> = workers.iter().take(NAMED).copied().collect();
+    let more = match workers.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", first.join(", "))
+}
+
+fn application_text(of_workers: &[&ApplicationAdvice], output: Output) -> String {
+    let width = output.width.unwrap_or(WIDTH);
+    let all = of_workers.len();
+    let plural = if all == 1 { "" } else { "s" };
+    let mut text = String::new();
+    let known = of_workers
+        .first()
+        .map_or_else(String::new, |one| title(one));
+    for line in wrapped(&format!("{known}, on {all} worker{plural}"), width, 0) {
+        text.push_str(&format!("{}\n", bold(&line, output)));
+    }
+    let groups = groups(of_workers);
+    let findings: Vec<Finding> = groups.iter().map(|group| group.finding.clone()).collect();
+    for (index, group) in groups.iter().enumerate() {
+        text.push('\n');
+        let before = same_remedies(&findings, index);
+        text.push_str(&finding_text(
+            index + 1,
+            group.finding,
+            before,
+            output,
+            width,
+        ));
+        let count = group.workers.len();
+        let on = match count {
+            1 => format!("on worker {}", group.worker),
+            _ => format!(
+                "on {count} of {all} workers: {}; text and numbers are of {}",
+                names(&group.workers),
+                group.worker
+            ),
+        };
+        push(&mut text, &on, width, 3);
+    }
+    text.push('\n');
+    if groups.is_empty() {
+        text.push_str("Nothing was found.\n");
+    }
+    let mut unchecked: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for of_worker in of_workers {
+        let worker = of_worker.worker.as_deref().unwrap_or_default();
+        for check in &of_worker.checks {
+            if check.went == RuleOutcome::NotChecked {
+                let key = (check.id.as_str(), check.why.as_str());
+                unchecked.entry(key).or_default().insert(worker);
+            }
+        }
+    }
+    if !unchecked.is_empty() {
+        text.push_str("Could not be checked\n");
+    }
+    for ((id, why), workers) in unchecked {
+        let line = format!("{id} on {}: {why}", names(&workers));
+        push(&mut text, &line, width, 2);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smtt_model::advise::{Cost, RuleResult, Severity, Subject};
+
+    fn finding(rdd: u32, share: f64) -> Finding {
+        Finding {
+            id: "unread_cache".to_owned(),
+            severity: Severity::Medium,
+            title: format!("RDD {rdd} costs {share}"),
+            subject: Subject {
+                rdd_id: Some(rdd),
+                ..Subject::default()
+            },
+            cost: Cost {
+                share: Some(share),
+                ..Cost::default()
+            },
+            ..Finding::default()
+        }
+    }
+
+    fn of(app: &str, worker: &str, findings: Vec<Finding>) -> ApplicationAdvice {
+        ApplicationAdvice {
+            application_id: Some(app.to_owned()),
+            worker: Some(worker.to_owned()),
+            findings,
+            checks: vec![RuleResult {
+                id: "page_walks".to_owned(),
+                why: "no counters".to_owned(),
+                ..RuleResult::default()
+            }],
+            ..ApplicationAdvice::default()
+        }
+    }
+
+    #[test]
+    fn a_finding_of_many_workers_stands_once() {
+        let mut applications: Vec<ApplicationAdvice> = (0..20)
+            .map(|n| {
+                of(
+                    "app-1",
+                    &format!("w{n:02}"),
+                    vec![finding(7, 0.1 + f64::from(n) / 100.0)],
+                )
+            })
+            .collect();
+        applications[3].findings.push(finding(8, 0.9));
+        applications.push(of("app-2", "w00", Vec::new()));
+        let advice = Advice {
+            applications,
+            ..Advice::default()
+        };
+        let text = text(&advice, Output::default());
+        assert_eq!(text.matches("[medium]").count(), 2, "{text}");
+        let first = text.find("1. [medium] RDD 8 costs 0.9").expect("the first");
+        let second = text
+            .find("2. [medium] RDD 7 costs 0.29")
+            .expect("the second");
+        assert!(first < second, "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        assert!(text.contains("Application app-1, on 20 workers"), "{text}");
+        assert!(text.contains("on worker w03"), "{text}");
+        assert!(
+            text.contains("on 20 of 20 workers: w00, w01, w02, w03, w04, w05, w06, w07 and 12 more; text and numbers are of w19"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Application app-2, on 1 worker Nothing was found."),
+            "{text}"
+        );
+        assert!(text.contains("page_walks on w00: no counters"), "{text}");
+    }
+}

@@ -1,0 +1,370 @@
+//! `--cluster`: several real servers of the daemon on ports of their own, beside workers that are dead, silent, too
+//! old, or hostile. Each daemon's own answer on its socket is the witness of the sums.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::workers::{Workers, dead, hear, rows, sum, text, with_answer, worker};
+
+#[test]
+fn listings_of_a_cluster_are_those_of_its_workers() {
+    let workers = Workers::start();
+    for listing in [
+        "executors",
+        "stages",
+        "tasks",
+        "rdds",
+        "jobs",
+        "queries",
+        "blocks",
+        "memory",
+        "pages",
+    ] {
+        let all = workers.json(&[listing, "--json"]);
+        for (daemon, port) in workers.daemons.iter().zip(&workers.ports) {
+            let own = daemon.json(&[listing, "--json"]);
+            let name = port.address.to_string();
+            let of_worker: Vec<Value> = rows(&all["rows"])
+                .iter()
+                .filter(|row| row["worker"] == name.as_str())
+                .map(|row| {
+                    let mut row = row.clone();
+                    row.as_object_mut().expect("a row").remove("worker");
+                    // The age of a block goes on between two answers.
+                    row.as_object_mut().expect("a row").remove("age_ns");
+                    row
+                })
+                .collect();
+            let own: Vec<Value> = rows(&own)
+                .iter()
+                .map(|row| {
+                    let mut row = row.clone();
+                    row.as_object_mut().expect("a row").remove("age_ns");
+                    row
+                })
+                .collect();
+            assert_eq!(of_worker, own, "{listing} of {name}");
+        }
+        assert_eq!(
+            all["rows_total"].as_u64(),
+            Some(rows(&all["rows"]).len() as u64),
+            "{listing}"
+        );
+        for row in rows(&all["workers"]) {
+            assert_eq!(row["error"], Value::Null, "{row}");
+        }
+        assert_eq!(rows(&all["workers"]).len(), 3);
+    }
+    let all = workers.json(&["executors", "--json"]);
+    assert_eq!(all["summary"]["executors"], 3);
+    let parts: Vec<Value> = workers
+        .daemons
+        .iter()
+        .map(|daemon| daemon.json(&["executors", "--json"])[0].clone())
+        .collect();
+    assert_eq!(
+        all["summary"]["page_faults"].as_u64(),
+        Some(sum(&parts, "page_faults"))
+    );
+    assert!(sum(&parts, "page_faults") > 0);
+}
+
+#[test]
+fn groups_add_up_over_workers() {
+    let workers = Workers::start();
+    let all = workers.json(&["rdds", "--by", "rdd", "--json"]);
+    // Witness: the single rows of each worker, by application and RDD.
+    let mut parts: BTreeMap<(String, u64), Vec<Value>> = BTreeMap::new();
+    for daemon in &workers.daemons {
+        for row in rows(&daemon.json(&["rdds", "--json"])) {
+            let app = row["application_id"].as_str().expect("an id").to_owned();
+            if let Some(id) = row["rdd_id"].as_u64() {
+                parts.entry((app, id)).or_default().push(row.clone());
+            }
+        }
+    }
+    let mut seen = 0;
+    for ((app, id), parts) in &parts {
+        let begin = format!("{id} ");
+        let group = rows(&all["rows"])
+            .iter()
+            .find(|row| {
+                row["application_id"] == app.as_str()
+                    && row["group"]
+                        .as_str()
+                        .is_some_and(|group| group.starts_with(&begin))
+            })
+            .unwrap_or_else(|| panic!("{app} {id} in {all}"));
+        assert_eq!(
+            group["executors"].as_u64(),
+            Some(parts.len() as u64),
+            "{group}"
+        );
+        for field in [
+            "page_faults",
+            "storage_memory_bytes",
+            "execution_memory_bytes",
+        ] {
+            assert_eq!(group[field].as_u64(), Some(sum(parts, field)), "{field}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 4, "two RDDs of each of two applications");
+    let faults = sum(rows(&all["rows"]), "page_faults");
+    let whole = &all["summary"];
+    assert_eq!(
+        Some(faults),
+        whole["page_faults"]
+            .as_u64()
+            .zip(whole["page_faults_unattributed"].as_u64())
+            .map(|(all, without)| all - without),
+        "{whole}"
+    );
+}
+
+#[test]
+fn rows_are_in_one_order_and_a_limit_is_of_all_workers() {
+    let workers = Workers::start();
+    let all = workers.json(&["blocks", "--json", "--sort", "size", "--limit", "2"]);
+    let sizes: Vec<u64> = rows(&all["rows"])
+        .iter()
+        .filter_map(|row| row["size_bytes"].as_u64())
+        .collect();
+    assert_eq!(sizes, [4 << 20, 2 << 20]);
+    assert_eq!(all["rows_total"], 3);
+    let all = workers.json(&["executors", "--json", "--sort", "host:desc"]);
+    let names: Vec<&str> = rows(&all["rows"])
+        .iter()
+        .filter_map(|row| row["worker"].as_str())
+        .collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.reverse();
+    assert_eq!((names.len(), &names), (3, &sorted));
+    let output = workers.ctl(&workers.addresses(), &["blocks", "--limit", "2"]);
+    let table = text(&output.stdout);
+    assert!(table.contains("\nHOST "), "{table}");
+    assert!(table.contains("hidden: 1 of 3 rows"), "{table}");
+    // A condition that only one worker fulfils, and one that none does.
+    let only = workers.json(&["rdds", "--json", "--app", "app-20260101120000-0002"]);
+    for row in rows(&only["rows"]) {
+        assert_eq!(row["worker"], workers.ports[2].address.to_string().as_str());
+    }
+    assert!(!rows(&only["rows"]).is_empty());
+    let none = workers.ctl(&workers.addresses(), &["rdds", "--app", "nowhere"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    let said = text(&none.stderr);
+    assert!(
+        said.contains("no RDDs match --app nowhere; there are app-20260101120000-0001"),
+        "{said}"
+    );
+    // The question is wrong, not the workers.
+    let wrong = workers.ctl(&workers.addresses(), &["rdds", "--sort", "size"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let said = text(&wrong.stderr);
+    assert!(said.contains("cannot sort by \"size\""), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn workers_that_do_not_answer_rightly_are_named_and_the_others_count() {
+    let workers = Workers::start();
+    let listing = |rows: Value| json!({"rows": rows, "rows_total": 1, "summary": {}}).to_string();
+    let whole = workers.daemons[0].json(&["executors", "--json"])[0].clone();
+    let mut coloured = whole.clone();
+    coloured["application_name"] = json!("\u{1b}]0;owned\u{7}\u{202e}evil");
+    coloured["\u{1b}[2J"] = json!(1);
+    let summary = |rows: Value| {
+        let summary = serde_json::to_value(smtt_model::rows::Summary::default()).expect("JSON");
+        json!({"rows": rows, "rows_total": 1, "summary": summary}).to_string()
+    };
+    let hostile = [
+        (dead(), "cannot connect"),
+        (
+            worker(|stream| {
+                // Accepts, and never answers.
+                std::thread::sleep(Duration::from_secs(60));
+                drop(stream);
+            }),
+            "no answer within 500ms",
+        ),
+        (
+            worker(|mut stream| {
+                // Answers a byte now and then.
+                hear(&mut stream);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n");
+                while stream.write_all(b" ").is_ok() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }),
+            "no answer within 500ms",
+        ),
+        (
+            worker(|mut stream| {
+                hear(&mut stream);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n[");
+                let much = vec![b' '; 1 << 20];
+                while stream.write_all(&much).is_ok() {}
+            }),
+            "its answer is larger than",
+        ),
+        (
+            with_answer("200 OK", "\u{1b}[31mnot JSON".to_owned()),
+            "answered wrongly",
+        ),
+        (
+            with_answer("200 OK", "[".repeat(100_000)),
+            "answered wrongly",
+        ),
+        (
+            with_answer("200 OK", listing(json!([1]))),
+            "a row is no object",
+        ),
+        (
+            with_answer("200 OK", listing(json!({}))),
+            "answered wrongly",
+        ),
+        (with_answer("302 Found", String::new()), "answers 302"),
+        (
+            with_answer("404 Not Found", String::new()),
+            "serves no listings (404)",
+        ),
+        (
+            with_answer("500 Oops", "\u{1b}[31mred".to_owned()),
+            "answers 500",
+        ),
+        (
+            with_answer(
+                "503 Busy",
+                json!({"error": format!("\u{1b}[31m{}", "x".repeat(5000))}).to_string(),
+            ),
+            "(503)",
+        ),
+        (
+            worker(|mut stream| drop(stream.write_all(b"SSH-2.0-x\r\n"))),
+            "no HTTP",
+        ),
+    ];
+    let disguised = with_answer("200 OK", summary(json!([coloured])));
+    let mut addresses = workers.addresses();
+    addresses.extend(hostile.iter().map(|(address, _)| *address));
+    addresses.push(disguised);
+    let arguments = ["executors", "--json", "--deadline", "0.5"];
+    let output = workers.ctl(&addresses, &arguments);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(rows(&all["rows"]).len(), 4, "three and the disguised one");
+    assert_eq!(all["summary"]["executors"], 3);
+    let said = text(&output.stderr);
+    for (address, part) in &hostile {
+        let name = address.to_string();
+        let line = said.lines().find(|line| line.contains(&name));
+        let line = line.unwrap_or_else(|| panic!("{name} ({part}) in {said}"));
+        let worker = rows(&all["workers"])
+            .iter()
+            .find(|worker| worker["host"] == name.as_str())
+            .expect("named");
+        let error = worker["error"].as_str().unwrap_or_default();
+        assert!(line.contains(part), "{part}: {line}");
+        assert!(error.contains(part), "{part}: {error}");
+        assert!(error.chars().count() < 300, "{error}");
+    }
+    for answered in workers.addresses() {
+        assert!(!said.contains(&answered.to_string()), "{said}");
+    }
+    // Nothing of it reaches a terminal as an escape sequence.
+    let table = workers.ctl(
+        &addresses,
+        &["executors", "--columns", "all", "--deadline", "0.5"],
+    );
+    for text in
+        [&output.stdout, &output.stderr, &table.stdout, &table.stderr].map(|part| text(part))
+    {
+        let bad = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
+        assert!(!text.contains(bad), "{text:?}");
+    }
+    assert_eq!(table.status.code(), Some(3), "{table:?}");
+}
+
+#[test]
+fn a_cluster_without_an_answer_is_unreachable() {
+    let workers = Workers::start();
+    let output = workers.ctl(&[dead(), dead()], &["executors"]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("none of 2 workers answered"), "{said}");
+    assert!(said.contains("cannot connect"), "{said}");
+    // Without the token, all refuse.
+    std::fs::write(
+        workers.folder.path().join("tokens"),
+        "wrong-wrong-wrong-wrong\n",
+    )
+    .expect("written");
+    let output = workers.ctl(&workers.addresses(), &["executors"]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(text(&output.stderr).contains("refuses the credentials (401)"));
+}
+
+#[test]
+fn status_advice_and_deaths_are_of_all_workers() {
+    let workers = Workers::start();
+    let status = workers.json(&["status", "--json"]);
+    assert_eq!(status["summary"]["executors"], 3);
+    for (worker, daemon) in rows(&status["workers"]).iter().zip(&workers.daemons) {
+        let own = daemon.json(&["status", "--json"]);
+        for field in ["version", "ready", "probes", "summary"] {
+            assert_eq!(worker["status"][field], own[field], "{field}");
+        }
+    }
+    let table = workers.ctl(&workers.addresses(), &["status"]);
+    let table = text(&table.stdout);
+    assert!(table.contains("3 workers, 3 executors"), "{table}");
+    let advice = workers.json(&["advise", "--json"]);
+    let applications = rows(&advice["applications"]);
+    assert_eq!(applications.len(), 3);
+    for (daemon, port) in workers.daemons.iter().zip(&workers.ports) {
+        let own = daemon.json(&["advise", "--json"]);
+        let name = port.address.to_string();
+        let of_worker = applications
+            .iter()
+            .find(|application| application["worker"] == name.as_str())
+            .expect("a worker");
+        assert_eq!(
+            of_worker["application_id"],
+            own["applications"][0]["application_id"]
+        );
+        assert_eq!(of_worker["findings"], own["applications"][0]["findings"]);
+    }
+    let deaths = workers.json(&["postmortem", "--json"]);
+    assert_eq!(deaths["rows"], json!([]));
+    assert_eq!(rows(&deaths["workers"]).len(), 3);
+}
+
+#[test]
+fn commands_of_one_worker_say_so_in_a_line() {
+    let workers = Workers::start();
+    for command in [
+        &["doctor"][..],
+        &["top"],
+        &["report"],
+        &["report", "--html"],
+        &["trace"],
+        &["task", "7"],
+        &["export", "--job-trace", "app"],
+        &["stages", "--summary"],
+        &["stages", "--peaks"],
+        &["postmortem", "1"],
+        &["calibrate"],
+        &["pmu"],
+    ] {
+        let output = workers.ctl(&workers.addresses(), command);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("asks one worker"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Exit codes.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::{Daemon, ctl};
+
+#[test]
+fn exit_codes_say_how_it_went() {
+    let daemon = Daemon::with_job();
+    let code = |output: Output| output.status.code();
+    assert_eq!(code(daemon.ctl(&["status"])), Some(0));
+    assert_eq!(code(daemon.ctl(&["rdds", "--sort", "nonsense"])), Some(2));
+    assert_eq!(code(daemon.ctl(&["rdds", "--shape"])), Some(2));
+    assert_eq!(
+        code(daemon.ctl(&["doctor", "--config", "/nonexistent/smtt.toml"])),
+        Some(78)
+    );
+    assert_eq!(
+        code(ctl(Path::new("/nonexistent/smtt.sock"), &["rdds"], "80")),
+        Some(69)
+    );
+    // Without page faults the answer is degraded, and a message says so.
+    daemon.shared.set_verdicts(Vec::new());
+    let empty = Daemon::start();
+    let output = empty.ctl(&["rdds"]);
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("page faults are not measured"),
+        "{output:?}"
+    );
+    assert_eq!(code(output), Some(0));
+    let grouped = empty.ctl(&["rdds", "--by", "name", "--fail-on", "degraded"]);
+    assert_eq!(code(grouped), Some(1), "groups of RDDs have no faults");
+    let died = empty.ctl(&["postmortem", "nosuch"]);
+    assert!(
+        String::from_utf8_lossy(&died.stderr).contains("no such executor has died"),
+        "{died:?}"
+    );
+    assert_eq!(code(died), Some(1));
+    for asked in ["rdds", "status"] {
+        let failing = empty.ctl(&[asked, "--fail-on", "degraded"]);
+        assert_eq!(code(failing), Some(1), "{asked}: it is still starting");
+        assert_eq!(code(empty.ctl(&[asked])), Some(0), "{asked}");
+    }
+    let well = daemon.ctl(&["rdds", "--fail-on", "degraded"]);
+    assert_eq!(code(well), Some(0));
+    assert_eq!(code(empty.ctl(&["blocks"])), Some(0));
+}
+
+#[test]
+fn no_permission_is_its_own_code() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root, to run smtt-ctl as another user");
+        return;
+    }
+    let daemon = Daemon::with_job();
+    // The other user may enter the folder, but not use the socket.
+    let folder = daemon.socket.parent().expect("a folder");
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("set");
+    // A copy, because the build's folder may be closed to others.
+    let copy = folder.join("smtt-ctl");
+    std::fs::copy(env!("CARGO_BIN_EXE_smtt-ctl"), &copy).expect("copied");
+    let run = || {
+        use std::os::unix::process::CommandExt;
+        Command::new(&copy)
+            .arg("--socket")
+            .arg(&daemon.socket)
+            .arg("rdds")
+            .uid(65_534)
+            .gid(65_534)
+            .output()
+    };
+    // Another test that forks at this moment holds the copy open for writing until it executes.
+    let busy = |result: &std::io::Result<Output>| {
+        result
+            .as_ref()
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
+    };
+    let mut result = run();
+    while busy(&result) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        result = run();
+    }
+    let output = result.expect("smtt-ctl runs");
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("no permission"),
+        "{output:?}"
+    );
+}

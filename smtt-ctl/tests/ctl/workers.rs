@@ -1,0 +1,210 @@
+//! Workers for tests of `--cluster`: daemons with ports of their own, and peers that answer as they like.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use smtt_daemon::metrics::Names;
+use smtt_daemon::server::{Tokens, Web, serve_web};
+use smtt_model::decode::Fact;
+use tokio::sync::oneshot;
+
+use super::{Daemon, job};
+
+pub(super) const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
+
+/// A file that only its owner may read.
+pub(super) fn secret(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("set");
+    path
+}
+
+/// A metrics port of a daemon.
+pub(super) struct Port {
+    pub(super) address: SocketAddr,
+    pub(super) stop: Option<oneshot::Sender<()>>,
+    pub(super) thread: Option<JoinHandle<()>>,
+}
+
+impl Port {
+    pub(super) fn of(daemon: &Daemon, web: Web) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (bound, address) = std::sync::mpsc::channel();
+        let shared = Arc::clone(&daemon.shared);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+                    .await
+                    .expect("a port");
+                bound
+                    .send(listener.local_addr().expect("an address"))
+                    .expect("the test waits");
+                let until = async {
+                    let _ = stopped.await;
+                };
+                serve_web(shared, listener, web, until)
+                    .await
+                    .expect("served");
+            });
+        });
+        Self {
+            address: address.recv().expect("bound"),
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A worker that answers each connection with `answer`, until the end of the process.
+pub(super) fn worker(answer: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    address
+}
+
+/// Reads a request.
+pub(super) fn hear(stream: &mut TcpStream) {
+    let mut head = [0; 4096];
+    let _ = stream.read(&mut head);
+}
+
+/// A worker that answers this to each request.
+pub(super) fn with_answer(status: &'static str, body: String) -> SocketAddr {
+    worker(move |mut stream| {
+        hear(&mut stream);
+        let length = body.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nLocation: http://127.0.0.1:1/\r\n\r\n{body}"
+        );
+    })
+}
+
+/// An address where nothing listens.
+pub(super) fn dead() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+/// Three daemons with different jobs of two applications, and their ports.
+pub(super) struct Workers {
+    pub(super) daemons: Vec<Daemon>,
+    pub(super) ports: Vec<Port>,
+    pub(super) folder: tempfile::TempDir,
+}
+
+impl Workers {
+    pub(super) fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tokens = secret(folder.path(), "tokens", &format!("{TOKEN}\n"));
+        let tokens = Arc::new(Tokens::load(&tokens).expect("tokens"));
+        let daemons: Vec<Daemon> = (0..3)
+            .map(|index| {
+                let mut facts = job();
+                for fact in &mut facts {
+                    match fact {
+                        Fact::ExecutorDescribed(said) => {
+                            said.executor_id = index.to_string();
+                            if index == 2 {
+                                "app-20260101120000-0002".clone_into(&mut said.application_id);
+                            }
+                        }
+                        Fact::BlockStored(block) => block.size_bytes <<= index,
+                        Fact::PageAllocated(page) => page.size_bytes += index * 1000,
+                        _ => {}
+                    }
+                }
+                Daemon::with(&facts, 1000)
+            })
+            .collect();
+        let web = Web {
+            tokens: Some(tokens),
+            api: true,
+            ..Web::from(Names::Hidden)
+        };
+        let ports = daemons
+            .iter()
+            .map(|daemon| Port::of(daemon, web.clone()))
+            .collect();
+        Self {
+            daemons,
+            ports,
+            folder,
+        }
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.ports.iter().map(|port| port.address).collect()
+    }
+
+    /// Asks these workers.
+    pub(super) fn ctl(&self, addresses: &[SocketAddr], arguments: &[&str]) -> Output {
+        let list: String = addresses
+            .iter()
+            .map(|address| format!("{address}\n"))
+            .collect();
+        let hosts = secret(self.folder.path(), "hosts", &list);
+        Command::new(env!("CARGO_BIN_EXE_smtt-ctl"))
+            .env("COLUMNS", "120")
+            .arg("--cluster")
+            .arg(hosts)
+            .arg("--token-file")
+            .arg(self.folder.path().join("tokens"))
+            .args(arguments)
+            .output()
+            .expect("smtt-ctl runs")
+    }
+
+    pub(super) fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(&self.addresses(), arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Sum of a field over rows.
+pub(super) fn sum<'a>(rows: impl IntoIterator<Item = &'a Value>, field: &str) -> u64 {
+    let value = |row: &Value| {
+        row[field]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{field} in {row}"))
+    };
+    rows.into_iter().map(value).sum()
+}
+
+pub(super) fn rows(value: &Value) -> &Vec<Value> {
+    value.as_array().expect("rows")
+}

@@ -1,0 +1,159 @@
+//! Documents of one application: its executors, their memory, stages, RDDs, places, deaths and findings, as this worker
+//! knows them now.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::json;
+use smtt_machine::clock::now_unix_ns;
+use smtt_model::protocol::ListQuery;
+use smtt_model::rows::{ApplicationKey, Filter, PagesBy};
+use smtt_model::state::State;
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::workers::REST;
+
+use crate::server::advice;
+use crate::shared::Shared;
+
+/// Bytes of an application's documents.
+const BYTES: usize = 8 << 20;
+/// Reports of deaths of an application.
+const DEATHS: usize = 64;
+
+/// What the document about the worker says.
+pub struct About<'a> {
+    /// The application.
+    pub application: &'a ApplicationKey,
+    /// The worker's host.
+    pub host: &'a str,
+    /// Start of the daemon in milliseconds since 1970.
+    pub run_ms: u64,
+    /// Tasks that are written.
+    pub tasks: u64,
+    /// Tasks that had no room while they waited for the store.
+    pub tasks_lost: u64,
+    /// Files of this worker that were removed to make room since the daemon's start.
+    pub files_removed: u64,
+}
+
+/// Documents within [`BYTES`].
+struct Documents {
+    batch: Batch,
+    bytes: usize,
+    left_out: u64,
+}
+
+impl Documents {
+    fn add(&mut self, kind: &str, id: &str, document: &impl Serialize) {
+        let Ok(json) = serde_json::to_string(document) else {
+            return;
+        };
+        self.bytes += json.len();
+        if self.bytes > BYTES {
+            self.left_out += 1;
+            return;
+        }
+        self.batch
+            .push(&[Cell::Text(kind), Cell::Text(id), Cell::Text(&json)]);
+    }
+}
+
+/// All documents of an application. Each listing of each executor locks the state separately.
+pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
+    let mut documents = Documents {
+        batch: Batch::new(&REST),
+        bytes: 0,
+        left_out: 0,
+    };
+    let filter = Filter {
+        application: Some(about.application.clone()),
+        ..Filter::default()
+    };
+    let summary = shared.state().list_executors(&filter).summary;
+    deaths(shared, about.application, &mut documents);
+    let executors: BTreeSet<u64> = shared.executor_keys().into_iter().collect();
+    for key in executors {
+        let filter = Filter {
+            key: Some(key),
+            ..filter.clone()
+        };
+        of_executor(shared, &filter, &mut documents);
+    }
+    // Findings read the surroundings of living processes, within a second.
+    for advice in advice::advice(shared, &filter).applications {
+        documents.add("findings", "", &advice);
+    }
+    let left_out = documents.left_out;
+    let worker = json!({
+        "host": about.host,
+        "uid": about.application.uid,
+        "daemon_version": env!("CARGO_PKG_VERSION"),
+        "daemon_start_unix_ms": about.run_ms,
+        "written_unix_ms": now_unix_ns() / 1_000_000,
+        "tasks": about.tasks,
+        "tasks_lost": about.tasks_lost,
+        "documents_left_out": left_out,
+        "files_removed": about.files_removed,
+        "summary": summary,
+    });
+    let text = worker.to_string();
+    documents
+        .batch
+        .push(&[Cell::Text("worker"), Cell::Text(""), Cell::Text(&text)]);
+    documents.batch
+}
+
+fn of_executor(shared: &Shared, filter: &Filter, documents: &mut Documents) {
+    fn rows<R>(shared: &Shared, list: impl FnOnce(&State) -> Vec<R>) -> Vec<R> {
+        list(&shared.state())
+    }
+    let id = |who: &smtt_model::rows::ExecutorId| {
+        let executor = who.executor_id.as_deref().unwrap_or_default();
+        format!("{executor}.{}", who.pid)
+    };
+    for row in rows(shared, |state| state.list_executors(filter).rows) {
+        documents.add("executor", &id(&row.who), &row);
+    }
+    for row in rows(shared, |state| state.list_memory(filter).rows) {
+        documents.add("memory", &id(&row.who), &row);
+    }
+    for row in rows(shared, |state| state.list_stages(filter).rows) {
+        let stage = row.stage_id.zip(row.stage_attempt);
+        let stage = stage.map_or(String::new(), |(id, attempt)| format!("{id}.{attempt}."));
+        documents.add("stage", &format!("{stage}{}", id(&row.who)), &row);
+    }
+    for row in rows(shared, |state| state.list_rdds(filter).rows) {
+        let rdd = row.rdd_id.map_or(String::new(), |id| format!("{id}."));
+        documents.add("rdd", &format!("{rdd}{}", id(&row.who)), &row);
+    }
+    for row in rows(shared, |state| state.list_pages(filter, PagesBy::Rdd).rows) {
+        documents.add("places", "", &row);
+    }
+    for row in rows(shared, |state| state.list_history(filter).rows) {
+        documents.add("history", &id(&row.who), &row);
+    }
+}
+
+/// Reports of deaths: the whole report where it can be read, else its row.
+fn deaths(shared: &Shared, application: &ApplicationKey, documents: &mut Documents) {
+    let Some(keeper) = shared.keeper() else {
+        return;
+    };
+    let query = ListQuery {
+        app: application.id.clone(),
+        user: application.uid,
+        ..ListQuery::default()
+    };
+    let rows = keeper.list(&query).rows.into_iter();
+    let own = rows.filter(|row| row.who.application() == *application);
+    for row in own.take(DEATHS) {
+        let query = ListQuery {
+            executor: Some(row.id.clone()),
+            ..ListQuery::default()
+        };
+        match keeper.find(&query) {
+            Ok(Some(report)) => documents.add("death", &row.id, &*report),
+            _ => documents.add("death", &row.id, &row),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What is written of executors that claim things, by whom, and what happens where the store cannot be written.
+
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "rows are asked for by ranges, one or several"
+)]
+
+use smtt_model::decode::{Event, ExecutorDescribed, Fact, Outcome, TaskEnded, TaskStarted};
+use smtt_model::state::Limits;
+use smtt_store::history::workers::{Found, REST, files, reader};
+
+use super::*;
+use crate::shared::DaemonInfo;
+
+fn shared() -> Arc<Shared> {
+    let info = DaemonInfo {
+        version: String::new(),
+        kernel_side: String::new(),
+        telemetry_path: String::new(),
+        metrics: crate::metrics::MetricsSettings::at_once(0),
+        doctor: Vec::new,
+    };
+    Arc::new(Shared::new(info, Limits::default()))
+}
+
+fn tell(shared: &Shared, executor: u64, uid: u32, fact: Fact) {
+    shared.state().apply(Event {
+        time_ns: 1,
+        executor,
+        pid: u32::try_from(executor).unwrap_or_default(),
+        tid: 1,
+        uid,
+        fact,
+    });
+}
+
+fn executor(shared: &Shared, key: u64, uid: u32, application: &str) {
+    let described = ExecutorDescribed {
+        application_id: application.to_owned(),
+        executor_id: key.to_string(),
+        ..ExecutorDescribed::default()
+    };
+    tell(
+        shared,
+        key,
+        uid,
+        Fact::ExecutorDescribed(Box::new(described)),
+    );
+}
+
+fn task(shared: &Shared, key: u64, uid: u32, id: u64) {
+    let started = TaskStarted {
+        task_attempt_id: id,
+        stage_id: 3,
+        ..TaskStarted::default()
+    };
+    let ended = TaskEnded {
+        task_attempt_id: id,
+        stage_id: 3,
+        stage_attempt: 0,
+        outcome: Outcome::Succeeded,
+        execution_memory_peak_bytes: 0,
+        reason: String::new(),
+    };
+    tell(shared, key, uid, Fact::TaskStarted(started));
+    tell(shared, key, uid, Fact::TaskEnded(ended));
+}
+
+fn writer(store: &std::path::Path, shared: &Arc<Shared>) -> Writer {
+    let settings = HistorySettings {
+        store: store.to_owned(),
+        interval: Duration::ZERO,
+        max_bytes: 1 << 30,
+        max_files: 1 << 20,
+        gid: None,
+    };
+    let (owners, condition) = (Arc::default(), Arc::default());
+    Writer::new(settings, Arc::clone(shared), owners, condition)
+}
+
+fn tasks(file: &Found) -> Vec<Option<i64>> {
+    let reader = reader(file).expect("opens");
+    reader
+        .numbers("task_id", &[0..reader.rows()])
+        .expect("reads")
+}
+
+#[test]
+fn a_claim_of_another_user_goes_to_the_claimant_s_folder() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    executor(&shared, 2, 666, "app-1");
+    executor(&shared, 3, 666, "../../etc");
+    for (key, uid, id) in [(1, 1000, 5), (2, 666, 6), (3, 666, 7)] {
+        task(&shared, key, uid, id);
+    }
+    let mut writer = writer(store.path(), &shared);
+    writer.round(false);
+    assert_eq!(writer.condition.failing(), "");
+    let all = files(store.path(), "app-1").expect("lists");
+    let tables: Vec<_> = all.iter().map(|it| (it.uid, it.name.table)).collect();
+    assert_eq!(
+        tables,
+        [
+            (666, "worker"),
+            (666, "worker_tasks"),
+            (1000, "worker"),
+            (1000, "worker_tasks")
+        ]
+    );
+    assert_eq!(tasks(&all[1]), [Some(6)]);
+    assert_eq!(tasks(&all[3]), [Some(5)]);
+    let folders = std::fs::read_dir(store.path().join("source=workers"));
+    assert_eq!(
+        folders.expect("lists").count(),
+        1,
+        "no other application has a folder"
+    );
+    // Nothing twice, and nothing anew where nothing has ended.
+    let known = &writer.applications[&ApplicationKey {
+        id: Some("app-1".into()),
+        uid: Some(1000),
+    }];
+    let first = known.last;
+    assert_eq!((known.rows, known.parts, known.lost), (1, 1, 0));
+    task(&shared, 2, 666, 8);
+    writer.round(false);
+    let known = &writer.applications[&ApplicationKey {
+        id: Some("app-1".into()),
+        uid: Some(1000),
+    }];
+    assert_eq!((known.rows, known.last), (1, first));
+    let all = files(store.path(), "app-1").expect("lists");
+    assert_eq!(all.len(), 5);
+    assert_eq!(tasks(&all[2]), [Some(8)]);
+}
+
+#[test]
+fn tasks_wait_for_a_store_that_cannot_be_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("store");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    task(&shared, 1, 1000, 5);
+    let mut writer = writer(&store, &shared);
+    writer.round(false);
+    let failing = writer.condition.failing();
+    assert!(failing.contains("cannot be written"), "{failing}");
+    assert_eq!(writer.pause, Some(PAUSE));
+    let degraded = shared_status(&shared, &writer);
+    assert!(degraded.contains(&failing), "{degraded:?}");
+    task(&shared, 1, 1000, 6);
+    std::fs::create_dir(&store).expect("makes it");
+    writer.round(true);
+    assert_eq!(writer.condition.failing(), "");
+    let all = files(&store, "app-1").expect("lists");
+    let of = |name: &str| {
+        all.iter()
+            .find(|it| it.name.table == name)
+            .expect("is there")
+    };
+    assert_eq!(tasks(of(TASKS.name)), [Some(5), Some(6)]);
+    let rest = reader(of(REST.name)).expect("opens");
+    let kinds = rest.texts("kind", &[0..rest.rows()]).expect("reads");
+    for kind in ["worker", "executor", "memory", "stage", "findings"] {
+        assert!(kinds.contains(&Some(kind.to_owned())), "{kind}: {kinds:?}");
+    }
+}
+
+/// Why the daemon is degraded.
+fn shared_status(shared: &Arc<Shared>, writer: &Writer) -> Vec<String> {
+    shared.set_history(Arc::clone(&writer.condition));
+    shared.status().degraded
+}
+
+#[test]
+fn functions_of_ended_tasks_are_a_table_beside_them() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    let started = TaskStarted {
+        task_attempt_id: 5,
+        stage_id: 3,
+        ..TaskStarted::default()
+    };
+    tell(&shared, 1, 1000, Fact::TaskStarted(started));
+    let span = smtt_model::decode::Span {
+        task_attempt_id: Some(5),
+        activity: smtt_common::context::Activity::SPILL.0,
+        duration_ns: 1_000_001,
+        rdd_id: Some(2),
+        name: "Sorter.spill".to_owned(),
+        ..smtt_model::decode::Span::default()
+    };
+    tell(&shared, 1, 1000, Fact::Span(span));
+    task(&shared, 1, 1000, 5);
+    task(&shared, 1, 1000, 6);
+    let mut writer = writer(store.path(), &shared);
+    writer.round(false);
+    assert_eq!(writer.condition.failing(), "");
+    let all = files(store.path(), "app-1").expect("lists");
+    let tables: Vec<_> = all.iter().map(|it| it.name.table).collect();
+    assert_eq!(tables, ["worker", "worker_functions", "worker_tasks"]);
+    let functions = reader(&all[1]).expect("opens");
+    let numbers = |name: &str| functions.numbers(name, &[0..functions.rows()]).expect(name);
+    let texts = |name: &str| functions.texts(name, &[0..functions.rows()]).expect(name);
+    let expected = [
+        ("stage_id", 3),
+        ("task_id", 5),
+        ("duration_ns", 1_000_001),
+        ("own_ns", 1_000_001),
+        ("rdd_id", 2),
+    ];
+    for (name, value) in expected {
+        assert_eq!(numbers(name), [Some(value)], "{name}");
+    }
+    let expected = [
+        ("thread", "task"),
+        ("activity", "spill"),
+        ("function", "Sorter.spill"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(texts(name), [Some(value.to_owned())], "{name}");
+    }
+    // The row of the task has the sums only.
+    let rows = reader(&all[2]).expect("opens");
+    let json = rows.texts("json", &[0..1]).expect("reads");
+    let json: serde_json::Value =
+        serde_json::from_str(json[0].as_deref().expect("has a document")).expect("is JSON");
+    assert_eq!(json["functions"]["activities"][0]["activity"], "spill");
+    assert_eq!(json["functions"].get("spans"), None, "{json}");
+    // Nothing twice.
+    writer.round(true);
+    assert_eq!(files(store.path(), "app-1").expect("lists").len(), 3);
+}

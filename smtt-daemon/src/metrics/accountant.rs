@@ -1,0 +1,41 @@
+//! The thread that counts for the metrics between scrapes, and looks for findings.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::shared::Shared;
+
+/// Time between two counts: RDDs that are forgotten sooner than that count for `rdd="other"`.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
+/// Time between two searches for findings, at least and at most.
+const FIND_EVERY: Duration = Duration::from_secs(15);
+const FIND_EVERY_MAX: Duration = Duration::from_secs(300);
+/// A search may take one part in so many of the time.
+const SHARE: u32 = 200;
+/// Longest time after which the thread sees that the daemon stops.
+const NAP: Duration = Duration::from_millis(200);
+
+/// Starts the thread.
+pub fn spawn(shared: Arc<Shared>, stopped: impl Fn() -> bool + Send + 'static) {
+    let work = move || {
+        let (mut account, mut find) = (Instant::now(), Instant::now() + ACCOUNT_EVERY);
+        while !stopped() {
+            let now = Instant::now();
+            if now >= find {
+                shared.exporter().find(&shared);
+                let pause = (now.elapsed() * SHARE).clamp(FIND_EVERY, FIND_EVERY_MAX);
+                find = Instant::now() + pause;
+            } else if now >= account {
+                shared.exporter().account(&shared);
+                account = now + ACCOUNT_EVERY;
+            } else {
+                sleep((find.min(account) - now).min(NAP));
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("smtt-metrics".into());
+    if let Err(error) = thread.spawn(work) {
+        tracing::error!("nothing is counted between scrapes, and findings are no metrics: {error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! Findings of `advise` as metrics, so that alerts can rest on them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use smtt_model::advise::Severity;
+use smtt_model::rows::Filter;
+
+use super::collect::Families;
+use super::keys::key_of;
+use super::table;
+use crate::server::advice;
+use crate::shared::Shared;
+
+/// Values of the labels of findings that are shown as one, and their number.
+pub(super) type Findings = BTreeMap<[String; 6], u64>;
+
+/// The findings of all applications now. Reads files, and locks the state for one listing at a time.
+pub(super) fn find(shared: &Shared) -> Findings {
+    let mut findings = Findings::new();
+    let executors = shared.state().list_executors(&Filter::default());
+    let rows = executors.rows.iter();
+    let applications: BTreeSet<_> = rows.map(|row| row.who.application()).collect();
+    // One at a time: the listings of an application may be large.
+    for application in applications {
+        let filter = Filter {
+            application: Some(application),
+            ..Filter::default()
+        };
+        for advice in advice(shared, &filter).applications {
+            let user = advice.uid.map_or_else(String::new, |uid| uid.to_string());
+            for finding in advice.findings {
+                let subject = &finding.subject;
+                let rdd = subject.rdd_id.map(|_| {
+                    key_of(
+                        subject.rdd_name.as_deref().unwrap_or_default(),
+                        subject.call_site.as_deref().unwrap_or_default(),
+                    )
+                });
+                let labels = [
+                    finding.id,
+                    Severity::word(finding.severity).to_owned(),
+                    advice.application_id.clone().unwrap_or_default(),
+                    advice.application_name.clone().unwrap_or_default(),
+                    user.clone(),
+                    rdd.unwrap_or_default(),
+                ];
+                *findings.entry(labels).or_default() += 1;
+            }
+        }
+    }
+    findings
+}
+
+/// Adds the series.
+pub(super) fn series(families: &mut Families<'_>, findings: &Findings) {
+    for (labels, count) in findings {
+        let labels = labels.each_ref().map(String::as_str);
+        families.count(table::FINDING, &labels, *count);
+    }
+}

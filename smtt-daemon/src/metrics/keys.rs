@@ -1,0 +1,595 @@
+//! Keys of RDDs: what counters of RDDs are counted under.
+//!
+//! RDDs come and go by the thousand, and so would their series. A key lives as long as its application: the RDD's name,
+//! or its call site where it has no name of its own, over all executors of this worker. Each growth of an RDD is added
+//! to one key when it is seen; it never moves. So the keys of an application, `none` and `other` together always have
+//! what its executors have, and no counter falls when an RDD or an executor is forgotten.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use smtt_common::page_walk::WalkCounters;
+use smtt_model::attribute::RddKey;
+use smtt_model::cpu::FigureName;
+use smtt_model::decode::RddDescribed;
+use smtt_model::rows::reads_by_rdd;
+use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
+
+use super::counted::{COUNTS, Counter, Counts};
+use super::labels::cut;
+use super::shares::max_min;
+
+/// How long a new RDD or executor may stay without its description before it is counted without.
+const DESCRIBED_WITHIN_NS: u64 = 10_000_000_000;
+/// How long a key must have counted nothing before another may take its place.
+const IDLE_NS: u64 = 600_000_000_000;
+/// Keys of one application that are known to share `other`; more are counted again.
+const REFUSED_MAX: usize = 4096;
+/// The key of RDDs without a description.
+const NOT_DESCRIBED: &str = "(not described)";
+
+/// An application: the user of its executors, and its id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ApplicationKey {
+    pub(super) uid: Option<u32>,
+    pub(super) id: String,
+}
+
+impl ApplicationKey {
+    fn of(executor: &Executor) -> Self {
+        let said = executor.described.as_ref();
+        Self {
+            uid: executor.uid,
+            id: said.map_or_else(String::new, |said| said.application_id.clone()),
+        }
+    }
+
+    /// Label of the user; empty until it is known.
+    pub(super) fn user(&self) -> String {
+        self.uid.map_or_else(String::new, |uid| uid.to_string())
+    }
+}
+
+/// Which key of an application.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Which {
+    /// RDDs by name or call site.
+    Named(String),
+    /// Work and memory of no RDD.
+    None,
+    /// RDDs without a key of their own.
+    Other,
+}
+
+impl Which {
+    /// Value of the label `rdd`.
+    pub(super) fn label(&self) -> &str {
+        match self {
+            Self::Named(name) => name,
+            Self::None => "none",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Largest value of the last one to two windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Largest {
+    window: u64,
+    before: u64,
+    now: u64,
+}
+
+impl Largest {
+    fn see(&mut self, value: u64, window: u64) {
+        if window != self.window {
+            self.before = if window == self.window + 1 {
+                self.now
+            } else {
+                0
+            };
+            (self.window, self.now) = (window, 0);
+        }
+        self.now = self.now.max(value);
+    }
+}
+
+/// One key.
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    counters: [Counter; COUNTS],
+    /// Sampled page walks since the key was made.
+    walks: WalkCounters,
+    /// Figures of the page walks.
+    figures: Vec<(FigureName, Counter)>,
+    /// Samples of page walks.
+    pub(super) walk_samples: Counter,
+    /// Sampled page walks of the last minute.
+    pub(super) walks_last_minute: WalkCounters,
+    /// Memory that the RDDs hold now.
+    pub(super) held: MemoryHeld,
+    execution_peak: Largest,
+    /// Time of the last growth, in nanoseconds since boot.
+    grown_ns: u64,
+}
+
+impl Key {
+    /// One counter.
+    pub(super) const fn counter(&self, count: super::counted::Count) -> Counter {
+        self.counters[count as usize]
+    }
+
+    /// A figure of the page walks.
+    pub(super) fn figure(&self, name: FigureName) -> Counter {
+        let known = self.figures.iter().find(|(known, _)| *known == name);
+        known.map_or_else(Counter::default, |(_, counter)| *counter)
+    }
+
+    /// Largest execution memory of the last one to two scrape intervals.
+    pub(super) fn execution_peak_bytes(&self) -> u64 {
+        self.execution_peak.now.max(self.execution_peak.before)
+    }
+
+    fn faults(&self) -> u64 {
+        self.counters[..3]
+            .iter()
+            .fold(0, |sum, counter| sum.saturating_add(counter.value()))
+    }
+
+    fn add(&mut self, more: &More, meaning: Option<&Meaning>, now_ns: u64) {
+        for (counter, growth) in self.counters.iter_mut().zip(more.grown.all()) {
+            counter.add(growth, now_ns);
+        }
+        if let Some(walks) = &more.grown.walks {
+            self.walks.add(walks);
+        }
+        if let Some(meaning) = meaning {
+            let mut samples = 0_u64;
+            for figure in &meaning.figures {
+                samples = samples.saturating_add(self.walks.samples[figure.of]);
+                let value = figure.value(&self.walks);
+                match self
+                    .figures
+                    .iter_mut()
+                    .find(|(name, _)| *name == figure.name)
+                {
+                    Some((_, counter)) => counter.raise(value, now_ns),
+                    None => {
+                        let mut counter = Counter::default();
+                        counter.raise(value, now_ns);
+                        self.figures.push((figure.name, counter));
+                    }
+                }
+            }
+            self.walk_samples.raise(samples, now_ns);
+        }
+        self.held.add(&more.held);
+        self.walks_last_minute.add(&more.walks_last_minute);
+        if !more.grown.is_nothing() {
+            self.grown_ns = now_ns;
+        }
+    }
+}
+
+/// Keys of one application.
+#[derive(Debug, Default)]
+pub(super) struct Application {
+    /// First name of the application.
+    pub(super) name: String,
+    keys: BTreeMap<String, Key>,
+    none: Key,
+    other: Key,
+    /// Hashes of keys that share `other`.
+    refused: HashSet<u64>,
+    /// Page walks of all its executors in the last minute, with a context or without.
+    pub(super) walks_last_minute: WalkCounters,
+}
+
+impl Application {
+    /// All keys.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (Which, &Key)> {
+        let named = |(name, key): (&String, _)| (Which::Named(name.clone()), key);
+        let named = self.keys.iter().map(move |(name, key)| named((name, key)));
+        named.chain([(Which::None, &self.none), (Which::Other, &self.other)])
+    }
+
+    /// The key of the lowest rank, with what came to it now.
+    fn least(&self, came: &BTreeMap<String, More>) -> Option<(String, (u64, u64))> {
+        let rank = |(name, key): (&String, &Key)| {
+            let faults = came.get(name).map_or(0, |more| more.grown.faults());
+            let held = came.get(name).map_or(0, |more| more.rank().1);
+            (name.clone(), (key.faults().saturating_add(faults), held))
+        };
+        let ranks = self.keys.iter().map(rank);
+        ranks.min_by_key(|(_, rank)| *rank)
+    }
+
+    /// The key whose place another one may take.
+    fn replaceable(
+        &self,
+        came: &BTreeMap<String, More>,
+        more: &More,
+        now_ns: u64,
+    ) -> Option<String> {
+        let idle = |(name, key): &(&String, &Key)| {
+            !came.contains_key(*name) && now_ns.saturating_sub(key.grown_ns) >= IDLE_NS
+        };
+        let longest = self.keys.iter().filter(idle);
+        if let Some((name, _)) = longest.min_by_key(|(_, key)| key.grown_ns) {
+            return Some(name.clone());
+        }
+        let (name, (faults, _)) = self.least(came)?;
+        (faults == 0 && more.grown.faults() > 0).then_some(name)
+    }
+
+    /// Notes a key that has to share `other`.
+    fn refuse(&mut self, name: &str, refused: &mut Counter, now_ns: u64) {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.clear();
+        }
+        if self.refused.insert(hasher.finish()) {
+            refused.add(1, now_ns);
+        }
+    }
+}
+
+/// What came to a key since the last update.
+#[derive(Debug, Default)]
+struct More {
+    grown: Counts,
+    held: MemoryHeld,
+    execution_peak_bytes: u64,
+    walks_last_minute: WalkCounters,
+}
+
+impl More {
+    /// Page faults rank before memory: the kernel counts them, memory is a claim.
+    fn rank(&self) -> (u64, u64) {
+        let held = &self.held;
+        let held = held.storage_bytes.saturating_add(held.execution_bytes);
+        (self.grown.faults(), held)
+    }
+
+    fn add(&mut self, grown: &Counts, held: &MemoryHeld, peak: &Peak) {
+        self.grown.add(grown);
+        self.held.add(held);
+        let peak = peak.execution_bytes.max(held.execution_bytes);
+        self.execution_peak_bytes = self.execution_peak_bytes.saturating_add(peak);
+    }
+}
+
+/// What came to an application since the last update.
+#[derive(Debug, Default)]
+struct Came {
+    share: Option<u32>,
+    name: String,
+    named: BTreeMap<String, More>,
+    none: More,
+    other: More,
+    walks_last_minute: WalkCounters,
+}
+
+/// What has been counted of an executor.
+#[derive(Debug, Default)]
+struct Seen {
+    rdds: HashMap<RddKey, Counts>,
+    /// First sight of RDDs without a description, in nanoseconds since boot.
+    waiting: HashMap<RddKey, u64>,
+    /// All that was added to keys.
+    counted: Counts,
+}
+
+/// Limits of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Keys of all applications together, shared max-min fairly among users, then among applications.
+    pub all: usize,
+    /// Keys of one application.
+    pub per_application: usize,
+}
+
+/// All keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    limits: KeyLimits,
+    /// Length of a window of peaks, in nanoseconds.
+    window_ns: u64,
+    applications: BTreeMap<ApplicationKey, Application>,
+    executors: HashMap<u64, Seen>,
+    /// Keys that had to share `other`.
+    pub(super) refused: Counter,
+}
+
+/// The key of an RDD that has a description.
+pub(super) fn key_of(name: &str, call_site: &str) -> String {
+    let class = |name: &str| {
+        name.ends_with("RDD")
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    // Spark names an RDD without a name after its class.
+    let text = match (name, call_site) {
+        ("", "") => NOT_DESCRIBED,
+        ("", site) => site,
+        (name, site) if class(name) && !site.is_empty() => site,
+        (name, _) => name,
+    };
+    match text {
+        "none" | "other" => format!("RDD {text}"),
+        text => cut(text),
+    }
+}
+
+impl Keys {
+    pub(super) fn new(limits: KeyLimits, window_ns: u64) -> Self {
+        Self {
+            limits,
+            window_ns: window_ns.max(1_000_000_000),
+            applications: BTreeMap::new(),
+            executors: HashMap::new(),
+            refused: Counter::default(),
+        }
+    }
+
+    /// All applications.
+    pub(super) fn applications(&self) -> impl Iterator<Item = (&ApplicationKey, &Application)> {
+        self.applications.iter()
+    }
+
+    /// The application of an executor, and the key of one of its RDDs.
+    pub(super) fn which(&self, executor: &Executor, rdd: RddKey) -> (ApplicationKey, Which) {
+        let application = ApplicationKey::of(executor);
+        let known = self.applications.get(&application);
+        let which = match rdd {
+            RddKey::None => Which::None,
+            RddKey::Overflow => Which::Other,
+            RddKey::Id(_) => {
+                let said = executor
+                    .rdds
+                    .get(&rdd)
+                    .and_then(|row| row.described.as_ref());
+                let key = said.map_or_else(|| key_of("", ""), described_key);
+                let own = known.is_some_and(|known| known.keys.contains_key(&key));
+                if own { Which::Named(key) } else { Which::Other }
+            }
+        };
+        (application, which)
+    }
+
+    /// Adds everything that the executors have counted since the last update.
+    pub(super) fn update(&mut self, state: &mut State) {
+        let mut peaks = state.take_recent_peaks();
+        let state = &*state;
+        let now_ns = state.now_ns();
+        let mut there = BTreeSet::new();
+        let mut came: BTreeMap<ApplicationKey, Came> = BTreeMap::new();
+        for (key, executor) in state.executors() {
+            let application = ApplicationKey::of(executor);
+            there.insert(application.clone());
+            let new = now_ns.saturating_sub(executor.first_seen_ns) < DESCRIBED_WITHIN_NS;
+            if executor.described.is_none() && new {
+                continue;
+            }
+            let peaks = peaks.remove(key).unwrap_or_default().into_iter().collect();
+            let came = came.entry(application).or_default();
+            came.share = executor.share;
+            if let (true, Some(said)) = (came.name.is_empty(), &executor.described) {
+                came.name.clone_from(&said.application_name);
+            }
+            let seen = self.executors.entry(*key).or_default();
+            seen.count(executor, came, &peaks, now_ns);
+        }
+        let known = state.executors();
+        self.executors.retain(|key, _| known.contains_key(key));
+        self.applications.retain(|key, _| there.contains(key));
+        let shares = self.shares(&came);
+        let meaning = state.page_walks();
+        for (key, came) in came {
+            let share = shares.get(&key).copied().unwrap_or(0);
+            self.add(key, came, share, meaning, now_ns);
+        }
+    }
+
+    /// Keys that each application may have.
+    fn shares(&self, came: &BTreeMap<ApplicationKey, Came>) -> BTreeMap<ApplicationKey, usize> {
+        let mut users: BTreeMap<Option<u32>, BTreeMap<ApplicationKey, usize>> = BTreeMap::new();
+        for (key, came) in came {
+            let known = self.applications.get(key);
+            let old = known.map_or(0, |known| known.keys.len());
+            let is_new =
+                |name: &&String| !known.is_some_and(|known| known.keys.contains_key(*name));
+            let wants = old + came.named.keys().filter(is_new).count();
+            let wants = wants.min(self.limits.per_application);
+            users
+                .entry(came.share)
+                .or_default()
+                .insert(key.clone(), wants);
+        }
+        let by_user = users.iter();
+        let by_user = by_user.map(|(user, wants)| (*user, wants.values().sum()));
+        max_min(&by_user.collect(), self.limits.all)
+            .into_iter()
+            .filter_map(|(user, share)| Some(max_min(users.get(&user)?, share)))
+            .flatten()
+            .collect()
+    }
+
+    fn add(
+        &mut self,
+        key: ApplicationKey,
+        mut came: Came,
+        share: usize,
+        meaning: Option<&Meaning>,
+        now_ns: u64,
+    ) {
+        let window = now_ns / self.window_ns;
+        let application = self.applications.entry(key).or_default();
+        if application.name.is_empty() {
+            application.name = came.name;
+        }
+        application.walks_last_minute = came.walks_last_minute;
+        let named = std::mem::take(&mut came.named);
+        // Other users want their share.
+        while application.keys.len() > share {
+            let Some((name, _)) = application.least(&named) else {
+                break;
+            };
+            application.keys.remove(&name);
+        }
+        let mut new: Vec<(&String, &More)> = named.iter().collect();
+        new.retain(|(name, _)| !application.keys.contains_key(*name));
+        // The best first; equal ones in a fixed order.
+        new.sort_by(|(name, more), (other, than)| {
+            than.rank().cmp(&more.rank()).then_with(|| name.cmp(other))
+        });
+        let mut full = share == 0;
+        for (name, more) in new {
+            if full || application.keys.len() >= share {
+                // Whoever comes after the first that is refused has a lower rank.
+                match (!full)
+                    .then(|| application.replaceable(&named, more, now_ns))
+                    .flatten()
+                {
+                    Some(least) => drop(application.keys.remove(&least)),
+                    None => {
+                        full = true;
+                        application.refuse(name, &mut self.refused, now_ns);
+                        continue;
+                    }
+                }
+            }
+            application.keys.insert(name.clone(), Key::default());
+        }
+        let Application {
+            keys, none, other, ..
+        } = application;
+        for key in keys.values_mut().chain([none, other]) {
+            key.held = MemoryHeld::default();
+            key.walks_last_minute = WalkCounters::default();
+        }
+        for (name, more) in &named {
+            match application.keys.get_mut(name) {
+                Some(key) => {
+                    key.add(more, meaning, now_ns);
+                    key.execution_peak.see(more.execution_peak_bytes, window);
+                }
+                None => came.other.add_all(more),
+            }
+        }
+        for (key, more) in [
+            (&mut application.none, &came.none),
+            (&mut application.other, &came.other),
+        ] {
+            key.add(more, meaning, now_ns);
+            key.execution_peak.see(more.execution_peak_bytes, window);
+        }
+        // Keys to which nothing came.
+        for key in application.keys.values_mut() {
+            key.execution_peak.see(0, window);
+        }
+    }
+}
+
+impl More {
+    fn add_all(&mut self, more: &Self) {
+        self.grown.add(&more.grown);
+        self.held.add(&more.held);
+        self.execution_peak_bytes = self
+            .execution_peak_bytes
+            .saturating_add(more.execution_peak_bytes);
+        self.walks_last_minute.add(&more.walks_last_minute);
+    }
+}
+
+fn described_key(said: &RddDescribed) -> String {
+    key_of(&said.name, &said.call_site)
+}
+
+impl Seen {
+    /// Adds what an executor has counted since the last call to `came`.
+    fn count(
+        &mut self,
+        executor: &Executor,
+        came: &mut Came,
+        peaks: &HashMap<RddKey, Peak>,
+        now_ns: u64,
+    ) {
+        let mut reads = reads_by_rdd(executor);
+        let (mut total, mut waiting) = (Counts::default(), Counts::default());
+        for (rdd, row) in &executor.rdds {
+            let mut counts = Counts::of(row);
+            if let Some(reads) = reads.remove(rdd) {
+                counts.add_reads(&reads);
+            }
+            total.add(&counts);
+            if *rdd == RddKey::Overflow {
+                // Its growth is what is left of the sum in the end: rows are folded into it.
+                continue;
+            }
+            let grown = counts.growth(self.rdds.get(rdd));
+            let held = executor.memory.held(*rdd);
+            let peak = peaks.get(rdd).copied().unwrap_or_default();
+            let walks = row.walks.last_minute(now_ns);
+            if grown.is_nothing()
+                && held.is_nothing()
+                && peak == Peak::default()
+                && walks.is_empty()
+            {
+                continue;
+            }
+            let more = match (rdd, &row.described) {
+                (RddKey::None, _) => &mut came.none,
+                (_, Some(said)) => came.named.entry(described_key(said)).or_default(),
+                (_, None) => {
+                    let since = *self.waiting.entry(*rdd).or_insert(now_ns);
+                    if now_ns.saturating_sub(since) < DESCRIBED_WITHIN_NS {
+                        waiting.add(&grown);
+                        came.other.add(&Counts::default(), &held, &peak);
+                        continue;
+                    }
+                    came.named.entry(key_of("", "")).or_default()
+                }
+            };
+            more.add(&grown, &held, &peak);
+            more.walks_last_minute.add(&walks);
+            self.counted.add(&grown);
+            self.rdds.insert(*rdd, counts);
+        }
+        for reads in reads.values() {
+            total.add_reads(reads);
+        }
+        // Memory of RDDs without a row.
+        for (rdd, held) in executor.memory.holders() {
+            if !executor.rdds.contains_key(&rdd) {
+                let more = match rdd {
+                    RddKey::None => &mut came.none,
+                    _ => &mut came.other,
+                };
+                more.add(&Counts::default(), held, &Peak::default());
+            }
+        }
+        if let Some(held) = overflow(executor) {
+            came.other.add(&Counts::default(), &held, &Peak::default());
+        }
+        let rest = total.less(&self.counted).less(&waiting);
+        came.other.grown.add(&rest);
+        self.counted.add(&rest);
+        came.walks_last_minute
+            .add(&executor.all_walks.last_minute(now_ns));
+        self.rdds.retain(|rdd, _| executor.rdds.contains_key(rdd));
+        self.waiting
+            .retain(|rdd, _| executor.rdds.contains_key(rdd));
+    }
+}
+
+/// Memory of the overflow row.
+fn overflow(executor: &Executor) -> Option<MemoryHeld> {
+    let known = executor.rdds.contains_key(&RddKey::Overflow);
+    known.then(|| executor.memory.held(RddKey::Overflow))
+}
+
+#[cfg(test)]
+mod tests;

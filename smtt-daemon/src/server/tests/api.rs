@@ -1,0 +1,157 @@
+//! The listings on the metrics port: off by default, never without credentials, and without what waits or writes.
+
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::limits::{both, connect, get, large};
+use super::*;
+use crate::metrics::Names;
+
+const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
+/// Header with the token, and the other one with the name `ann` and the password `secret`.
+const BEARER: &str = "Authorization: Bearer 5f4dcc3b5aa765d61d8327deb882cf99\r\n";
+const BASIC: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
+
+/// Paths that the metrics port can serve.
+const LISTINGS: [&str; 20] = [
+    "/v1/status",
+    "/v1/executors",
+    "/v1/stages",
+    "/v1/stages/summary",
+    "/v1/jobs",
+    "/v1/queries",
+    "/v1/tasks",
+    "/v1/tasks/failed",
+    "/v1/tasks/ended",
+    "/v1/rdds",
+    "/v1/blocks",
+    "/v1/memory",
+    "/v1/pages",
+    "/v1/pages/blocks",
+    "/v1/pages/tasks",
+    "/v1/pages/executors",
+    "/v1/report",
+    "/v1/advise",
+    "/v1/history",
+    "/v1/postmortem",
+];
+
+fn secret(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("set");
+    path
+}
+
+fn defaults() -> smtt_config::Web {
+    let config = smtt_config::parse("", Path::new("/etc/smtt/smtt.toml"));
+    config.expect("the defaults are good").web
+}
+
+/// A configuration of the port with a file of users and a file of tokens.
+fn config(folder: &Path) -> smtt_config::Web {
+    let hash = bcrypt::hash("secret", 4).expect("hashed");
+    smtt_config::Web {
+        users_file: Some(secret(folder, "users", &format!("ann:{hash}\n"))),
+        token_file: Some(secret(folder, "tokens", TOKEN)),
+        api: true,
+        ..defaults()
+    }
+}
+
+fn ask(stream: TcpStream, path: &str, header: &str) -> (String, String, String) {
+    let (head, body) = get(stream, &format!("{path} HTTP/1.1\r\n{header}Accept: */*"));
+    let status = head.split(' ').nth(1).expect("a status").to_owned();
+    (status, head.to_lowercase(), body)
+}
+
+#[test]
+fn the_port_serves_listings_to_those_who_authenticate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let web = Web::load(&config(folder.path())).expect("a web");
+    both(&large(3), web, |served| {
+        for path in LISTINGS.into_iter().chain(["/", "/metrics"]) {
+            for header in [
+                "",
+                "Authorization: Bearer 5f4dcc3b5aa765d61d8327deb882cf98\r\n",
+                "Authorization: Basic YW5uOndyb25n\r\n",
+            ] {
+                let (status, head, body) = ask(connect(served.port), path, header);
+                assert_eq!(status, "401", "{path}");
+                assert!(head.contains("www-authenticate: basic"), "{head}");
+                assert!(!body.contains("app-secret"), "{body}");
+            }
+            for header in [BEARER, BASIC] {
+                let (status, _, body) = ask(connect(served.port), path, header);
+                assert_eq!(status, "200", "{path}: {body}");
+            }
+        }
+        let (_, _, rows) = ask(connect(served.port), "/v1/rdds?limit=1", BEARER);
+        assert!(rows.contains("app-secret-0001"), "names are shown: {rows}");
+        let own = std::os::unix::net::UnixStream::connect(&served.socket).expect("connected");
+        assert_eq!(rows, get(own, "/v1/rdds?limit=1").1);
+        // What is endless or asks the machine stays on the socket, and so does every other method.
+        for path in ["/v1/trace/follow", "/v1/doctor"] {
+            assert_eq!(ask(connect(served.port), path, BEARER).0, "404", "{path}");
+        }
+        let mut stream = connect(served.port);
+        let request = format!("POST /v1/rdds HTTP/1.1\r\nHost: smtt\r\n{BEARER}\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("asked");
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    });
+}
+
+#[test]
+fn the_port_serves_no_listings_by_default_or_without_credentials() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let off = smtt_config::Web {
+        api: false,
+        ..config(folder.path())
+    };
+    let open = Web {
+        api: true,
+        ..Web::from(Names::Shown)
+    };
+    for web in [Web::load(&off).expect("a web"), open] {
+        both(&large(3), web, |served| {
+            for path in LISTINGS {
+                let (status, _, body) = ask(connect(served.port), path, BEARER);
+                assert_eq!(status, "404", "{path}: {body}");
+            }
+        });
+    }
+    assert!(!defaults().api);
+}
+
+#[test]
+fn a_configuration_that_would_show_names_to_all_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let good = config(folder.path());
+    let open = smtt_config::Web {
+        users_file: None,
+        token_file: None,
+        ..good.clone()
+    };
+    let clear = smtt_config::Web {
+        listen_address: "0.0.0.0:10871".parse().expect("an address"),
+        ..good.clone()
+    };
+    for (config, part) in [
+        (open, "set users_file, token_file or"),
+        (clear, "clear text"),
+    ] {
+        let error = Web::load(&config).expect_err("refused").to_string();
+        assert!(
+            error.contains(part) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+    let path = good.token_file.clone().expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("set");
+    let error = Web::load(&good).expect_err("refused").to_string();
+    assert!(error.contains("open to every local user"), "{error}");
+    assert!(!error.contains(TOKEN), "{error}");
+}

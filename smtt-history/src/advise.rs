@@ -1,0 +1,253 @@
+//! Findings from what Spark measured: what costs time in an application, the setting that helps, and the seconds that it
+//! would save.
+//!
+//! [`read`] reads the tasks of each stage attempt; [`work`] has the rules; [`simulate`] runs a stage's tasks again with
+//! other lengths, from which every saving comes; [`text`] writes the result for people. docs/HISTORY.md lists the rules.
+
+pub mod read;
+mod reasons;
+pub mod simulate;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod work;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use smtt_model::advise::Severity;
+use smtt_store::read::ParquetError;
+
+use self::read::{Attempt, Log};
+use crate::open::App;
+
+/// Seconds that a finding must be expected to save.
+pub const LEAST_SECONDS: f64 = 1.0;
+/// The same as a share of the time that the application's stages took.
+pub const LEAST_SHARE: f64 = 0.03;
+/// Stages that a finding names.
+const NAMED: usize = 20;
+
+/// Seconds that a remedy would save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Saving {
+    /// Lower end of the interval.
+    pub low: f64,
+    /// The expected saving.
+    pub expected: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}
+
+impl Saving {
+    /// From three simulations, whatever their order; a remedy that would cost time saves nothing.
+    fn new(low: f64, expected: f64, high: f64) -> Self {
+        let mut all = [low, expected, high].map(|seconds| seconds.max(0.0));
+        all.sort_by(f64::total_cmp);
+        let [low, expected, high] = all;
+        Self {
+            low,
+            expected,
+            high,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.low += other.low;
+        self.expected += other.expected;
+        self.high += other.high;
+    }
+}
+
+/// A number that supports a finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Number {
+    /// Meaning.
+    pub what: String,
+    /// Value with its unit.
+    pub value: String,
+}
+
+/// A setting and its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Name, or what to change in the program.
+    pub name: String,
+    /// Value that it should have.
+    pub value: String,
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// Rule.
+    pub rule: &'static str,
+    /// By the share of the stages' time that it is expected to save.
+    pub severity: Severity,
+    /// One sentence.
+    pub title: String,
+    /// Name of the stages.
+    pub stage_name: String,
+    /// Stage attempts, as `<stage>.<attempt>`.
+    pub stages: Vec<String>,
+    /// Stage attempts that are not named.
+    pub more_stages: usize,
+    /// Seconds that the remedy would save.
+    pub saving: Saving,
+    /// How they were computed.
+    pub computed: String,
+    /// What would show that the finding is wrong.
+    pub disproof: String,
+    /// Numbers of the stage that costs most.
+    pub numbers: Vec<Number>,
+    /// What to set, the most effective first.
+    pub settings: Vec<Setting>,
+    /// Figures that the log does not have and that could change the finding.
+    pub not_measured: Vec<String>,
+}
+
+/// Advice for an application.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// Application ID.
+    pub application_id: String,
+    /// Seconds in which a stage had running tasks.
+    pub stage_seconds: f64,
+    /// Findings, the largest saving first.
+    pub findings: Vec<Finding>,
+    /// Rules that found nothing, with what they looked for.
+    pub nothing: Vec<Checked>,
+    /// Stage attempts that were checked.
+    pub checked_stages: usize,
+    /// Tasks beyond those that were read.
+    pub left_out_tasks: u64,
+    /// Stage attempts with too many cores for the rules that simulate them.
+    pub stages_without_cores: usize,
+}
+
+/// A rule that found nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    /// Rule.
+    pub rule: &'static str,
+    /// Problem that it looks for.
+    pub looks_for: &'static str,
+}
+
+/// What a rule looks for in a stage attempt.
+type Rule = fn(&Log, &Attempt) -> Option<Finding>;
+
+/// All rules.
+const RULES: [(&str, &str, Rule); 6] = [
+    (
+        "spilling",
+        "tasks that spill, because they have too little execution memory",
+        work::spilling,
+    ),
+    (
+        "fetch_wait",
+        "tasks that wait for shuffle blocks",
+        work::fetch_wait,
+    ),
+    (
+        "skew",
+        "tasks that take much longer than the others of their stage, and why",
+        reasons::skew,
+    ),
+    (
+        "slow_host",
+        "hosts on which tasks take longer than on others",
+        work::slow_host,
+    ),
+    (
+        "idle_cores",
+        "stages with fewer tasks than there are cores",
+        work::idle_cores,
+    ),
+    (
+        "small_tasks",
+        "tasks so short that starting them is most of the work",
+        work::small_tasks,
+    ),
+];
+
+/// Advice for an application.
+///
+/// # Errors
+/// When a table cannot be read.
+pub fn advise(app: &App) -> Result<Advice, ParquetError> {
+    let log = Log::read(app)?;
+    let stage_seconds = log.busy_seconds();
+    let mut found: BTreeMap<(usize, String), Merged> = BTreeMap::new();
+    for attempt in &log.attempts {
+        for (at, (_, _, rule)) in RULES.iter().enumerate() {
+            if let Some(mut finding) = rule(&log, attempt) {
+                // While other stages run, the end of this one may not be the end of the wait.
+                finding.saving.low *= attempt.alone;
+                if finding.saving.expected > 0.0 {
+                    let key = (at, finding.stage_name.clone());
+                    found.entry(key).or_default().add(finding);
+                }
+            }
+        }
+    }
+    let mut findings: Vec<Finding> = found.into_values().filter_map(Merged::one).collect();
+    findings.retain(|finding| {
+        let expected = finding.saving.expected;
+        expected >= LEAST_SECONDS && expected >= LEAST_SHARE * stage_seconds
+    });
+    for finding in &mut findings {
+        finding.severity = Severity::of_share(finding.saving.expected / stage_seconds.max(0.001));
+    }
+    findings.sort_by(|left, right| right.saving.expected.total_cmp(&left.saving.expected));
+    let silent = RULES
+        .iter()
+        .filter(|(rule, _, _)| findings.iter().all(|it| it.rule != *rule));
+    let nothing = silent.map(|(rule, looks_for, _)| Checked { rule, looks_for });
+    Ok(Advice {
+        application_id: app.id().to_owned(),
+        stage_seconds,
+        nothing: nothing.collect(),
+        findings,
+        checked_stages: log.attempts.len(),
+        left_out_tasks: log.left_out,
+        stages_without_cores: log.without_cores,
+    })
+}
+
+/// Findings of one rule for stages of one name, as one: its words are those of the stage that costs most.
+#[derive(Default)]
+struct Merged {
+    words: Option<Finding>,
+    saving: Saving,
+    /// The stages that cost most, with their savings.
+    stages: Vec<(f64, String)>,
+    count: usize,
+}
+
+impl Merged {
+    fn add(&mut self, mut finding: Finding) {
+        let expected = finding.saving.expected;
+        self.saving.add(&finding.saving);
+        for stage in std::mem::take(&mut finding.stages) {
+            let at = self.stages.partition_point(|(most, _)| *most >= expected);
+            self.count += 1;
+            if at < NAMED {
+                self.stages.insert(at, (expected, stage));
+                self.stages.truncate(NAMED);
+            }
+        }
+        let most = self.words.as_ref().map(|it| it.saving.expected);
+        if most.is_none_or(|most| expected > most) {
+            self.words = Some(finding);
+        }
+    }
+
+    fn one(self) -> Option<Finding> {
+        let mut finding = self.words?;
+        finding.saving = self.saving;
+        finding.more_stages = self.count - self.stages.len();
+        finding.stages = self.stages.into_iter().map(|(_, stage)| stage).collect();
+        Some(finding)
+    }
+}

@@ -1,0 +1,353 @@
+//! Tasks of stage attempts as the rules need them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+use smtt_store::history::read::Reader;
+use smtt_store::read::ParquetError;
+
+use crate::json::milliseconds;
+use crate::open::App;
+use crate::out::Kind;
+use crate::timeline::model::cut;
+
+/// Tasks at most.
+const MOST: u64 = 1_000_000;
+
+/// Cores of an attempt at most: the log claims them.
+const CORES: usize = 100_000;
+/// Cores of all attempts that have fewer tasks than cores, at most.
+const SIMULATED: usize = 50_000_000;
+
+/// A successful task. Times are in milliseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Task {
+    /// Since 1970.
+    pub launch: i64,
+    pub duration: f64,
+    pub run: f64,
+    pub cpu: f64,
+    pub gc: f64,
+    pub fetch: f64,
+    pub write: f64,
+    /// Duration without run time: waiting for the driver, deserialisation, sending the result.
+    pub around: f64,
+    /// Input and shuffle read.
+    pub bytes: f64,
+    pub spilled: f64,
+    pub peak: f64,
+    pub host: u32,
+    /// Whether its data were in its own process or on its node.
+    pub is_local: bool,
+}
+
+impl Task {
+    /// End since 1970.
+    fn end(&self) -> f64 {
+        self.launch as f64 + self.duration
+    }
+
+    /// Run time that is neither computing nor a wait that Spark names.
+    pub fn other(&self) -> f64 {
+        (self.run - self.cpu - self.gc - self.fetch - self.write).max(0.0)
+    }
+}
+
+/// A stage attempt.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    pub key: (i32, i32),
+    pub name: String,
+    /// Successful tasks by launch.
+    pub tasks: Vec<Task>,
+    /// Tasks that ran at a time, at most.
+    pub slots: usize,
+    /// Cores of the executors that were there; none where they are too many to be simulated.
+    pub cores: Option<usize>,
+    /// Share of its time in which no other stage had a running task.
+    pub alone: f64,
+}
+
+/// What the rules need of an application.
+#[derive(Debug, Default)]
+pub struct Log {
+    pub attempts: Vec<Attempt>,
+    pub hosts: Vec<String>,
+    pub properties: BTreeMap<String, String>,
+    pub left_out: u64,
+    /// Attempts whose cores are too many.
+    pub without_cores: usize,
+    is_sql: bool,
+}
+
+/// Median; 0 of none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The value below which a share of the values lie; 0 of none.
+pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+    let mut all: Vec<f64> = values.collect();
+    if all.is_empty() {
+        return 0.0;
+    }
+    let at = ((all.len() - 1) as f64 * share).round() as usize;
+    *all.select_nth_unstable_by(at, f64::total_cmp).1
+}
+
+impl Log {
+    pub fn read(app: &App) -> Result<Self, ParquetError> {
+        let mut log = Self {
+            properties: app.spark_properties(),
+            is_sql: !app.all(Kind::Sql).is_empty(),
+            ..Self::default()
+        };
+        let mut attempts: BTreeMap<(i32, i32), Attempt> = BTreeMap::new();
+        let mut hosts: HashMap<String, u32> = HashMap::new();
+        let table = app.tasks()?;
+        let (mut start, mut room) = (0, MOST);
+        for &count in table.groups() {
+            let rows = start..start + count.min(room);
+            if rows.start < rows.end {
+                group(&table, &rows, &mut attempts, &mut hosts)?;
+            }
+            log.left_out += count - count.min(room);
+            room -= count.min(room);
+            start += count;
+        }
+        log.hosts = vec![String::new(); hosts.len()];
+        for (name, at) in hosts {
+            log.hosts[at as usize] = name;
+        }
+        for (_, text) in app.all(Kind::Stage) {
+            let json: Value = serde_json::from_str(text).unwrap_or_default();
+            let number = |name: &str| json[name].as_i64().and_then(|id| i32::try_from(id).ok());
+            let key = number("stageId").zip(number("attemptId"));
+            if let Some(attempt) = key.and_then(|key| attempts.get_mut(&key)) {
+                attempt.name = cut(json["name"].as_str().unwrap_or_default());
+            }
+        }
+        let executors = executors(app);
+        log.attempts = attempts
+            .into_values()
+            .filter(|it| !it.tasks.is_empty())
+            .collect();
+        for attempt in &mut log.attempts {
+            attempt.tasks.sort_by_key(|task| task.launch);
+            attempt.slots = at_a_time(&attempt.tasks);
+            let begin = attempt.tasks[0].launch;
+            let there = executors
+                .iter()
+                .filter(|(from, to, _)| *from <= begin && begin < *to);
+            let cores = there.fold(0_usize, |sum, (_, _, cores)| sum.saturating_add(*cores));
+            attempt.cores = Some(cores.max(attempt.slots)).filter(|cores| *cores <= CORES);
+        }
+        log.bound_simulations(SIMULATED);
+        log.alone();
+        Ok(log)
+    }
+
+    /// Leaves the cores out of attempts with fewer tasks than cores, from the one on with which they are more than `most`
+    /// together: each of them is simulated.
+    fn bound_simulations(&mut self, most: usize) {
+        let mut room = most;
+        for attempt in &mut self.attempts {
+            match attempt.cores {
+                Some(cores) if cores > attempt.tasks.len() => match room.checked_sub(cores) {
+                    Some(left) => room = left,
+                    None => attempt.cores = None,
+                },
+                _ => {}
+            }
+        }
+        let unknown = self.attempts.iter().filter(|it| it.cores.is_none());
+        self.without_cores = unknown.count();
+    }
+
+    /// Windows in which attempts had tasks, by their begin.
+    fn windows(&self) -> Vec<(f64, f64)> {
+        let of = |attempt: &Attempt| {
+            let end = attempt.tasks.iter().map(Task::end).fold(0.0, f64::max);
+            (attempt.tasks[0].launch as f64, end)
+        };
+        self.attempts.iter().map(of).collect()
+    }
+
+    fn alone(&mut self) {
+        let windows = self.windows();
+        let mut sorted = windows.clone();
+        sorted.sort_by(|left, right| left.0.total_cmp(&right.0));
+        for (attempt, window) in self.attempts.iter_mut().zip(&windows) {
+            // Those that begin before it ends; of many stages only the nearest are considered.
+            let last = sorted.partition_point(|other| other.0 < window.1);
+            let near = &sorted[last.saturating_sub(2000)..last];
+            let mut covered = 0.0;
+            let mut until = window.0;
+            let mut own = false;
+            for other in near {
+                if other == window && !own {
+                    own = true;
+                    continue;
+                }
+                let (from, to) = (other.0.max(until), other.1.min(window.1));
+                if to > from {
+                    covered += to - from;
+                    until = to;
+                }
+            }
+            attempt.alone = 1.0 - (covered / (window.1 - window.0).max(1.0)).min(1.0);
+        }
+    }
+
+    /// Seconds in which any stage had a running task.
+    pub fn busy_seconds(&self) -> f64 {
+        let mut windows = self.windows();
+        windows.sort_by(|left, right| left.0.total_cmp(&right.0));
+        let (mut sum, mut until) = (0.0, f64::MIN);
+        for (from, to) in windows {
+            sum += (to - from.max(until)).max(0.0);
+            until = until.max(to);
+        }
+        sum / 1000.0
+    }
+
+    /// A property's value.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        self.properties.get(name).map(String::as_str)
+    }
+
+    /// The setting that changes how many tasks a stage that reads a shuffle has.
+    pub fn partitions(&self) -> &'static str {
+        if self.is_sql {
+            "spark.sql.shuffle.partitions"
+        } else {
+            "spark.default.parallelism, or the number of partitions in the operation"
+        }
+    }
+}
+
+/// Begin, end and cores of executors.
+fn executors(app: &App) -> Vec<(i64, i64, usize)> {
+    let all = app.all(Kind::Executor).iter();
+    let of = |(id, text): &(String, String)| {
+        let json: Value = serde_json::from_str(text).ok()?;
+        let time = |name: &str| json[name].as_str().and_then(milliseconds);
+        let cores = usize::try_from(json["totalCores"].as_i64()?).ok()?;
+        let runs_tasks = id != "driver" || json["totalTasks"].as_i64() > Some(0);
+        runs_tasks.then(|| {
+            (
+                time("addTime").unwrap_or(0),
+                time("removeTime").unwrap_or(i64::MAX),
+                cores,
+            )
+        })
+    };
+    all.filter_map(of).collect()
+}
+
+/// Tasks that run at a time, at most.
+fn at_a_time(tasks: &[Task]) -> usize {
+    let begins = tasks.iter().map(|task| (task.launch as f64, 1_i64));
+    let ends = tasks.iter().map(|task| (task.end(), -1));
+    let mut all: Vec<(f64, i64)> = begins.chain(ends).collect();
+    // A task that ends gives its core to one that begins at the same time.
+    all.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+    let mut now = 0;
+    let most = all.into_iter().map(|(_, change)| {
+        now += change;
+        now
+    });
+    usize::try_from(most.max().unwrap_or(1)).unwrap_or(1).max(1)
+}
+
+fn group(
+    table: &Reader,
+    rows: &std::ops::Range<u64>,
+    attempts: &mut BTreeMap<(i32, i32), Attempt>,
+    hosts: &mut HashMap<String, u32>,
+) -> Result<(), ParquetError> {
+    let range = std::slice::from_ref(rows);
+    let raw = |name: &str| table.numbers(name, range);
+    let of = |name: &str, divisor: f64| -> Result<Vec<f64>, ParquetError> {
+        let all = raw(name)?.into_iter();
+        Ok(all
+            .map(|value| value.unwrap_or_default().max(0) as f64 / divisor)
+            .collect())
+    };
+    let (stages, numbers, launches) =
+        (raw("stage_id")?, raw("stage_attempt")?, raw("launch_time")?);
+    let (durations, measured) = (of("duration_ms", 1.0)?, raw("has_metrics")?);
+    let (run, cpu) = (
+        of("executor_run_time_ms", 1.0)?,
+        of("executor_cpu_time_ns", 1e6)?,
+    );
+    let (gc, fetch) = (
+        of("jvm_gc_time_ms", 1.0)?,
+        of("shuffle_fetch_wait_time_ms", 1.0)?,
+    );
+    let write = of("shuffle_write_time_ns", 1e6)?;
+    let (input, remote) = (of("input_bytes", 1.0)?, of("shuffle_remote_bytes", 1.0)?);
+    let (near, spilled) = (
+        of("shuffle_local_bytes", 1.0)?,
+        of("memory_spilled_bytes", 1.0)?,
+    );
+    let peak = of("peak_execution_memory_bytes", 1.0)?;
+    let (statuses, localities) = (
+        table.texts("status", range)?,
+        table.texts("locality", range)?,
+    );
+    let names = table.texts("host", range)?;
+    for at in 0..stages.len() {
+        if statuses[at].as_deref() != Some("SUCCESS") || measured[at] != Some(1) {
+            continue;
+        }
+        let number = |value: Option<i64>| i32::try_from(value.unwrap_or_default()).unwrap_or(-1);
+        let key = (number(stages[at]), number(numbers[at]));
+        let host = names[at].as_deref().unwrap_or_default();
+        let next = hosts.len() as u32;
+        let host = match hosts.get(host) {
+            Some(host) => *host,
+            None => *hosts.entry(host.to_owned()).or_insert(next),
+        };
+        let attempt = attempts.entry(key).or_default();
+        attempt.key = key;
+        attempt.tasks.push(Task {
+            launch: launches[at].unwrap_or_default(),
+            duration: durations[at],
+            run: run[at].min(durations[at]),
+            cpu: cpu[at],
+            gc: gc[at].min(run[at]),
+            fetch: fetch[at].min(run[at]),
+            write: write[at],
+            around: (durations[at] - run[at]).max(0.0),
+            bytes: input[at] + remote[at] + near[at],
+            spilled: spilled[at],
+            peak: peak[at],
+            host,
+            is_local: !matches!(localities[at].as_deref(), Some("RACK_LOCAL" | "ANY")),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_beyond_the_bound_of_all_attempts_are_left_out() {
+        let attempt = |cores, tasks| Attempt {
+            cores: Some(cores),
+            tasks: vec![Task::default(); tasks],
+            ..Attempt::default()
+        };
+        let mut log = Log {
+            attempts: vec![attempt(6, 1), attempt(5, 2), attempt(4, 4), attempt(4, 3)],
+            ..Log::default()
+        };
+        log.bound_simulations(10);
+        let cores: Vec<_> = log.attempts.iter().map(|it| it.cores).collect();
+        assert_eq!(cores, [Some(6), None, Some(4), Some(4)]);
+        assert_eq!(log.without_cores, 1);
+    }
+}

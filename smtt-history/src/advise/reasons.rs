@@ -1,0 +1,307 @@
+//! Tasks that take much longer than the others of their stage, with the reason that explains most of it.
+
+use super::read::{Attempt, Log, Task, median, quantile};
+use super::simulate::{length, saved};
+use super::work::{bytes, ms, number, pace, setting, share, slowest};
+use super::{Finding, Saving};
+
+/// Tasks that a stage needs.
+const TASKS: usize = 8;
+/// Share of the excess that a reason must explain.
+const EXPLAINS: f64 = 0.5;
+
+/// Why tasks take longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Size,
+    Gc,
+    Fetch,
+    Around,
+    Locality,
+    Host,
+}
+
+const ALL: [Reason; 6] = [
+    Reason::Size,
+    Reason::Gc,
+    Reason::Fetch,
+    Reason::Around,
+    Reason::Locality,
+    Reason::Host,
+];
+
+impl Reason {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Size => "they read more than the others",
+            Self::Gc => "garbage collections",
+            Self::Fetch => "waiting for shuffle blocks",
+            Self::Around => "the time around their run (driver, deserialisation, result)",
+            Self::Locality => "their data were on another node",
+            Self::Host => "the host on which they ran",
+        }
+    }
+}
+
+/// What stragglers are held against.
+struct Usual {
+    duration: f64,
+    /// What a tenth of the tasks took at most.
+    short: f64,
+    bytes: f64,
+    gc: f64,
+    fetch: f64,
+    around: f64,
+    /// How many times longer tasks take whose data are elsewhere.
+    away: f64,
+    host: Option<(u32, f64)>,
+}
+
+impl Usual {
+    fn of(attempt: &Attempt) -> Self {
+        let all = || attempt.tasks.iter();
+        let pace = pace(attempt);
+        let (near, far): (Vec<&Task>, Vec<&Task>) = all().partition(|task| task.is_local);
+        let away = if near.len() >= TASKS && far.len() >= 2 {
+            let of = |tasks: &[&Task]| median(tasks.iter().map(|task| pace(task)));
+            of(&far) / of(&near).max(f64::MIN_POSITIVE)
+        } else {
+            1.0
+        };
+        Self {
+            duration: median(attempt.durations()),
+            short: quantile(attempt.durations(), 0.1),
+            bytes: median(all().map(|task| task.bytes)),
+            gc: median(all().map(|task| task.gc)),
+            fetch: median(all().map(|task| task.fetch)),
+            around: median(all().map(|task| task.around)),
+            away,
+            host: slowest(attempt).map(|(host, ratio)| (host, ratio.1)),
+        }
+    }
+
+    /// The same rule as on the time line: one and a half times the median, and 100 ms.
+    fn is_exceeded(&self, task: &Task) -> bool {
+        task.duration > 1.5 * self.duration && task.duration >= self.duration + 100.0
+    }
+
+    fn excess(&self, task: &Task) -> f64 {
+        task.duration - self.duration
+    }
+
+    /// Milliseconds of the excess that a reason explains.
+    fn explained(&self, task: &Task, reason: Reason) -> f64 {
+        let part = match reason {
+            Reason::Size if self.bytes > 0.0 => self.duration * (task.bytes / self.bytes - 1.0),
+            Reason::Size => 0.0,
+            Reason::Gc => task.gc - self.gc,
+            Reason::Fetch => task.fetch - self.fetch,
+            Reason::Around => task.around - self.around,
+            Reason::Locality if !task.is_local => task.run * (1.0 - 1.0 / self.away.max(1.0)),
+            Reason::Host => match self.host {
+                Some((host, ratio)) if host == task.host => task.run * (1.0 - 1.0 / ratio),
+                _ => 0.0,
+            },
+            Reason::Locality => 0.0,
+        };
+        part.clamp(0.0, self.excess(task).max(0.0))
+    }
+}
+
+pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    if attempt.tasks.len() < TASKS {
+        return None;
+    }
+    let usual = Usual::of(attempt);
+    let late: Vec<&Task> = attempt
+        .tasks
+        .iter()
+        .filter(|task| usual.is_exceeded(task))
+        .collect();
+    // Where half of the tasks are late, the median is not what is usual.
+    if late.is_empty() || late.len() * 4 > attempt.tasks.len() {
+        return None;
+    }
+    let excess: f64 = late.iter().map(|task| usual.excess(task)).sum();
+    let of = |reason: Reason| {
+        late.iter()
+            .map(|task| usual.explained(task, reason))
+            .sum::<f64>()
+            / excess.max(1.0)
+    };
+    let shares = ALL.map(|reason| (of(reason), reason));
+    let (most, reason) = shares
+        .into_iter()
+        .reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+    let reason = Some(reason).filter(|_| most >= EXPLAINS);
+    if reason == Some(Reason::Host) {
+        // The rule of slow hosts has it, with all tasks of the host.
+        return None;
+    }
+    let saving = saving(attempt, &usual, reason);
+    let why = reason.map_or("nothing that Spark measures explains it", Reason::words);
+    let title = format!(
+        "{} of {} tasks take much longer than the others: {why}",
+        late.len(),
+        attempt.tasks.len()
+    );
+    let mut finding = attempt.finding("skew", saving, title);
+    let longest = late
+        .iter()
+        .copied()
+        .max_by(|left, right| left.duration.total_cmp(&right.duration))?;
+    finding.numbers = vec![
+        number("median duration", ms(usual.duration)),
+        number("longest", ms(longest.duration)),
+        number(
+            "read by the longest, and by the median task",
+            format!("{} and {}", bytes(longest.bytes), bytes(usual.bytes)),
+        ),
+    ];
+    for (part, reason) in shares.iter().filter(|(part, _)| *part >= 0.05) {
+        finding.numbers.push(number(
+            "of the excess explained by",
+            format!("{}: {}", reason.words(), share(*part)),
+        ));
+    }
+    words(log, attempt, &usual, longest, reason, &mut finding);
+    Some(finding)
+}
+
+fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
+    let without = |part: f64, below: f64, reason: Reason| {
+        attempt.saved(|task| {
+            if usual.is_exceeded(task) {
+                task.duration - part * usual.explained(task, reason) - below
+            } else {
+                task.duration
+            }
+        })
+    };
+    match reason {
+        Some(Reason::Size) => {
+            // Cut into so many parts, each with the time around it.
+            let parts = |task: &Task| {
+                (task.bytes / usual.bytes.max(1.0))
+                    .ceil()
+                    .clamp(1.0, 1000.0) as usize
+            };
+            let with = |most: usize| {
+                let after = attempt.tasks.iter().flat_map(move |task| {
+                    let count = if usual.is_exceeded(task) {
+                        parts(task).min(most)
+                    } else {
+                        1
+                    };
+                    let one = task.run / count as f64 + task.around;
+                    std::iter::repeat_n(one, count)
+                });
+                saved(attempt.durations(), after, attempt.slots)
+            };
+            let even = attempt.sum(|task| task.duration) / attempt.slots as f64;
+            let best =
+                (length(attempt.durations(), attempt.slots) - even.max(usual.duration)) / 1000.0;
+            Saving::new(with(2), with(usize::MAX), best)
+        }
+        Some(reason) => Saving::new(
+            without(0.5, 0.0, reason),
+            without(0.9, 0.0, reason),
+            without(1.0, usual.duration - usual.short, reason),
+        ),
+        None => {
+            // A second copy begins when the first has taken one and a half times the median.
+            let copied = |length: f64| {
+                attempt.saved(|task| task.duration.min((1.5 + length) * usual.duration))
+            };
+            Saving::new(
+                copied(2.0),
+                copied(1.0),
+                attempt.saved(|task| task.duration.min(usual.duration)),
+            )
+        }
+    }
+}
+
+fn words(
+    log: &Log,
+    attempt: &Attempt,
+    usual: &Usual,
+    longest: &Task,
+    reason: Option<Reason>,
+    finding: &mut Finding,
+) {
+    let slots = attempt.slots;
+    let again = format!("the stage's tasks run again on {slots} cores");
+    let (computed, disproof) = match reason {
+        Some(Reason::Size) => (
+            format!(
+                "{again}, the long ones cut into tasks of the median size; cut in two for the lower end; perfectly even work \
+                 for the upper one"
+            ),
+            "the long tasks have the same number of records and keys as the others: then what they do with them is slow",
+        ),
+        Some(_) => (
+            format!(
+                "{again}, the long ones without 90 % of what the reason explains; 50 % for the lower end; as short as the shortest tenth of the tasks for the upper one"
+            ),
+            "a run in which the same partitions are late again for another reason",
+        ),
+        None => (
+            format!(
+                "{again}, the long ones ended by a second copy that starts at 1.5 times the median and takes the median; twice \
+                 the median for the lower end; no task longer than the median for the upper one"
+            ),
+            "the same partitions are late in a second run: then a copy is late, too",
+        ),
+    };
+    finding.computed = computed;
+    disproof.clone_into(&mut finding.disproof);
+    let times = (longest.bytes / usual.bytes.max(1.0)).ceil();
+    finding.settings = match reason {
+        Some(Reason::Size) => vec![
+            setting(
+                "for joins in SQL: spark.sql.adaptive.skewJoin.enabled",
+                "true",
+            ),
+            setting(
+                "for joins in SQL: spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes",
+                format!("{} (twice the median)", bytes(2.0 * usual.bytes)),
+            ),
+            setting(
+                "in the program: salt the keys that are frequent",
+                format!("{times:.0} parts"),
+            ),
+        ],
+        Some(Reason::Gc) => vec![
+            setting("spark.executor.memory", "1.5 times as much"),
+            setting(
+                "spark.executor.cores",
+                format!(
+                    "fewer than now ({})",
+                    log.property("spark.executor.cores").unwrap_or("1")
+                ),
+            ),
+        ],
+        Some(Reason::Fetch) => vec![setting("spark.reducer.maxSizeInFlight", "96m")],
+        Some(Reason::Around) => vec![
+            setting("spark.locality.wait", "0s"),
+            setting(
+                "in the program: smaller results and closures",
+                "broadcast what all tasks need",
+            ),
+        ],
+        Some(Reason::Locality) => vec![setting(
+            "spark.locality.wait",
+            format!(
+                "{} (how much longer a task takes with its data elsewhere)",
+                ms(usual.duration * (usual.away - 1.0))
+            ),
+        )],
+        Some(Reason::Host) | None => vec![
+            setting("spark.speculation", "true"),
+            setting("spark.speculation.multiplier", "1.5"),
+        ],
+    };
+    finding.not_measured =
+        vec!["memory pressure and waiting for a CPU: the workers' daemons measure them".to_owned()];
+}

@@ -1,0 +1,313 @@
+//! Sick applications whose truth is known, the same after their remedy, and healthy ones.
+
+use super::{Advice, advise};
+use crate::made::{Made, Numbers, Stage, Task};
+
+/// Even work: partitions of nearly one size, times with noise.
+fn healthy(count: usize, seed: u64) -> Vec<Task> {
+    let mut noise = Numbers::of(seed);
+    let make = |_| {
+        let input = 9_000_000 + noise.below(2_000_000);
+        let mut task = Task::new(input / 5_000 + noise.below(200), input);
+        task.gc = noise.below(80);
+        task.fetch = noise.below(60);
+        task.write = noise.below(60);
+        task.shuffle_read = input / 4;
+        task.peak = 50_000_000;
+        task
+    };
+    (0..count).map(make).collect()
+}
+
+fn made(tasks: Vec<Task>) -> Made {
+    Made::new("app-1", vec![Stage::new("sick at App.scala:1", tasks)])
+}
+
+fn advice(tasks: Vec<Task>) -> (Advice, f64) {
+    told(&made(tasks))
+}
+
+/// The advice, and how long the application took in seconds.
+fn told(made: &Made) -> (Advice, f64) {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let length = made.log().1 as f64 / 1000.0;
+    (advise(&made.open(folder.path())).expect("advises"), length)
+}
+
+/// The sick application has this finding and no other; the truth is how much shorter it is after the remedy.
+fn sick(rule: &str, reason: &str, before: Vec<Task>, after: Vec<Task>) {
+    sick_run(rule, reason, &made(before), &made(after));
+}
+
+fn sick_run(rule: &str, reason: &str, before: &Made, after: &Made) {
+    let (found, long) = told(before);
+    let rules: Vec<&str> = found.findings.iter().map(|it| it.rule).collect();
+    assert_eq!(rules, [rule], "{found:#?}");
+    let finding = &found.findings[0];
+    assert!(finding.title.contains(reason), "{}", finding.title);
+    let (remedied, short) = told(after);
+    assert!(
+        remedied.findings.iter().all(|it| it.rule != rule),
+        "{remedied:#?}"
+    );
+    let saved = long - short;
+    let saving = finding.saving;
+    assert!(
+        saving.low <= saved + 0.05 && saved <= saving.high + 0.05,
+        "{rule}: {saved:.2} s were saved, {saving:?}"
+    );
+    assert!(
+        saving.low <= saving.expected && saving.expected <= saving.high,
+        "{saving:?}"
+    );
+    assert!(
+        !finding.settings.is_empty()
+            && !finding.computed.is_empty()
+            && !finding.disproof.is_empty()
+    );
+    let shown = super::text::text(&found);
+    assert!(
+        shown.contains(rule) && shown.contains("expected saving"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn healthy_applications_have_no_finding() {
+    for seed in 1..9 {
+        for count in [32, 64, 200] {
+            let (found, _) = advice(healthy(count, seed));
+            assert!(
+                found.findings.is_empty(),
+                "{seed} {count}: {:#?}",
+                found.findings
+            );
+            assert_eq!(found.nothing.len(), 6);
+        }
+    }
+}
+
+#[test]
+fn a_large_partition_is_skew_by_size() {
+    let mut before = healthy(64, 3);
+    let large = |task: &mut Task| {
+        task.input *= 12;
+        task.shuffle_read *= 12;
+        task.run *= 12;
+    };
+    large(&mut before[40]);
+    // After salting its work is in twelve tasks.
+    let mut after = healthy(64, 3);
+    let one = after[40].clone();
+    after.splice(40..41, std::iter::repeat_n(one, 12));
+    sick("skew", "read more", before, after);
+}
+
+#[test]
+fn collections_explain_late_tasks() {
+    let mut before = healthy(64, 5);
+    for task in before.iter_mut().skip(50).step_by(7) {
+        task.gc += 9000;
+        task.run += 9000;
+    }
+    sick("skew", "garbage collections", before, healthy(64, 5));
+}
+
+#[test]
+fn data_elsewhere_explain_late_tasks() {
+    let mut before = healthy(96, 6);
+    for task in before.iter_mut().skip(80).step_by(3) {
+        task.locality = "ANY";
+        task.run *= 5;
+    }
+    sick("skew", "another node", before, healthy(96, 6));
+}
+
+#[test]
+fn late_tasks_without_a_measured_reason_are_told_apart() {
+    let mut before = healthy(64, 8);
+    before[60].run *= 8;
+    let mut after = healthy(64, 8);
+    after[60].run *= 2;
+    let (found, _) = advice(before.clone());
+    assert!(
+        found.findings[0]
+            .settings
+            .iter()
+            .any(|it| it.name == "spark.speculation")
+    );
+    sick("skew", "nothing that Spark measures", before, after);
+}
+
+#[test]
+fn a_slow_host_is_named() {
+    let on = |slow: Option<(usize, i64)>| Made {
+        slow,
+        ..made(healthy(160, 9))
+    };
+    sick_run("slow_host", "host2", &on(Some((2, 2))), &on(None));
+}
+
+#[test]
+fn few_tasks_leave_cores_idle() {
+    // Four tasks on sixteen cores; the remedy gives each core two.
+    let before: Vec<Task> = healthy(4, 10)
+        .into_iter()
+        .map(|mut task| {
+            task.run *= 4;
+            task
+        })
+        .collect();
+    let after = before.iter().flat_map(|task| {
+        let part = Task {
+            run: task.run / 8,
+            input: task.input / 8,
+            shuffle_read: task.shuffle_read / 8,
+            ..task.clone()
+        };
+        std::iter::repeat_n(part, 8)
+    });
+    let after = after.collect();
+    sick("idle_cores", "4 tasks for 16 cores", before, after);
+}
+
+#[test]
+fn small_tasks_cost_more_around_than_within() {
+    let small = |count: usize, run: i64| -> Vec<Task> {
+        let mut noise = Numbers::of(11);
+        (0..count)
+            .map(|_| {
+                let mut task = Task::new(run, 1000);
+                task.delay = 30 + noise.below(20);
+                task
+            })
+            .collect()
+    };
+    sick(
+        "small_tasks",
+        "4000 tasks",
+        small(4000, 20),
+        small(80, 1000),
+    );
+}
+
+#[test]
+fn spilling_is_held_against_tasks_that_do_not_spill() {
+    let with = |spills: bool| {
+        let mut tasks = healthy(128, 12);
+        for task in tasks.iter_mut().step_by(2) {
+            if spills {
+                task.spilled = 150_000_000;
+                task.run = task.run * 7 / 5;
+            }
+        }
+        tasks
+    };
+    let (found, _) = advice(with(true));
+    let finding = &found.findings[0];
+    // 50 MB were there and 150 MB spilled: four times as many partitions.
+    assert_eq!(finding.settings[0].value, "512");
+    sick("spilling", "64 of 128 tasks spill", with(true), with(false));
+}
+
+#[test]
+fn where_all_tasks_spill_there_are_only_bounds() {
+    let with = |spilled: i64| {
+        let mut tasks = healthy(64, 13);
+        for task in &mut tasks {
+            task.spilled = spilled;
+        }
+        tasks
+    };
+    let (found, _) = advice(with(1 << 28));
+    // The made tasks use a CPU all the time: a spill cannot have cost them anything.
+    assert!(found.findings.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn waiting_for_blocks_has_its_share_and_its_hosts() {
+    let with = |wait: i64| {
+        let mut noise = Numbers::of(14);
+        let mut tasks = healthy(96, 14);
+        for task in &mut tasks {
+            let wait = noise.below(wait.max(1));
+            task.fetch += wait;
+            task.run += wait;
+        }
+        tasks
+    };
+    let (found, _) = advice(with(3000));
+    let finding = &found.findings[0];
+    assert!(
+        finding.numbers.iter().any(|it| it.value.contains("host")),
+        "{finding:#?}"
+    );
+    assert!(finding.not_measured[0].contains("from which host"));
+    sick("fetch_wait", "for shuffle blocks", with(3000), with(0));
+}
+
+#[test]
+fn hostile_names_do_not_reach_a_terminal() {
+    let mut tasks = healthy(64, 3);
+    tasks[40].run *= 30;
+    let made = Made::new("app-1", vec![Stage::new("\u{1b}[2J\u{202e}", tasks)]);
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let found = advise(&made.open(folder.path())).expect("advises");
+    assert_eq!(found.findings.len(), 1);
+    let shown = super::text::text(&found);
+    assert!(
+        !shown.contains('\u{1b}') && !shown.contains('\u{202e}'),
+        "{shown}"
+    );
+}
+
+#[test]
+fn claimed_cores_are_bounded_also_in_their_sum() {
+    for (executors, cores) in [(1, i32::MAX as usize), (40, 90_000), (4, 2_000_000_000)] {
+        let mut made = made(healthy(4, 10));
+        (made.executors, made.cores) = (4, 4);
+        let log = made.log().0;
+        let claimed = |executor: usize| {
+            format!(
+                r#"{{"Event":"SparkListenerExecutorAdded","Timestamp":1,"Executor ID":"x{executor}","Executor Info":{{"Host":"h","Total Cores":{cores}}}}}"#
+            )
+        };
+        let mut lines: Vec<String> = log.lines().map(str::to_owned).collect();
+        lines.splice(1..1, (0..executors).map(claimed));
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let path = folder.path().join("log");
+        std::fs::write(&path, lines.join("\n")).expect("writes");
+        let store = folder.path().join("store");
+        let imported = crate::import::import(
+            &store,
+            &path,
+            crate::log::Bounds::default(),
+            &crate::import::Admission::default(),
+        )
+        .expect("imports");
+        let app = crate::open::App::open(&imported.folder).expect("opens");
+        let found = advise(&app).expect("advises");
+        assert!(found.findings.iter().all(|it| it.rule != "idle_cores"));
+        assert_eq!(found.stages_without_cores, 1, "{executors} of {cores}");
+        assert!(super::text::text(&found).contains("too many cores"));
+    }
+}
+
+#[test]
+fn stages_of_one_name_are_one_finding_with_the_words_of_the_one_that_costs_most() {
+    let mut merged = super::Merged::default();
+    for stage in 0..30 {
+        let seconds = f64::from((stage * 7) % 30 + 1);
+        let saving = super::Saving::new(0.0, seconds, 2.0 * seconds);
+        let attempt = super::read::Attempt {
+            key: (stage, 0),
+            ..super::read::Attempt::default()
+        };
+        merged.add(attempt.finding("skew", saving, format!("{seconds}")));
+    }
+    let one = merged.one().expect("is there");
+    // Stage 17 has the longest: 17 * 7 is 29 in a count of 30.
+    assert_eq!((one.title.as_str(), one.stages[0].as_str()), ("30", "17.0"));
+    assert_eq!((one.stages.len(), one.more_stages), (20, 10));
+    assert_eq!((one.saving.expected, one.saving.high), (465.0, 930.0));
+}

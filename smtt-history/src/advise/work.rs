@@ -1,0 +1,471 @@
+//! Rules about all tasks of a stage: spilling, waiting for shuffle blocks, slow hosts, and the number of tasks.
+
+use smtt_model::units;
+
+use super::read::{Attempt, Log, Task, median, quantile};
+use super::simulate::saved;
+use super::{Finding, Number, Saving, Setting};
+use smtt_model::advise::Severity;
+
+/// Tasks that a figure of one kind of tasks needs.
+const ENOUGH: usize = 8;
+/// Share of the run time from which waiting for fetches is a finding.
+const FETCH_SHARE: f64 = 0.1;
+/// How many times longer tasks of a slow host take, at least: the lower end of the interval.
+const SLOW: f64 = 1.25;
+/// Share of the cores that have no task, from which they are idle.
+const IDLE_SHARE: f64 = 0.3;
+/// Share of a task's time that is spent around its run, and its length in milliseconds, for it to be small.
+const SMALL: (f64, f64) = (0.3, 200.0);
+
+pub(super) fn share(value: f64) -> String {
+    units::share(value)
+}
+
+pub(super) fn ms(value: f64) -> String {
+    if value < 1.0 {
+        return "0 ms".to_owned();
+    }
+    units::duration((value.max(0.0) * 1e6) as u64)
+}
+
+pub(super) fn bytes(value: f64) -> String {
+    units::bytes(value.max(0.0) as u64)
+}
+
+pub(super) fn number(what: &str, value: impl Into<String>) -> Number {
+    Number {
+        what: what.to_owned(),
+        value: value.into(),
+    }
+}
+
+pub(super) fn setting(name: &str, value: impl Into<String>) -> Setting {
+    Setting {
+        name: name.to_owned(),
+        value: value.into(),
+    }
+}
+
+impl Attempt {
+    pub(super) fn id(&self) -> String {
+        format!("{}.{}", self.key.0, self.key.1)
+    }
+
+    pub(super) fn durations(&self) -> impl Iterator<Item = f64> {
+        self.tasks.iter().map(|task| task.duration)
+    }
+
+    /// Seconds that are saved where each task takes so long.
+    pub(super) fn saved(&self, after: impl Fn(&Task) -> f64) -> f64 {
+        saved(self.durations(), self.tasks.iter().map(after), self.slots)
+    }
+
+    pub(super) fn sum(&self, of: impl Fn(&Task) -> f64) -> f64 {
+        self.tasks.iter().map(of).sum()
+    }
+
+    /// A finding about this attempt, without words.
+    pub(super) fn finding(&self, rule: &'static str, saving: Saving, title: String) -> Finding {
+        Finding {
+            rule,
+            severity: Severity::Low,
+            title,
+            stage_name: self.name.clone(),
+            stages: vec![self.id()],
+            more_stages: 0,
+            saving,
+            computed: String::new(),
+            disproof: String::new(),
+            numbers: Vec::new(),
+            settings: Vec::new(),
+            not_measured: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    let (with, without): (Vec<&Task>, Vec<&Task>) =
+        attempt.tasks.iter().partition(|task| task.spilled > 0.0);
+    if with.is_empty() {
+        return None;
+    }
+    let spilled = attempt.sum(|task| task.spilled);
+    // Where tasks that did not spill show what a byte costs, the others are held against it.
+    let rates: Vec<f64> = without
+        .iter()
+        .filter(|it| it.bytes > 0.0)
+        .map(|it| it.run / it.bytes)
+        .collect();
+    let has_rates = rates.len() >= ENOUGH && with.iter().all(|task| task.bytes > 0.0);
+    let (saving, computed, disproof) = if has_rates {
+        let at = |part: f64| {
+            let rate = quantile(rates.iter().copied(), part);
+            attempt.saved(|task| {
+                let needed = if task.spilled > 0.0 {
+                    (task.bytes * rate).min(task.run)
+                } else {
+                    task.run
+                };
+                task.duration - task.run + needed
+            })
+        };
+        (
+            Saving::new(at(0.75), at(0.5), at(0.25)),
+            format!(
+                "the stage's tasks run again on {} cores, those that spilled with the run time per byte of the {} that did \
+                 not: the median, and the quartiles for the interval",
+                attempt.slots,
+                rates.len()
+            ),
+            "tasks that do not spill any more and take as long",
+        )
+    } else {
+        let most = attempt.saved(|task| {
+            if task.spilled > 0.0 {
+                task.duration - task.other()
+            } else {
+                task.duration
+            }
+        });
+        (
+            Saving::new(0.0, most / 2.0, most),
+            format!(
+                "bounds: Spark does not measure the time of a spill. At most the run time of the tasks that spilled beyond \
+                 their CPU time, collections, fetches and shuffle write; the stage's tasks run again on {} cores; the \
+                 expected value is the middle",
+                attempt.slots
+            ),
+            "a run with more partitions, in which nothing is spilled and the tasks together take as long",
+        )
+    };
+    let factor = with
+        .iter()
+        .map(|task| (task.spilled + task.peak) / task.peak.max(1.0))
+        .fold(1.0, f64::max)
+        .min(16.0);
+    let tasks = attempt.tasks.len();
+    let wanted = (tasks as f64 * factor).ceil();
+    let run = attempt.sum(|task| task.run).max(1.0);
+    let title = format!("{} of {tasks} tasks spill {}", with.len(), bytes(spilled));
+    let mut finding = attempt.finding("spilling", saving, title);
+    finding.computed = computed;
+    disproof.clone_into(&mut finding.disproof);
+    finding.numbers = vec![
+        number("spilled from memory", bytes(spilled)),
+        number(
+            "most execution memory of a task",
+            bytes(with.iter().map(|it| it.peak).fold(0.0, f64::max)),
+        ),
+        number(
+            "run time of tasks that spilled beyond CPU, collections, fetches and shuffle write",
+            share(with.iter().map(|it| it.other()).sum::<f64>() / run) + " of the stage's run time",
+        ),
+    ];
+    finding.settings = vec![
+        setting(log.partitions(), format!("{wanted:.0}")),
+        setting(
+            "spark.executor.memory",
+            format!("{factor:.1} times as much, with as many cores per executor"),
+        ),
+    ];
+    finding.not_measured = vec!["the time of spilling and merging itself".to_owned()];
+    Some(finding)
+}
+
+pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    let (wait, run) = (attempt.sum(|task| task.fetch), attempt.sum(|task| task.run));
+    if attempt.tasks.len() < ENOUGH || wait < FETCH_SHARE * run {
+        return None;
+    }
+    // The wait per byte that a tenth of the tasks reached can be reached by all.
+    let per_byte = |task: &Task| task.fetch / task.bytes.max(1.0);
+    let best = quantile(attempt.tasks.iter().map(per_byte), 0.1);
+    let low = attempt.saved(|task| task.duration - (task.fetch - best * task.bytes).max(0.0));
+    let high = attempt.saved(|task| task.duration - task.fetch);
+    let saving = Saving::new(low, (low + high) / 2.0, high);
+    let title = format!(
+        "tasks wait {} of their run time for shuffle blocks",
+        share(wait / run.max(1.0))
+    );
+    let mut finding = attempt.finding("fetch_wait", saving, title);
+    let now = log
+        .property("spark.reducer.maxSizeInFlight")
+        .unwrap_or("48m");
+    finding.computed = format!(
+        "the stage's tasks run again on {} cores: with the wait per byte that the best tenth of them had, and without any wait",
+        attempt.slots
+    );
+    "a run with the setting in which the wait per byte is the same: then disks or the network are at their limit"
+        .clone_into(&mut finding.disproof);
+    finding.numbers = vec![
+        number("waiting for fetches", ms(wait)),
+        number("read", bytes(attempt.sum(|task| task.bytes))),
+    ];
+    let mut hosts: Vec<(f64, u32)> = by_host(attempt)
+        .into_iter()
+        .map(|(host, tasks)| (median(tasks.iter().map(|task| task.fetch)), host))
+        .collect();
+    hosts.sort_by(|left, right| right.0.total_cmp(&left.0));
+    if hosts.len() > 1 {
+        let name = |at: usize| log.hosts[hosts[at].1 as usize].as_str();
+        let last = hosts.len() - 1;
+        finding.numbers.push(number(
+            "median wait by the host that reads, most and least",
+            format!(
+                "{} on {}, {} on {}",
+                ms(hosts[0].0),
+                name(0),
+                ms(hosts[last].0),
+                name(last)
+            ),
+        ));
+    }
+    finding.numbers.push(number(
+        "of it for a map task that was late",
+        "none: Spark starts these tasks when the stages that they read have ended",
+    ));
+    finding.settings = vec![
+        setting(
+            "spark.reducer.maxSizeInFlight",
+            format!("twice as much as now ({now})"),
+        ),
+        setting("spark.shuffle.io.numConnectionsPerPeer", "2"),
+    ];
+    finding.not_measured =
+        vec!["from which host the blocks came: the event log does not say".to_owned()];
+    Some(finding)
+}
+
+/// Tasks by host, where a host has enough.
+fn by_host(attempt: &Attempt) -> Vec<(u32, Vec<&Task>)> {
+    let mut hosts: std::collections::BTreeMap<u32, Vec<&Task>> = std::collections::BTreeMap::new();
+    for task in &attempt.tasks {
+        hosts.entry(task.host).or_default().push(task);
+    }
+    hosts
+        .into_iter()
+        .filter(|(_, tasks)| tasks.len() >= ENOUGH)
+        .collect()
+}
+
+/// Run time per byte where tasks read, else run time.
+pub(super) fn pace(attempt: &Attempt) -> impl Fn(&Task) -> f64 {
+    let reads = attempt.tasks.iter().all(|task| task.bytes > 0.0);
+    move |task| {
+        if reads {
+            task.run / task.bytes
+        } else {
+            task.run
+        }
+    }
+}
+
+/// Median and its interval of 95 %, by the ranks of the binomial distribution.
+fn interval(mut all: Vec<f64>) -> (f64, f64, f64) {
+    all.sort_by(f64::total_cmp);
+    let count = all.len() as f64;
+    let half = 1.96 * count.sqrt() / 2.0;
+    let at = |rank: f64| all[(rank.round().max(0.0) as usize).min(all.len() - 1)];
+    (
+        at(count / 2.0 - half - 1.0),
+        at((count - 1.0) / 2.0),
+        at(count / 2.0 + half),
+    )
+}
+
+/// The slowest host, how many times longer its tasks take (with its interval).
+pub(super) fn slowest(attempt: &Attempt) -> Option<(u32, (f64, f64, f64))> {
+    let hosts = by_host(attempt);
+    if hosts.len() < 2 {
+        return None;
+    }
+    let pace = pace(attempt);
+    let ratio = |host: u32| {
+        let (own, others): (Vec<&Task>, Vec<&Task>) =
+            attempt.tasks.iter().partition(|task| task.host == host);
+        if others.len() < ENOUGH {
+            return None;
+        }
+        let own = interval(own.into_iter().map(&pace).collect());
+        let others = interval(others.into_iter().map(&pace).collect());
+        let of = |own: f64, others: f64| own / others.max(f64::MIN_POSITIVE);
+        Some((
+            of(own.0, others.2),
+            of(own.1, others.1),
+            of(own.2, others.0),
+        ))
+    };
+    let all = hosts
+        .into_iter()
+        .filter_map(|(host, _)| Some((host, ratio(host)?)));
+    let slowest = all.max_by(|left, right| left.1.0.total_cmp(&right.1.0));
+    slowest.filter(|(_, ratio)| ratio.0 >= SLOW)
+}
+
+pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    let (host, ratio) = slowest(attempt)?;
+    let as_others = |ratio: f64| {
+        attempt.saved(|task| {
+            let run = if task.host == host {
+                task.run / ratio.max(1.0)
+            } else {
+                task.run
+            };
+            task.duration - task.run + run
+        })
+    };
+    let saving = Saving::new(as_others(ratio.0), as_others(ratio.1), as_others(ratio.2));
+    let name = &log.hosts[host as usize];
+    let title = format!(
+        "tasks on {name} take {:.2} times as long as on the other hosts",
+        ratio.1
+    );
+    let mut finding = attempt.finding("slow_host", saving, title);
+    finding.computed = format!(
+        "the stage's tasks run again on {} cores, those on the host as fast as the others; medians of the run time per byte \
+         (of the run time, where nothing is read) with their intervals of 95 %",
+        attempt.slots
+    );
+    "other programs ran on the host at that time, or its tasks did other work: a second run in which another host is slow"
+        .clone_into(&mut finding.disproof);
+    let here = attempt
+        .tasks
+        .iter()
+        .filter(|task| task.host == host)
+        .count();
+    finding.numbers = vec![
+        number(
+            "tasks on this host, and in all",
+            format!("{here} of {}", attempt.tasks.len()),
+        ),
+        number(
+            "interval of the ratio",
+            format!("{:.2} to {:.2}", ratio.0, ratio.2),
+        ),
+    ];
+    finding.settings = vec![
+        setting(
+            "the host",
+            "see what limits it (CPU quota, frequency, disk, other programs)",
+        ),
+        setting("spark.speculation", "true"),
+        setting("spark.speculation.multiplier", "1.5"),
+    ];
+    Some(finding)
+}
+
+/// Durations where each task is cut into so many parts, each with the time around it.
+fn cut(attempt: &Attempt, parts: usize, around: f64) -> impl Iterator<Item = f64> {
+    let one = move |task: &Task| (task.run / parts as f64 + around).min(task.duration);
+    attempt
+        .tasks
+        .iter()
+        .flat_map(move |task| std::iter::repeat_n(one(task), parts))
+}
+
+pub(super) fn idle_cores(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    let (tasks, cores) = (attempt.tasks.len(), attempt.cores?);
+    let length = super::simulate::length(attempt.durations(), attempt.slots);
+    let used = attempt.sum(|task| task.duration) / (length * cores as f64).max(1.0);
+    if tasks >= cores || 1.0 - used < IDLE_SHARE {
+        return None;
+    }
+    let around = median(attempt.tasks.iter().map(|task| task.around));
+    let least = quantile(attempt.tasks.iter().map(|task| task.around), 0.1);
+    let parts = (2 * cores).div_ceil(tasks);
+    let with = |parts: usize, around: f64| {
+        let after = super::simulate::length(cut(attempt, parts, around), cores);
+        (length - after) / 1000.0
+    };
+    let saving = Saving::new(
+        with(cores.div_ceil(tasks), 2.0 * around),
+        with(parts, around),
+        with(parts, least),
+    );
+    let title = format!(
+        "{tasks} tasks for {cores} cores: {} of the cores' time is idle",
+        share(1.0 - used)
+    );
+    let mut finding = attempt.finding("idle_cores", saving, title);
+    finding.computed = format!(
+        "the same work run again on {cores} cores in {} tasks of equal parts, each with the median time around its run ({})",
+        parts * tasks,
+        ms(around)
+    );
+    "the work of a task cannot be divided (one file that cannot be split, one key), or the cores were used by other stages"
+        .clone_into(&mut finding.disproof);
+    finding.numbers = vec![
+        number("tasks", tasks.to_string()),
+        number("cores of the executors", cores.to_string()),
+        number("median duration of a task", ms(median(attempt.durations()))),
+    ];
+    finding.settings = vec![
+        setting(log.partitions(), (parts * tasks).to_string()),
+        setting(
+            "for a stage that reads files: spark.sql.files.maxPartitionBytes",
+            format!(
+                "{} or less",
+                bytes(attempt.sum(|task| task.bytes) / (parts * tasks) as f64,)
+            ),
+        ),
+    ];
+    Some(finding)
+}
+
+pub(super) fn small_tasks(log: &Log, attempt: &Attempt) -> Option<Finding> {
+    let (tasks, cores) = (attempt.tasks.len(), attempt.cores?);
+    let around = attempt.sum(|task| task.around);
+    let all = attempt.sum(|task| task.duration).max(1.0);
+    let length = median(attempt.durations());
+    if tasks < 4 * cores || around < SMALL.0 * all || length > SMALL.1 {
+        return None;
+    }
+    let work = attempt.sum(|task| task.run);
+    // Two rounds on all cores, and tasks of at least a second where there is so much work.
+    let wanted = (2 * cores).max((work / 1000.0) as usize).clamp(1, tasks);
+    let one = median(attempt.tasks.iter().map(|task| task.around));
+    let with = |count: usize, around: f64| {
+        let each = work / count as f64 + around;
+        saved(
+            attempt.durations(),
+            std::iter::repeat_n(each, count),
+            attempt.slots,
+        )
+    };
+    let (few, many) = (
+        quantile(attempt.tasks.iter().map(|task| task.around), 0.25),
+        quantile(attempt.tasks.iter().map(|task| task.around), 0.75),
+    );
+    let saving = Saving::new(
+        with((tasks / 2).max(wanted), many),
+        with(wanted, one),
+        with(wanted, few),
+    );
+    let title = format!(
+        "{tasks} tasks of {} spend {} of their time around their work",
+        ms(length),
+        share(around / all)
+    );
+    let mut finding = attempt.finding("small_tasks", saving, title);
+    finding.computed = format!(
+        "the same run time on {} cores in {wanted} equal tasks with the median time around a run ({}); its quartiles and half \
+         as many tasks for the interval",
+        attempt.slots,
+        ms(one)
+    );
+    "the time around a task grows with its size (large results), or larger tasks spill"
+        .clone_into(&mut finding.disproof);
+    finding.numbers = vec![
+        number(
+            "around the run time: driver, deserialisation, result",
+            ms(around),
+        ),
+        number("run time", ms(work)),
+    ];
+    finding.settings = vec![
+        setting(log.partitions(), wanted.to_string()),
+        setting("after a filter: coalesce", wanted.to_string()),
+    ];
+    Some(finding)
+}

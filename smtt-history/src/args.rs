@@ -1,0 +1,115 @@
+//! Arguments of `smtt-history`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::log::Bounds;
+
+/// Finished Spark applications: compact tables from event logs, and pages and Spark's REST API from the tables.
+#[derive(Debug, Parser)]
+#[command(name = "smtt-history", version, max_term_width = 100)]
+pub struct Arguments {
+    #[command(subcommand)]
+    /// What to do.
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Imports event logs: files (plain, .zstd, .lz4, .snappy, .inprogress) or folders eventlog_v2_*.
+    Import {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// Bytes of a log at most, after decompression.
+        #[arg(long, default_value_t = Bounds::default().log_bytes)]
+        max_bytes: u64,
+        /// Replaces applications that the store has already.
+        #[arg(long)]
+        replace: bool,
+        /// Event logs.
+        #[arg(required = true)]
+        logs: Vec<PathBuf>,
+    },
+    /// Makes the tables of applications whose drivers wrote parts while they ran.
+    Compact {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// Also where the last part is missing: the driver is dead.
+        #[arg(long)]
+        dead: bool,
+        /// Folders of applications in the store; all whose drivers wrote a last part where none is given.
+        apps: Vec<String>,
+    },
+    /// Writes an application for other programs.
+    Export {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// The application's id.
+        app: String,
+        /// Its attempt, where the cluster manager counts them.
+        #[arg(long)]
+        attempt: Option<String>,
+        #[command(flatten)]
+        to: Targets,
+    },
+    /// Says what costs time in an application, what to set, and how many seconds that would save.
+    Advise {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// The application's id, with its attempt where the cluster manager counts them: ID/ATTEMPT.
+        app: String,
+        /// Writes JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Says what changed between two runs, stage by stage matched by call site.
+    Diff {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// Id of the first run, with its attempt where the cluster manager counts them: ID/ATTEMPT.
+        first: String,
+        /// Id of the second run.
+        second: String,
+        /// Writes JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serves pages and Spark's REST API from a store.
+    Serve {
+        /// Folder of the applications.
+        #[arg(long, env = "SMTT_HISTORY_STORE")]
+        store: PathBuf,
+        /// Spark's folder of event logs: an application that is not in the store is imported when it is first opened.
+        #[arg(long)]
+        event_logs: Option<PathBuf>,
+        /// Address of the server.
+        #[arg(long, default_value = "127.0.0.1:18081")]
+        listen: SocketAddr,
+        /// Bytes of open applications at most.
+        #[arg(long, default_value_t = 256 << 20)]
+        cache_bytes: u64,
+    },
+}
+
+/// What an export writes.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct Targets {
+    /// A trace for Perfetto and Chrome; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Tables as CSV files in a new folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub csv: Option<PathBuf>,
+    /// Tables in a new SQLite database.
+    #[arg(long, value_name = "FILE")]
+    pub sqlite: Option<PathBuf>,
+}

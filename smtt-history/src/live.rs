@@ -1,0 +1,586 @@
+//! A history that the driver wrote while its application ran: parts with rows of tasks and with Spark's other events.
+//! They are replayed in the order of the events, exactly as a log is, and become the same tables.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use serde_json::{Value, json};
+use smtt_store::history::columns::{
+    FIRST_METRIC, FIRST_PEAK, META, METRICS, PEAKS, TASK_SQL, TASKS, Table,
+};
+use smtt_store::history::read::Reader;
+use smtt_store::history::{parts, place};
+use smtt_store::read::ParquetError;
+
+use crate::event::{Peaks, TaskInfo, TaskStart, Text};
+use crate::import::{on_deep_stack, shortened};
+use crate::log::Bounds;
+use crate::open::{App, exists};
+use crate::out::{Kind, Out, Sizes};
+use crate::replay::application::summary as summary_of;
+use crate::replay::tasks::End;
+use crate::replay::{Replay, Trouble};
+
+/// Parts with a problem that are named; the others are only counted.
+const NAMED: usize = 20;
+/// Events from the first part that are searched for the application's start.
+const FIRST_EVENTS: u64 = 1000;
+/// Rows of a part's tasks at most. The driver's have 20,000, which is what may wait.
+const ROWS: u64 = 50_000;
+/// Rows of SQL metrics of a part's tasks at most.
+const SQL_ROWS: u64 = 4_000_000;
+/// Events of a part at most.
+const EVENTS: u64 = 1_000_000;
+/// Bytes of a part's events at most. The driver's have 48 Mi characters, of up to three bytes each.
+const EVENT_BYTES: usize = 150 << 20;
+/// Bytes of the texts of a part's tasks at most; the driver's are as long as its events.
+const TEXT_BYTES: usize = 256 << 20;
+/// Bytes of a part's file at most.
+const FILE_BYTES: u64 = 512 << 20;
+/// What the kernel says where a part's place has a link or another kind of file.
+const FOREIGN: [Errno; 3] = [Errno::ELOOP, Errno::ENXIO, Errno::ENODEV];
+/// Prefix of folders with the tables of applications that run.
+const RUNNING: &str = "smtt-history-";
+
+/// What the parts say of themselves.
+#[derive(Debug, Default)]
+struct About {
+    parts: u64,
+    events: u64,
+    bytes: u64,
+    /// What the driver could not keep.
+    lost_tasks: u64,
+    lost_events: u64,
+    /// Parts, or files of them, that are missing or damaged.
+    damaged: u64,
+    named: Vec<(u64, String)>,
+    /// Whether the driver wrote its last part.
+    is_over: bool,
+    modified_ms: i64,
+}
+
+impl About {
+    fn trouble(&mut self, part: u64, what: &str) {
+        self.damaged += 1;
+        if self.named.len() < NAMED {
+            self.named.push((part, shortened(what)));
+        }
+    }
+
+    fn json(&self, replay: &Replay) -> Value {
+        let named = self.named.iter();
+        json!({
+            "importer": env!("CARGO_PKG_VERSION"),
+            "writtenBy": "driver",
+            "parts": self.parts,
+            "lines": self.events,
+            "bytes": self.bytes,
+            "lostTasks": self.lost_tasks,
+            "lostEvents": self.lost_events,
+            "damagedParts": self.damaged,
+            "damaged": named.map(|(part, what)| json!({"part": part, "problem": what})).collect::<Vec<_>>(),
+            "hasLastPart": self.is_over,
+            "dropped": replay.dropped,
+            "droppedDocuments": replay.out.dropped,
+        })
+    }
+}
+
+/// The newest part's number and time: other parts come after it, or an import replaces all of them.
+pub(crate) fn state(folder: &Path) -> Option<(u64, i64)> {
+    let last = parts::listed(folder).ok()?.last?;
+    let path = parts::path(folder, META.name, last);
+    Some((last, modified(&path)))
+}
+
+fn modified(path: &Path) -> i64 {
+    let time = fs::metadata(path).and_then(|metadata| metadata.modified());
+    let since = time
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
+}
+
+/// The events of a part with their numbers, and what the part says of itself.
+type Events = (Value, Vec<(i64, String)>);
+
+/// Opens a table of a part, which has so many rows at most.
+fn part_of(folder: &Path, table: &Table, part: u64, most: u64) -> Result<Reader, ParquetError> {
+    let path = parts::path(folder, table.name, part);
+    let reader = Reader::open_up_to(&path, table.name, FILE_BYTES)?;
+    if reader.rows() > most {
+        let name = table.name;
+        let what = format!("a part's {name} has more than {most} rows");
+        return Err(ParquetError::General(what));
+    }
+    Ok(reader)
+}
+
+fn events(folder: &Path, part: u64, most: u64) -> Result<Events, ParquetError> {
+    let meta = part_of(folder, &META, part, EVENTS)?;
+    let all = [0..meta.rows().min(most)];
+    let texts = |column| meta.texts_up_to(column, &all, EVENT_BYTES);
+    let (kinds, ids, texts) = (texts("kind")?, texts("id")?, texts("json")?);
+    let (mut said, mut events) = (Value::Null, Vec::new());
+    for ((kind, id), text) in kinds.into_iter().zip(ids).zip(texts) {
+        let (id, text) = (id.unwrap_or_default(), text.unwrap_or_default());
+        match kind.as_deref() {
+            Some(parts::PART) => said = serde_json::from_str(&text).unwrap_or_default(),
+            Some(parts::EVENT) => events.extend(id.parse().ok().map(|number| (number, text))),
+            _ => {}
+        }
+    }
+    Ok((said, events))
+}
+
+/// The application's own document; `None` where the folder has no part with its start.
+pub(crate) fn summary(folder: &Path) -> Option<String> {
+    let all = parts::listed(folder).ok()?;
+    let (first, last) = (*all.numbers.first()?, all.last?);
+    let (_, mut lines) = events(folder, first, FIRST_EVENTS).ok()?;
+    if last != first && says_last(folder, last) {
+        let end = events(folder, last, u64::MAX).ok()?.1;
+        lines.extend(end.into_iter().rev().take(FIRST_EVENTS as usize));
+    }
+    let modified = modified(&parts::path(folder, META.name, last));
+    let lines = lines.iter().map(|(_, line)| line.as_bytes());
+    Some(summary_of(lines, modified)?.to_string())
+}
+
+/// Columns of a part's tasks.
+struct Rows {
+    numbers: Vec<Vec<Option<i64>>>,
+    texts: HashMap<&'static str, Vec<Option<String>>>,
+    started: Vec<Option<i64>>,
+    ended: Vec<Option<i64>>,
+}
+
+impl Rows {
+    fn read(folder: &Path, part: u64) -> Result<Self, ParquetError> {
+        let tasks = part_of(folder, &TASKS, part, ROWS)?;
+        let all = [0..tasks.rows()];
+        let (mut numbers, mut texts) = (Vec::new(), HashMap::new());
+        let mut left = TEXT_BYTES;
+        for column in TASKS.columns {
+            if column.kind == smtt_store::history::columns::Kind::Text {
+                let of = tasks.texts_up_to(column.name, &all, left)?;
+                left = left.saturating_sub(of.iter().flatten().map(String::len).sum());
+                texts.insert(column.name, of);
+                numbers.push(Vec::new());
+            } else {
+                numbers.push(tasks.numbers(column.name, &all)?);
+            }
+        }
+        Ok(Self {
+            numbers,
+            texts,
+            started: tasks.numbers(parts::STARTED, &all)?,
+            ended: tasks.numbers(parts::ENDED, &all)?,
+        })
+    }
+
+    fn number(&self, column: usize, row: usize) -> Option<i64> {
+        self.numbers[column].get(row).copied().flatten()
+    }
+
+    fn int(&self, column: usize, row: usize) -> i32 {
+        let number = self.number(column, row).unwrap_or_default();
+        i32::try_from(number).unwrap_or_default()
+    }
+
+    fn text(&self, column: &str, row: usize) -> Option<&str> {
+        self.texts.get(column)?.get(row)?.as_deref()
+    }
+
+    /// The task as it ended.
+    fn info(&self, row: usize) -> TaskInfo<'_> {
+        let text = |column| Text(self.text(column, row).unwrap_or_default().into());
+        let launch = self.number(8, row).unwrap_or_default();
+        let status = self.text("status", row).unwrap_or_default();
+        TaskInfo {
+            id: self.number(2, row).unwrap_or_default(),
+            index: self.int(3, row),
+            attempt: self.int(4, row),
+            partition: self.number(5, row).and_then(|it| i32::try_from(it).ok()),
+            launch,
+            executor: text("executor_id"),
+            host: text("host"),
+            locality: text("locality"),
+            speculative: self.number(13, row) == Some(1),
+            getting_result: self.number(10, row).unwrap_or_default(),
+            finish: self
+                .number(9, row)
+                .map_or(0, |duration| launch.wrapping_add(duration)),
+            failed: status == "FAILED",
+            killed: status == "KILLED",
+            accumulables: Vec::new(),
+        }
+    }
+
+    fn start(&self, row: usize, replay: &mut Replay) {
+        replay.on_task_start(&TaskStart {
+            stage: self.int(0, row),
+            stage_attempt: self.int(1, row),
+            info: self.info(row),
+        });
+    }
+
+    fn end(&self, row: usize, sql: &Metrics, replay: &mut Replay) -> Result<(), Trouble> {
+        let info = self.info(row);
+        let mut values = [0; METRICS];
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = self.number(FIRST_METRIC + at, row).unwrap_or_default();
+        }
+        let mut peaks = Peaks([None; PEAKS.len()]);
+        for (at, peak) in peaks.0.iter_mut().enumerate() {
+            *peak = self.number(FIRST_PEAK + at, row);
+        }
+        replay.end_task(&End {
+            stage: self.int(0, row),
+            stage_attempt: self.int(1, row),
+            kind: self.text("task_type", row),
+            reason: self.text("end_reason", row).unwrap_or_default(),
+            error: self.text("error", row),
+            accumulators: self.text("accumulators", row),
+            values,
+            heaps: [0, 1].map(|at| self.number(FIRST_METRIC + METRICS + at, row)),
+            peaks,
+            metrics: sql.get(&info.id).map_or(&[], Vec::as_slice),
+            // The driver counts them.
+            unreadable: 0,
+            info: &info,
+        })
+    }
+}
+
+/// SQL metrics by task: accumulator, value, and that it is an SQL metric.
+type Metrics = HashMap<i64, Vec<(i64, i64, bool)>>;
+
+/// SQL metrics of a part's tasks.
+fn metrics(folder: &Path, part: u64) -> Result<Metrics, ParquetError> {
+    let table = part_of(folder, &TASK_SQL, part, SQL_ROWS)?;
+    let all = [0..table.rows()];
+    let tasks = table.numbers("task_id", &all)?;
+    let ids = table.numbers("accumulator_id", &all)?;
+    let values = table.numbers("value", &all)?;
+    let mut by_task = Metrics::new();
+    for ((task, id), value) in tasks.into_iter().zip(ids).zip(values) {
+        if let (Some(task), Some(id), Some(value)) = (task, id, value) {
+            by_task.entry(task).or_default().push((id, value, true));
+        }
+    }
+    Ok(by_task)
+}
+
+fn path_of(folder: &Path, table: &Table, part: u64) -> String {
+    parts::path(folder, table.name, part).display().to_string()
+}
+
+/// The kernel's error where a file cannot be read.
+fn errno(error: &ParquetError) -> Option<i32> {
+    let ParquetError::External(error) = error else {
+        return None;
+    };
+    error.downcast_ref::<io::Error>()?.raw_os_error()
+}
+
+/// Whether a part cannot be read now, which says nothing of what is in it: it must not count as damaged, because damaged
+/// parts go when the application becomes compact. A link or a pipe in a part's place is damage.
+fn is_machine_s(error: &ParquetError) -> bool {
+    errno(error).is_some_and(|errno| !FOREIGN.iter().any(|it| *it as i32 == errno))
+}
+
+/// Whether a file is missing. A part's `meta` was listed, so it was there; its other files may never have been.
+fn is_not_there(error: &ParquetError) -> bool {
+    errno(error) == Some(Errno::ENOENT as i32)
+}
+
+/// What happens at a number.
+#[derive(Clone, Copy)]
+enum Step {
+    Start(usize),
+    End(usize),
+    Event(usize),
+}
+
+/// Replays one part. `last` is the number of the last event before it: nothing is replayed twice.
+fn replay_part(
+    folder: &Path,
+    part: u64,
+    last: &mut i64,
+    replay: &mut Replay,
+    about: &mut About,
+) -> Result<()> {
+    let (said, events) = match events(folder, part, u64::MAX) {
+        Ok(read) => read,
+        Err(error) => {
+            if is_machine_s(&error) {
+                return Err(error).with_context(|| path_of(folder, &META, part));
+            }
+            about.trouble(part, &error.to_string());
+            return Ok(());
+        }
+    };
+    let number = |name: &str| said[name].as_u64().unwrap_or_default();
+    (about.lost_tasks, about.lost_events) = (number("lostTasks"), number("lostEvents"));
+    about.is_over = said["last"] == true;
+    let mut steps: Vec<(i64, Step)> = Vec::new();
+    steps.extend(
+        (0..)
+            .zip(&events)
+            .map(|(at, (number, _))| (*number, Step::Event(at))),
+    );
+    let (mut rows, mut sql) = (None, Metrics::new());
+    if number("tasks") > 0 {
+        match Rows::read(folder, part) {
+            Ok(read) => {
+                for (row, (started, ended)) in read.started.iter().zip(&read.ended).enumerate() {
+                    steps.extend(started.map(|number| (number, Step::Start(row))));
+                    steps.extend(ended.map(|number| (number, Step::End(row))));
+                }
+                rows = Some(read);
+            }
+            Err(error) if is_machine_s(&error) && !is_not_there(&error) => {
+                return Err(error).with_context(|| path_of(folder, &TASKS, part));
+            }
+            Err(error) => about.trouble(part, &format!("tasks: {error}")),
+        }
+    }
+    if number("taskSql") > 0 {
+        match metrics(folder, part) {
+            Ok(read) => sql = read,
+            Err(error) if is_machine_s(&error) && !is_not_there(&error) => {
+                return Err(error).with_context(|| path_of(folder, &TASK_SQL, part));
+            }
+            Err(error) => about.trouble(part, &format!("task_sql: {error}")),
+        }
+    }
+    for table in [&META, &TASKS, &TASK_SQL] {
+        let size = fs::metadata(parts::path(folder, table.name, part)).map_or(0, |it| it.len());
+        about.bytes += size;
+    }
+    about.parts += 1;
+    steps.sort_by_key(|(number, _)| *number);
+    steps.retain(|(number, _)| number > last);
+    *last = steps.last().map_or(*last, |(number, _)| *number);
+    for (number, step) in steps {
+        let done = match (step, &rows) {
+            (Step::Event(at), _) => {
+                about.events += 1;
+                replay.line(events[at].1.as_bytes())
+            }
+            (Step::Start(row), Some(rows)) => {
+                rows.start(row, replay);
+                Ok(())
+            }
+            (Step::End(row), Some(rows)) => rows.end(row, &sql, replay),
+            (_, None) => Ok(()),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Line(what)) => about.trouble(part, &format!("event {number}: {what}")),
+            Err(error) => return Err(error).context("writing the tables"),
+        }
+    }
+    Ok(())
+}
+
+/// Makes tables of an application's parts, in `out`. The parts are those of `name`, whatever they say.
+fn make(store: &Path, name: &str, out: Out) -> Result<(Replay, About, String)> {
+    make_within(store, name, out, Bounds::default().time)
+}
+
+fn make_within(
+    store: &Path,
+    name: &str,
+    out: Out,
+    time: Duration,
+) -> Result<(Replay, About, String)> {
+    let begun = Instant::now();
+    let folder = store.join(name);
+    let all =
+        parts::listed(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut about = About::default();
+    let mut replay = Replay::new(out);
+    let (mut last, mut expected) = (0, 1_u64);
+    for part in all.numbers {
+        if begun.elapsed() > time {
+            bail!(
+                "{}: reading the parts took longer than {} s, at part {part}",
+                folder.display(),
+                time.as_secs()
+            );
+        }
+        for missing in expected..part.min(expected.saturating_add(NAMED as u64 + 1)) {
+            about.trouble(missing, "the part is missing");
+        }
+        expected = part.saturating_add(1);
+        replay_part(&folder, part, &mut last, &mut replay, &mut about)?;
+        about.modified_ms = modified(&parts::path(&folder, META.name, part));
+    }
+    if all.beyond > 0 {
+        let most = parts::MOST;
+        about.trouble(
+            expected,
+            &format!("{} parts beyond the first {most} are not read", all.beyond),
+        );
+        about.damaged += all.beyond - 1;
+    }
+    let Some((id, attempt)) = replay.identity() else {
+        bail!("{}: no part has the application's start", folder.display());
+    };
+    if place::name(id, attempt).as_deref() != Some(name) {
+        bail!(
+            "{}: the parts say that they are of {id:?}",
+            folder.display()
+        );
+    }
+    let id = id.to_owned();
+    replay.finish(about.modified_ms)?;
+    let document = about.json(&replay);
+    replay.out.meta(Kind::Import, "", &document);
+    Ok((replay, about, id))
+}
+
+/// A compacted application.
+#[derive(Debug)]
+pub struct Compacted {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Rows and bytes of its tables.
+    pub sizes: Sizes,
+    /// Parts that it had, and their bytes.
+    pub parts: (u64, u64),
+    /// Parts or files of them that are missing or damaged, and what the driver could not keep.
+    pub lost: u64,
+}
+
+/// Whether an application has parts only.
+#[must_use]
+pub fn is_live(folder: &Path) -> bool {
+    !exists(folder) && state(folder).is_some()
+}
+
+/// Replaces an application's parts by its tables.
+///
+/// # Errors
+/// When it has no parts, the driver has not written its last part and is not known to be dead, the parts have changed
+/// meanwhile, or the store cannot be written. Then nothing was replaced.
+pub fn compact(store: &Path, name: &str, is_dead: bool) -> Result<Compacted> {
+    let folder = store.join(name);
+    if !place::is_safe(name) || !is_live(&folder) {
+        bail!("{} has no parts of a history", folder.display());
+    }
+    if !is_dead && !has_last_part(&folder) {
+        bail!(
+            "{}: the driver has not written its last part; if it is dead, use --dead",
+            folder.display()
+        );
+    }
+    compact_after(store, name, || {})
+}
+
+/// Makes the tables, does `then`, and replaces the parts.
+fn compact_after(
+    store: &Path,
+    name: &str,
+    then: impl FnOnce() + Send + 'static,
+) -> Result<Compacted> {
+    let (store, name) = (store.to_owned(), name.to_owned());
+    on_deep_stack("compact", move || {
+        let folder = store.join(&name);
+        let before = state(&folder);
+        let (beyond, most) = (parts::listed(&folder)?.beyond, parts::MOST);
+        if beyond > 0 {
+            bail!(
+                "{}: the tables would not have the {beyond} parts beyond the first {most}, so the parts stay",
+                folder.display()
+            );
+        }
+        let (replay, about, id) = make(&store, &name, Out::create(&store)?)?;
+        then();
+        // Another process may have made the tables meanwhile, and the parts that were read were half gone.
+        let is_same = || is_live(&folder) && state(&folder) == before;
+        let (folder, sizes) = replay.out.finish_if(&store, &id, &name, is_same)?;
+        Ok(Compacted {
+            folder,
+            sizes,
+            parts: (about.parts, about.bytes),
+            lost: about.damaged + about.lost_tasks + about.lost_events,
+        })
+    })
+}
+
+/// Folders of the store whose drivers wrote their last part.
+///
+/// # Errors
+/// When the store cannot be listed.
+pub fn names(store: &Path) -> Result<Vec<String>> {
+    let entries =
+        fs::read_dir(store).with_context(|| format!("cannot list {}", store.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| place::is_safe(name))
+        .filter(|name| is_live(&store.join(name)) && has_last_part(&store.join(name)))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn has_last_part(folder: &Path) -> bool {
+    state(folder).is_some_and(|(last, _)| says_last(folder, last))
+}
+
+/// Whether a part says, in its first row, that it is the last. Its events are not read.
+fn says_last(folder: &Path, part: u64) -> bool {
+    events(folder, part, 1).is_ok_and(|(said, _)| said["last"] == true)
+}
+
+/// Opens an application that has parts only: a finished one becomes compact, one that runs is opened as it is now.
+///
+/// # Errors
+/// When its parts cannot be read.
+pub fn open(store: &Path, name: &str) -> Result<App> {
+    let folder = store.join(name);
+    if has_last_part(&folder) {
+        match compact(store, name, false) {
+            Ok(done) => return Ok(App::open(&done.folder)?),
+            // A server that may only read answers all the same.
+            Err(error) => tracing::warn!(name, error = format!("{error:#}"), "not compacted"),
+        }
+    }
+    open_after(store, name, || {})
+}
+
+/// Makes tables of the parts in a folder of their own, does `then`, and opens them.
+fn open_after(store: &Path, name: &str, then: impl FnOnce() + Send + 'static) -> Result<App> {
+    let folder = store.join(name);
+    if exists(&folder) {
+        return Ok(App::open(&folder)?);
+    }
+    let (source, name) = (store.to_owned(), name.to_owned());
+    let state = state(&folder).unwrap_or_default();
+    let place = tempfile::Builder::new().prefix(RUNNING).tempdir()?;
+    let own = place.path().to_owned();
+    let tables = on_deep_stack("parts", move || {
+        let made = make(&source, &name, Out::create(&own)?);
+        then();
+        let (replay, _, id) = made?;
+        Ok(replay.out.finish(&own, &id, &name, true)?.0)
+    });
+    // Another process made the tables meanwhile: what was made here is of parts that were half gone.
+    if exists(&folder) {
+        return Ok(App::open(&folder)?);
+    }
+    Ok(App::open(&tables?)?.of_parts(folder, state, place))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,249 @@
+//! Pages for people: applications, their jobs, stages, tasks, executors, RDDs, SQL and the time line.
+//!
+//! The server writes whole documents; only the time line has a script. A page loads nothing from elsewhere, and its policy
+//! ([`POLICY`]) forbids scripts and styles that are not files of this server. All addresses are relative, so that a proxy
+//! may put the pages below a path. What logs say is text: maud escapes it.
+
+mod advice;
+mod application;
+mod applications;
+mod chain;
+mod functions;
+mod place;
+mod sections;
+mod shown;
+mod stage;
+mod table;
+mod task;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderName, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use maud::{DOCTYPE, Markup, html};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+
+use self::place::Place;
+use crate::open::App;
+use crate::serve::routes::{Held, Parameters, Raw};
+use crate::serve::{Refusal, Server};
+
+/// What a page may load and run: only files of this server.
+pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Files of the pages: name, type and text.
+const FILES: [(&str, &str, &str); 4] = [
+    (
+        "page.css",
+        "text/css; charset=utf-8",
+        include_str!("pages/page.css"),
+    ),
+    (
+        "timeline.js",
+        "text/javascript; charset=utf-8",
+        include_str!("pages/timeline.js"),
+    ),
+    (
+        "draw.js",
+        "text/javascript; charset=utf-8",
+        include_str!("pages/draw.js"),
+    ),
+    ("icon.svg", "image/svg+xml", include_str!("pages/icon.svg")),
+];
+
+/// A page, or a refusal.
+type Page = Result<Markup, Refusal>;
+
+/// The routes.
+pub(crate) fn routes() -> Router<Arc<Server>> {
+    Router::new()
+        .route("/", get(list))
+        .route("/files/{name}", get(file))
+        .route("/applications/{id}", get(newest))
+        .route("/applications/{id}/", get(without_slash))
+        .route("/applications/{id}/{*rest}", get(part))
+}
+
+/// Headers of everything that a browser shows.
+fn headers() -> [(HeaderName, &'static str); 4] {
+    [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ]
+}
+
+async fn file(Path(name): Path<String>) -> Response {
+    match FILES.iter().find(|(known, _, _)| *known == name) {
+        Some((_, kind, text)) => {
+            (headers(), [(header::CONTENT_TYPE, *kind)], *text).into_response()
+        }
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn list(State(server): State<Arc<Server>>, address: Uri, Query(parameters): Raw) -> Response {
+    let place = Place::new(address.path());
+    let made = {
+        let server = Arc::clone(&server);
+        let place = place.clone();
+        server.turn().await.map(|turn| {
+            tokio::task::spawn_blocking(move || {
+                let parameters = Parameters(parameters);
+                let page = applications::page(&server.settings.store, &place, &parameters);
+                (page, turn)
+            })
+        })
+    };
+    finish(&server, &place, made).await
+}
+
+async fn without_slash(Path(id): Path<String>) -> Redirect {
+    Redirect::temporary(&format!("../{}", place::quoted(&id)))
+}
+
+/// An application's page; of an application that only has attempts, that of the newest.
+async fn newest(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+    address: Uri,
+    parameters: Raw,
+) -> Response {
+    let without = server.app(&id, None).await.map(drop);
+    if without.is_err()
+        && let Ok(all) = crate::serve::routes::attempts(&server, &id).await
+    {
+        let merged = crate::serve::applications::merged(all);
+        if let Some(attempt) = merged["attempts"][0]["attemptId"].as_str() {
+            // Both come from the store, whose names have no characters that need quoting in an address.
+            return Redirect::temporary(&format!("{id}/{attempt}")).into_response();
+        }
+    }
+    show(server, id, String::new(), &address, parameters).await
+}
+
+async fn part(
+    State(server): State<Arc<Server>>,
+    Path((id, rest)): Path<(String, String)>,
+    address: Uri,
+    parameters: Raw,
+) -> Response {
+    show(server, id, rest, &address, parameters).await
+}
+
+async fn show(
+    server: Arc<Server>,
+    id: String,
+    rest: String,
+    address: &Uri,
+    Query(parameters): Raw,
+) -> Response {
+    let (attempt, part) = place::split(&rest);
+    let place = Place::of(address.path(), &id, attempt);
+    let opened = server.app(&id, attempt).await;
+    let made = opened.map(|(app, turn)| {
+        let (server, place, part) = (Arc::clone(&server), place.clone(), part.to_owned());
+        tokio::task::spawn_blocking(move || {
+            let asked = Asked {
+                server: &server,
+                app: &app,
+                place: &place,
+                parameters: &Parameters(parameters),
+            };
+            (route(&asked, &part), turn)
+        })
+    });
+    finish(&server, &place, made).await
+}
+
+/// What a page of an application is made of.
+struct Asked<'a> {
+    server: &'a Server,
+    app: &'a App,
+    place: &'a Place,
+    parameters: &'a Parameters,
+}
+
+fn route(asked: &Asked<'_>, part: &str) -> Page {
+    let path: Vec<&str> = part.split('/').collect();
+    match path[..] {
+        [""] => application::page(asked),
+        ["jobs"] => sections::jobs(asked),
+        ["stages"] => sections::stages(asked),
+        ["stages", id, attempt] => stage::page(asked, id, attempt),
+        ["tasks"] => tasks::page(asked),
+        ["tasks", id] => task::page(asked, id),
+        ["executors"] => sections::executors(asked),
+        ["rdds"] => sections::rdds(asked),
+        ["environment"] => sections::environment(asked),
+        ["sql"] => sections::queries(asked),
+        ["sql", id] => sections::query(asked, id),
+        ["timeline"] => timeline::page(asked),
+        ["findings"] => advice::page(asked),
+        _ => Err(Refusal::not_found("this server has no such page")),
+    }
+}
+
+type Made = JoinHandle<(Page, OwnedSemaphorePermit)>;
+
+/// Waits for a page, and keeps its permit until it has room among the answers that wait for their readers.
+async fn finish(server: &Server, place: &Place, made: Result<Made, Refusal>) -> Response {
+    let made = match made {
+        Ok(made) => made.await.map_err(Refusal::failed),
+        Err(refusal) => Err(refusal),
+    };
+    let (page, _turn) = match made {
+        Ok((page, turn)) => (page, Some(turn)),
+        Err(refusal) => (Err(refusal), None),
+    };
+    let (status, markup) = match page {
+        Ok(markup) => (StatusCode::OK, markup),
+        Err(refusal) => (refusal.0, refused(place, &refusal)),
+    };
+    let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
+    match Held::bytes(markup.into_string(), &server.bodies).await {
+        Ok(text) => (status, headers(), kind, text).into_response(),
+        Err(refusal) => (refusal.0, refusal.1).into_response(),
+    }
+}
+
+fn refused(place: &Place, refusal: &Refusal) -> Markup {
+    let title = refusal.0.canonical_reason().unwrap_or("No answer");
+    document(
+        place,
+        title,
+        &html! {
+            h1 { (title) }
+            p { (shown::cut(&refusal.1)) }
+            p { a href=(place.to("")) { "All applications" } }
+        },
+    )
+}
+
+/// A whole document.
+fn document(place: &Place, title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (shown::cut(title)) " · SMTT history" }
+                link rel="icon" href=(place.to("files/icon.svg"));
+                link rel="stylesheet" href=(place.to("files/page.css"));
+            }
+            body { (body) }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The list of applications.
+
+use std::path::Path;
+
+use maud::html;
+use serde_json::Value;
+
+use super::place::{Place, quoted};
+use super::shown::Cell;
+use super::table::{Choice, Column, Request, documents, form};
+use super::{Page, document};
+use crate::serve::Refusal;
+use crate::serve::applications::list;
+use crate::serve::routes::Parameters;
+
+/// The page.
+pub(super) fn page(store: &Path, place: &Place, parameters: &Parameters) -> Page {
+    let request = Request::new(parameters)?;
+    let text = list(store, &Parameters(Vec::new()))?;
+    let all: Vec<Value> = serde_json::from_str(&text).map_err(Refusal::failed)?;
+    let id = |json: &Value| json["id"].as_str().unwrap_or_default().to_owned();
+    let status = |json: &Value| match json["attempts"][0]["completed"].as_bool() {
+        Some(true) => "COMPLETED",
+        _ => "RUNNING",
+    };
+    let of_attempt = |name: &'static str, of: fn(i64) -> Cell| {
+        move |json: &Value| {
+            // Spark says -1 for the end of what still runs.
+            let value = json["attempts"][0][name].as_i64();
+            value.filter(|value| *value >= 0).map_or(Cell::Absent, of)
+        }
+    };
+    let columns: [Column<'_>; 8] = [
+        (
+            ("name", "Name"),
+            Box::new(|json| {
+                let name = json["name"].as_str().filter(|name| !name.trim().is_empty());
+                let id = id(json);
+                let to = place.to(&format!("applications/{}", quoted(&id)));
+                Cell::Link(name.map_or(id, str::to_owned), to)
+            }),
+        ),
+        (("id", "Application"), Box::new(|json| Cell::Text(id(json)))),
+        (
+            ("user", "User"),
+            Box::new(|json| Cell::text(&json["attempts"][0]["sparkUser"])),
+        ),
+        (
+            ("version", "Spark"),
+            Box::new(|json| Cell::text(&json["attempts"][0]["appSparkVersion"])),
+        ),
+        (
+            ("status", "Status"),
+            Box::new(|json| Cell::Status(status(json).to_owned())),
+        ),
+        (
+            ("start", "Started"),
+            Box::new(of_attempt("startTimeEpoch", Cell::Time)),
+        ),
+        (
+            ("end", "Ended"),
+            Box::new(of_attempt("endTimeEpoch", Cell::Time)),
+        ),
+        (
+            ("duration", "Duration"),
+            Box::new(of_attempt("duration", Cell::Duration)),
+        ),
+    ];
+    let wanted = request.value("status");
+    let keep = |json: &Value| wanted.is_empty() || status(json) == wanted;
+    let table = documents(
+        &request,
+        "applications",
+        "Applications",
+        &columns,
+        &all,
+        keep,
+    )?;
+    let choices = [Choice {
+        name: "status",
+        title: "Status",
+        values: &["COMPLETED", "RUNNING"],
+    }];
+    let body = html! {
+        header { h1 { "Spark applications" } }
+        main {
+            (form(&request, "Search", &choices))
+            (table)
+            p.soft {
+                "Also as Spark's REST API: " a href=(place.to("api/v1/applications")) { "api/v1/applications" } "."
+            }
+        }
+    };
+    Ok(document(place, "Applications", &body))
+}

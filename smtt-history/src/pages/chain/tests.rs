@@ -1,0 +1,132 @@
+//! Chains of known shape: the table has every RDD with its parents, the picture a box for each and a line for each parent.
+
+use serde_json::{Value, json};
+
+use super::super::tests::{HOSTILE, Site, log};
+use super::{Chain, Rdd, places};
+
+/// A log whose stage 0 has RDDs: id, parents, whether it is stored.
+fn with(rdds: &[(i64, &[i64], bool)], stages: &str) -> String {
+    let info = |(id, parents, stored): &(i64, &[i64], bool)| -> Value {
+        json!({"RDD ID": id, "Name": format!("{id} {HOSTILE}"), "Callsite": HOSTILE, "Parent IDs": parents,
+            "Scope": json!({"id": "1", "name": HOSTILE, "parent": {"id": "0", "name": "outer"}}).to_string(),
+            "Number of Partitions": 7, "Storage Level": {"Use Memory": stored, "Replication": 1}})
+    };
+    let all = Value::from(rdds.iter().map(info).collect::<Vec<_>>());
+    let text = log("app-1", "");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = lines
+        .iter()
+        .position(|line| line.contains("StageSubmitted"))
+        .expect("has a stage");
+    let mut event: Value = serde_json::from_str(&lines[at]).expect("is JSON");
+    event["Stage Info"]["RDD Info"] = all;
+    event["Stage Info"]["Parent IDs"] = serde_json::from_str(stages).expect("is JSON");
+    lines[at] = event.to_string();
+    lines.join("\n")
+}
+
+fn count(text: &str, what: &str) -> usize {
+    text.matches(what).count()
+}
+
+#[tokio::test]
+async fn the_picture_and_the_table_have_every_rdd_and_names_are_text() {
+    // 5 is read through a shuffle; 8 reads two; 9 is the last one.
+    let site = Site::new(&[with(
+        &[
+            (6, &[5], false),
+            (7, &[], true),
+            (8, &[6, 7], false),
+            (9, &[8], true),
+        ],
+        "[]",
+    )]);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let (_, section) = text.split_once("id=\"chain\"").expect("has the section");
+    assert_eq!(count(section, "<rect x="), 5);
+    assert_eq!(count(section, "<path class=\"edge"), 4);
+    assert_eq!(count(section, "<path class=\"edge shuffle\""), 1);
+    assert_eq!(
+        (
+            count(section, "<g class=\"stored\">"),
+            count(section, "<g class=\"outside\">")
+        ),
+        (2, 1)
+    );
+    let (_, table) = section
+        .split_once("id=\"rdds-of-stage\"")
+        .expect("has the table");
+    let heads: Vec<&str> = table
+        .split("<th scope=\"row\">")
+        .skip(1)
+        .filter_map(|row| row.split('<').next())
+        .collect();
+    assert_eq!(heads, ["9", "8", "7", "6", "5"]);
+    assert!(
+        table.contains("<td class=\"words\">6, 7</td>") && table.contains("outer / "),
+        "{table}"
+    );
+    assert!(table.contains("another stage"), "{table}");
+    for markup in ["<script>", "\" onx", "style=", " onclick"] {
+        assert!(!text.contains(markup), "{markup}: {text}");
+    }
+    assert!(count(section, "&lt;script&gt;") >= 4 * 4, "{section}");
+}
+
+#[tokio::test]
+async fn circles_and_crowds_have_an_end() {
+    // A parent that is made later, itself as a parent, the same one twice, and more RDDs than a picture has.
+    let many: Vec<(i64, Vec<i64>)> = (0..3000_i64)
+        .map(|id| (id, vec![id - 1, id + 1, id, id - 1]))
+        .collect();
+    let many: Vec<(i64, &[i64], bool)> = many
+        .iter()
+        .map(|(id, parents)| (*id, parents.as_slice(), false))
+        .collect();
+    let site = Site::new(&[with(&many, "[0, 1, 2147483647]")]);
+    let (status, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    assert_eq!(status.as_u16(), 200);
+    assert_eq!(count(&text, "<rect x="), super::DRAWN);
+    assert_eq!(count(&text, "<path class=\"edge"), super::DRAWN - 1);
+    assert!(
+        text.contains("1000 earlier RDDs are left out"),
+        "{}",
+        &text[text.len() - 4000..]
+    );
+}
+
+#[test]
+fn an_rdd_is_below_all_that_it_reads() {
+    let rdd = |parents: &[i64]| Rdd {
+        parents: parents.iter().copied().collect(),
+        ..Rdd::default()
+    };
+    let chain = Chain {
+        rdds: [
+            (1, rdd(&[])),
+            (2, rdd(&[])),
+            (3, rdd(&[1])),
+            (4, rdd(&[2, 3])),
+            (5, rdd(&[1, 4])),
+        ]
+        .into(),
+        left_out: 0,
+    };
+    let (places, (width, height)) = places(&chain.rdds);
+    for (id, rdd) in &chain.rdds {
+        for parent in &rdd.parents {
+            assert!(places[parent].1 < places[id].1, "{places:?}");
+        }
+    }
+    // 2 is read by 4 only, which is below 3.
+    assert_eq!(places[&2].1, places[&3].1, "{places:?}");
+    let mut all: Vec<(i64, i64)> = places.values().copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 5, "no two at one place: {places:?}");
+    assert!(
+        all.iter()
+            .all(|(x, y)| x + super::BOX.0 < width + 1 && y + super::BOX.1 < height + 1)
+    );
+}

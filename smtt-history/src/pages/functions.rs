@@ -1,0 +1,490 @@
+//! The functions of a task attempt: lanes by thread, times by activity, what its thread did, and its life in parts. All of
+//! it comes from the worker that ran the task.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use serde_json::{Value, json};
+use smtt_model::rows::{ActivityRow, FunctionRow, FunctionsRow, HELPER, SplitsRow, TASK};
+use smtt_model::units;
+
+use super::Asked;
+use super::shown::{Cell, cut, facts};
+use super::table::{Column, Request, documents};
+use crate::functions::OfTask;
+use crate::serve::Refusal;
+use crate::workers::Files;
+
+/// Colours of activities; others have the last one.
+const ACTIVITIES: [(&str, &str); 16] = [
+    ("compute", "s9"),
+    ("shuffle_write", "s0"),
+    ("insert", "s1"),
+    ("sort", "s2"),
+    ("merge", "s3"),
+    ("shuffle_fetch", "s4"),
+    ("spill", "s5"),
+    ("hash_grow", "s6"),
+    ("broadcast", "s7"),
+    ("task_deserialize", "s8"),
+    ("result_serialize", "s11"),
+    ("python_exchange", "s10"),
+    ("cache_write", "p5"),
+    ("cache_read", "p6"),
+    ("evict", "p2"),
+    ("", "p0"),
+];
+/// What the activities do not cover.
+const REST: &str = "user code and framework, below 1 ms";
+/// Height of a span in the picture, and of the room between two lanes.
+const ROW: usize = 14;
+const GAP: usize = 6;
+/// Lanes and nested spans that the picture has at most.
+const LANES: usize = 32;
+const DEPTH: usize = 16;
+
+/// A series of the task's life: field, title and how a value is written.
+type Titled = (&'static str, &'static str, fn(i64) -> Cell);
+const SERIES: [Titled; 8] = [
+    ("cpu_ns", "CPU time", Cell::Nanoseconds),
+    ("heap_allocated_bytes", "allocated on the heap", Cell::Bytes),
+    ("thread_page_faults", "page faults", Cell::Count),
+    ("call_read_bytes", "read by system calls", Cell::Bytes),
+    ("page_walk_samples", "sampled page walks", Cell::Count),
+    (
+        "resident_bytes",
+        "resident memory of the executor",
+        Cell::Bytes,
+    ),
+    (
+        "execution_memory_bytes",
+        "execution memory of the task",
+        Cell::Bytes,
+    ),
+    (
+        "virtual_bytes",
+        "virtual memory of the executor",
+        Cell::Bytes,
+    ),
+];
+
+fn colour(activity: &str) -> &'static str {
+    let known = ACTIVITIES.iter().find(|(name, _)| *name == activity);
+    known.map_or("p0", |(_, class)| class)
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn share(part: u64, of: u64) -> f64 {
+    part as f64 * 100.0 / of.max(1) as f64
+}
+
+/// The sections of a task's page; nothing where no worker knows the task.
+pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Markup, Refusal> {
+    let store = &asked.server.settings.store;
+    let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
+    let files = Files::of(store, asked.app.id(), user, asked.parameters.one("host"));
+    let executor = Some(executor).filter(|it| !it.is_empty());
+    let found = match files.and_then(|files| files.task(id, executor)) {
+        Ok(found) => found,
+        // The page has Spark's half.
+        Err(trouble) => {
+            return Ok(html! { h2 { "Functions" } p.empty { (cut(&trouble.to_string())) } });
+        }
+    };
+    let Some(OfTask {
+        document,
+        functions,
+    }) = found
+    else {
+        return Ok(
+            html! { h2 { "Functions" } p.empty { "No worker has written about this task." } },
+        );
+    };
+    let row = &document.json;
+    let field = |name: &str, of: fn(i64) -> Cell| Cell::number(&row[name], of);
+    let splits: Option<SplitsRow> = serde_json::from_value(row["splits"].clone()).ok();
+    Ok(html! {
+        @if let Some(functions) = &functions {
+            h2 { "Functions" }
+            (lanes(asked, functions))
+            (activities(functions))
+            @if let Some(thread) = &functions.thread {
+                h2 { "What its thread did" }
+                (bar("thread", "Times of the thread", functions.duration_ns, &[
+                    ("on a CPU", "p5", Some(thread.cpu_ns)),
+                    ("waiting for a CPU", "p1", thread.cpu_wait_ns),
+                    ("waiting for a disk", "p2", thread.disk_wait_ns),
+                    ("waiting for anything else", "p0", Some(thread.other_ns)),
+                ]))
+                @if let Some(ns) = row["collection_ns"].as_u64() {
+                    p.soft { "Collections of the executor in this time: " (Cell::Nanoseconds(number(ns)).shown()) ", part of the other waiting." }
+                }
+            }
+        }
+        h2 { "In and out" }
+        (facts(&[
+            ("Input", field("input_bytes", Cell::Bytes)),
+            ("Input records", field("input_records", Cell::Count)),
+            ("Shuffle read", field("shuffle_read_bytes", Cell::Bytes)),
+            ("Shuffle records read", field("shuffle_read_records", Cell::Count)),
+            ("Shuffle written", field("shuffle_write_bytes", Cell::Bytes)),
+            ("Shuffle records written", field("shuffle_write_records", Cell::Count)),
+            ("Output", field("output_bytes", Cell::Bytes)),
+            ("Output records", field("output_records", Cell::Count)),
+            ("Spilled, memory", field("memory_spilled_bytes", Cell::Bytes)),
+            ("Spilled, disk", field("disk_spilled_bytes", Cell::Bytes)),
+            ("Peak of execution memory", field("execution_memory_peak_bytes", Cell::Bytes)),
+            ("Page faults", field("page_faults", Cell::Count)),
+        ]))
+        @if let Some(splits) = &splits { (life(splits)) }
+        @if let Some(functions) = &functions { (spans(asked, functions)?) }
+        p.soft { "Measured by the daemon of " bdi { (cut(&document.host)) } "." }
+    })
+}
+
+/// A lane: the spans of one thread with their depths.
+struct Lane<'a> {
+    title: String,
+    spans: Vec<(usize, usize, &'a FunctionRow)>,
+}
+
+/// Spans by thread, the task's first. A span lies below those that it lies in.
+fn by_thread(spans: &[FunctionRow]) -> Vec<Lane<'_>> {
+    let mut threads: BTreeMap<(bool, u32), Vec<(usize, &FunctionRow)>> = BTreeMap::new();
+    for (at, span) in spans.iter().enumerate() {
+        let thread = threads.entry((span.thread != TASK, span.tid)).or_default();
+        thread.push((at, span));
+    }
+    threads.into_iter().take(LANES).map(lane).collect()
+}
+
+fn lane<'a>(((_, tid), mut all): ((bool, u32), Vec<(usize, &'a FunctionRow)>)) -> Lane<'a> {
+    all.sort_by_key(|(at, it)| (it.begin_ns, u64::MAX - it.duration_ns, *at));
+    let title = match all.first().map_or("", |(_, span)| span.thread.as_str()) {
+        TASK => "task".to_owned(),
+        HELPER => format!("helper thread {tid}"),
+        _ => format!("thread {tid}"),
+    };
+    let mut open: Vec<u64> = Vec::new();
+    let spans = all.into_iter().map(|(at, span)| {
+        open.retain(|end| *end > span.begin_ns);
+        open.push(end_ns(span));
+        ((open.len() - 1).min(DEPTH - 1), at, span)
+    });
+    Lane {
+        title,
+        spans: spans.collect(),
+    }
+}
+
+fn end_ns(span: &FunctionRow) -> u64 {
+    span.begin_ns.saturating_add(span.duration_ns)
+}
+
+fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
+    let all = by_thread(&functions.spans);
+    let total = functions.spans.iter().map(end_ns);
+    let total = total.chain([functions.duration_ns, 1]).max().unwrap_or(1);
+    let chosen = asked.parameters.one("span");
+    let chosen = chosen.and_then(|it| it.parse::<usize>().ok());
+    let at = |ns: u64| share(ns, total);
+    html! {
+        p { (Cell::Nanoseconds(number(functions.duration_ns)).shown()) " from the begin of the executor's task runner to its end. "
+            "A span is a call of 1 ms or more; a click shows its numbers." }
+        @for lane in &all {
+            @let depth = lane.spans.iter().map(|(depth, _, _)| depth + 1).max().unwrap_or(1);
+            p.soft.lane { (lane.title) }
+            svg.lanes viewBox=(format!("0 0 100 {}", depth * ROW + GAP)) height=(depth * ROW + GAP) preserveAspectRatio="none"
+                role="img" aria-label=(format!("Spans of {}", lane.title)) {
+                @for (depth, number, span) in &lane.spans {
+                    @let class = format!("{}{}", colour(&span.activity), if chosen == Some(*number) { " chosen" } else { "" });
+                    a href=(Request::new(asked.parameters).map(|it| it.with("span", &number.to_string())).unwrap_or_default() + "#span") {
+                        rect class=(class) x=(at(span.begin_ns)) y=(depth * ROW) height=(ROW - 1) width=(at(span.duration_ns).max(0.1)) {
+                            title { (cut(&span.activity)) " " (cut(span.function.as_deref().unwrap_or_default())) ", " (units::duration(span.duration_ns)) }
+                        }
+                    }
+                }
+            }
+        }
+        @if all.is_empty() { p.empty { "No function took 1 ms or more." } }
+        @if functions.spans_left_out > 0 {
+            p.soft { (Cell::Count(number(functions.spans_left_out)).shown()) " shorter spans, together "
+                (Cell::Nanoseconds(number(functions.spans_left_out_ns)).shown()) ", are in the sums only." }
+        }
+        @if let Some(span) = chosen.and_then(|at| functions.spans.get(at)) {
+            div id="span" {
+                h3 { (cut(span.function.as_deref().unwrap_or(&span.activity))) }
+                (facts(&[
+                    ("Activity", Cell::Text(span.activity.clone())),
+                    ("Begin", Cell::Nanoseconds(number(span.begin_ns))),
+                    ("End", Cell::Nanoseconds(number(end_ns(span)))),
+                    ("Duration", Cell::Nanoseconds(number(span.duration_ns))),
+                    ("Without spans inside", Cell::Nanoseconds(number(span.own_ns))),
+                    ("Thread", Cell::Text(format!("{} {}", span.thread, span.tid))),
+                    ("RDD", span.rdd_id.map_or(Cell::Absent, |id| Cell::Id(i64::from(id), None))),
+                ]))
+            }
+        }
+    }
+}
+
+/// Times that add up to a duration, as a bar and as a table.
+fn bar(id: &str, title: &str, total: u64, parts: &[(&str, &str, Option<u64>)]) -> Markup {
+    let mut begin = 0_u64;
+    let begins: Vec<u64> = parts
+        .iter()
+        .map(|(_, _, ns)| {
+            begin = begin.saturating_add(ns.unwrap_or(0));
+            begin - ns.unwrap_or(0)
+        })
+        .collect();
+    html! {
+        svg.bar viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label=(title) {
+            @for ((_, class, ns), begin) in parts.iter().zip(&begins) {
+                rect class=(class) x=(share(*begin, total)) y="0" height="4" width=(share(ns.unwrap_or(0), total)) {}
+            }
+        }
+        div.wide tabindex="0" role="region" aria-label=(title) { table.data id=(id) {
+            thead { tr { th.words { "What" } th { "Time" } th { "Share" } } }
+            tbody {
+                @for (what, class, ns) in parts {
+                    @if let Some(ns) = ns {
+                        tr {
+                            th.words scope="row" {
+                                svg.key viewBox="0 0 1 1" aria-hidden="true" { rect class=(class) width="1" height="1" {} }
+                                bdi { (cut(what)) }
+                            }
+                            td { (Cell::Nanoseconds(number(*ns)).shown()) }
+                            td { (format!("{:.1} %", share(*ns, total))) }
+                        }
+                    }
+                }
+                tr { th.words scope="row" { "together" } td { (Cell::Nanoseconds(number(begin)).shown()) } td {} }
+            }
+        } }
+    }
+}
+
+fn activities(functions: &FunctionsRow) -> Markup {
+    let row = |it: &'_ ActivityRow| (it.activity.clone(), colour(&it.activity), it.own_ns);
+    let mut all: Vec<_> = functions.activities.iter().take(LANES).map(row).collect();
+    all.extend(functions.rest_ns.map(|ns| (REST.to_owned(), "p0", ns)));
+    let parts: Vec<_> = all
+        .iter()
+        .map(|(name, class, ns)| (name.as_str(), *class, Some(*ns)))
+        .collect();
+    let helpers = functions.helpers.iter().take(LANES);
+    html! {
+        (bar("activities", "Times by activity on the task's thread", functions.duration_ns, &parts))
+        @for it in helpers {
+            p.soft { "Helper threads: " bdi { (cut(&it.activity)) } " " (Cell::Nanoseconds(number(it.own_ns)).shown())
+                " in " (Cell::Count(number(it.spans)).shown()) " spans." }
+        }
+    }
+}
+
+/// The task's life in parts: a picture and the same numbers.
+fn life(splits: &SplitsRow) -> Markup {
+    let parts = splits.interpolated.len().min(LANES);
+    let all = SERIES.iter().filter_map(|(field, title, of)| {
+        let series = splits.series.get(*field)?;
+        (series.parts.len() == parts).then_some((title, of, series))
+    });
+    html! {
+        h2 { "Its life in parts" }
+        p.soft { (parts) " parts of equal " (cut(&splits.progress_by)) "; " (splits.measured_points)
+            " readings, a part without one is interpolated." }
+        div.wide tabindex="0" role="region" aria-label="Life in parts" { table.data id="life" {
+            thead { tr { th.words { "Series" } th { "Picture" } th { "Total" }
+                @for part in 1..=parts { th { (part) } } } }
+            tbody {
+                @for (title, of, series) in all {
+                    @let most = series.parts.iter().copied().max().unwrap_or(0).max(1);
+                    tr {
+                        th.words scope="row" { (title) }
+                        td { svg.life viewBox=(format!("0 0 {parts} 100")) preserveAspectRatio="none" aria-hidden="true" {
+                            @for (at, part) in series.parts.iter().enumerate() {
+                                @let height = share(*part, most);
+                                rect class=(if splits.interpolated[at] { "p1" } else { "s0" }) x=(at) y=(100.0 - height) width="0.9" height=(height) {}
+                            }
+                        } }
+                        td { (series.total.map_or(Cell::Absent, |total| of(number(total))).shown()) }
+                        @for part in &series.parts { td { (of(number(*part)).shown()) } }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+/// The spans as a table.
+fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
+    let request = Request::new(asked.parameters)?;
+    let rows: Vec<Value> = functions.spans.iter().map(|span| json!(span)).collect();
+    let ns = |key: &'static str, name: &'static str, title: &'static str| -> Column<'_> {
+        let of = move |row: &Value| Cell::number(&row[name], Cell::Nanoseconds);
+        ((key, title), Box::new(of))
+    };
+    let text = |name: &'static str, title: &'static str| -> Column<'_> {
+        (
+            (name, title),
+            Box::new(move |row: &Value| Cell::text(&row[name])),
+        )
+    };
+    let id = |name: &'static str, title: &'static str| -> Column<'_> {
+        let of = move |row: &Value| Cell::number(&row[name], |id| Cell::Id(id, None));
+        ((name, title), Box::new(of))
+    };
+    let columns = [
+        text("thread", "Thread"),
+        id("tid", "Thread id"),
+        text("activity", "Activity"),
+        text("function", "Function"),
+        ns("begin", "begin_ns", "Begin"),
+        ns("duration", "duration_ns", "Duration"),
+        ns("own", "own_ns", "Without spans inside"),
+        id("rdd_id", "RDD"),
+    ];
+    let table = documents(
+        &request,
+        "spans",
+        "Spans of 1 ms and more",
+        &columns,
+        &rows,
+        |_| true,
+    )?;
+    Ok(html! { h2 { "Spans" } (table) })
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_store::history::batch::{Batch, Cell};
+    use smtt_store::history::workers::{Bounds, FUNCTIONS, TASKS, Workers};
+
+    use super::super::tests::{HOSTILE, Site, log};
+    use super::*;
+
+    fn span(thread: &str, tid: u32, begin_ns: u64, duration_ns: u64) -> FunctionRow {
+        FunctionRow {
+            thread: thread.to_owned(),
+            tid,
+            activity: "sort".to_owned(),
+            begin_ns,
+            duration_ns,
+            ..FunctionRow::default()
+        }
+    }
+
+    #[test]
+    fn a_span_lies_below_those_around_it() {
+        let spans = [
+            span(HELPER, 3, 0, 9),
+            span(TASK, 8, 10, 10),
+            span(TASK, 8, 12, 3),
+            span(TASK, 8, 15, 5),
+            span(TASK, 8, 16, u64::MAX),
+            span(TASK, 8, 30, 1),
+        ];
+        let lanes = by_thread(&spans);
+        let depths = |lane: &Lane<'_>| lane.spans.iter().map(|it| it.0).collect::<Vec<_>>();
+        let all: Vec<_> = lanes
+            .iter()
+            .map(|it| (it.title.as_str(), depths(it)))
+            .collect();
+        assert_eq!(
+            all,
+            [("task", vec![0, 1, 1, 2, 1]), ("helper thread 3", vec![0])]
+        );
+    }
+
+    fn task(row: &Value) -> Batch {
+        let mut batch = Batch::new(&TASKS);
+        let (none, zero) = (Cell::None, Cell::Number(0));
+        let (json, state) = (row.to_string(), Cell::Text("succeeded"));
+        let executor = Cell::Text(HOSTILE);
+        let cells = [
+            zero,
+            zero,
+            Cell::Number(7),
+            executor,
+            state,
+            none,
+            none,
+            none,
+            none,
+            none,
+        ];
+        batch.push(&[&cells[..], &[Cell::Text(&json)]].concat());
+        batch
+    }
+
+    #[tokio::test]
+    async fn a_task_has_its_functions_and_their_names_are_text() {
+        let site = Site::new(&[log("app-1", "")]);
+        let any = Bounds {
+            bytes: 1 << 30,
+            files: 1 << 20,
+        };
+        let store = site.store();
+        let mut workers = Workers::take(&store, HOSTILE, 10, None, any).expect("opens");
+        let activities = json!([{"activity": HOSTILE, "spans": 2, "own_ns": 600_000_000},
+            {"activity": "spill", "spans": 2, "own_ns": u64::MAX}]);
+        let series = json!({"resident_bytes": {"parts": [1, 2, 3], "measured_points": 4},
+            "cpu_ns": {"parts": [u64::MAX], "measured_points": 4}});
+        // As the log has it: the text is part of a JSON document there.
+        let ran: String = serde_json::from_str(&format!("\"{HOSTILE}\"")).expect("is JSON");
+        let row = json!({
+            "executor_id": ran,
+            "shuffle_read_records": 123_456,
+            "functions": {"begin_ns": 5, "duration_ns": 1_000_000_000, "rest_ns": 400_000_000,
+                "activities": activities, "thread": {"cpu_ns": 250_000_000, "other_ns": 750_000_000}},
+            "splits": {"progress_by": HOSTILE, "measured_points": 4, "interpolated": [true, false, true], "series": series},
+        });
+        let mut spans = Batch::new(&FUNCTIONS);
+        for (begin, length) in [(0, 2_000_000), (i64::MAX, i64::MAX)] {
+            let (text, zero) = (Cell::Text(HOSTILE), Cell::Number(0));
+            let times = [zero, Cell::Number(begin), Cell::Number(length), zero, zero];
+            let who = [
+                zero,
+                zero,
+                Cell::Number(7),
+                Cell::Text(&ran),
+                text,
+                zero,
+                text,
+                text,
+            ];
+            spans.push(&[&who[..], &times[..]].concat());
+        }
+        for batch in [task(&row), spans] {
+            let done = workers.add("app-1", 7, 0, &batch, &|uid| uid);
+            done.expect("writes");
+        }
+        let path = "/applications/app-1/tasks/7";
+        let (_, policy, text) = site.get(&format!("{path}?sort=-duration&span=0")).await;
+        assert_eq!(policy, super::super::POLICY);
+        for part in [
+            "user code and framework, below 1 ms",
+            "40.0 %",
+            "60.0 %",
+            "waiting for anything else",
+            "75.0 %",
+            "123,456",
+            "resident memory of the executor",
+            "id=\"span\"",
+            "class=\"p0 chosen\"",
+            "aria-sort=\"descending\"",
+            "&lt;script&gt;alert(1)",
+        ] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
+        for markup in ["<script>", "style=", " onclick", "\" onx", "NaN", "inf"] {
+            assert!(!text.contains(markup), "{markup}: {text}");
+        }
+        let (status, _, text) = site.get(&format!("{path}?sort=x")).await;
+        assert_eq!(status, 400, "{text}");
+    }
+}

@@ -1,0 +1,247 @@
+//! Tables that the server sorts, filters and cuts into pages. The address has what was asked for, so it can be shared.
+
+use std::cmp::Ordering;
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::place::quoted;
+use super::shown::Cell;
+use crate::serve::Refusal;
+use crate::serve::routes::Parameters;
+
+/// Rows of a page, and rows of a page at most.
+const ROWS: (usize, usize) = (50, 500);
+
+/// A column's name in addresses and its title.
+pub type Head = (&'static str, &'static str);
+
+/// The part of a table that is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Column and whether the largest is first; `None` for the table's own order.
+    pub sort: Option<(String, bool)>,
+    /// First row.
+    pub offset: usize,
+    /// Rows.
+    pub length: usize,
+    /// Text that a row must have.
+    pub search: String,
+    /// All parameters, for addresses of other parts.
+    all: Vec<(String, String)>,
+}
+
+impl Request {
+    /// From an address.
+    pub fn new(parameters: &Parameters) -> Result<Self, Refusal> {
+        let size = |number: i64| usize::try_from(number).unwrap_or(0);
+        let sort = parameters.one("sort").filter(|sort| !sort.is_empty());
+        Ok(Self {
+            sort: sort.map(|sort| match sort.strip_prefix('-') {
+                Some(column) => (column.to_owned(), true),
+                None => (sort.to_owned(), false),
+            }),
+            offset: size(parameters.number("offset", 0)?),
+            length: size(parameters.number("length", ROWS.0 as i64)?).clamp(1, ROWS.1),
+            search: parameters.one("q").unwrap_or_default().to_lowercase(),
+            all: parameters.0.clone(),
+        })
+    }
+
+    /// The query of the same table with another value of a parameter, from its first row.
+    pub fn with(&self, name: &str, value: &str) -> String {
+        let kept = self
+            .all
+            .iter()
+            .filter(|(key, value)| key != name && key != "offset" && !value.is_empty());
+        let kept = kept.map(|(key, value)| (key.as_str(), value.as_str()));
+        let all = kept.chain((!value.is_empty()).then_some((name, value)));
+        let all: Vec<String> = all
+            .map(|(key, value)| format!("{}={}", quoted(key), quoted(value)))
+            .collect();
+        format!("?{}", all.join("&"))
+    }
+
+    /// The parameter's value.
+    pub fn value(&self, name: &str) -> &str {
+        let found = self.all.iter().find(|(key, _)| key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    /// Positions of the rows that are on the page, of so many.
+    pub fn page(&self, total: usize) -> std::ops::Range<usize> {
+        let first = self.offset.min(total);
+        first..(first + self.length).min(total)
+    }
+}
+
+/// How two cells are ordered: numbers, then texts; absent ones are last either way.
+pub fn order(left: &Cell, right: &Cell, largest_first: bool) -> Ordering {
+    let is_absent = |cell: &Cell| *cell == Cell::Absent;
+    let by_value = match (left.key(), right.key()) {
+        (Some(left), Some(right)) => left.cmp(&right),
+        _ => left.words().cmp(&right.words()),
+    };
+    let by_value = if largest_first {
+        by_value.reverse()
+    } else {
+        by_value
+    };
+    is_absent(left).cmp(&is_absent(right)).then(by_value)
+}
+
+/// A filter of a table: parameter, title and choices.
+pub struct Choice<'a> {
+    /// Name of the parameter.
+    pub name: &'static str,
+    /// Title.
+    pub title: &'static str,
+    /// Values to choose from; empty for a field to write in.
+    pub values: &'a [&'a str],
+}
+
+/// The form of a table's filters.
+pub fn form(request: &Request, search: &str, choices: &[Choice<'_>]) -> Markup {
+    let sort = request.value("sort");
+    let is_filter = |key: &str| key == "q" || choices.iter().any(|choice| choice.name == key);
+    let others = request.all.iter().filter(|(key, value)| {
+        !is_filter(key) && key != "offset" && key != "sort" && !value.is_empty()
+    });
+    html! {
+        form.filters method="get" {
+            @if !search.is_empty() {
+                label { (search) " " input type="search" name="q" value=(request.value("q")) maxlength="200"; }
+            }
+            @for choice in choices {
+                label {
+                    (choice.title) " "
+                    @if choice.values.is_empty() {
+                        input name=(choice.name) value=(request.value(choice.name)) size="8" maxlength="200";
+                    } @else {
+                        select name=(choice.name) {
+                            option value="" { "all" }
+                            @for value in choice.values {
+                                option value=(value) selected[request.value(choice.name) == *value] { (value) }
+                            }
+                        }
+                    }
+                }
+            }
+            @if !sort.is_empty() { input type="hidden" name="sort" value=(sort); }
+            @for (key, value) in others { input type="hidden" name=(key) value=(value); }
+            button { "Filter" }
+            " " a href="?" { "Clear" }
+        }
+    }
+}
+
+/// A page of rows with its head and the addresses of other pages.
+pub fn rows(
+    request: &Request,
+    id: &str,
+    caption: &str,
+    heads: &[Head],
+    total: usize,
+    page: &[Vec<Cell>],
+) -> Markup {
+    let part = request.page(total);
+    html! {
+        div.wide tabindex="0" role="region" aria-label=(caption) {
+            table.data id=(id) {
+                caption { (caption) }
+                thead { tr {
+                    @for (at, (key, title)) in heads.iter().enumerate() {
+                        (head(request, key, title, page.first().is_some_and(|row| row[at].is_text())))
+                    }
+                } }
+                tbody {
+                    @for row in page {
+                        tr { @for cell in row { td class=[cell.is_text().then_some("words")] { (cell.shown()) } } }
+                    }
+                }
+            }
+        }
+        @if total == 0 { p.empty { "None." } }
+        nav.pages aria-label="Pages" {
+            @if part.start > 0 {
+                @let before = part.start.saturating_sub(request.length).to_string();
+                a rel="prev" href=(at(request, &before)) { "← before" }
+            }
+            span { (if total == 0 { 0 } else { part.start + 1 }) " to " (part.end) " of " (total) }
+            @if part.end < total {
+                a rel="next" href=(at(request, &part.end.to_string())) { "after →" }
+            }
+        }
+    }
+}
+
+fn at(request: &Request, offset: &str) -> String {
+    let query = request.with("offset", "");
+    let and = if query == "?" { "" } else { "&" };
+    format!("{query}{and}offset={offset}")
+}
+
+fn head(request: &Request, key: &str, title: &str, is_text: bool) -> Markup {
+    let sorted = request.sort.as_ref().filter(|(column, _)| column == key);
+    let down = sorted.map(|(_, down)| *down);
+    // Numbers are asked for with the largest first, texts with the first.
+    let next = match down {
+        Some(true) => key.to_owned(),
+        Some(false) => format!("-{key}"),
+        None if is_text => key.to_owned(),
+        None => format!("-{key}"),
+    };
+    let direction = down.map(|down| if down { "descending" } else { "ascending" });
+    html! {
+        th class=[is_text.then_some("words")] scope="col" aria-sort=[direction] {
+            a href=(request.with("sort", &next)) { (title) }
+            @match down { Some(true) => " ▼", Some(false) => " ▲", None => "" }
+        }
+    }
+}
+
+/// A column of documents: its head and its value.
+pub type Column<'a> = (Head, Box<dyn Fn(&Value) -> Cell + 'a>);
+
+/// A table of documents: filtered by text and choices, sorted by a column, cut into pages.
+pub fn documents(
+    request: &Request,
+    id: &str,
+    caption: &str,
+    columns: &[Column<'_>],
+    documents: &[Value],
+    keep: impl Fn(&Value) -> bool,
+) -> Result<Markup, Refusal> {
+    let sort = match &request.sort {
+        None => None,
+        Some((key, down)) => {
+            let column = columns.iter().position(|((known, _), _)| known == key);
+            let column =
+                column.ok_or_else(|| Refusal::bad(format!("the table has no column {key}")))?;
+            Some((column, *down))
+        }
+    };
+    let has = |row: &Vec<Cell>| {
+        let texts = row.iter().filter_map(Cell::words);
+        request.search.is_empty()
+            || texts
+                .into_iter()
+                .any(|text| text.to_lowercase().contains(&request.search))
+    };
+    let all = documents.iter().filter(|document| keep(document));
+    let all = all.map(|document| columns.iter().map(|(_, of)| of(document)).collect());
+    let mut all: Vec<Vec<Cell>> = all.filter(has).collect();
+    if let Some((column, down)) = sort {
+        all.sort_by(|left, right| order(&left[column], &right[column], down));
+    }
+    let heads: Vec<Head> = columns.iter().map(|(head, _)| *head).collect();
+    let total = all.len();
+    Ok(rows(
+        request,
+        id,
+        caption,
+        &heads,
+        total,
+        &all[request.page(total)],
+    ))
+}

@@ -1,0 +1,275 @@
+//! Pages of a log whose every name is markup: what they show, and that nothing of it is markup.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request as Question, StatusCode, header};
+use tower::ServiceExt as _;
+
+use super::place::{Place, quoted, split};
+use super::shown::Cell;
+use super::table::order;
+use crate::import::{Admission, import};
+use crate::log::Bounds;
+use crate::made::{Made, Stage, Task};
+use crate::serve::{Server, Settings, router};
+
+pub(super) const HOSTILE: &str = r#"<script>alert(1)</script>\" onx='&amp;"#;
+
+pub(super) fn log(id: &str, attempt: &str) -> String {
+    let info = |finish: i64, failed: bool| {
+        format!(
+            r#"{{"Task ID":7,"Index":0,"Attempt":0,"Launch Time":2000,"Executor ID":"{HOSTILE}","Host":"{HOSTILE}","Locality":"{HOSTILE}","Speculative":false,"Getting Result Time":0,"Finish Time":{finish},"Failed":{failed},"Killed":false,"Accumulables":[]}}"#
+        )
+    };
+    let stage = format!(
+        r#"{{"Stage ID":0,"Stage Name":"{HOSTILE}","Number of Tasks":1,"RDD Info":[{{"RDD ID":1,"Name":"{HOSTILE}","Storage Level":{{"Use Memory":true,"Replication":1}}}}],"Details":"{HOSTILE}","Submission Time":1900}}"#
+    );
+    [
+        format!(r#"{{"Event":"SparkListenerApplicationStart","App Name":"{HOSTILE}","App ID":"{id}",{attempt}"Timestamp":1000,"User":"{HOSTILE}"}}"#),
+        format!(r#"{{"Event":"SparkListenerEnvironmentUpdate","JVM Information":{{"Java Version":"{HOSTILE}"}},"Spark Properties":{{"{HOSTILE}":"{HOSTILE}"}},"Hadoop Properties":{{}},"System Properties":{{}},"Metrics Properties":{{}},"Classpath Entries":{{}}}}"#),
+        format!(r#"{{"Event":"SparkListenerExecutorAdded","Timestamp":1100,"Executor ID":"{HOSTILE}","Executor Info":{{"Host":"{HOSTILE}","Total Cores":1}}}}"#),
+        format!(r#"{{"Event":"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart","executionId":0,"description":"{HOSTILE}","details":"{HOSTILE}","physicalPlanDescription":"{HOSTILE}","sparkPlanInfo":{{"nodeName":"{HOSTILE}","simpleString":"{HOSTILE}","children":[],"metadata":{{}},"metrics":[]}},"time":1200}}"#),
+        format!(r#"{{"Event":"SparkListenerJobStart","Job ID":0,"Submission Time":1500,"Stage Infos":[{stage}],"Stage IDs":[0],"Properties":{{"spark.job.description":"{HOSTILE}"}}}}"#),
+        format!(r#"{{"Event":"SparkListenerStageSubmitted","Stage Info":{stage}}}"#),
+        format!(r#"{{"Event":"SparkListenerTaskStart","Stage ID":0,"Stage Attempt ID":0,"Task Info":{}}}"#, info(0, false)),
+        format!(r#"{{"Event":"SparkListenerTaskEnd","Stage ID":0,"Stage Attempt ID":0,"Task Type":"ResultTask","Task End Reason":{{"Reason":"ExceptionFailure","Class Name":"{HOSTILE}","Description":"{HOSTILE}","Full Stack Trace":"{HOSTILE}"}},"Task Info":{},"Task Metrics":{{"Executor Run Time":600}}}}"#, info(3000, true)),
+    ]
+    .join("\n")
+}
+
+pub(super) struct Site {
+    server: Arc<Server>,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    pub(super) fn new(logs: &[String]) -> Self {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let store = folder.path().join("store");
+        for log in logs {
+            let path = folder.path().join("log");
+            std::fs::write(&path, log).expect("writes");
+            let done = import(&store, &path, Bounds::default(), &Admission::default());
+            let done = done.expect("imports");
+            assert_eq!(done.damaged, 0, "{:?}", done.named);
+        }
+        let settings = Settings {
+            store,
+            event_logs: None,
+            cache_bytes: 1 << 20,
+            bounds: Bounds::default(),
+        };
+        Self {
+            server: Arc::new(Server::new(settings)),
+            _folder: folder,
+        }
+    }
+
+    pub(super) fn store(&self) -> std::path::PathBuf {
+        self.server.settings.store.clone()
+    }
+
+    pub(super) async fn get(&self, path: &str) -> (StatusCode, String, String) {
+        let question = Question::get(path)
+            .body(Body::empty())
+            .expect("is a question");
+        let answer = router(Arc::clone(&self.server)).oneshot(question).await;
+        let answer = answer.expect("answers");
+        let status = answer.status();
+        let header = |name| {
+            let value = answer.headers().get(name);
+            value
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let said = header(header::CONTENT_SECURITY_POLICY) + &header(header::LOCATION);
+        let body = to_bytes(answer.into_body(), 8 << 20).await.expect("reads");
+        (status, said, String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+#[tokio::test]
+async fn every_page_escapes_names_and_has_the_policy() {
+    let site = Site::new(&[log("app-1", "")]);
+    let parts = [
+        "",
+        "/timeline",
+        "/findings",
+        "/jobs",
+        "/stages",
+        "/stages/0/0",
+        "/tasks",
+        "/tasks/7",
+        "/executors",
+        "/rdds",
+        "/environment",
+        "/sql",
+        "/sql/0",
+        "/tasks?q=<script>&stage=0&from=<b>",
+        "/<script>alert(1)<%2Fscript>",
+    ];
+    let paths = parts.map(|part| format!("/applications/app-1{part}"));
+    let mut shown = 0;
+    for path in paths
+        .iter()
+        .map(String::as_str)
+        .chain(["/", "/?q=%22%3E%3Cscript%3E"])
+    {
+        let path = path.replace('<', "%3C").replace('>', "%3E");
+        let (_, policy, text) = site.get(&path).await;
+        assert_eq!(policy, super::POLICY, "{path}");
+        for markup in ["<script>", "<b>", "\" onx", "style=", " onclick"] {
+            assert!(!text.contains(markup), "{path} has {markup}: {text}");
+        }
+        shown += usize::from(text.contains("&lt;script&gt;alert(1)"));
+    }
+    assert!(shown >= 13, "only {shown} pages show a name");
+}
+
+#[tokio::test]
+async fn findings_have_their_saving_and_lead_to_their_stage() {
+    let mut tasks = vec![Task::new(2000, 1_000_000); 64];
+    tasks[40].run = 60_000;
+    let made = Made::new("app-1", vec![Stage::new(HOSTILE, tasks)]);
+    let site = Site::new(&[made.log().0]);
+    let (_, _, text) = site.get("/applications/app-1/findings").await;
+    for part in [
+        "1 of 64 tasks take much longer",
+        "Expected saving: ",
+        "spark.speculation",
+        "Disproved by: ",
+        "applications/app-1/stages/0/0\">0.0</a>",
+        "&lt;script&gt;alert(1)",
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    assert!(!text.contains("<script>"), "{text}");
+}
+
+#[tokio::test]
+async fn refusals_are_pages_with_their_status() {
+    let site = Site::new(&[log("app-1", "")]);
+    for (path, status) in [
+        ("/applications/app-2", 404),
+        ("/applications/..%2Fx/jobs", 404),
+        ("/applications/app-1/stages/9/0", 404),
+        ("/applications/app-1/tasks/8", 404),
+        ("/applications/app-1/tasks?stage=x", 400),
+        ("/applications/app-1/tasks?sort=x", 400),
+        ("/applications/app-1/jobs?sort=x", 400),
+        ("/files/none", 404),
+        ("/smtt/v1/applications/app-1/timeline?from=x", 404),
+        ("/smtt/v1/applications/app-1/tasks/8", 404),
+    ] {
+        assert_eq!(site.get(path).await.0.as_u16(), status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn tasks_are_filtered_sorted_and_paged() {
+    let log = log("app-1", "");
+    let mut lines: Vec<&str> = log.lines().collect();
+    let (start, end) = (lines[6].to_owned(), lines[7].to_owned());
+    let more: Vec<String> = (8..108)
+        .flat_map(|id| {
+            let number = format!("\"Task ID\":{id},");
+            let input = format!(
+                r#""Task Metrics":{{"Input Metrics":{{"Bytes Read":{}}},"#,
+                (id * 37) % 101
+            );
+            let end = end.replace("\"Task Metrics\":{", &input);
+            [&start, &end].map(|line| line.replace("\"Task ID\":7,", &number))
+        })
+        .collect();
+    lines.extend(more.iter().map(String::as_str));
+    let site = Site::new(&[lines.join("\n")]);
+    let ids = |text: &str| -> Vec<i64> {
+        let cells = text
+            .split("<a href=\"../../applications/app-1/tasks/")
+            .skip(1);
+        let id = |cell: &str| cell.split('"').next().and_then(|id| id.parse().ok());
+        cells.filter_map(id).collect()
+    };
+    let base = "/applications/app-1/tasks";
+    let (_, _, text) = site
+        .get(&format!("{base}?sort=-id&length=3&offset=3"))
+        .await;
+    assert_eq!(ids(&text), [104, 103, 102]);
+    assert!(text.contains("4 to 6 of 101"), "{text}");
+    let (_, _, text) = site
+        .get(&format!(
+            "{base}?sort=-input&length=2&status=FAILED&stage=0.0"
+        ))
+        .await;
+    let expected = (8..108).max_by_key(|id| (id * 37) % 101).expect("has one");
+    assert_eq!(ids(&text)[0], expected);
+    let (_, _, text) = site.get(&format!("{base}?status=SUCCESS")).await;
+    assert!(text.contains("0 to 0 of 0"), "{text}");
+    let (_, _, text) = site.get(&format!("{base}?longer=1001")).await;
+    assert!(text.contains("of 0"), "{text}");
+}
+
+#[tokio::test]
+async fn an_application_with_attempts_leads_to_its_newest() {
+    let attempt = |number: u32| {
+        let text = log("app-1", &format!(r#""App Attempt ID":"{number}","#));
+        text.replace(
+            r#""Timestamp":1000"#,
+            &format!(r#""Timestamp":{number}000"#),
+        )
+    };
+    let site = Site::new(&[attempt(1), attempt(2)]);
+    let (status, to, _) = site.get("/applications/app-1").await;
+    assert_eq!(
+        (status.as_u16(), to.ends_with("app-1/2")),
+        (307, true),
+        "{to}"
+    );
+    for part in ["", "/jobs", "/timeline"] {
+        let (status, _, text) = site.get(&format!("/applications/app-1/2{part}")).await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(text.contains("applications/app-1/2/stages\""), "{text}");
+    }
+    let (status, _, text) = site
+        .get("/smtt/v1/applications/app-1/tasks/7?attempt=2")
+        .await;
+    assert_eq!(status, StatusCode::OK);
+    let json: serde_json::Value = serde_json::from_str(&text).expect("is JSON");
+    let parts = json["parts"].as_array().into_iter().flatten();
+    let sum: u64 = parts.filter_map(|part| part["microseconds"].as_u64()).sum();
+    assert_eq!((sum, &json["milliseconds"]), (1_000_000, &1000.into()));
+}
+
+#[test]
+fn addresses_are_relative() {
+    let place = Place::of("/applications/app-1/2/stages/3/0", "app-1", Some("2"));
+    assert_eq!(place.to(""), "../../../../../");
+    assert_eq!(
+        place.part("jobs"),
+        "../../../../../applications/app-1/2/jobs"
+    );
+    assert_eq!(Place::new("/").to("files/page.css"), "./files/page.css");
+    assert_eq!(
+        (split("2/jobs"), split("stages/0/0")),
+        ((Some("2"), "jobs"), (None, "stages/0/0"))
+    );
+    assert_eq!(quoted("a b&\"<é"), "a%20b%26%22%3C%C3%A9");
+}
+
+#[test]
+fn absent_cells_are_last_in_both_orders() {
+    use std::cmp::Ordering::{Greater, Less};
+    let (absent, one, two) = (Cell::Absent, Cell::Count(1), Cell::Count(2));
+    for down in [true, false] {
+        assert_eq!(
+            (order(&absent, &one, down), order(&one, &absent, down)),
+            (Greater, Less)
+        );
+    }
+    assert_eq!(
+        (order(&one, &two, false), order(&one, &two, true)),
+        (Less, Greater)
+    );
+}

@@ -1,0 +1,143 @@
+//! The page of the time line: a canvas that a script draws, its controls, and the same as a table.
+
+use maud::html;
+
+use super::application::framed;
+use super::shown::{Cell, duration};
+use super::{Asked, Page};
+use crate::serve::Refusal;
+use crate::timeline::detail::Window;
+use crate::timeline::model::{Model, OUTCOMES};
+use crate::timeline::parts::ALL;
+use crate::timeline::serve::window;
+
+/// What the colour of a task can say: parameter and title.
+const COLOURS: [(&str, &str); 4] = [
+    ("part", "where most of the time went"),
+    ("stage", "stage"),
+    ("outcome", "outcome"),
+    ("locality", "locality"),
+];
+/// Executors in the table below the picture.
+const EXECUTORS: usize = 500;
+
+/// The window of a stage attempt, where the address names one.
+fn of_stage(model: &Model, name: &str) -> Option<(i64, i64)> {
+    let (id, attempt) = name.split_once('.').unwrap_or((name, "0"));
+    let key = (id.parse().ok()?, attempt.parse().ok()?);
+    let stage = model.stages.iter().position(|stage| stage.key == key)?;
+    let tasks = || {
+        let tasks = model.tasks.iter();
+        tasks.filter(move |task| task.stage as usize == stage)
+    };
+    let from = tasks().map(|task| task.launch).min()?;
+    let to = tasks().map(crate::timeline::model::Task::end).max()?;
+    Some((from, to))
+}
+
+pub(super) fn page(asked: &Asked<'_>) -> Page {
+    let model = asked.server.timeline(asked.app)?;
+    let mut window = window(&model, asked.parameters)?;
+    if let Some(stage) = asked.parameters.one("stage") {
+        let (from, to) = of_stage(&model, stage)
+            .ok_or_else(|| Refusal::not_found(format!("unknown stage: {stage}")))?;
+        window = Window { from, to, ..window }.within(&model);
+    }
+    let colour = asked.parameters.one("colour").unwrap_or("part");
+    let place = asked.place;
+    let api = place.to(&format!("smtt/v1/applications/{}", place.id()));
+    let in_window = format!(
+        "{}?from={}&to={}",
+        place.part("tasks"),
+        window.from,
+        window.to
+    );
+    let body = html! {
+        @if model.tasks.is_empty() { p.empty { "The log has no tasks." } } @else {
+            form.filters id="controls" {
+                label { "Colour " select name="colour" {
+                    @for (name, title) in COLOURS { option value=(name) selected[name == colour] { (title) } }
+                } }
+                span.buttons {
+                    button type="button" name="out" title="Zoom out (-)" { "−" }
+                    button type="button" name="in" title="Zoom in (+)" { "+" }
+                    button type="button" name="left" title="Earlier (←)" { "←" }
+                    button type="button" name="right" title="Later (→)" { "→" }
+                    button type="button" name="up" title="Lanes above (↑)" { "↑" }
+                    button type="button" name="down" title="Lanes below (↓)" { "↓" }
+                    button type="button" name="all" title="Everything (Home)" { "All" }
+                }
+                a id="as-table" href=(in_window) { "These tasks as a table" }
+            }
+            noscript { p.finding { "The picture needs a script of this server. The tables do not." } }
+            div id="timeline" data-api=(api) data-attempt=(place.attempt().unwrap_or_default())
+                data-from=(window.from) data-to=(window.to) data-lane=(window.lane)
+                data-task=(asked.parameters.one("task").unwrap_or_default())
+                data-tasks=(place.part("tasks")) data-stages=(place.part("stages")) {
+                canvas id="picture" tabindex="0" role="img" aria-describedby="said help"
+                    aria-label="Time line of tasks: executors and their cores from top to bottom, time from left to right" {}
+                p id="said" role="status" { "Loading" }
+            }
+            ul.legend id="legend" aria-label="Colours" {}
+            section id="task" aria-live="polite" hidden {}
+            details { summary { "How to read and to use it" }
+                p id="help" {
+                    "Drag or use the arrow keys to move, the wheel with Ctrl or + and − to zoom, Home for everything, "
+                    "Page Up and Page Down for other lanes, n and p for the next and previous task, a click or Enter for "
+                    "a task's numbers. A lane is a core of an executor, as far as launch and finish times show it."
+                }
+                p { "Tasks that are shorter than a few pixels are drawn together: the height is the share of the time in "
+                    "which the lane was busy, the colour is that of most of the time. A dark mark above a task: it is a "
+                    "straggler; it took longer than 1.5 times the median of its stage's successful tasks (of at least "
+                    "four), and at least 100 ms longer. A red one: it did not succeed." }
+                p { "Spark's metrics have lengths and no beginnings: the order of the parts within a task is not measured." }
+                dl { @for part in &ALL { dt { (part.title) } dd { (part.source) } } }
+            }
+            (executors(asked, &model))
+            script type="module" src=(place.to("files/timeline.js")) {}
+        }
+    };
+    Ok(framed(asked, "timeline", "Time line", &body))
+}
+
+/// What the picture shows, as a table of executors.
+fn executors(asked: &Asked<'_>, model: &Model) -> maud::Markup {
+    let length = (model.end.max(1)) as f64;
+    let rows = model.executors.iter().take(EXECUTORS).map(|executor| {
+        let lanes = &model.lanes[executor.lanes.start as usize..executor.lanes.end as usize];
+        let tasks = || lanes.iter().flat_map(|lane| model.of_lane(lane));
+        let busy: u64 = tasks().map(|task| u64::from(task.duration)).sum();
+        let count = |has: &dyn Fn(&crate::timeline::model::Task) -> bool| {
+            tasks().filter(|task| has(task)).count()
+        };
+        (
+            executor,
+            lanes.len(),
+            tasks().count(),
+            count(&|task| OUTCOMES[usize::from(task.outcome)] == "FAILED"),
+            count(&|task| task.straggler),
+            busy,
+            busy as f64 * 100.0 / (length * lanes.len().max(1) as f64),
+        )
+    });
+    html! {
+        div.wide tabindex="0" role="region" aria-label="Executors" { table.data id="lanes" {
+            caption { "The same by executor, over " (duration(model.end)) }
+            thead { tr {
+                th.words { "Executor" } th.words { "Host" } th { "Cores seen" } th { "Tasks" } th { "Failed" }
+                th { "Stragglers" } th { "Task time" } th { "Cores busy" }
+            } }
+            tbody {
+                @for (executor, lanes, tasks, failed, stragglers, busy, share) in rows {
+                    tr {
+                        td.words { a href=(format!("{}?executor={}", asked.place.part("tasks"), super::place::quoted(&executor.id))) { bdi { (super::shown::cut(&executor.id)) } } }
+                        td.words { bdi { (super::shown::cut(&executor.host)) } }
+                        td { (lanes) } td { (tasks) } td { (failed) } td { (stragglers) }
+                        td { (Cell::Duration(busy as i64).shown()) } td { (format!("{share:.0} %")) }
+                    }
+                }
+            }
+        } }
+        @if model.executors.len() > EXECUTORS { p.soft { (model.executors.len() - EXECUTORS) " executors more: see Executors." } }
+    }
+}

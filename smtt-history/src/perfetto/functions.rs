@@ -1,0 +1,118 @@
+//! Functions of tasks as tracks of their own, below the cores: one for each thread that worked for a core's task.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use serde_json::json;
+use smtt_model::rows::TASK;
+
+use super::{Trace, us};
+use crate::functions::Span;
+use crate::timeline::model::{Model, Task};
+
+/// Thread of the first track of functions.
+const FUNCTIONS: usize = 2_000_001;
+/// Tracks of a core: the task's own thread and its helpers.
+const TRACKS: usize = 8;
+
+/// Tracks that have slices.
+#[derive(Debug, Default)]
+pub struct Tracks(BTreeSet<(usize, usize, usize)>);
+
+/// The spans of one thread as begins and ends in microseconds, each within `window` and within the one before that has not
+/// ended: clocks of two machines differ, and a worker's file may say anything.
+fn nested(spans: &[&Span], (from, to): (i64, i64), offset: i64) -> Vec<(i64, i64)> {
+    let mut open: Vec<(i64, i64)> = Vec::new();
+    let mut last = from;
+    let place = |span: &&Span| {
+        let begin = begin_ns(span) / 1000 + offset;
+        let end = begin_ns(span).saturating_add_unsigned(span.row.duration_ns) / 1000 + offset;
+        let begin = begin.clamp(last, to);
+        last = begin;
+        while open.last().is_some_and(|(_, until)| *until <= begin) {
+            open.pop();
+        }
+        let until = open.last().map_or(to, |(_, until)| *until);
+        let slice = (begin, end.clamp(begin, until));
+        open.push(slice);
+        slice
+    };
+    spans.iter().map(place).collect()
+}
+
+/// Time from the task's begin to the span's, small enough to add a length.
+fn begin_ns(span: &Span) -> i64 {
+    i64::try_from(span.row.begin_ns).map_or(i64::MAX / 4, |begin| begin.min(i64::MAX / 4))
+}
+
+/// Where the task's begin on its worker is, in microseconds since the model's start: by the worker's clock, moved into the
+/// time that the driver's clock says.
+fn offset(model: &Model, spans: &[Span], (from, to): (i64, i64)) -> i64 {
+    let said = spans.iter().find_map(|span| {
+        let unix = span.begin_unix_us?;
+        Some(
+            unix.saturating_sub(us(model.start))
+                .saturating_sub(begin_ns(span) / 1000),
+        )
+    });
+    let ends = spans.iter().map(|span| {
+        let end = begin_ns(span).saturating_add_unsigned(span.row.duration_ns.min(1 << 60));
+        end / 1000
+    });
+    let length = ends.max().unwrap_or(0);
+    let last = to.saturating_sub(length).max(from);
+    said.unwrap_or(from).clamp(from, last)
+}
+
+impl Tracks {
+    /// Writes the functions of a task that ran on a core of the process `pid`.
+    pub fn task<W: Write>(
+        &mut self,
+        trace: &mut Trace<W>,
+        model: &Model,
+        task: &Task,
+        (pid, core): (usize, usize),
+        spans: &[Span],
+    ) -> io::Result<()> {
+        let window = (us(task.launch), us(task.end()));
+        let offset = offset(model, spans, window);
+        let mut threads: Vec<(bool, u32)> = spans
+            .iter()
+            .map(|span| (span.row.thread != TASK, span.row.tid))
+            .collect();
+        threads.sort_unstable();
+        threads.dedup();
+        let has_own = threads.first().is_some_and(|(is_helper, _)| !is_helper);
+        let first = usize::from(!has_own);
+        for (number, thread) in threads.iter().enumerate().take(TRACKS - first) {
+            let of_thread = |span: &&Span| (span.row.thread != TASK, span.row.tid) == *thread;
+            let mut all: Vec<&Span> = spans.iter().filter(of_thread).collect();
+            all.sort_by_key(|it| (it.row.begin_ns, u64::MAX - it.row.duration_ns));
+            let track = first + number;
+            self.0.insert((pid, core, track));
+            let tid = FUNCTIONS + core * TRACKS + track;
+            for (span, (begin, end)) in all.iter().zip(nested(&all, window, offset)) {
+                let row = &span.row;
+                let name = row.function.as_deref().unwrap_or(&row.activity);
+                let arguments = json!({"task": span.task, "activity": row.activity, "own_ns": row.own_ns, "rdd": row.rdd_id,
+                    "begin_ns": row.begin_ns, "duration_ns": row.duration_ns});
+                let length = (end - begin).unsigned_abs();
+                let category = ("function", name);
+                trace.slice((pid, tid), (begin, length), category, &arguments)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the tracks.
+    pub fn names<W: Write>(self, trace: &mut Trace<W>) -> io::Result<()> {
+        for (pid, core, track) in self.0 {
+            let name = match track {
+                0 => format!("functions on core {core}"),
+                helper => format!("functions on core {core}, helper {helper}"),
+            };
+            trace.name(pid, Some(FUNCTIONS + core * TRACKS + track), &name)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! The time line of an application's tasks: executors and their cores as lanes, levels of detail of bounded size, and
+//! the parts of a task's time.
+//!
+//! [`model`] reads the table of tasks once and keeps what a picture needs; [`detail`] makes the answer for a window of
+//! time and lanes; [`parts`] divides a task's duration; [`task`] describes one task.
+
+pub mod detail;
+pub mod model;
+pub mod parts;
+pub mod serve;
+pub mod task;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! What the workers' daemons wrote about an application, read from their files.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::Value;
+use smtt_store::history::read::Reader;
+use smtt_store::history::workers::{Found, REST, TASKS, files, reader};
+use smtt_store::read::ParquetError;
+
+/// Bytes of documents in one answer.
+pub const BYTES: usize = 128 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// A file cannot be read.
+    #[error("{0}")]
+    Unreadable(#[from] ParquetError),
+    /// A folder cannot be read.
+    #[error("{0}")]
+    Folder(#[from] io::Error),
+    /// The documents are more than [`BYTES`].
+    #[error(
+        "the documents have more than {BYTES} bytes: ask for one worker by its host (host=NAME)"
+    )]
+    TooLarge,
+    /// Executors of several users claim the application's id.
+    #[error("executors of users {} claim this application: ask for one (user=UID)", .0.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    Ambiguous(Vec<u32>),
+}
+
+/// A worker's document, with what its file's name says.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// User of the executors.
+    pub uid: u32,
+    /// Host of the daemon.
+    pub host: String,
+    /// Start of the daemon in milliseconds since 1970.
+    pub run: u64,
+    /// Number of the part within the run.
+    pub part: u32,
+    /// Its id within the kind, or the task's id.
+    pub id: String,
+    /// The document.
+    pub json: Value,
+}
+
+/// Files of an application.
+pub struct Files(Vec<Found>);
+
+/// Rows whose flag is set, as ranges.
+pub(crate) fn ranges(flags: impl Iterator<Item = bool>) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for (row, _) in (0..).zip(flags).filter(|(_, flag)| *flag) {
+        match all.last_mut() {
+            Some(range) if range.end == row => range.end += 1,
+            _ => all.push(row..row + 1),
+        }
+    }
+    all
+}
+
+/// The reader of a file; `None` where its daemon has removed it to make room for others.
+pub(crate) fn opened(file: &Found) -> Result<Option<Reader>, ParquetError> {
+    match reader(file) {
+        Err(ParquetError::External(error))
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::NotFound) =>
+        {
+            Ok(None)
+        }
+        reader => reader.map(Some),
+    }
+}
+
+impl Files {
+    /// Files of an application, of one user's executors and one host where these are given.
+    ///
+    /// # Errors
+    /// [`Trouble::Ambiguous`] where several users claim the application and none is given.
+    pub fn of(
+        store: &Path,
+        application: &str,
+        user: Option<u32>,
+        host: Option<&str>,
+    ) -> Result<Self, Trouble> {
+        let mut all = files(store, application)?;
+        all.retain(|file| user.is_none_or(|user| user == file.uid));
+        let mut users: Vec<u32> = all.iter().map(|file| file.uid).collect();
+        users.dedup();
+        if users.len() > 1 {
+            return Err(Trouble::Ambiguous(users));
+        }
+        all.retain(|file| host.is_none_or(|host| host == file.name.host));
+        Ok(Self(all))
+    }
+
+    /// Whether no worker has written about the application.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Documents of a kind, of all workers.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or they are too many.
+    pub fn documents(&self, kind: &str) -> Result<Vec<Document>, Trouble> {
+        let mut left = BYTES;
+        self.read(REST.name, "id", &mut left, |reader| {
+            let kinds = reader.texts("kind", &[0..reader.rows()])?;
+            Ok(ranges(kinds.iter().map(|it| it.as_deref() == Some(kind))))
+        })
+    }
+
+    /// Rows of a stage attempt's tasks, of all workers.
+    ///
+    /// # Errors
+    /// As [`Self::documents`].
+    pub fn tasks(&self, stage: (i32, i32)) -> Result<Vec<Document>, Trouble> {
+        let mut left = BYTES;
+        self.read(TASKS.name, "task_id", &mut left, |reader| {
+            let all = &[0..reader.rows()];
+            let stages = reader.numbers("stage_id", all)?;
+            let attempts = reader.numbers("stage_attempt", all)?;
+            let wanted = (Some(i64::from(stage.0)), Some(i64::from(stage.1)));
+            Ok(ranges(
+                stages.into_iter().zip(attempts).map(|it| it == wanted),
+            ))
+        })
+    }
+
+    /// Page faults of task attempts by their ids; what the newest daemon says counts.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn page_faults(&self) -> Result<HashMap<i64, u64>, Trouble> {
+        let mut newest: HashMap<i64, (u64, u64)> = HashMap::new();
+        for file in self.0.iter().filter(|file| file.name.table == TASKS.name) {
+            let Some(reader) = opened(file)? else {
+                continue;
+            };
+            let all = &[0..reader.rows()];
+            let ids = reader.numbers("task_id", all)?.into_iter();
+            for (id, faults) in ids.zip(reader.numbers("page_faults", all)?) {
+                let Some((id, faults)) = id.zip(faults) else {
+                    continue;
+                };
+                let entry = newest.entry(id).or_default();
+                *entry = (*entry).max((file.name.run, u64::try_from(faults).unwrap_or_default()));
+            }
+        }
+        Ok(newest
+            .into_iter()
+            .map(|(id, (_, faults))| (id, faults))
+            .collect())
+    }
+
+    /// Files of a table.
+    pub(crate) fn of_table(&self, table: &'static str) -> impl Iterator<Item = &Found> {
+        self.0.iter().filter(move |file| file.name.table == table)
+    }
+
+    pub(crate) fn read(
+        &self,
+        table: &'static str,
+        id: &str,
+        left: &mut usize,
+        select: impl Fn(&Reader) -> Result<Vec<Range<u64>>, ParquetError>,
+    ) -> Result<Vec<Document>, Trouble> {
+        let mut all = Vec::new();
+        for file in self.of_table(table) {
+            let Some(reader) = opened(file)? else {
+                continue;
+            };
+            let rows = select(&reader)?;
+            if rows.is_empty() {
+                continue;
+            }
+            let ids: Vec<String> = if table == TASKS.name {
+                let ids = reader.numbers(id, &rows)?.into_iter();
+                ids.map(|id| id.unwrap_or_default().to_string()).collect()
+            } else {
+                let ids = reader.texts(id, &rows)?.into_iter();
+                ids.map(Option::unwrap_or_default).collect()
+            };
+            for (id, text) in ids.into_iter().zip(reader.texts("json", &rows)?) {
+                let text = text.unwrap_or_default();
+                *left = left.checked_sub(text.len()).ok_or(Trouble::TooLarge)?;
+                all.push(Document {
+                    uid: file.uid,
+                    host: file.name.host.clone(),
+                    run: file.name.run,
+                    part: file.name.part,
+                    id,
+                    // A document that is no JSON is shown as the text that it is.
+                    json: serde_json::from_str(&text).unwrap_or(Value::String(text)),
+                });
+            }
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,202 @@
+//! The functions of a task attempt, as a field of its row.
+
+use serde::{Deserialize, Serialize};
+use smtt_common::context::Activity;
+use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
+
+use crate::state::functions::{Functions, Kept};
+use crate::state::{State, Task, Tasks, Until};
+
+/// The thread that runs the task.
+pub const TASK: &str = "task";
+/// Another thread that works for the task: it fetches, or writes to a Python worker.
+pub const HELPER: &str = "helper";
+
+/// Where the time of a task attempt went, by function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionsRow {
+    /// Begin of the executor's task runner, in nanoseconds since boot; the report of the start where that is not known.
+    pub begin_ns: u64,
+    /// Time from there to the end, in nanoseconds. The times of `activities` and `rest_ns` add up to it once the task has ended.
+    pub duration_ns: u64,
+    /// Times of the activities on the task's own thread, the longest first. Functions of less than 1 ms are in none of
+    /// them.
+    pub activities: Vec<ActivityRow>,
+    /// What the activities do not cover, in nanoseconds: user code and framework, below 1 ms. Absent where the task's
+    /// own thread is not known, and while the task runs: a function that has not ended is in no activity yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_ns: Option<u64>,
+    /// The same duration by what the task's thread did; only of ended tasks whose accounts cover it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadTimesRow>,
+    /// Times of the activities on other threads that worked for the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub helpers: Vec<ActivityRow>,
+    /// The longest spans, by thread and begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<FunctionRow>,
+    /// Spans that are not listed: a task keeps the longest 64.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spans_left_out: u64,
+    /// Own times of these, in nanoseconds. They are in the times of the activities.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spans_left_out_ns: u64,
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Time of one activity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityRow {
+    /// Activity, as in docs/ATTRIBUTION.md.
+    pub activity: String,
+    /// Number of spans.
+    pub spans: u64,
+    /// Their durations without the spans inside them, in nanoseconds.
+    pub own_ns: u64,
+}
+
+/// What the task's thread did. The times add up to the duration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadTimesRow {
+    /// On a CPU, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Could run and had no CPU, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_wait_ns: Option<u64>,
+    /// Waited for a disk, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_wait_ns: Option<u64>,
+    /// The rest, in nanoseconds: waited for collections, locks, the network, pipes; and for what of the above is absent.
+    pub other_ns: u64,
+}
+
+/// A span: one call of a function that took 1 ms or more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionRow {
+    /// `task` for the task's own thread, `helper` for others, empty where that is not known.
+    pub thread: String,
+    /// Thread id in the initial pid namespace.
+    pub tid: u32,
+    /// Activity, as in docs/ATTRIBUTION.md.
+    pub activity: String,
+    /// Function of Spark; absent where its name had no place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Time from the task's begin to the span's, in nanoseconds.
+    pub begin_ns: u64,
+    /// Duration in nanoseconds.
+    pub duration_ns: u64,
+    /// Duration without the spans inside it.
+    pub own_ns: u64,
+    /// RDD that was current.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdd_id: Option<u32>,
+}
+
+fn activity(code: u8) -> String {
+    Activity(code).name().unwrap_or("other").to_owned()
+}
+
+/// Adds up the activities of some threads, each at most what those before it left of `most`. Returns the rows, the
+/// longest first, and what is left.
+fn add_up(functions: &Functions, of: impl Fn(u32) -> bool, most: u64) -> (Vec<ActivityRow>, u64) {
+    let mut rows: Vec<ActivityRow> = Vec::new();
+    for sum in functions.sums().iter().filter(|sum| of(sum.tid)) {
+        let name = activity(sum.activity);
+        match rows.iter_mut().find(|row| row.activity == name) {
+            Some(row) => {
+                row.spans = row.spans.saturating_add(sum.spans);
+                row.own_ns = row.own_ns.saturating_add(sum.own_ns);
+            }
+            None => rows.push(ActivityRow {
+                activity: name,
+                spans: sum.spans,
+                own_ns: sum.own_ns,
+            }),
+        }
+    }
+    rows.sort_by(|a, b| (b.own_ns, &a.activity).cmp(&(a.own_ns, &b.activity)));
+    let mut left = most;
+    for row in &mut rows {
+        row.own_ns = row.own_ns.min(left);
+        left -= row.own_ns;
+    }
+    (rows, left)
+}
+
+impl State {
+    /// The functions of a task; `None` where neither start nor accounts are known.
+    pub(super) fn functions(&self, tasks: &Tasks, task: &Task) -> Option<FunctionsRow> {
+        let nothing = Functions::default();
+        let functions = task.functions().unwrap_or(&nothing);
+        let end_ns = task.end_ns.unwrap_or_else(|| self.now_ns());
+        let of_task = task.thread();
+        let is_own = |tid: u32| Some(tid) == of_task;
+        let until = task.used.until.filter(|_| !task.used.partial);
+        let covered = task.used.duration_ns;
+        let is_covered = until == Some(Until::End) && covered > 0;
+        let begin_ns = if is_covered {
+            end_ns.saturating_sub(covered)
+        } else {
+            // The task was deserialised before its start was reported.
+            let own = functions.spans().iter().filter(|span| is_own(span.tid));
+            let first = own.map(|span| span.begin_ns).min();
+            first.into_iter().chain(task.start_ns).min()?
+        };
+        let duration_ns = end_ns.saturating_sub(begin_ns);
+        let (activities, rest_ns) = add_up(functions, is_own, duration_ns);
+        let (helpers, _) = add_up(functions, |tid| of_task.is_some() && !is_own(tid), u64::MAX);
+        let account = |account: usize| task.used.figures.account(account);
+        let thread = account(CPU_NS).filter(|_| is_covered).map(|cpu_ns| {
+            let mut left = duration_ns;
+            let mut take = |wanted: u64| {
+                let taken = wanted.min(left);
+                left -= taken;
+                taken
+            };
+            let cpu_ns = take(cpu_ns);
+            let cpu_wait_ns = account(CPU_WAIT_NS).map(&mut take);
+            let disk_wait_ns = account(DISK_WAIT_NS).map(&mut take);
+            ThreadTimesRow {
+                cpu_ns,
+                cpu_wait_ns,
+                disk_wait_ns,
+                other_ns: left,
+            }
+        });
+        let row = |span: &Kept| FunctionRow {
+            thread: match of_task {
+                None => "",
+                Some(_) if is_own(span.tid) => TASK,
+                Some(_) => HELPER,
+            }
+            .to_owned(),
+            tid: span.tid,
+            activity: activity(span.activity),
+            function: tasks.function(span).map(str::to_owned),
+            begin_ns: span.begin_ns.saturating_sub(begin_ns),
+            duration_ns: span.duration_ns,
+            own_ns: span.own_ns,
+            rdd_id: span.rdd_id,
+        };
+        let mut spans: Vec<FunctionRow> = functions.spans().iter().map(row).collect();
+        spans.sort_by_key(|it| {
+            let longest_first = u64::MAX - it.duration_ns;
+            (it.thread != TASK, it.tid, it.begin_ns, longest_first)
+        });
+        Some(FunctionsRow {
+            begin_ns,
+            duration_ns,
+            activities,
+            rest_ns: of_task.and(task.end_ns).map(|_| rest_ns),
+            thread,
+            helpers,
+            spans,
+            spans_left_out: functions.left_out,
+            spans_left_out_ns: functions.left_out_ns,
+        })
+    }
+}

@@ -1,0 +1,295 @@
+//! Rows of RDDs added up: by query, call site, name or RDD, over executors.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{ApplicationKey, RddRow};
+use crate::state::FaultFigures;
+
+/// What the RDDs of a group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    /// The description of the SQL execution: all runs of a query are one group.
+    Query,
+    /// The place in the application that created the RDDs.
+    CallSite,
+    /// The name; RDDs without a name by their call site.
+    Name,
+    /// The RDD, over its executors.
+    Rdd,
+}
+
+/// Sums over the RDDs of an application that have something in common.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RddGroupRow {
+    /// Application id as its executors claim it.
+    pub application_id: Option<String>,
+    /// User of the executors, as the kernel says.
+    pub uid: Option<u32>,
+    /// Common value of the group; `(no SQL)`, `(no call site)` or `(no name)` for RDDs without it.
+    pub group: String,
+    /// SQL executions that the RDDs worked for first.
+    pub sql_executions: u64,
+    /// RDDs in the sums.
+    pub rdds: u64,
+    /// Executors in the sums.
+    pub executors: u64,
+    /// Blocks of the RDDs in memory.
+    pub partitions_cached: u64,
+    /// Page faults in contexts that name the RDDs.
+    #[serde(flatten)]
+    pub faults: FaultFigures,
+    /// Bytes of the RDDs' blocks in memory, as Spark accounts for them.
+    pub storage_memory_bytes: u64,
+    /// Bytes of live execution memory that were allocated while the RDDs were current.
+    pub execution_memory_bytes: u64,
+    /// Blocks stored on these executors since the daemon traces them.
+    pub blocks_stored: u64,
+    /// Stored blocks whose partition had been in memory before and had left it; a lower bound.
+    pub blocks_stored_again: u64,
+    /// Blocks that left the executors' memory.
+    pub blocks_removed: u64,
+    /// Blocks evicted to make room for others. Part of `blocks_removed`.
+    pub blocks_evicted: u64,
+    /// Reads of the blocks; absent where the marker cannot hook reads.
+    pub block_reads: Option<u64>,
+}
+
+#[derive(Default)]
+struct Sum {
+    row: RddGroupRow,
+    queries: BTreeSet<u64>,
+    rdds: BTreeSet<u32>,
+    /// Process ids are those of one worker.
+    executors: BTreeSet<(Option<String>, u32)>,
+}
+
+/// Adds two figures, each of which may be absent.
+fn add(sum: &mut Option<u64>, figure: Option<u64>) {
+    if let Some(figure) = figure {
+        *sum = Some(sum.unwrap_or(0).saturating_add(figure));
+    }
+}
+
+impl Sum {
+    fn add(&mut self, rdd: &RddRow) {
+        self.queries.extend(rdd.sql_execution_id);
+        self.rdds.extend(rdd.rdd_id);
+        self.executors.insert((rdd.who.worker.clone(), rdd.who.pid));
+        let row = &mut self.row;
+        for (sum, figure) in [
+            (&mut row.partitions_cached, rdd.partitions_cached),
+            (&mut row.storage_memory_bytes, rdd.storage_memory_bytes),
+            (&mut row.execution_memory_bytes, rdd.execution_memory_bytes),
+            (&mut row.blocks_stored, rdd.blocks_stored),
+            (&mut row.blocks_stored_again, rdd.blocks_stored_again),
+            (&mut row.blocks_removed, rdd.blocks_removed),
+            (&mut row.blocks_evicted, rdd.blocks_evicted),
+        ] {
+            *sum = sum.saturating_add(figure);
+        }
+        row.faults.add(&rdd.faults);
+        add(&mut row.block_reads, rdd.block_reads);
+    }
+
+    fn finish(self, application: ApplicationKey, group: String) -> RddGroupRow {
+        RddGroupRow {
+            application_id: application.id,
+            uid: application.uid,
+            group,
+            sql_executions: self.queries.len() as u64,
+            rdds: self.rdds.len() as u64,
+            executors: self.executors.len() as u64,
+            ..self.row
+        }
+    }
+}
+
+/// Common value of the group that an RDD belongs to.
+fn key(rdd: &RddRow, by: GroupBy) -> String {
+    // Rows without an id stand for work without an RDD and for RDDs beyond the limit.
+    let name = rdd.name.as_deref();
+    let special = name.filter(|_| rdd.rdd_id.is_none());
+    let site = rdd.call_site.as_deref();
+    let text = match by {
+        GroupBy::Query => match (rdd.sql_execution_id, rdd.sql_description.as_deref()) {
+            (Some(_), Some(description)) => Some(description.to_owned()),
+            (Some(id), None) => Some(format!("query {id}")),
+            (None, _) => special.map(str::to_owned),
+        },
+        GroupBy::CallSite => special.or(site).map(str::to_owned),
+        GroupBy::Name => name.or(site).map(str::to_owned),
+        GroupBy::Rdd => match (rdd.rdd_id, name.or(site)) {
+            (Some(id), Some(name)) => Some(format!("{id} {name}")),
+            (Some(id), None) => Some(id.to_string()),
+            (None, name) => name.map(str::to_owned),
+        },
+    };
+    text.unwrap_or_else(|| {
+        match by {
+            GroupBy::Query => "(no SQL)",
+            GroupBy::CallSite => "(no call site)",
+            GroupBy::Name | GroupBy::Rdd => "(no name)",
+        }
+        .to_owned()
+    })
+}
+
+/// Rows of RDDs added up, those with the most page faults first.
+#[must_use]
+pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
+    // The executors of a worker may know different names of an RDD: one of them may not know it yet.
+    let mut known: BTreeMap<(ApplicationKey, u32), String> = BTreeMap::new();
+    if by == GroupBy::Rdd {
+        for row in rows.iter().filter(|row| row.name.is_some()) {
+            if let Some(id) = row.rdd_id {
+                let of = (row.who.application(), id);
+                known.entry(of).or_insert_with(|| key(row, by));
+            }
+        }
+    }
+    let mut sums: BTreeMap<(ApplicationKey, String), Sum> = BTreeMap::new();
+    for row in rows {
+        let application = row.who.application();
+        let named = row
+            .rdd_id
+            .and_then(|id| known.get(&(application.clone(), id)).cloned());
+        let group = named.unwrap_or_else(|| key(row, by));
+        sums.entry((application, group)).or_default().add(row);
+    }
+    let finish = |((application, group), sum): (_, Sum)| sum.finish(application, group);
+    let mut groups: Vec<RddGroupRow> = sums.into_iter().map(finish).collect();
+    groups.sort_by_key(|row| {
+        let most = (row.faults.page_faults, row.storage_memory_bytes);
+        std::cmp::Reverse(most)
+    });
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::ExecutorId;
+    use serde_json::Value;
+
+    /// Rows of two applications on three executors, with every figure another number.
+    fn rows() -> Vec<RddRow> {
+        let mut next = 0;
+        let mut number = || {
+            next += 1;
+            next * next
+        };
+        (0..300_u32)
+            .map(|index| RddRow {
+                who: ExecutorId {
+                    application_id: Some(format!("app-{}", index % 2)),
+                    executor_id: None,
+                    pid: 100 + index % 3,
+                    uid: Some(1000),
+                    worker: (index % 2 > 0).then(|| "w".to_owned()),
+                },
+                rdd_id: (index % 7 > 0).then_some(index / 3),
+                name: (index % 5 > 0).then(|| format!("name {}", index % 4)),
+                call_site: (index % 3 > 0).then(|| format!("site {}", index % 6)),
+                sql_execution_id: (index % 4 > 0).then_some(u64::from(index / 20)),
+                sql_description: (index % 8 > 1).then(|| format!("query {}", index / 100)),
+                partitions_cached: number(),
+                faults: FaultFigures {
+                    page_faults: (index % 11 > 0).then(&mut number),
+                    page_faults_read: Some(number()),
+                    page_faults_write: Some(number()),
+                    page_faults_major: Some(number()),
+                    page_faults_unknown_access: (index % 13 == 0).then(&mut number),
+                    ..FaultFigures::default()
+                },
+                storage_memory_bytes: number(),
+                execution_memory_bytes: number(),
+                blocks_stored: number(),
+                blocks_stored_again: number(),
+                blocks_removed: number(),
+                blocks_evicted: number(),
+                block_reads: (index % 2 > 0).then(&mut number),
+                ..RddRow::default()
+            })
+            .collect()
+    }
+
+    fn sum(rows: &[Value], field: &str) -> u64 {
+        rows.iter().filter_map(|row| row[field].as_u64()).sum()
+    }
+
+    #[test]
+    fn sums_equal_the_parts() {
+        let rows = rows();
+        let parts: Vec<Value> = rows
+            .iter()
+            .map(|row| serde_json::to_value(row).expect("JSON"))
+            .collect();
+        for by in [
+            GroupBy::Query,
+            GroupBy::CallSite,
+            GroupBy::Name,
+            GroupBy::Rdd,
+        ] {
+            let groups: Vec<Value> = rdd_groups(&rows, by)
+                .iter()
+                .map(|row| serde_json::to_value(row).expect("JSON"))
+                .collect();
+            assert!(groups.len() > 2 && groups.len() < rows.len(), "{by:?}");
+            let fields = groups[0].as_object().expect("an object");
+            let mut checked = 0;
+            for field in fields.keys() {
+                let counted = ["uid", "sql_executions", "rdds", "executors"];
+                if !parts[1][field].is_u64() || counted.contains(&field.as_str()) {
+                    continue;
+                }
+                assert_eq!(sum(&groups, field), sum(&parts, field), "{by:?}: {field}");
+                checked += 1;
+            }
+            assert!(checked >= 12, "{by:?}: {checked} figures");
+        }
+    }
+
+    #[test]
+    fn a_hundred_runs_of_a_query_are_one_row() {
+        let run = |execution: u64, rdd: u64| RddRow {
+            rdd_id: u32::try_from(execution * 20 + rdd).ok(),
+            name: Some("MapPartitionsRDD".to_owned()),
+            sql_execution_id: Some(execution),
+            sql_description: Some("SELECT count(*) FROM users".to_owned()),
+            faults: FaultFigures {
+                page_faults: Some(10),
+                ..FaultFigures::default()
+            },
+            ..RddRow::default()
+        };
+        let rows: Vec<RddRow> = (0..100)
+            .flat_map(|execution| (0..20).map(move |rdd| run(execution, rdd)))
+            .collect();
+        let groups = rdd_groups(&rows, GroupBy::Query);
+        assert_eq!(groups.len(), 1);
+        assert_eq!(groups[0].group, "SELECT count(*) FROM users");
+        assert_eq!((groups[0].sql_executions, groups[0].rdds), (100, 2000));
+        assert_eq!(groups[0].faults.page_faults, Some(20_000));
+    }
+
+    #[test]
+    fn an_rdd_is_one_row_even_where_one_executor_does_not_know_its_name() {
+        let on = |pid, name: Option<&str>| RddRow {
+            who: ExecutorId {
+                pid,
+                ..ExecutorId::default()
+            },
+            rdd_id: Some(7),
+            name: name.map(str::to_owned),
+            ..RddRow::default()
+        };
+        let groups = rdd_groups(&[on(1, None), on(2, Some("links"))], GroupBy::Rdd);
+        assert_eq!(groups.len(), 1);
+        assert_eq!(
+            (groups[0].group.as_str(), groups[0].executors),
+            ("7 links", 2)
+        );
+    }
+}

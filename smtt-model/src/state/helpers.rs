@@ -1,0 +1,169 @@
+//! What threads used that work for one task beside the task's own thread, by what they do.
+
+use smtt_common::event::used::{ACCOUNTS, Helper, TaskUsed};
+
+use super::Outcome;
+use super::bytes::Caps;
+use super::task::{Task, Tasks};
+use super::used::Used;
+
+/// Name of helpers whose code this version does not know.
+const OTHER: &str = "other";
+
+/// What the helpers of one kind used for a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HelperUsed {
+    /// What the threads do; 0 for all that this version does not know.
+    pub helper: Helper,
+    /// Ended threads whose accounts by the kernel are in `figures`.
+    pub threads: u64,
+    /// Sums over these threads.
+    pub figures: Used,
+}
+
+impl HelperUsed {
+    /// The word in every output.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.helper.name().unwrap_or(OTHER)
+    }
+}
+
+impl Task {
+    /// The sums of a kind of helpers; `None` where the bytes do not fit. There are as many as known kinds, and one more.
+    fn helper(&mut self, helper: Helper, caps: &Caps) -> Option<&mut HelperUsed> {
+        let helper = helper.name().map_or(Helper::default(), |_| helper);
+        let known = self.helpers.iter().position(|sum| sum.helper == helper);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                // The vector moves: for a moment there are two.
+                let places = 2 * self.helpers.len() + 1;
+                if !caps.admit(places * size_of::<HelperUsed>()) {
+                    return None;
+                }
+                self.helpers.reserve_exact(1);
+                self.helpers.push(HelperUsed {
+                    helper,
+                    ..HelperUsed::default()
+                });
+                self.helpers.len() - 1
+            }
+        };
+        self.helpers.get_mut(at)
+    }
+}
+
+impl Tasks {
+    /// The kernel side sent the accounts of a helper.
+    pub(super) fn helper_used(&mut self, used: &TaskUsed, helper: Helper, caps: &Caps) -> Outcome {
+        self.helper_gains(used.task_attempt_id, helper, caps, |sum| {
+            sum.threads += 1;
+            sum.figures.add(&Used::of_accounts(used));
+        })
+    }
+
+    /// The marker reported what a helper allocated on the heap.
+    pub(super) fn helper_heap(
+        &mut self,
+        task: u64,
+        helper: Helper,
+        allocated_bytes: Option<u64>,
+        caps: &Caps,
+    ) -> Outcome {
+        let more = Used::so_far([0; ACCOUNTS], 0, allocated_bytes);
+        self.helper_gains(task, helper, caps, |sum| sum.figures.add(&more))
+    }
+
+    fn helper_gains(
+        &mut self,
+        task: u64,
+        helper: Helper,
+        caps: &Caps,
+        gain: impl FnOnce(&mut HelperUsed),
+    ) -> Outcome {
+        let Some(mut task) = self.tasks.get_mut(&task) else {
+            return Outcome::Ignored("task_not_known");
+        };
+        let Some(sum) = task.helper(helper, caps) else {
+            return Outcome::OverCap("bytes");
+        };
+        gain(sum);
+        Outcome::Applied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_common::event::used::{CPU_NS, DISK_WAIT_NS, HELPER_SHIFT, UNTIL_EXIT};
+
+    use super::*;
+    use crate::state::Limits;
+    use crate::state::bytes::HeapBytes as _;
+
+    const TASK: u64 = 4;
+
+    fn record(helper: u8, cpu_ns: u64) -> TaskUsed {
+        let mut accounts = [0; ACCOUNTS];
+        accounts[CPU_NS] = cpu_ns;
+        TaskUsed {
+            task_attempt_id: TASK,
+            accounts,
+            duration_ns: 1000,
+            present: 1 << CPU_NS,
+            flags: UNTIL_EXIT | u32::from(helper) << HELPER_SHIFT,
+        }
+    }
+
+    #[test]
+    fn helpers_have_sums_of_their_own_and_leave_those_of_the_task() {
+        let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+        for (helper, cpu_ns) in [(0, 7), (1, 10), (3, 5), (1, 20), (200, 1), (201, 2)] {
+            assert!(matches!(
+                tasks.used(&record(helper, cpu_ns), &caps),
+                Outcome::Applied
+            ));
+        }
+        tasks.helper_heap(TASK, Helper::PYTHON_WRITER, Some(64), &caps);
+        tasks.helper_heap(TASK, Helper::PIPE_WRITER, None, &caps);
+        let task = tasks.tasks.get(&TASK).expect("a task");
+        assert_eq!(task.used.figures.account(CPU_NS), Some(7));
+        assert_eq!(task.used.figures.heap_allocated_bytes, None);
+        let of = |name: &str| {
+            let sum = task.helpers.iter().find(|sum| sum.name() == name);
+            let sum = sum.expect("a sum of that name");
+            assert_eq!(sum.figures.account(DISK_WAIT_NS), None);
+            let figures = &sum.figures;
+            (
+                sum.threads,
+                figures.account(CPU_NS),
+                figures.heap_allocated_bytes,
+            )
+        };
+        assert_eq!(of("python writer"), (2, Some(30), Some(64)));
+        assert_eq!(of("pipe writer"), (1, Some(5), None));
+        assert_eq!(of("other"), (2, Some(3), None));
+        assert_eq!(task.helpers.len(), 3);
+        assert_eq!(task.heap_bytes(), 3 * size_of::<HelperUsed>());
+    }
+
+    #[test]
+    fn a_helper_of_a_task_without_a_row_makes_none() {
+        let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+        let unknown = Outcome::Ignored("task_not_known");
+        assert_eq!(tasks.used(&record(1, 7), &caps), unknown);
+        let heap = tasks.helper_heap(TASK, Helper::PYTHON_WRITER, Some(64), &caps);
+        assert_eq!(heap, unknown);
+        assert!(tasks.tasks.get(&TASK).is_none());
+    }
+
+    #[test]
+    fn helpers_without_room_are_refused() {
+        let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+        tasks.used(&record(0, 7), &caps);
+        let full = Caps::new(Limits::default(), 0);
+        let refused = tasks.used(&record(1, 7), &full);
+        assert!(matches!(refused, Outcome::OverCap("bytes")));
+        assert!(tasks.tasks.get(&TASK).expect("a task").helpers.is_empty());
+    }
+}

@@ -1,0 +1,546 @@
+//! What the workers' daemons know of applications, in folders that only the daemons write to:
+//! `<store>/source=workers/<application id>/uid=<uid>/<table>-<run>-<part>.<host>.parquet`.
+//!
+//! The user in the path is the one that the kernel says, so no user can write in the name of another. No application id
+//! has a `=` in it, so no application can have this folder, and an import that replaces an application's folder leaves it
+//! alone. A daemon follows no link below the store and accepts no folder of another owner. It counts and removes only
+//! files with its own host's name.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, lchown};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{Gid, UnlinkatFlags, fchown, geteuid, unlinkat};
+
+use super::batch::Batch;
+use super::columns::{Kind, Table, column};
+use super::place;
+use super::read::Reader;
+use super::write::Writer;
+
+/// Folder of the workers' files in a store.
+pub const FOLDER: &str = "source=workers";
+/// Longest name of a host in a file's name.
+const HOST_LONGEST: usize = 64;
+/// Files of one application that are listed at most.
+pub const LISTED: usize = 20_000;
+/// Users of one application that are listed at most.
+const USERS: usize = 1_000;
+
+/// One row for each task attempt that has ended on a worker.
+pub const TASKS: Table = Table {
+    name: "worker_tasks",
+    columns: &[
+        column("stage_id", Kind::Int, true, "stage of the task"),
+        column("stage_attempt", Kind::Int, true, "attempt of the stage"),
+        column(
+            "task_id",
+            Kind::Long,
+            false,
+            "id of the task attempt, as in `tasks`",
+        ),
+        column("executor_id", Kind::Text, true, "executor that ran it"),
+        column(
+            "state",
+            Kind::Text,
+            false,
+            "`succeeded`, `failed`, `killed` or `lost`",
+        ),
+        column(
+            "duration_ns",
+            Kind::Long,
+            true,
+            "time from start to end on the worker",
+        ),
+        column(
+            "page_faults",
+            Kind::Long,
+            true,
+            "page faults of the task's thread",
+        ),
+        column(
+            "execution_memory_peak_bytes",
+            Kind::Long,
+            true,
+            "peak of the execution memory that the task held",
+        ),
+        column(
+            "cpu_ns",
+            Kind::Long,
+            true,
+            "CPU time of the task's thread, as the kernel says",
+        ),
+        column(
+            "allocated_bytes",
+            Kind::Long,
+            true,
+            "bytes that the task allocated on the heap",
+        ),
+        column(
+            "json",
+            Kind::Text,
+            false,
+            "the whole row, as `smtt-ctl task ID --json` shows it, with the task's life in parts",
+        ),
+    ],
+    order: &[0, 1, 2],
+};
+
+/// One row for each span of a task attempt that has ended: a function of Spark that took 1 ms or more.
+pub const FUNCTIONS: Table = Table {
+    name: "worker_functions",
+    columns: &[
+        column("stage_id", Kind::Int, true, "stage of the task"),
+        column("stage_attempt", Kind::Int, true, "attempt of the stage"),
+        column(
+            "task_id",
+            Kind::Long,
+            false,
+            "id of the task attempt, as in `tasks`",
+        ),
+        column("executor_id", Kind::Text, true, "executor that ran it"),
+        column(
+            "thread",
+            Kind::Text,
+            false,
+            "`task` for the thread that runs the task, `helper` for another one; empty where that is not known",
+        ),
+        column(
+            "tid",
+            Kind::Long,
+            false,
+            "the thread's id on the worker, in the initial pid namespace",
+        ),
+        column(
+            "activity",
+            Kind::Text,
+            false,
+            "activity, as in ATTRIBUTION.md",
+        ),
+        column("function", Kind::Text, true, "function of Spark"),
+        column(
+            "begin_unix_us",
+            Kind::Long,
+            true,
+            "begin by the worker's clock, in microseconds since 1970",
+        ),
+        column(
+            "begin_ns",
+            Kind::Long,
+            false,
+            "time from the task's begin on the worker to the span's begin",
+        ),
+        column("duration_ns", Kind::Long, false, "its duration"),
+        column(
+            "own_ns",
+            Kind::Long,
+            false,
+            "its duration without the spans inside it",
+        ),
+        column("rdd_id", Kind::Long, true, "RDD that was current"),
+    ],
+    order: &[0, 1, 2, 9],
+};
+
+/// Everything else that a worker knows: a JSON document for each executor, stage, RDD and so on.
+pub const REST: Table = Table {
+    name: "worker",
+    columns: &[
+        column(
+            "kind",
+            Kind::Text,
+            false,
+            "`worker`, `executor`, `memory`, `stage`, `rdd`, `places`, `history`, `death` or `findings`",
+        ),
+        column("id", Kind::Text, false, "its id within the kind"),
+        column("json", Kind::Text, false, "the document"),
+    ],
+    order: &[],
+};
+
+/// Tables of a worker.
+pub const TABLES: [&Table; 3] = [&TASKS, &FUNCTIONS, &REST];
+
+/// A file of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// Start of the daemon that wrote it, in milliseconds since 1970.
+    pub run: u64,
+    /// Number of the part within the run. `worker` has one part, which is replaced.
+    pub part: u32,
+    /// Table.
+    pub table: &'static str,
+    /// Host of the daemon.
+    pub host: String,
+}
+
+impl Name {
+    fn text(&self) -> String {
+        let (table, run, part, host) = (self.table, self.run, self.part, &self.host);
+        format!("{table}-{run:013}-{part:06}.{host}.parquet")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (front, host) = text.strip_suffix(".parquet")?.split_once('.')?;
+        let mut front = front.splitn(3, '-');
+        let table = front.next()?;
+        let table = TABLES.iter().find(|known| known.name == table)?.name;
+        let name = Self {
+            run: front.next()?.parse().ok()?,
+            part: front.next()?.parse().ok()?,
+            table,
+            host: host.to_owned(),
+        };
+        (place::is_safe(host) && name.text() == text).then_some(name)
+    }
+}
+
+/// A host's name as part of a path.
+#[must_use]
+pub fn host_name(text: &str) -> String {
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let bytes = text.bytes().skip_while(|byte| *byte == b'.');
+    let name: String = bytes
+        .take(HOST_LONGEST)
+        .map(|byte| if safe(byte) { char::from(byte) } else { '-' })
+        .collect();
+    if name.is_empty() {
+        "unnamed".to_owned()
+    } else {
+        name
+    }
+}
+
+/// Limits of one daemon's files in a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Number of files.
+    pub files: u64,
+}
+
+/// A file that is on the disk: when it was written, in milliseconds since 1970, and its bytes.
+type Held = (u64, u64);
+
+/// The files of one daemon.
+#[derive(Debug)]
+pub struct Workers {
+    root: OwnedFd,
+    host: String,
+    run: u64,
+    gid: Option<u32>,
+    bounds: Bounds,
+    /// By user, then by application and name.
+    files: BTreeMap<u32, BTreeMap<(String, String), Held>>,
+    removed: u64,
+}
+
+fn error(errno: Errno) -> io::Error {
+    errno.into()
+}
+
+/// Path of an open folder.
+fn path(folder: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+}
+
+fn open(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    openat(above, name, flags, Mode::empty()).map_err(error)
+}
+
+/// Opens a folder without following a link, and makes it where it is missing. A folder that another user owns, or that
+/// others may write to, is refused.
+fn make(above: &OwnedFd, name: &str, gid: Option<u32>) -> io::Result<OwnedFd> {
+    let is_new = match mkdirat(above, name, Mode::from_bits_truncate(0o750)) {
+        Ok(()) => true,
+        Err(Errno::EEXIST) => false,
+        Err(errno) => return Err(error(errno)),
+    };
+    let folder = open(above, name)?;
+    let metadata = fs::metadata(path(&folder))?;
+    if metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        let text = format!(
+            "{name} is a folder of user {} with mode {:o}: only the daemon's own folders are written to",
+            metadata.uid(),
+            metadata.mode() & 0o7777
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    if is_new {
+        // Set explicitly: the umask may hide the folder from the group.
+        fchmod(&folder, Mode::from_bits_truncate(0o750)).map_err(error)?;
+        if let Some(gid) = gid {
+            fchown(&folder, None, Some(Gid::from_raw(gid))).map_err(error)?;
+        }
+    }
+    Ok(folder)
+}
+
+fn written_ms(metadata: &Metadata) -> u64 {
+    let time = metadata.modified().ok();
+    let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    time.map_or(0, |time| {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+/// Names in an open folder that are text.
+fn names(folder: &OwnedFd) -> io::Result<impl Iterator<Item = String> + use<>> {
+    let entries = fs::read_dir(path(folder))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()))
+}
+
+fn user(name: &str) -> Option<u32> {
+    let uid: u32 = name.strip_prefix("uid=")?.parse().ok()?;
+    (name == format!("uid={uid}")).then_some(uid)
+}
+
+impl Workers {
+    /// Opens the folder, makes it where it is missing, counts the files that daemons of this host left, and removes
+    /// unfinished ones. `run` is the start of this daemon in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// When a step fails, or the folder is a link or of another user.
+    pub fn take(
+        store: &Path,
+        host: &str,
+        run: u64,
+        gid: Option<u32>,
+        bounds: Bounds,
+    ) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let store = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits())
+            .open(store)?;
+        let root = make(&OwnedFd::from(store), FOLDER, gid)?;
+        let mut workers = Self {
+            root,
+            host: host_name(host),
+            run,
+            gid,
+            bounds,
+            files: BTreeMap::new(),
+            removed: 0,
+        };
+        for application in names(&workers.root)?.filter(|name| place::is_safe(name)) {
+            // What cannot be opened is no folder of a daemon.
+            if let Ok(folder) = open(&workers.root, &application) {
+                workers.count(&application, &folder)?;
+            }
+        }
+        Ok(workers)
+    }
+
+    fn count(&mut self, application: &str, folder: &OwnedFd) -> io::Result<()> {
+        let end = format!(".{}.inprogress", self.host);
+        for name in names(folder)? {
+            let Some((uid, of_user)) = user(&name).zip(open(folder, &name).ok()) else {
+                continue;
+            };
+            for name in names(&of_user)? {
+                if name.starts_with('.') && name.ends_with(&end) {
+                    let _ = unlinkat(&of_user, name.as_str(), UnlinkatFlags::NoRemoveDir);
+                } else if Name::parse(&name).is_some_and(|name| name.host == self.host)
+                    && let Ok(metadata) = fs::symlink_metadata(path(&of_user).join(&name))
+                {
+                    let held = (written_ms(&metadata), metadata.len());
+                    let files = self.files.entry(uid).or_default();
+                    files.insert((application.to_owned(), name), held);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes rows as a part of a table; `share_of` names the user whose share a user uses. Where the files are beyond
+    /// their limits, the oldest of the share with the most go.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for an application id that no folder can have; else when the file cannot be
+    /// written. No part of it stays.
+    pub fn add(
+        &mut self,
+        application: &str,
+        uid: u32,
+        part: u32,
+        batch: &Batch,
+        share_of: &impl Fn(u32) -> u32,
+    ) -> io::Result<()> {
+        if !place::is_safe(application) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let table = batch.table();
+        let name = Name {
+            run: self.run,
+            part,
+            table: table.name,
+            host: self.host.clone(),
+        }
+        .text();
+        let above = make(&self.root, application, self.gid)?;
+        let folder = make(&above, &format!("uid={uid}"), self.gid)?;
+        let said = [
+            ("smtt.application_id", application),
+            ("smtt.host", &self.host),
+        ];
+        let write = || -> io::Result<u64> {
+            let mut writer = Writer::create(table, &path(&folder), &self.host, &said)?.named(&name);
+            writer.write(batch)?;
+            Ok(writer.finish()?.bytes)
+        };
+        let bytes = write()?;
+        let file = path(&folder).join(&name);
+        if self.gid.is_some() {
+            lchown(&file, None, self.gid)?;
+        }
+        let held = (written_ms(&fs::symlink_metadata(&file)?), bytes);
+        let files = self.files.entry(uid).or_default();
+        files.insert((application.to_owned(), name), held);
+        self.shrink(share_of)
+    }
+
+    /// Removes files until the others are within their limits.
+    fn shrink(&mut self, share_of: &impl Fn(u32) -> u32) -> io::Result<()> {
+        loop {
+            let (bytes, files) = self.usage();
+            let by_bytes = bytes > self.bounds.bytes;
+            if !by_bytes && files <= self.bounds.files {
+                return Ok(());
+            }
+            let mut shares: BTreeMap<u32, u64> = BTreeMap::new();
+            for (uid, files) in &self.files {
+                *shares.entry(share_of(*uid)).or_default() += if by_bytes {
+                    files.values().map(|(_, bytes)| bytes).sum()
+                } else {
+                    files.len() as u64
+                };
+            }
+            let most = shares.iter().max_by_key(|(_, held)| **held);
+            let most = most.map(|(share, _)| *share);
+            let of_share = self.files.iter();
+            let of_share = of_share.filter(|(uid, _)| most == Some(share_of(**uid)));
+            let oldest = of_share
+                .flat_map(|(uid, files)| {
+                    files
+                        .iter()
+                        .map(|(name, (written, _))| (*written, name.clone(), *uid))
+                })
+                .min();
+            let Some((_, (application, name), uid)) = oldest else {
+                return Ok(());
+            };
+            self.remove(&application, uid, &name)?;
+            if let Some(files) = self.files.get_mut(&uid) {
+                files.remove(&(application, name));
+                if files.is_empty() {
+                    self.files.remove(&uid);
+                }
+            }
+            self.removed += 1;
+        }
+    }
+
+    fn remove(&self, application: &str, uid: u32, name: &str) -> io::Result<()> {
+        let of_user = format!("uid={uid}");
+        let above = match open(&self.root, application) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            above => above?,
+        };
+        match open(&above, &of_user) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            folder => match unlinkat(&folder?, name, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(error(errno)),
+            },
+        }
+        // Folders with other files stay.
+        let _ = unlinkat(&above, of_user.as_str(), UnlinkatFlags::RemoveDir);
+        let _ = unlinkat(&self.root, application, UnlinkatFlags::RemoveDir);
+        Ok(())
+    }
+
+    /// Bytes and number of this host's files.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        let files = self.files.values().flat_map(BTreeMap::values);
+        files.fold((0, 0), |(bytes, files), (_, more)| {
+            (bytes + more, files + 1)
+        })
+    }
+
+    /// Files removed to make room.
+    #[must_use]
+    pub const fn removed(&self) -> u64 {
+        self.removed
+    }
+}
+
+/// A file of a worker, and the user of its executors.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// User of the executors.
+    pub uid: u32,
+    /// What its name says.
+    pub name: Name,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Files of an application, by user, daemon and part. At most [`LISTED`].
+///
+/// # Errors
+/// When a folder cannot be read. A missing one has no files.
+pub fn files(store: &Path, application: &str) -> io::Result<Vec<Found>> {
+    let mut all = Vec::new();
+    if !place::is_safe(application) {
+        return Ok(all);
+    }
+    let folder = store.join(FOLDER).join(application);
+    let entries = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+        entries => entries?,
+    };
+    for entry in entries.take(USERS) {
+        let entry = entry?;
+        let Some(uid) = entry.file_name().to_str().and_then(user) else {
+            continue;
+        };
+        if !entry.file_type()?.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(entry.path())? {
+            let entry = entry?;
+            let name = entry.file_name().to_str().and_then(Name::parse);
+            if let Some(name) = name
+                && entry.file_type()?.is_file()
+                && all.len() < LISTED
+            {
+                let path = entry.path();
+                all.push(Found { uid, name, path });
+            }
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Opens a worker's file.
+///
+/// # Errors
+/// When it is no table of that name.
+pub fn reader(file: &Found) -> parquet::errors::Result<Reader> {
+    Reader::open(&file.path, file.name.table)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! Stores that fail while the driver writes: full, full for a while, read-only, frozen, not a folder, and one that loses a
+//! part afterwards. The application's jobs are neither failed nor held up, the driver's log names the state, and the server
+//! says what is missing. One driver has a SparkContext for each.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use smtt_history::import::{Admission, import};
+use smtt_history::log::Bounds;
+use smtt_store::history::columns::{META, TASKS};
+use smtt_store::history::parts;
+use smtt_tests::history::serve;
+use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::skip::leave_out;
+use xtask::http::get;
+use xtask::process::{output, wait_for};
+use xtask::spark::Submitted;
+
+use crate::application::application_with;
+use crate::live::{names, only, same_columns, same_tables};
+
+/// Tasks of a job, with that of its last stage.
+const TASKS_OF_A_JOB: u64 = 1_201;
+
+/// A file system of its own. It is thawed and unmounted when this is dropped.
+struct Mount {
+    path: PathBuf,
+    is_frozen: bool,
+}
+
+impl Mount {
+    /// A small file system in memory.
+    fn in_memory(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path)?;
+        let mut mount = Command::new("mount");
+        output(
+            mount
+                .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+                .arg(&path),
+        )?;
+        Ok(Self {
+            path,
+            is_frozen: false,
+        })
+    }
+
+    /// A file system on a device that can be frozen.
+    fn on_a_device(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path)?;
+        let image = path.with_extension("image");
+        File::create(&image)?.set_len(16 << 20)?;
+        output(
+            Command::new("mke2fs")
+                .args(["-q", "-t", "ext4"])
+                .arg(&image),
+        )?;
+        output(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .args([&image, &path]),
+        )?;
+        Ok(Self {
+            path,
+            is_frozen: false,
+        })
+    }
+
+    fn freeze(&mut self) -> Result<()> {
+        output(Command::new("fsfreeze").arg("-f").arg(&self.path))?;
+        self.is_frozen = true;
+        Ok(())
+    }
+
+    fn thaw(&mut self) -> Result<()> {
+        if self.is_frozen {
+            output(Command::new("fsfreeze").arg("-u").arg(&self.path))?;
+            self.is_frozen = false;
+        }
+        Ok(())
+    }
+
+    fn read_only(&self) -> Result<()> {
+        let mut mount = Command::new("mount");
+        output(mount.args(["-o", "remount,ro"]).arg(&self.path))?;
+        Ok(())
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path.join(".filler")
+    }
+
+    fn fill(&self) -> Result<()> {
+        let mut filler = File::create(self.filler())?;
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // A frozen file system would hang whatever reads it.
+        self.thaw().ok();
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+/// The driver, and where it says how far it is.
+struct Driver {
+    running: Submitted,
+    folder: PathBuf,
+}
+
+impl Driver {
+    fn reach(&mut self, name: &str) -> Result<()> {
+        let file = self.folder.join(name);
+        wait_for(&format!("the driver reaches {name}"), LIMIT, || {
+            ensure!(
+                file.exists() || self.running.running.alive(),
+                "the driver ended before {name}{}",
+                self.running.running.hint()
+            );
+            Ok(file.exists().then_some(()))
+        })
+    }
+
+    fn go(&self, name: &str) -> Result<()> {
+        Ok(fs::write(self.folder.join(format!("{name}.go")), "")?)
+    }
+
+    /// What the marker said of a store.
+    fn said(&self, store: &Path) -> Result<Vec<String>> {
+        let log = fs::read_to_string(self.running.running.log())?;
+        let said = log.lines().filter(|line| {
+            line.starts_with("smtt-marker: ") && line.contains(&format!("{}", store.display()))
+        });
+        Ok(said.map(str::to_owned).collect())
+    }
+
+    /// Waits until the driver has said something of a store.
+    fn complains(&self, store: &Path, what: &str) -> Result<()> {
+        wait_for(&format!("{what}: {}", store.display()), LIMIT, || {
+            Ok(self
+                .said(store)?
+                .iter()
+                .any(|line| line.contains(what))
+                .then_some(()))
+        })
+    }
+}
+
+/// A part with a job's tasks is there.
+fn has_tasks(store: &Path) -> Result<()> {
+    wait_for("a part with tasks is there", LIMIT, || {
+        let folder = only(store).ok().map(|id| store.join(id));
+        let rows = folder.and_then(|folder| same_columns(&folder).ok());
+        Ok(rows.filter(|rows| *rows >= 1_000).map(|_| ()))
+    })
+}
+
+fn answer(port: u16, path: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&get(port, path)?)?)
+}
+
+/// A store that lacks its last part: the server has what is there, and says so.
+fn lacks_its_end(driver: &Driver, store: &Path, state: Option<&str>) -> Result<()> {
+    let said = driver.said(store)?;
+    let of_state = said
+        .iter()
+        .filter(|line| line.contains("cannot be written"));
+    let of_state: Vec<&String> = of_state.collect();
+    ensure!(of_state.len() == usize::from(state.is_some()), "{said:?}");
+    let is_named = |line: &&String| state.is_some_and(|state| line.contains(state));
+    ensure!(of_state.iter().all(is_named), "{said:?}");
+    ensure!(
+        said.iter()
+            .any(|line| line.contains("lacks its last part: ")),
+        "{said:?}"
+    );
+    let id = only(store)?;
+    let rows = same_columns(&store.join(&id))?;
+    let port = serve(store, None)?;
+    let listed = answer(port, "/api/v1/applications")?;
+    ensure!(listed[0]["attempts"][0]["completed"] == false, "{listed}");
+    let import = answer(port, &format!("/smtt/v1/applications/{id}/import"))?;
+    ensure!(import["hasLastPart"] == false, "{import}");
+    ensure!(import["damagedParts"] == 0, "{import}");
+    let stages = answer(port, &format!("/api/v1/applications/{id}/stages"))?;
+    let complete = stages.as_array().into_iter().flatten();
+    let complete = complete.filter_map(|it| it["numCompleteTasks"].as_u64());
+    ensure!(complete.sum::<u64>() == rows, "{rows} rows: {stages}");
+    ensure!((1_000..2 * TASKS_OF_A_JOB).contains(&rows), "{rows} rows");
+    println!("{}: {rows} tasks; {said:?}", store.display());
+    Ok(())
+}
+
+/// A part's files go: the server names the part, and has the others.
+fn loses_a_part(store: &Path, folder: &Path) -> Result<()> {
+    let id = only(store)?;
+    let numbers = parts::list(&store.join(&id))?;
+    let copy = folder.join("lost").join(&id);
+    fs::create_dir_all(&copy)?;
+    for name in names(&store.join(&id)) {
+        fs::copy(store.join(&id).join(&name), copy.join(&name))?;
+    }
+    let middle = numbers[numbers.len() / 2];
+    ensure!(middle > 1 && middle < numbers.len() as u64, "{numbers:?}");
+    let all = same_columns(&copy)?;
+    let path = |table: &str| parts::path(&copy, table, middle);
+    for table in [META.name, TASKS.name, "task_sql"] {
+        fs::remove_file(path(table)).ok();
+    }
+    let rows = same_columns(&copy)?;
+    let port = serve(&folder.join("lost"), None)?;
+    answer(port, &format!("/api/v1/applications/{id}/stages"))?;
+    let import = answer(port, &format!("/smtt/v1/applications/{id}/import"))?;
+    ensure!(import["damagedParts"] == 1, "{import}");
+    ensure!(import["damaged"][0]["part"] == middle, "{import}");
+    ensure!(
+        import["damaged"][0]["problem"] == "the part is missing",
+        "{import}"
+    );
+    println!("without part {middle}: {rows} of {all} tasks");
+    Ok(())
+}
+
+#[test]
+fn a_store_that_fails_does_the_job_no_harm() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let mounts = lab.folder().join("mounts");
+    fs::create_dir(&mounts)?;
+    let full = Mount::in_memory(mounts.join("full"))?;
+    let freed = Mount::in_memory(mounts.join("freed"))?;
+    let read_only = Mount::in_memory(mounts.join("read-only"))?;
+    let frozen = match Mount::on_a_device(mounts.join("frozen")) {
+        Ok(frozen) => Some(frozen),
+        Err(error) => {
+            leave_out("loop_ext4", format!("{error:#}"))?;
+            None
+        }
+    };
+    // Not a folder.
+    let file = mounts.join("file");
+    fs::write(&file, "")?;
+    let control = lab.folder().join("control");
+    fs::create_dir(&control)?;
+    let mut arguments = vec![control.display().to_string()];
+    for store in [&full.path, &freed.path, &read_only.path, &file] {
+        arguments.push(argument(store));
+    }
+    arguments.extend(frozen.iter().map(|frozen| argument(&frozen.path)));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let expected = format!("RESULT {}", 2 * 12_000 * (arguments.len() - 1));
+    let application = application_with(&lab, &full.path, "stores.py", "local[2]", &arguments)?
+        .conf("spark.eventLog.compress", "false");
+    let mut driver = Driver {
+        running: lab.run_through(&application)?,
+        folder: control,
+    };
+
+    driver.reach("full.1")?;
+    has_tasks(&full.path)?;
+    full.fill()?;
+    driver.go("full.1")?;
+    driver.complains(&full.path, "cannot be written")?;
+    driver.reach("full.2")?;
+    driver.go("full.2")?;
+
+    driver.reach("freed.1")?;
+    has_tasks(&freed.path)?;
+    freed.fill()?;
+    driver.go("freed.1")?;
+    driver.reach("freed.2")?;
+    driver.complains(&freed.path, "cannot be written")?;
+    fs::remove_file(freed.filler())?;
+    driver.complains(&freed.path, "is written again")?;
+    driver.go("freed.2")?;
+
+    driver.reach("read-only.1")?;
+    has_tasks(&read_only.path)?;
+    read_only.read_only()?;
+    driver.go("read-only.1")?;
+    driver.reach("read-only.2")?;
+    driver.complains(&read_only.path, "cannot be written")?;
+    driver.go("read-only.2")?;
+
+    for gate in ["file.1", "file.2"] {
+        driver.reach(gate)?;
+        driver.go(gate)?;
+    }
+    driver.reach("file.stopped")?;
+
+    if let Some(mut frozen) = frozen {
+        driver.reach("frozen.1")?;
+        has_tasks(&frozen.path)?;
+        frozen.freeze()?;
+        driver.go("frozen.1")?;
+        driver.reach("frozen.2")?;
+        driver.go("frozen.2")?;
+        // The context stops while the device is frozen. The kernel ends no process that waits for it.
+        driver.reach("frozen.stopped")?;
+        frozen.thaw()?;
+        ensure!(driver.running.result(LIMIT)? == expected);
+        lacks_its_end(&driver, &frozen.path, None)?;
+    } else {
+        ensure!(driver.running.result(LIMIT)? == expected);
+    }
+
+    lacks_its_end(&driver, &full.path, Some("No space left"))?;
+    lacks_its_end(&driver, &read_only.path, Some("Read-only file system"))?;
+    let said = driver.said(&file)?;
+    ensure!(
+        said.len() == 2 && said[0].contains("cannot be written"),
+        "{said:?}"
+    );
+    ensure!(said[1].contains("lacks its last part"), "{said:?}");
+
+    loses_a_part(&freed.path, lab.folder())?;
+    let id = only(&freed.path)?;
+    let (log, imported) = (
+        lab.folder().join("logs").join(&id),
+        lab.folder().join("imported"),
+    );
+    import(&imported, &log, Bounds::default(), &Admission::default())?;
+    let port = serve(&freed.path, None)?;
+    let said = answer(port, &format!("/smtt/v1/applications/{id}/import"))?;
+    ensure!(
+        said["hasLastPart"] == true && said["lostTasks"] == 0,
+        "{said}"
+    );
+    same_tables(&freed.path.join(&id), &imported.join(&id))?;
+    // A folder that has mounts cannot be removed.
+    drop((full, freed, read_only));
+    lab.passed()
+}
+
+fn argument(store: &Path) -> String {
+    let name = store.file_name().map(|name| name.display().to_string());
+    format!("{}=file://{}", name.unwrap_or_default(), store.display())
+}

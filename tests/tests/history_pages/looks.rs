@@ -1,0 +1,161 @@
+//! Dark and light, narrow and wide, and without a mouse.
+
+use anyhow::{Result, ensure};
+use xtask::event_log::ID;
+
+use super::Site;
+
+/// Pages under test.
+const PARTS: [&str; 12] = [
+    "",
+    "findings",
+    "timeline",
+    "jobs",
+    "stages",
+    "stages/3/0",
+    "tasks",
+    "tasks/7",
+    "executors",
+    "rdds",
+    "sql",
+    "environment",
+];
+/// Least contrast of text: level AA of WCAG 2.2.
+const CONTRAST: f64 = 4.5;
+
+/// The least contrast of the page's texts with what is behind them, and whose it is.
+const TEXTS: &str = "
+    const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+    const linear = (part) => { part /= 255; return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; };
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const behind = (element) => { for (let at = element; at; at = at.parentElement) {
+        const colour = parse(getComputedStyle(at).backgroundColor);
+        if (colour.length === 3 || colour[3] > 0) return colour; } return [255, 255, 255]; };
+    let worst = [99, ''];
+    for (const element of document.querySelectorAll('body *')) {
+        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+        if (!own || element.closest('svg') || !element.checkVisibility()) continue;
+        const [a, b] = [light(parse(getComputedStyle(element).color)), light(behind(element))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < worst[0]) worst = [ratio, element.tagName + '.' + element.className + ' ' + element.textContent.slice(0, 40)];
+    }
+    return worst;";
+
+pub(super) fn schemes_and_widths(site: &Site) -> Result<()> {
+    for (width, is_dark) in [
+        (400, true),
+        (400, false),
+        (2000, true),
+        (1400, true),
+        (1400, false),
+    ] {
+        site.browser.look(width, 900, is_dark)?;
+        for part in PARTS {
+            site.part(part)?;
+            let name = part.replace('/', "-");
+            let what = format!("{part:?}, {width} pixels, dark: {is_dark}");
+            if part == "timeline" {
+                site.drawn()?;
+            }
+            site.is_sound(&what)?;
+            let beyond = site.number(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth",
+            )?;
+            ensure!(beyond <= 0, "{what}: {beyond} pixels beyond the window");
+            let worst = site.browser.run(TEXTS)?;
+            let ratio = worst[0].as_f64().unwrap_or_default();
+            ensure!(ratio >= CONTRAST, "{what}: contrast {worst}");
+            let is_ground_dark = site.text("(getComputedStyle(document.body).backgroundColor.match(/\\d+/g) || []).every((part) => part < 80)")?;
+            ensure!(is_ground_dark == is_dark.to_string(), "{what}: the ground");
+            let scheme = if is_dark { "dark" } else { "light" };
+            let file = format!(
+                "{}-{width}-{scheme}.png",
+                if name.is_empty() { "overview" } else { &name }
+            );
+            site.browser.picture(&site.pictures.join(file))?;
+        }
+        // The canvas follows the scheme: most of its pixels are as dark as the page.
+        site.part("timeline")?;
+        site.drawn()?;
+        let light = site.number(
+            "(() => { const canvas = document.getElementById('picture'); const all = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            let sum = 0; for (let at = 0; at < all.length; at += 4) sum += all[at + 1]; return Math.round(sum * 4 / all.length); })()",
+        )?;
+        ensure!(
+            (light < 130) == is_dark,
+            "{width}: the picture's mean green is {light}"
+        );
+    }
+    // The picture changes its colours with the scheme, without a new load.
+    site.browser.look(1400, 1000, true)?;
+    site.browser.until("const data = document.getElementById('picture').getContext('2d').getImageData(2, 2, 1, 1).data; return data[0] < 80")?;
+    site.browser.look(1400, 1000, false)
+}
+
+/// Where the focus is.
+const FOCUS: &str = "document.activeElement.id || document.activeElement.tagName";
+const TAB: &str = "\u{e004}";
+
+pub(super) fn keyboard(site: &Site) -> Result<()> {
+    site.part("timeline")?;
+    site.drawn()?;
+    // The tabulator reaches every control, and the focus can be seen.
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        site.browser.keys(TAB)?;
+        seen.push(site.text(FOCUS)?);
+        let outline = site.text("getComputedStyle(document.activeElement).outlineStyle")?;
+        ensure!(outline != "none", "{seen:?}: the focus is not visible");
+        if seen.last().is_some_and(|last| last == "picture") {
+            break;
+        }
+    }
+    ensure!(
+        seen.last().is_some_and(|last| last == "picture"),
+        "the tabulator does not reach the picture: {seen:?}"
+    );
+    let view =
+        |site: &Site| -> Result<(i64, i64)> { Ok((site.data("viewFrom")?, site.data("viewTo")?)) };
+    let all = view(site)?;
+    site.browser.keys("++")?;
+    site.drawn()?;
+    let near = view(site)?;
+    ensure!(
+        (near.1 - near.0 - (all.1 - all.0) / 4).abs() <= 2,
+        "{all:?} {near:?}"
+    );
+    // Right and left.
+    site.browser.keys("\u{e014}")?;
+    site.drawn()?;
+    let right = view(site)?;
+    ensure!(
+        (right.0 - near.0 - (near.1 - near.0) / 4).abs() <= 2,
+        "{near:?} {right:?}"
+    );
+    site.browser.keys("\u{e012}")?;
+    site.drawn()?;
+    ensure!((view(site)?.0 - near.0).abs() <= 2);
+    // Lanes below, a task, its page, and back to everything.
+    site.browser.keys("\u{e00f}")?;
+    site.browser
+        .until("return new URL(location.href).searchParams.get('lane') !== '0'")?;
+    site.drawn()?;
+    site.browser.keys("+++++n")?;
+    site.browser
+        .until("return !document.getElementById('task').hidden")?;
+    site.browser.keys("\u{e00c}")?;
+    site.browser
+        .until("return document.getElementById('task').hidden")?;
+    site.browser.keys("\u{e011}")?;
+    site.drawn()?;
+    ensure!(view(site)? == all, "Home shows everything");
+    // A table's order without a mouse.
+    site.part("stages")?;
+    site.browser
+        .run("document.querySelector('#stages th a[href*=numTasks]').focus()")?;
+    site.browser.keys("\u{e007}")?;
+    site.browser
+        .until("return location.search.includes('numTasks')")?;
+    ensure!(site.text("location.pathname")? == format!("/applications/{ID}/stages"));
+    site.is_sound("the keyboard")
+}

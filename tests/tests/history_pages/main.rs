@@ -1,0 +1,254 @@
+//! The history's pages in a real browser: every section, sorting, filters, the time line with its levels of detail,
+//! addresses that can be shared, hostile names and narrow screens. What pages show is compared with the REST API and with
+//! the schedule that the log was made from.
+
+mod large;
+mod looks;
+mod timeline;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smtt_history::import::{Admission, import};
+use smtt_history::log::Bounds;
+use smtt_history::serve::{Settings, run};
+use xtask::browser::{Browser, LIMIT};
+use xtask::event_log::{self, HOSTILE, ID, Shape, Truth};
+use xtask::http::get;
+use xtask::paths::Paths;
+use xtask::process::{free_port, wait_for};
+
+const SHAPE: Shape = Shape {
+    tasks: 20_000,
+    stages: 12,
+    executors: 24,
+    cores: 4,
+    sql_metrics: 0,
+};
+
+struct Site {
+    browser: Browser,
+    port: u16,
+    truth: Truth,
+    pictures: PathBuf,
+}
+
+impl Site {
+    fn start(paths: &Paths, folder: &Path, shape: &Shape) -> Result<Self> {
+        let (log, store) = (folder.join(ID), folder.join("store"));
+        let truth = event_log::write(&log, shape)?;
+        let done = import(&store, &log, Bounds::default(), &Admission::default())?;
+        ensure!(done.damaged == 0, "{:?}", done.named);
+        let port = free_port()?;
+        let settings = Settings {
+            store,
+            event_logs: None,
+            cache_bytes: 256 << 20,
+            bounds: Bounds::default(),
+        };
+        let listen = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        // The server ends with the process.
+        std::thread::spawn(move || run(settings, listen));
+        wait_for("the server answers", LIMIT, || Ok(get(port, "/").ok()))?;
+        let pictures = paths.target.join("pages");
+        std::fs::create_dir_all(&pictures)?;
+        Ok(Self {
+            browser: Browser::start(paths, folder)?,
+            port,
+            truth,
+            pictures,
+        })
+    }
+
+    fn open(&self, path: &str) -> Result<()> {
+        self.browser
+            .open(&format!("http://127.0.0.1:{}/{path}", self.port))
+    }
+
+    fn part(&self, part: &str) -> Result<()> {
+        self.open(&format!("applications/{ID}/{part}"))
+    }
+
+    fn text(&self, script: &str) -> Result<String> {
+        let value = self.browser.run(&format!("return String({script})"))?;
+        Ok(value.as_str().unwrap_or_default().to_owned())
+    }
+
+    fn number(&self, script: &str) -> Result<i64> {
+        let text = self.text(script)?;
+        text.parse().with_context(|| format!("{script}: {text:?}"))
+    }
+
+    /// The page has no script of a name, no error in its console, and does not scroll sideways.
+    fn is_sound(&self, what: &str) -> Result<()> {
+        let complaints = self.browser.complaints()?;
+        ensure!(complaints.is_empty(), "{what}: {complaints:?}");
+        ensure!(
+            self.text("document.title")? != "owned",
+            "{what}: a name ran"
+        );
+        let wide = self.text("document.documentElement.scrollWidth <= innerWidth")?;
+        ensure!(wide == "true", "{what}: the page is wider than its window");
+        Ok(())
+    }
+
+    fn rest(&self, path: &str) -> Result<Value> {
+        let text = get(self.port, &format!("/api/v1/applications/{ID}/{path}"))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// A number that the time line's script says of its picture.
+    fn data(&self, name: &str) -> Result<i64> {
+        self.number(&format!(
+            "document.getElementById('timeline').dataset.{name}"
+        ))
+    }
+
+    /// The time line has the picture of the window that the page is at.
+    fn drawn(&self) -> Result<()> {
+        self.browser
+            .until("return document.getElementById('timeline').dataset.state === 'ready'")
+    }
+}
+
+#[test]
+fn pages_show_an_application() -> Result<()> {
+    let paths = Paths::find()?;
+    let folder = tempfile::tempdir()?;
+    let site = Site::start(&paths, folder.path(), &SHAPE)?;
+    sections(&site)?;
+    tasks(&site)?;
+    timeline::levels(&site)?;
+    timeline::pointer(&site)?;
+    timeline::shared_addresses(&site)?;
+    looks::schemes_and_widths(&site)?;
+    looks::keyboard(&site)
+}
+
+fn sections(site: &Site) -> Result<()> {
+    site.open("")?;
+    ensure!(site.text("document.querySelector('#applications td a').textContent")? == HOSTILE);
+    site.is_sound("the list")?;
+    site.browser.click("#applications td a")?;
+    ensure!(site.text("document.querySelector('h1').textContent")? == HOSTILE);
+    let paths = [
+        "",
+        "jobs",
+        "stages",
+        "stages/3/0",
+        "executors",
+        "rdds",
+        "environment",
+        "sql",
+    ];
+    for part in paths {
+        site.part(part)?;
+        site.is_sound(part)?;
+    }
+    for (part, rest, id) in [
+        ("jobs", "jobs", "jobs"),
+        ("stages", "stages", "stages"),
+        ("executors", "allexecutors", "executors"),
+        ("rdds", "storage/rdd", "rdds"),
+    ] {
+        let all = site.rest(rest)?.as_array().map_or(0, Vec::len) as i64;
+        site.part(part)?;
+        let rows = site.number(&format!(
+            "document.querySelectorAll('#{id} tbody tr').length"
+        ))?;
+        ensure!(
+            rows == all && rows > 0,
+            "{part}: {rows} rows, REST has {all}"
+        );
+    }
+    site.part("stages?job=3&sort=-executorRunTime")?;
+    let run = site.rest("stages/3/0?details=false")?["executorRunTime"].clone();
+    ensure!(run.as_i64() > Some(0));
+    ensure!(site.number("document.querySelectorAll('#stages tbody tr').length")? == 1);
+    site.part("stages/3/0")?;
+    // The longest of the successful tasks, which are fewer than all.
+    let tasks = site.rest("stages/3/0/taskList?length=100000")?;
+    let tasks = tasks.as_array().into_iter().flatten();
+    let ended = tasks.filter(|task| task["status"] == "SUCCESS");
+    let longest = ended.filter_map(|task| task["duration"].as_i64()).max();
+    let shown =
+        site.text("document.querySelector('#distribution tbody tr td:last-child').textContent")?;
+    let seconds = longest.unwrap_or_default() as f64 / 1000.0;
+    ensure!(
+        shown == format!("{seconds:.1} s"),
+        "the longest task took {longest:?} ms, the page says {shown}"
+    );
+    chain(site)?;
+    site.part("jobs?q=job+7+")?;
+    ensure!(site.number("document.querySelector('#jobs tbody td').textContent")? == 7);
+    site.part("nothing")?;
+    site.part("stages?sort=no")?;
+    ensure!(site.text("document.querySelector('h1').textContent")? == "Bad Request");
+    // The browser names refused addresses in its console.
+    site.browser.complaints().map(drop)
+}
+
+/// The chain of a stage's RDDs: the table has those of the REST API, the picture shows each in a box that holds its texts.
+fn chain(site: &Site) -> Result<()> {
+    let rest = site.rest("stages/3/0?details=false")?;
+    let mut ids: Vec<i64> = serde_json::from_value(rest["rddIds"].clone())?;
+    ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+    // Its first RDD reads the last one of stage 2.
+    ids.push(23);
+    let shown = site.text(
+        "[...document.querySelectorAll('#rdds-of-stage tbody th')].map((head) => head.textContent)",
+    )?;
+    let expected: Vec<String> = ids.iter().map(i64::to_string).collect();
+    ensure!(shown == expected.join(","), "{shown}, not {expected:?}");
+    ensure!(site.number("document.querySelectorAll('svg.chain .edge').length")? == 4);
+    let fits = "[...document.querySelectorAll('svg.chain g')].every((group) => { const box = group.querySelector('rect').getBBox();
+        return [...group.querySelectorAll('text')].every((text) => { const own = text.getBBox();
+            return own.x >= 0 && own.x + own.width <= box.width && own.y >= 0 && own.y + own.height <= box.height; }); })";
+    ensure!(site.text(fits)? == "true", "a text is wider than its box");
+    site.browser
+        .run("document.getElementById('chain').scrollIntoView()")?;
+    site.browser.picture(&site.pictures.join("chain.png"))?;
+    site.browser.click("#rdds-of-stage td a")?;
+    ensure!(site.text("document.querySelector('h1').textContent")? == "Stage 2, attempt 0");
+    site.is_sound("the chain of RDDs")
+}
+
+fn tasks(site: &Site) -> Result<()> {
+    site.part("tasks")?;
+    let total = "document.querySelector('.pages span').textContent.split(' of ')[1]";
+    ensure!(site.number(total)? == SHAPE.tasks as i64);
+    site.browser.click("#tasks th a[href*='sort=-duration']")?;
+    let (longest, ms) = site.truth.longest;
+    let id = "document.querySelector('#tasks tbody td a').textContent";
+    ensure!(site.number(id)? == longest as i64, "the longest task");
+    site.part("tasks?status=FAILED")?;
+    ensure!(site.number(total)? == site.truth.failed as i64);
+    site.browser.click("a[rel=next]")?;
+    site.browser
+        .until("return location.search.includes('offset=50')")?;
+    site.is_sound("tasks")?;
+    // Sorted by a column that only the table on disk has.
+    site.part("tasks?sort=-input&length=3")?;
+    ensure!(site.number(id)? == SHAPE.tasks as i64 - 1);
+    site.part(&format!("tasks/{longest}"))?;
+    site.is_sound("a task")?;
+    let page = site.text("document.querySelector('main').textContent")?;
+    let rest = site.rest(&format!(
+        "stages/{}/0/taskList?offset=0&length=100000",
+        stage_of(site, longest)?
+    ))?;
+    let tasks = rest.as_array().into_iter().flatten();
+    let task = tasks.into_iter().find(|task| task["taskId"] == longest);
+    let task = task.context("REST does not have the longest task")?;
+    ensure!(task["duration"] == ms);
+    let run = task["taskMetrics"]["executorRunTime"].to_string();
+    ensure!(page.contains(&run), "the run time {run} is not on the page");
+    Ok(())
+}
+
+fn stage_of(site: &Site, task: usize) -> Result<i64> {
+    let path = format!("/smtt/v1/applications/{ID}/tasks/{task}");
+    let json: Value = serde_json::from_str(&get(site.port, &path)?)?;
+    json["stageId"].as_i64().context("no stage")
+}

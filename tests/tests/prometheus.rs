@@ -1,0 +1,426 @@
+//! A real Prometheus scrapes the daemon's server while a replayed job runs 500 short queries: its increases have every
+//! page fault, its series stay few, and the rules, the alerts and the dashboard of `packaging` ask what is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
+use smtt_daemon::metrics::{KeyLimits, MetricsSettings, Names, accountant};
+use smtt_daemon::server::{self, ControlSocket};
+use smtt_daemon::shared::{DaemonInfo, Shared};
+use smtt_machine::clock::now_boot_ns;
+use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
+use smtt_model::readings::Readings;
+use smtt_model::state::Limits;
+use smtt_model::verdict::{Verdict, VerdictState};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use xtask::http;
+use xtask::paths::Paths;
+use xtask::process::{Running, free_port, wait_for};
+use xtask::setup::prometheus;
+
+/// Queries of the job, and time of one.
+const QUERIES: u32 = 500;
+const QUERY: Duration = Duration::from_millis(40);
+/// RDDs of one query, and executors.
+const RDDS: u32 = 20;
+const EXECUTORS: u64 = 2;
+/// Applications that do all their work at once.
+const SHORT: u64 = 5;
+/// The daemon's `[web] scrape_interval`; Prometheus scrapes every second.
+const INTERVAL: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Executors without processes: what the marker and the kernel side would report of them.
+struct Job<'a> {
+    shared: &'a Shared,
+    /// All page faults, by application.
+    faults: Vec<u64>,
+}
+
+impl Job<'_> {
+    fn told(&self, executor: u64, fact: Fact) {
+        self.shared.state().apply(Event {
+            time_ns: now_boot_ns(),
+            executor,
+            pid: executor as u32,
+            tid: 1,
+            uid: 1000,
+            fact,
+        });
+    }
+
+    fn executor(&mut self, executor: u64, application: u64) {
+        let said = ExecutorDescribed {
+            application_id: format!("app-{application}"),
+            application_name: "short queries".to_owned(),
+            executor_id: executor.to_string(),
+            ..ExecutorDescribed::default()
+        };
+        self.told(executor, Fact::ExecutorDescribed(Box::new(said)));
+        self.faults.resize(application as usize + 1, 0);
+    }
+
+    fn rdd(&self, executor: u64, rdd_id: u32, name: &str, call_site: &str) {
+        let said = RddDescribed {
+            rdd_id,
+            name: name.to_owned(),
+            call_site: call_site.to_owned(),
+            ..RddDescribed::default()
+        };
+        self.told(executor, Fact::RddDescribed(Box::new(said)));
+    }
+
+    /// Page faults of an RDD, as the kernel side counts them.
+    fn faults(&mut self, executor: u64, application: u64, rdd: u32, growth: FaultCounters) {
+        let context = ContextKey {
+            executor,
+            rdd_plus_one: rdd + 1,
+            ..ContextKey::default()
+        };
+        let more = growth.read + growth.write;
+        self.faults[application as usize] += more;
+        let mut state = self.shared.state();
+        let mut counters: ExecutorCounters = state.executors()[&executor].counters;
+        counters.attributed.read += growth.read;
+        counters.attributed.write += growth.write;
+        let readings = Readings {
+            contexts: vec![(context, growth)],
+            executors: vec![(executor, counters)],
+            access_known: true,
+            major_known: true,
+            ..Readings::default()
+        };
+        state.add(&readings, now_boot_ns());
+    }
+
+    /// A query: new RDDs of the same lines of the program.
+    fn query(&mut self, query: u32) {
+        let executor = 1 + u64::from(query) % EXECUTORS;
+        for number in 0..RDDS {
+            let id = 10 + query * RDDS + number;
+            let (name, line) = (
+                ["MapPartitionsRDD", "ShuffledRowRDD"][number as usize % 2],
+                number / 4,
+            );
+            self.rdd(
+                executor,
+                id,
+                name,
+                &format!("collect at Queries.scala:{line}"),
+            );
+            let growth = FaultCounters {
+                read: u64::from(number % 3),
+                write: 40 + u64::from(query % 7),
+                ..FaultCounters::default()
+            };
+            self.faults(executor, 0, id, growth);
+        }
+    }
+
+    /// A cached RDD that no task reads.
+    fn unread(&self) {
+        self.rdd(1, 5, "unread", "map at Queries.scala:99");
+        let block = BlockFact {
+            block_id: "rdd_5_0".to_owned(),
+            rdd_id: Some(5),
+            partition: Some(0),
+            size_bytes: 64 << 20,
+            ..BlockFact::default()
+        };
+        self.told(1, Fact::BlockStored(Box::new(block)));
+        for task_attempt_id in 0..20 {
+            let task = TaskStarted {
+                task_attempt_id,
+                ..TaskStarted::default()
+            };
+            self.told(1, Fact::TaskStarted(task));
+        }
+    }
+}
+
+/// A Prometheus, and its port.
+struct Prometheus {
+    _running: Running,
+    port: u16,
+}
+
+impl Prometheus {
+    fn start(programs: &Path, packaging: &Path, folder: &Path, target: SocketAddr) -> Result<Self> {
+        let rules = ["recording.yml", "alerts.yml"].map(|name| packaging.join(name));
+        let config = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+             rule_files: [{:?}, {:?}]\n\
+             scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n",
+            rules[0], rules[1]
+        );
+        let path = folder.join("prometheus.yml");
+        fs::write(&path, config)?;
+        let port = free_port()?;
+        let mut command = Command::new(programs.join("prometheus"));
+        command
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.join("tsdb").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let running = Running::start("prometheus", &mut command, &folder.join("prometheus.log"))?;
+        wait_for("Prometheus gets ready", LIMIT, || {
+            Ok(http::get(port, "/-/ready").ok())
+        })
+        .with_context(|| running.hint())?;
+        Ok(Self {
+            _running: running,
+            port,
+        })
+    }
+
+    /// The result of an expression, now or at a time in seconds since 1970.
+    fn ask(&self, expression: &str, time: Option<f64>) -> Result<Vec<Value>> {
+        let encoded: String = expression
+            .bytes()
+            .map(|byte| match byte {
+                byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+                byte => format!("%{byte:02X}"),
+            })
+            .collect();
+        let time = time.map_or_else(String::new, |time| format!("&time={time:.3}"));
+        let text = http::get(self.port, &format!("/api/v1/query?query={encoded}{time}"))
+            .with_context(|| format!("Prometheus refuses {expression}"))?;
+        let answer: Value = serde_json::from_str(&text)?;
+        let rows = answer["data"]["result"].as_array();
+        rows.cloned().with_context(|| format!("no result: {text}"))
+    }
+
+    /// A single number.
+    fn number(&self, expression: &str, time: Option<f64>) -> Result<f64> {
+        let rows = self.ask(expression, time)?;
+        let value = rows.first().and_then(|row| row["value"][1].as_str());
+        let value = value.with_context(|| format!("{expression} has no value"))?;
+        Ok(value.parse()?)
+    }
+
+    /// Time of the last scrape.
+    fn scraped(&self) -> Result<f64> {
+        self.number("timestamp(smtt_build_info)", None)
+    }
+
+    /// Series that exist, by its status, and series that were ever made.
+    fn series(&self) -> Result<(u64, u64)> {
+        let status: Value = serde_json::from_str(&http::get(self.port, "/api/v1/status/tsdb")?)?;
+        let active = status["data"]["headStats"]["numSeries"].as_u64();
+        let own = http::get(self.port, "/metrics")?;
+        let made = own
+            .lines()
+            .find_map(|line| line.strip_prefix("prometheus_tsdb_head_series_created_total "));
+        let made = made.context("Prometheus does not say how many series it made")?;
+        Ok((active.context("no numSeries")?, made.parse::<f64>()? as u64))
+    }
+}
+
+/// Runs promtool; `input` is its standard input.
+fn promtool(programs: &Path, folder: &Path, arguments: &[&str], input: &str) -> Result<()> {
+    let mut child = Command::new(programs.join("promtool"))
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("promtool does not start: run `cargo xtask setup`")?;
+    let mut stdin = child.stdin.take().context("no standard input")?;
+    let text = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
+    let output = child.wait_with_output()?;
+    let _ = writer.join();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    ensure!(output.status.success(), "promtool {arguments:?}: {said}");
+    Ok(())
+}
+
+fn shared() -> Arc<Shared> {
+    let info = DaemonInfo {
+        version: "0.1.0".to_owned(),
+        kernel_side: "test".to_owned(),
+        telemetry_path: "/metrics".to_owned(),
+        metrics: MetricsSettings {
+            keys: KeyLimits {
+                all: 200,
+                per_application: 100,
+            },
+            scrape_interval: INTERVAL,
+        },
+        doctor: Vec::new,
+    };
+    let shared = Shared::new(info, Limits::default());
+    shared.set_verdicts(vec![Verdict {
+        name: "fault".to_owned(),
+        hook: String::new(),
+        verdict: VerdictState::Ok,
+        reason: String::new(),
+    }]);
+    Arc::new(shared)
+}
+
+/// Every expression of the dashboard, for a range of half a minute.
+fn dashboard(root: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(root.join("packaging/grafana/smtt.json"))?;
+    let dashboard: Value = serde_json::from_str(&text)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?;
+    let folded = panels.iter().filter_map(|panel| panel["panels"].as_array());
+    let all = panels.iter().chain(folded.flatten());
+    let targets = all.filter_map(|panel| panel["targets"][0]["expr"].as_str());
+    let plain = |text: &str| {
+        text.replace("$instance", ".*")
+            .replace("$application", ".*")
+            .replace("$__rate_interval", "30s")
+    };
+    Ok(targets.map(plain).collect())
+}
+
+#[test]
+fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
+    let paths = Paths::find()?;
+    let programs = prometheus::programs(&paths);
+    let packaging = paths.root.join("packaging/prometheus");
+    promtool(
+        &programs,
+        &packaging,
+        &["check", "rules", "recording.yml", "alerts.yml"],
+        "",
+    )?;
+    promtool(&programs, &packaging, &["test", "rules", "tests.yml"], "")?;
+    for entry in packaging.join("scrape").read_dir()? {
+        let path: PathBuf = entry?.path();
+        if path.is_file() {
+            let path = path.display().to_string();
+            promtool(&programs, &packaging, &["check", "config", &path], "")?;
+        }
+    }
+
+    let folder = tempfile::tempdir()?;
+    let shared = shared();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (stop, stopped) = watch::channel(false);
+    let address = runtime.block_on(async {
+        let socket = ControlSocket::bind(&folder.path().join("smtt.sock"), "")?;
+        let web = TcpListener::bind("127.0.0.1:0").await?;
+        let address = web.local_addr()?;
+        let until = || server::until_stopped(stopped.clone());
+        server::spawn(Arc::clone(&shared), socket, web, Names::Shown, until)?;
+        anyhow::Ok(address)
+    })?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&ended);
+    accountant::spawn(Arc::clone(&shared), move || until.load(Ordering::Relaxed));
+    let prometheus = Prometheus::start(&programs, &packaging, folder.path(), address)?;
+
+    let mut job = Job {
+        shared: &shared,
+        faults: Vec::new(),
+    };
+    for executor in 1..=EXECUTORS {
+        job.executor(executor, 0);
+    }
+    job.unread();
+    let (start, mut early) = (Instant::now(), None);
+    for query in 0..QUERIES {
+        job.query(query);
+        if early.is_none() && start.elapsed() > Duration::from_secs(8) {
+            early = Some((prometheus.series()?, Instant::now()));
+        }
+        sleep((QUERY * (query + 1)).saturating_sub(start.elapsed()));
+    }
+    let ((_, early), since) = early.context("the job was too short")?;
+    let (active, made) = prometheus.series()?;
+    let per_minute = (made - early) as f64 * 60.0 / since.elapsed().as_secs_f64();
+    println!("{QUERIES} queries: {active} series, {per_minute:.0} new ones a minute");
+    ensure!(active < 1500, "{active} series");
+    ensure!(per_minute < 20.0, "{per_minute} new series a minute");
+
+    // Applications that end before the second scrape.
+    for application in 1..=SHORT {
+        let executor = 10 + application;
+        job.executor(executor, application);
+        job.rdd(executor, 1, "once", "");
+        let growth = FaultCounters {
+            read: 1000 * application,
+            ..FaultCounters::default()
+        };
+        job.faults(executor, application, 1, growth);
+    }
+    // Until the counters show their values. Quiet, but ticks go on.
+    let quiet = Instant::now();
+    while quiet.elapsed() < INTERVAL + Duration::from_secs(7) {
+        shared.state().add(&Readings::default(), now_boot_ns());
+        sleep(Duration::from_millis(200));
+    }
+    // At the time of a scrape Prometheus has nothing to extrapolate.
+    let at = Some(prometheus.scraped()?);
+    for (application, faults) in job.faults.iter().enumerate() {
+        for (what, select) in [
+            (
+                "keys",
+                format!("smtt_rdd_page_faults_total{{application_id=\"app-{application}\"}}"),
+            ),
+            (
+                "executors",
+                format!(
+                    "smtt_executor_page_faults_total{{application_id=\"app-{application}\",attribution=\"attributed\"}}"
+                ),
+            ),
+        ] {
+            let increase = prometheus.number(&format!("sum(increase({select}[5m]))"), at)?;
+            println!("app-{application}: {faults} page faults, increase over {what} {increase:.0}");
+            ensure!(
+                (increase - *faults as f64).abs() <= *faults as f64 * 0.02,
+                "app-{application} has {faults} page faults, the increase over its {what} is {increase}"
+            );
+        }
+    }
+    let unread = "ALERTS{alertname=\"SmttUnreadCache\",rdd=\"unread\"}";
+    ensure!(
+        !prometheus.ask(unread, None)?.is_empty(),
+        "no alert for the unread cache"
+    );
+    let recorded = prometheus.ask("application_rdd:smtt_page_faults:rate5m > 0", None)?;
+    ensure!(!recorded.is_empty(), "the recording rules have no result");
+
+    let text = http::get(address.port(), "/metrics")?;
+    promtool(&programs, &packaging, &["check", "metrics"], &text)?;
+    let there: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let expressions = dashboard(&paths.root)?;
+    let mut answered = 0;
+    for expression in &expressions {
+        let rows = prometheus.ask(expression, None)?;
+        let mut names = there.iter();
+        let known = names.any(|name| expression.contains(&format!("{name}{{")));
+        ensure!(!known || !rows.is_empty(), "{expression} finds nothing");
+        answered += usize::from(!rows.is_empty());
+    }
+    println!("{answered} of {} charts have series", expressions.len());
+    ensure!(answered >= 15, "{answered} charts have series");
+    ended.store(true, Ordering::Relaxed);
+    stop.send(true).context("the server ended by itself")?;
+    drop(prometheus);
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Functions of tasks, from the job through the daemon's files in a store to the answers of smtt-history, compared with
+//! what the application measured itself and with Spark's own metrics.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::history::serve;
+use smtt_tests::json::number;
+use smtt_tests::lab::{LIMIT, SparkLab};
+use xtask::daemon::Options;
+use xtask::http::get;
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+const PARTITIONS: usize = 3;
+const MS: u64 = 1_000_000;
+/// Milliseconds of a comparison and of the tasks' function.
+const COMPARISON_MS: &str = "2";
+const FUNCTION_MS: &str = "1500";
+
+/// By task attempt: nanoseconds of its sort and of its function.
+fn measured(result: &str) -> Result<BTreeMap<u64, (u64, u64)>> {
+    let words = result.split(' ').skip(2);
+    let one = |word: &str| -> Result<(u64, (u64, u64))> {
+        let numbers: Result<Vec<u64>, _> = word.split(':').map(str::parse).collect();
+        match numbers?[..] {
+            [task, sort, function] => Ok((task, (sort, function))),
+            _ => anyhow::bail!("{word} is no task"),
+        }
+    };
+    words.map(one).collect()
+}
+
+/// Own time of an activity.
+fn activity(functions: &Value, name: &str) -> u64 {
+    let all = functions["activities"].as_array().into_iter().flatten();
+    let own = all.filter(|it| it["activity"] == name);
+    own.filter_map(|it| it["own_ns"].as_u64()).sum()
+}
+
+#[test]
+fn functions_are_what_the_application_measured() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let (store, logs) = (lab.folder().join("store"), lab.folder().join("logs"));
+    fs::create_dir_all(&store)?;
+    fs::create_dir_all(&logs)?;
+    let options = Options {
+        toml: format!("[history]\nstore = \"{}\"\n", store.display()),
+        ..Options::default()
+    };
+    let mut daemon = lab.daemon_with(&options)?;
+    let partitions = PARTITIONS.to_string();
+    let arguments = [&partitions, "60", COMPARISON_MS, FUNCTION_MS];
+    let mut application =
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Phases", &arguments)?.with_marker(&lab.paths);
+    for (key, value) in [
+        ("spark.eventLog.enabled", "true"),
+        ("spark.eventLog.dir", &format!("file://{}", logs.display())),
+        ("spark.eventLog.rolling.enabled", "false"),
+    ] {
+        application = application.conf(key, value);
+    }
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("end")?;
+    let id = run.submitted.application_id()?;
+    let listed = wait_for("all tasks have their accounts", LIMIT, || {
+        let rows = run.rows(&daemon, &["tasks"])?;
+        let done = rows.iter().all(|row| row["used_until"] == "task_end");
+        Ok((done && rows.len() == PARTITIONS + 2).then_some(rows))
+    })?;
+    let result = run.finish(&["end"])?;
+    let measured = measured(&result)?;
+    ensure!(measured.len() == PARTITIONS, "{result}");
+    // A daemon that stops writes what it knows.
+    daemon.stop();
+    drop(daemon);
+    let port = serve(&store, Some(logs))?;
+    let base = format!("/smtt/v1/applications/{id}/tasks");
+    let mut waited = (0, 0);
+    for row in &listed {
+        let task = number(row, "task_attempt_id")?;
+        let answer: Value = serde_json::from_str(&get(port, &format!("{base}/{task}/functions"))?)?;
+        let functions = &answer["smtt"]["functions"];
+        println!("task {task}: {functions:#}");
+        let duration = number(functions, "duration_ns")?;
+        ensure!(row["used_duration_ns"] == duration, "{row} {functions}");
+        // The parts add up, whatever they are.
+        let all = functions["activities"].as_array();
+        let all = all.context("no activities")?;
+        let own: Result<Vec<u64>> = all.iter().map(|it| number(it, "own_ns")).collect();
+        let rest = number(functions, "rest_ns")?;
+        ensure!(own?.iter().sum::<u64>() + rest == duration, "{functions}");
+        let thread = &functions["thread"];
+        let did = ["cpu_ns", "cpu_wait_ns", "disk_wait_ns", "other_ns"];
+        let did: u64 = did.iter().filter_map(|it| thread[it].as_u64()).sum();
+        ensure!(
+            did == duration && thread["cpu_ns"] == row["cpu_ns"],
+            "{thread}"
+        );
+        // Spark's own times lie within: it counts milliseconds, from after the begin of the runner.
+        let spark: Value = serde_json::from_str(&get(port, &format!("{base}/{task}"))?)?;
+        let metrics = &spark["task"]["taskMetrics"];
+        let run_ns = number(metrics, "executorRunTime")? * MS;
+        ensure!(duration + 2 * MS >= run_ns, "{duration} {metrics}");
+        // Spark counts whole milliseconds of each wait, a little before and after the marker's clock.
+        let read = &metrics["shuffleReadMetrics"];
+        let blocks = number(read, "localBlocksFetched")? + number(read, "remoteBlocksFetched")?;
+        let fetched = activity(functions, "shuffle_fetch");
+        ensure!(
+            fetched <= (number(read, "fetchWaitTime")? + blocks) * MS,
+            "{functions} {read}"
+        );
+        waited = (
+            waited.0 + number(read, "fetchWaitTime")? * MS,
+            waited.1 + fetched,
+        );
+        let spans = functions["spans"].as_array();
+        let spans = spans.map_or(&[][..], Vec::as_slice);
+        for span in spans.iter().filter(|it| it["activity"] == "shuffle_fetch") {
+            let name = span["function"].as_str().unwrap_or_default();
+            ensure!(
+                name.starts_with("ShuffleBlockFetcherIterator.next from "),
+                "{name}"
+            );
+        }
+        let Some((sort, function)) = measured.get(&task) else {
+            ensure!(activity(functions, "sort") < 100 * MS, "{functions}");
+            continue;
+        };
+        // From below what the application measured, from above what is left beside its function.
+        let sorted = activity(functions, "sort");
+        println!("task {task}: sort {sort} ns by its order, {sorted} ns by its spans");
+        ensure!(
+            sorted >= *sort && sorted + function <= duration,
+            "{functions}"
+        );
+        ensure!(rest >= *function && rest + sort <= duration, "{functions}");
+        ensure!(*sort > 100 * MS && *function > 1400 * MS, "{result}");
+        let sorts: Vec<&Value> = spans.iter().filter(|it| it["activity"] == "sort").collect();
+        ensure!(
+            sorts.len() == 1 && sorts[0]["thread"] == "task",
+            "{spans:?}"
+        );
+        let name = sorts[0]["function"].as_str().unwrap_or_default();
+        ensure!(name.contains("ExternalSorter"), "{name}");
+        let end = number(sorts[0], "begin_ns")? + number(sorts[0], "duration_ns")?;
+        ensure!(
+            end + function <= duration,
+            "the function came after: {functions}"
+        );
+        // The page has the same numbers.
+        let page = get(port, &format!("/applications/{id}/tasks/{task}"))?;
+        ensure!(
+            page.contains("user code and framework, below 1 ms"),
+            "{page}"
+        );
+        ensure!(
+            page.contains(name) && page.contains("id=\"life\""),
+            "{page}"
+        );
+    }
+    println!("waits for fetches by Spark and by spans: {waited:?} ns");
+    // Waits of less than 1 ms are no spans.
+    ensure!(
+        waited.0 < 10 * MS || 2 * waited.1 >= waited.0,
+        "{waited:?} ns"
+    );
+    lab.passed()
+}

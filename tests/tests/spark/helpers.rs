@@ -1,0 +1,195 @@
+//! Threads that work for one task beside its own thread: what they used is apart from the task's own figures, and equals
+//! what the kernel says of these threads.
+
+use std::fs;
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::json::{list, number, text};
+use smtt_tests::lab::{LIMIT, LabDaemon, Run, SparkLab};
+use xtask::process::wait_for;
+use xtask::spark::Application;
+
+/// One executor, one core.
+const MASTER: &str = "local-cluster[1,1,1024]";
+/// Characters of a line of the input, without its end.
+const LINE: usize = 1000;
+/// Lines of the input, and those that the reader takes before it stops. What is between is more than sockets and pipes hold.
+const LINES: usize = 120_000;
+const TAKEN: usize = 60_000;
+/// CPU time that a thread has outside of what is read: from its start until it sets its task's context, and from the gate to
+/// its end.
+const AROUND_NS: u64 = 30_000_000;
+
+/// What the kernel says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Thread {
+    cpu_ns: u64,
+    cpu_wait_ns: u64,
+    minor_faults: u64,
+}
+
+/// The only thread of a process whose name begins with `name`.
+fn thread(pid: u64, name: &str) -> Result<Thread> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = entry?.path();
+        let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        if !read("comm").starts_with(name) {
+            continue;
+        }
+        let (times, stat) = (read("schedstat"), read("stat"));
+        let times: Vec<u64> = times
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        // proc(5) has minflt as the tenth field; the first one after the name is the third.
+        let minor = fields.split_whitespace().nth(10 - 3).context("no minflt")?;
+        found.push(Thread {
+            cpu_ns: *times.first().context("no CPU time")?,
+            cpu_wait_ns: *times.get(1).context("no wait")?,
+            minor_faults: minor.parse()?,
+        });
+    }
+    ensure!(found.len() == 1, "threads {name} of {pid}: {found:?}");
+    Ok(found[0])
+}
+
+/// A thread that waits: what the kernel says of it does not change any more.
+fn waiting(pid: u64, name: &str) -> Result<Thread> {
+    let mut before = None;
+    wait_for("the helper waits", LIMIT, || {
+        let now = thread(pid, name)?;
+        let same = before.replace(now) == Some(now);
+        Ok(same.then_some(now))
+    })
+}
+
+/// The row of the application's only task, whose own accounts and those of `threads` helpers have arrived.
+fn task(daemon: &LabDaemon<'_>, run: &Run, threads: usize) -> Result<Value> {
+    wait_for("the task has its accounts", LIMIT, || {
+        let rows = run.rows(daemon, &["tasks"])?;
+        // The kernel side's record and the marker's make the row of a helper; `threads` comes with the former.
+        let row = rows.into_iter().find(|row| {
+            let helpers = row["helpers"].as_array().map_or(&[][..], Vec::as_slice);
+            row["used_until"] == "task_end"
+                && helpers.len() == threads
+                && helpers.iter().all(|it| it["threads"].as_u64() >= Some(1))
+        });
+        Ok(row)
+    })
+}
+
+/// Runs an application whose thread `thread_name` helps its task, and compares what the daemon says of the helper `name`.
+fn compare(
+    version: &str,
+    application: impl FnOnce(&SparkLab) -> Result<Application>,
+    (thread_name, name): (&str, &str),
+    result: &str,
+) -> Result<()> {
+    let lab = SparkLab::new(version)?;
+    let daemon = lab.daemon()?;
+    let application = application(&lab)?.with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.reach("half")?;
+    let executors = run.rows(&daemon, &["executors"])?;
+    let executor = executors
+        .iter()
+        .find(|row| row["executor_id"] == "0")
+        .context("no executor")?;
+    let pid = number(executor, "pid")?;
+    let (helper, own) = (waiting(pid, thread_name)?, waiting(pid, "Executor task l")?);
+    run.open("half")?;
+    run.reach("end")?;
+    let row = task(&daemon, &run, 1)?;
+    let said = &list(&row, "helpers")?[0];
+    println!("Spark {version}: {said}, the kernel {helper:?}, the task's own thread {own:?}");
+    ensure!(text(said, "name")? == name && number(said, "threads")? == 1);
+    let (cpu, allocated) = (
+        number(said, "cpu_ns")?,
+        number(said, "heap_allocated_bytes")?,
+    );
+    ensure!(
+        cpu.abs_diff(helper.cpu_ns) <= AROUND_NS && cpu > AROUND_NS,
+        "the helper used {cpu} ns, by the kernel {helper:?}"
+    );
+    number(said, "cpu_wait_ns")?;
+    let faults = number(said, "thread_minor_faults")?;
+    ensure!(
+        faults.abs_diff(helper.minor_faults) <= 100 + helper.minor_faults / 20,
+        "{faults} faults, by the kernel {helper:?}"
+    );
+    // Each line that was taken was a string on the heap.
+    ensure!(allocated >= (TAKEN * LINE) as u64, "{allocated} bytes");
+    // The task's own figures do not have the helper's: its thread waited.
+    let mine = number(&row, "cpu_ns")?;
+    ensure!(
+        mine <= own.cpu_ns + 10 * AROUND_NS && number(&row, "heap_allocated_bytes")? < allocated,
+        "the task's own thread used {mine} ns, by the kernel {own:?}: {row}"
+    );
+    assert_eq!(run.finish(&["end"])?, result);
+    drop(daemon);
+    lab.passed()
+}
+
+/// The application that reads a text file in Python.
+fn python(lab: &SparkLab) -> Result<Application> {
+    let path = lab.folder().join("lines.txt");
+    let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
+    let line = "x".repeat(LINE);
+    for _ in 0..LINES {
+        writeln!(file, "{line}")?;
+    }
+    file.into_inner()?;
+    let path = path.to_string_lossy();
+    Application::python(
+        &lab.paths,
+        MASTER,
+        "helping.py",
+        &[&path, &TAKEN.to_string()],
+    )
+}
+
+#[test]
+fn a_python_writer_is_a_part_of_its_own() -> Result<()> {
+    let result = format!("RESULT helping {}", TAKEN * LINE);
+    compare(
+        "3.5.9",
+        python,
+        ("stdout writer f", "python writer"),
+        &result,
+    )
+}
+
+#[test]
+fn a_pipe_writer_is_a_part_of_its_own() -> Result<()> {
+    let taken = (TAKEN * LINE).to_string();
+    // The writer does not notice that the command has ended, and computes what is left: more than the pipe holds, but little.
+    let (lines, line) = ((TAKEN + 200).to_string(), LINE.to_string());
+    let piping = |lab: &SparkLab| {
+        let arguments = [&*lines, &*line, &*taken];
+        Application::java(&lab.paths, MASTER, "Piping", &arguments)
+    };
+    let result = format!("RESULT piping {taken}");
+    compare("4.0.5", piping, ("stdin writer fo", "pipe writer"), &result)
+}
+
+#[test]
+fn spark_4_writes_to_python_on_the_task_s_own_thread() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let mut run = lab.run(python(&lab)?.with_marker(&lab.paths))?;
+    run.open("half")?;
+    run.reach("end")?;
+    let row = task(&daemon, &run, 0)?;
+    ensure!(row["helpers"].is_null(), "{row}");
+    ensure!(
+        number(&row, "heap_allocated_bytes")? >= (TAKEN * LINE) as u64,
+        "{row}"
+    );
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()
+}

@@ -1,0 +1,169 @@
+//! `smtt-ctl --cluster` over 500 workers: the time from its start to its end.
+//!
+//! The workers are one listener on all loopback addresses: each address is a worker that gives the same listing.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{BUILD_LIMIT, median, report};
+use crate::paths::Paths;
+use crate::process::cargo;
+use crate::step::Steps;
+
+/// Workers that answer.
+const WORKERS: usize = 500;
+/// Rows of a worker's listing.
+const ROWS: usize = 100;
+/// Limit of the seconds of an answer: the deadline of a worker.
+const ANSWER_S: f64 = 2.0;
+/// Answers, the median of which counts.
+const ANSWERS: usize = 7;
+/// A program that was built already, to be measured instead of a release build.
+const PROGRAM: &str = "SMTT_BENCH_CTL";
+
+/// Measures; needs neither root nor Spark.
+pub(super) fn cluster(paths: &Paths, folder: &Path) -> Result<()> {
+    let program = match std::env::var_os(PROGRAM) {
+        Some(program) => program.into(),
+        None => build(paths)?,
+    };
+    println!("measured: {}", program.display());
+    fs::create_dir_all(folder)?;
+    let listener = TcpListener::bind("0.0.0.0:0")?;
+    let port = listener.local_addr()?.port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let answer: Arc<str> = answer().into();
+    let server = std::thread::spawn(move || serve(&listener, &answer, &stopped));
+    let list: String = (0..WORKERS)
+        .map(|number| format!("127.1.{}.{}:{port}\n", number / 250, number % 250 + 1))
+        .collect();
+    let hosts = folder.join("workers");
+    fs::write(&hosts, list)?;
+    let measured = measure(&program, &hosts);
+    stop.store(true, Ordering::Relaxed);
+    // The last connection ends the server.
+    let _ = TcpStream::connect(("127.0.0.1", port));
+    let _ = server.join();
+    let mut times = measured?;
+    let detail = format!("{WORKERS} workers of {ROWS} RDDs each, {ANSWERS} runs");
+    report(
+        "an answer of 500 workers",
+        median(&mut times),
+        "s",
+        ANSWER_S,
+        &detail,
+    );
+    Ok(())
+}
+
+fn build(paths: &Paths) -> Result<PathBuf> {
+    let log = paths.logs().join("build.log");
+    Steps::new(1).always("release build of smtt-ctl", log, |step| {
+        let mut cargo = cargo();
+        cargo.args(["build", "--release", "--package", "smtt-ctl"]);
+        step.run(cargo.current_dir(&paths.root), BUILD_LIMIT)
+    })?;
+    Ok(paths.target.join("release/smtt-ctl"))
+}
+
+/// Seconds of each run.
+fn measure(program: &Path, hosts: &Path) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for _ in 0..ANSWERS {
+        let begin = Instant::now();
+        let output = Command::new(program)
+            .arg("--cluster")
+            .arg(hosts)
+            .args(["rdds", "--json", "--limit", "100"])
+            .output()
+            .context("smtt-ctl does not run")?;
+        let time = begin.elapsed().as_secs_f64();
+        ensure!(output.status.success(), "{output:?}");
+        let all: Value = serde_json::from_slice(&output.stdout)?;
+        ensure!(
+            all["rows_total"] == WORKERS * ROWS,
+            "the listing has not the rows of all workers: {}",
+            all["rows_total"]
+        );
+        ensure!(
+            all["summary"]["page_faults"] == WORKERS * ROWS * 1000,
+            "the sum is not that of the workers: {}",
+            all["summary"]
+        );
+        times.push(time);
+    }
+    Ok(times)
+}
+
+/// A listing as a daemon gives it.
+fn answer() -> String {
+    let rows: Vec<Value> = (0..ROWS)
+        .map(|id| {
+            json!({
+                "application_id": "app-20260101120000-0001",
+                "executor_id": "0",
+                "pid": 4711,
+                "uid": 1000,
+                "rdd_id": id,
+                "name": format!("MapPartitionsRDD of a job with names of some length, {id}"),
+                "call_site": "count at PageRank.scala:77",
+                "partitions_cached": 8,
+                "page_faults": 1000,
+                "page_faults_read": 400,
+                "page_faults_write": 600,
+                "page_faults_major": 0,
+                "storage_memory_bytes": 1 << 20,
+                "execution_memory_bytes": 0,
+                "attributed_by": "context",
+            })
+        })
+        .collect();
+    let faults = ROWS * 1000;
+    let body = json!({
+        "rows": rows,
+        "rows_total": ROWS,
+        "summary": {
+            "executors": 1,
+            "drivers": 0,
+            "page_faults": faults,
+            "page_faults_attributed": faults,
+            "page_faults_unattributed": 0,
+            "unattributed_share": 0.0,
+            "measured": {"page_faults": true, "access": true, "major": true},
+            "executors_over_cap": 0,
+        },
+    })
+    .to_string();
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Answers each connection on a thread of its own.
+fn serve(listener: &TcpListener, answer: &Arc<str>, stop: &AtomicBool) {
+    for stream in listener.incoming().flatten() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let answer = Arc::clone(answer);
+        std::thread::spawn(move || give(stream, &answer));
+    }
+}
+
+fn give(mut stream: TcpStream, answer: &str) {
+    let mut head = [0; 4096];
+    if stream.read(&mut head).is_ok_and(|count| count > 0) {
+        let _ = stream.write_all(answer.as_bytes());
+    }
+}

@@ -1,0 +1,435 @@
+//! The history server beside Spark's own, paired in one run, on a log of an application that never ran.
+//!
+//! Spark's server runs as it is installed: no option of the tests' quick starts. Both servers answer the same questions, in
+//! turns. Sizes depend on the log: its numbers are random within a stage, as in a real application.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{RUN_LIMIT, median, most, report, timeline};
+use crate::event_log::{self, ID, Shape};
+use crate::http::get;
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
+use crate::process::{Running, free_port, output, run, wait_for};
+use crate::spark::Spark;
+use crate::witness;
+
+/// Tasks of the application.
+const TASKS: usize = 29_000;
+/// Pairs of first opens.
+const PAIRS: usize = 3;
+/// Sorted pages that are asked for.
+const PAGES: usize = 20;
+/// Small applications, those that Spark's server opens too, and clients that open them at a time.
+const SMALL: (usize, usize, usize) = (1000, 200, 32);
+/// Spark's server lists large logs; a busy machine takes minutes.
+const START_LIMIT: Duration = Duration::from_secs(600);
+
+/// Targets of docs/HISTORY.md.
+const STORE_MB: f64 = 0.90;
+const BELOW_RAW: f64 = 190.0;
+const BELOW_ZSTD: f64 = 7.5;
+const OPEN_MS: f64 = 30.0;
+const OPEN_MIB: f64 = 60.0;
+const IMPORT_MIB: f64 = 100.0;
+const FASTER: f64 = 10.0;
+const PAGE_MS: f64 = 20.0;
+const P99_MS: f64 = 300.0;
+
+/// A figure that has to be large.
+fn at_least(what: &str, value: f64, target: f64, detail: &str) {
+    let verdict = if value >= target { "ok" } else { "MISSED" };
+    println!("{what:32} {value:9.3} x      at least {target} x: {verdict}  ({detail})");
+}
+
+/// A server and its port.
+struct Server {
+    process: Running,
+    port: u16,
+}
+
+impl Server {
+    /// Milliseconds until an answer is there.
+    fn ask(&self, path: &str) -> Result<f64> {
+        let begun = Instant::now();
+        get(self.port, &format!("/api/v1/{path}"))?;
+        Ok(begun.elapsed().as_secs_f64() * 1000.0)
+    }
+
+    fn most_resident_mib(&self) -> Result<f64> {
+        Ok(witness::resident_peak_bytes(self.process.pid())? as f64 / f64::from(1 << 20))
+    }
+}
+
+struct Bench<'a> {
+    program: PathBuf,
+    folder: &'a Path,
+    logs: PathBuf,
+    store: PathBuf,
+    spark: Spark,
+}
+
+/// Measures; needs Spark, but no root.
+pub(super) fn history(paths: &Paths, folder: &Path) -> Result<()> {
+    let program = timeline::program(paths)?;
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    let bench = Bench {
+        program,
+        folder,
+        logs: folder.join("logs"),
+        store: folder.join("store"),
+        spark: Spark::new(paths, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?,
+    };
+    fs::create_dir_all(&bench.logs)?;
+    let begun = Instant::now();
+    bench.sizes(paths)?;
+    bench.opens()?;
+    bench.pages()?;
+    bench.clients()?;
+    println!("history: measured in {} s", begun.elapsed().as_secs());
+    fs::remove_dir_all(folder)?;
+    Ok(())
+}
+
+impl Bench<'_> {
+    fn ours(&self, store: &Path, logs: bool) -> Result<Server> {
+        let port = free_port()?;
+        let mut serve = Command::new(&self.program);
+        serve.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store"]);
+        serve.arg(store);
+        if logs {
+            serve.arg("--event-logs").arg(&self.logs);
+        }
+        let log = self.folder.join("serve.log");
+        let process = Running::start("smtt-history", &mut serve, &log)?;
+        wait_for("smtt-history answers", START_LIMIT, || {
+            Ok(get(port, "/api/v1/version").ok())
+        })?;
+        Ok(Server { process, port })
+    }
+
+    /// Spark's server, when it has listed the last application.
+    fn sparks(&self, logs: &Path, last: &str) -> Result<Server> {
+        let server = self.spark.installed_history_server(logs)?;
+        let path = format!("/api/v1/applications/{last}");
+        wait_for("Spark's server has read the folder", START_LIMIT, || {
+            Ok(get(server.port, &path).ok())
+        })?;
+        let (process, port) = (server.process, server.port);
+        Ok(Server { process, port })
+    }
+
+    fn import(&self, store: &Path, logs: &[PathBuf]) -> Result<()> {
+        let mut import = Command::new(&self.program);
+        import.arg("import").arg("--store").arg(store).args(logs);
+        let log = self.folder.join("import.log");
+        run("the import", &mut import, &log, RUN_LIMIT)
+    }
+
+    fn sizes(&self, paths: &Paths) -> Result<()> {
+        let shape = Shape {
+            tasks: TASKS,
+            stages: 47,
+            executors: 25,
+            cores: 8,
+            sql_metrics: 8,
+        };
+        let log = self.logs.join(ID);
+        event_log::write(&log, &shape)?;
+        // The second application of equal size finds Spark's JVM warm.
+        copy_as(&log, &self.logs, &second())?;
+        self.import(&self.store, std::slice::from_ref(&log))?;
+        let raw = fs::metadata(&log)?.len() as f64;
+        let mut stored = 0.0;
+        for table in fs::read_dir(self.store.join(ID))? {
+            stored += table?.metadata()?.len() as f64;
+        }
+        // Of Spark's own codec, by another program.
+        let code = "import pyarrow, sys; print(len(pyarrow.Codec('zstd', 3).compress(open(sys.argv[1], 'rb').read())))";
+        let mut python = Command::new(paths.spark_env(DEMO_SPARK).join("bin/python"));
+        let zstd: f64 = output(python.args(["-c", code]).arg(&log))?
+            .trim()
+            .parse()?;
+        let detail = format!("{TASKS} tasks; the log has {:.1} MB", raw / 1e6);
+        report("store, complete", stored / 1e6, "MB", STORE_MB, &detail);
+        at_least(
+            "store below the raw log",
+            raw / stored,
+            BELOW_RAW,
+            "raw / store",
+        );
+        let detail = format!("the log as zstd-3 has {:.2} MB", zstd / 1e6);
+        at_least("store below zstd-3", zstd / stored, BELOW_ZSTD, &detail);
+        Ok(())
+    }
+
+    /// First opens: compact and raw here, raw by Spark, in turns.
+    fn opens(&self) -> Result<()> {
+        let stages = |id: &str| format!("applications/{id}/stages");
+        let (mut compact, mut raw, mut cold, mut warm) = (vec![], vec![], vec![], vec![]);
+        let (mut small, mut large, mut jvm) = (0.0_f64, 0.0_f64, 0.0_f64);
+        for pair in 0..PAIRS {
+            let ours = |raw: &mut Vec<f64>, compact: &mut Vec<f64>| -> Result<(f64, f64)> {
+                let server = self.ours(&self.store, false)?;
+                compact.push(server.ask(&stages(ID))?);
+                let empty = self.folder.join(format!("empty-{pair}"));
+                let importing = self.ours(&empty, true)?;
+                raw.push(importing.ask(&stages(ID))?);
+                Ok((server.most_resident_mib()?, importing.most_resident_mib()?))
+            };
+            let theirs = |cold: &mut Vec<f64>, warm: &mut Vec<f64>| -> Result<f64> {
+                let server = self.sparks(&self.logs, &second())?;
+                cold.push(server.ask(&stages(ID))?);
+                warm.push(server.ask(&stages(&second()))?);
+                server.most_resident_mib()
+            };
+            // Who is second may profit from the page cache.
+            let (mine, of_jvm) = if pair % 2 == 0 {
+                (ours(&mut raw, &mut compact)?, theirs(&mut cold, &mut warm)?)
+            } else {
+                let of_jvm = theirs(&mut cold, &mut warm)?;
+                (ours(&mut raw, &mut compact)?, of_jvm)
+            };
+            println!(
+                "    pair {}: {:.1} ms compact, {:.0} ms raw; Spark {:.0} ms, its second application {:.0} ms",
+                pair + 1,
+                compact[pair],
+                raw[pair],
+                cold[pair],
+                warm[pair]
+            );
+            (small, large, jvm) = (small.max(mine.0), large.max(mine.1), jvm.max(of_jvm));
+        }
+        let detail = format!(
+            "/stages, median of {PAIRS} new servers, most {:.1} ms",
+            most(&compact)
+        );
+        report(
+            "first open, compact",
+            median(&mut compact),
+            "ms",
+            OPEN_MS,
+            &detail,
+        );
+        let detail = format!("VmHWM; Spark's server {jvm:.0} MiB");
+        report(
+            "first open, compact, resident",
+            small,
+            "MiB",
+            OPEN_MIB,
+            &detail,
+        );
+        report(
+            "first open, raw, resident",
+            large,
+            "MiB",
+            IMPORT_MIB,
+            &detail,
+        );
+        for (what, theirs) in [
+            ("first open, raw, Spark cold", &cold),
+            ("first open, raw, Spark warm", &warm),
+        ] {
+            let mut ratios: Vec<f64> = theirs
+                .iter()
+                .zip(&raw)
+                .map(|(theirs, ours)| theirs / ours)
+                .collect();
+            at_least(
+                what,
+                median(&mut ratios),
+                FASTER,
+                "median of the pairs, Spark's time / ours",
+            );
+        }
+        let mut ratios: Vec<f64> = cold
+            .iter()
+            .zip(&compact)
+            .map(|(theirs, ours)| theirs / ours)
+            .collect();
+        println!(
+            "first open, Spark's raw / our compact: {:.0} x",
+            median(&mut ratios)
+        );
+        Ok(())
+    }
+
+    /// Sorted pages of a stage with all tasks.
+    fn pages(&self) -> Result<()> {
+        let logs = self.folder.join("one-stage");
+        fs::create_dir_all(&logs)?;
+        let shape = Shape {
+            tasks: TASKS,
+            stages: 1,
+            executors: 25,
+            cores: 8,
+            sql_metrics: 0,
+        };
+        event_log::write(&logs.join(ID), &shape)?;
+        let store = self.folder.join("one-stage-store");
+        self.import(&store, &[logs.join(ID)])?;
+        let (ours, theirs) = (self.ours(&store, false)?, self.sparks(&logs, ID)?);
+        let (mut mine, mut sparks) = (vec![], vec![]);
+        for page in 0..PAGES {
+            let path = format!(
+                "applications/{ID}/stages/0/0/taskList?sortBy=-runtime&length=100&offset={}",
+                page * (TASKS / PAGES)
+            );
+            mine.push(ours.ask(&path)?);
+            sparks.push(theirs.ask(&path)?);
+        }
+        let detail = format!(
+            "100 of {TASKS}, median of {PAGES}, first {:.1} ms; Spark {:.1} ms, first {:.1} ms",
+            mine[0],
+            median(&mut sparks.clone()),
+            sparks[0]
+        );
+        report(
+            "taskList, sorted page",
+            median(&mut mine),
+            "ms",
+            PAGE_MS,
+            &detail,
+        );
+        Ok(())
+    }
+
+    /// Many small applications, opened by many clients.
+    fn clients(&self) -> Result<()> {
+        let (all, of_spark, clients) = SMALL;
+        let (logs, few, store) = ["small", "few", "small-store"]
+            .map(|it| self.folder.join(it))
+            .into();
+        fs::create_dir_all(&logs)?;
+        fs::create_dir_all(&few)?;
+        let shape = Shape {
+            tasks: 100,
+            stages: 4,
+            executors: 4,
+            cores: 4,
+            sql_metrics: 2,
+        };
+        let pattern = self.folder.join("pattern");
+        event_log::write(&pattern, &shape)?;
+        let ids: Vec<String> = (0..all)
+            .map(|at| format!("app-20260922000000-{:04}", at + 5000))
+            .collect();
+        let mut paths = Vec::new();
+        for (at, id) in ids.iter().enumerate() {
+            paths.push(copy_as(&pattern, &logs, id)?);
+            if at < of_spark {
+                copy_as(&pattern, &few, id)?;
+            }
+        }
+        self.import(&store, &paths)?;
+        let ours = self.ours(&store, false)?;
+        let (mut mine, errors) = crowd(&ours, &ids, clients)?;
+        let resident = ours.most_resident_mib()?;
+        let detail = format!(
+            "{all} applications, {clients} clients, {errors} errors, {resident:.0} MiB, median {:.1} ms",
+            median(&mut mine)
+        );
+        report(
+            "clients, p99",
+            percentile(&mut mine, 99),
+            "ms",
+            P99_MS,
+            &detail,
+        );
+        ensure!(
+            errors == 0,
+            "{errors} of {all} applications were not opened"
+        );
+        let theirs = self.sparks(&few, &ids[of_spark - 1])?;
+        let (mut sparks, errors) = crowd(&theirs, &ids[..of_spark], clients)?;
+        println!(
+            "clients, Spark's server: p99 {:.0} ms, median {:.0} ms, {errors} errors, {:.0} MiB, {of_spark} applications",
+            percentile(&mut sparks, 99),
+            median(&mut sparks),
+            theirs.most_resident_mib()?
+        );
+        Ok(())
+    }
+}
+
+fn second() -> String {
+    format!("{ID}-second")
+}
+
+/// The log under another id, in a folder.
+fn copy_as(log: &Path, folder: &Path, id: &str) -> Result<PathBuf> {
+    let path = folder.join(id);
+    let mut from = BufReader::new(File::open(log)?);
+    let mut to = BufWriter::new(File::create(&path)?);
+    // The application's start is among the first lines.
+    for _ in 0..3 {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        to.write_all(line.replace(ID, id).as_bytes())?;
+    }
+    std::io::copy(&mut from, &mut to)?;
+    to.flush()
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// All applications opened by clients at a time: milliseconds of each, and failures.
+fn crowd(server: &Server, ids: &[String], clients: usize) -> Result<(Vec<f64>, usize)> {
+    let (next, failed, times) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        Mutex::new(Vec::new()),
+    );
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match server.ask(&format!("applications/{id}/stages")) {
+                        Ok(time) => times
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner)
+                            .push(time),
+                        Err(_) => {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let times = times
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok((times, failed.into_inner()))
+}
+
+/// The value that so many per cent of the values do not exceed.
+fn percentile(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(at).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles() {
+        let mut values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert!((percentile(&mut values, 99) - 198.0).abs() < f64::EPSILON);
+        assert!((percentile(&mut [7.0], 99) - 7.0).abs() < f64::EPSILON);
+        assert!(percentile(&mut [], 99).is_nan());
+    }
+}

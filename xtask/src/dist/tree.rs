@@ -1,0 +1,267 @@
+//! The files of an installation, in their places: programs without symbols, the symbols apart, the marker as it was
+//! built, unit and configuration, manual, completions, rules and dashboards, licences.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use smtt_common::event::marker::LIBRARY_NAME;
+
+use super::bill::Bill;
+use super::{PROGRAMS, Plan, fresh, size};
+use crate::marker::JAR_NAME;
+use crate::paths::Paths;
+use crate::process::output;
+
+/// Files of the repository, and their places.
+const COPIED: [(&str, &str); 6] = [
+    ("config/smtt.toml", "etc/smtt/smtt.toml"),
+    ("config/smtt.sysusers", "usr/lib/sysusers.d/smtt.conf"),
+    ("config/smtt.service", "usr/lib/systemd/system/smtt.service"),
+    (
+        "config/smtt-sys-admin.conf",
+        "usr/share/smtt/smtt-sys-admin.conf",
+    ),
+    ("packaging/prometheus", "usr/share/smtt/prometheus"),
+    ("packaging/grafana", "usr/share/smtt/grafana"),
+];
+/// Folders of the manual's output, and their places; the last part of a name says whether files change theirs.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions"),
+    ("zsh", "usr/share/zsh/vendor-completions"),
+    ("fish", "usr/share/fish/vendor_completions.d"),
+];
+/// Documents of the package.
+const DOCUMENTS: &str = "usr/share/doc/smtt";
+
+/// The staged trees.
+#[derive(Debug)]
+pub struct Trees {
+    /// What is installed.
+    pub installed: PathBuf,
+    /// Symbols of the programs, where debuggers look for them.
+    pub symbols: PathBuf,
+}
+
+/// Stages both trees below `work`.
+///
+/// # Errors
+/// When a file is missing or a tool fails.
+pub fn stage(paths: &Paths, plan: &Plan, bill: &Bill, time: u64, work: &Path) -> Result<Trees> {
+    fresh(work)?;
+    let trees = Trees {
+        installed: work.join("smtt"),
+        symbols: work.join("smtt-dbgsym"),
+    };
+    let tree = &trees.installed;
+    for (from, to) in COPIED {
+        copy(&paths.root.join(from), &tree.join(to))?;
+    }
+    for program in PROGRAMS {
+        let built = plan.built(paths).join(program);
+        let there = tree.join("usr/bin").join(program);
+        split(&built, &there, &trees.symbols, plan.is_final())?;
+        println!(
+            "{:>12}  {program} without symbols, {} as it was built",
+            size(&there)?,
+            size(&built)?
+        );
+    }
+    // The marker stays as it is: the daemon knows the library by its bytes, also the copy in the jar.
+    for name in [LIBRARY_NAME, JAR_NAME] {
+        let there = tree.join("usr/lib/smtt").join(name);
+        copy(&paths.marker().join(name), &there)?;
+        println!("{:>12}  {name}", size(&there)?);
+    }
+    let manual = paths.target.join("manual");
+    for page in files(&manual.join("man"))? {
+        let section = page.extension().context("a page without a section")?;
+        let folder = format!("man{}", section.to_string_lossy());
+        packed(&page, &tree.join("usr/share/man").join(folder))?;
+    }
+    for (shell, place) in COMPLETIONS {
+        for file in files(&manual.join(shell))? {
+            let name = file.file_name().context("a file without a name")?;
+            let name = name.to_string_lossy();
+            // bash finds a program's completions by the program's name.
+            let name = if shell == "bash" {
+                name.trim_end_matches(".bash")
+            } else {
+                &name
+            };
+            copy(&file, &tree.join(place).join(name))?;
+        }
+    }
+    documents(paths, plan, bill, time, &tree.join(DOCUMENTS), work)?;
+    modes(tree)?;
+    modes(&trees.symbols)?;
+    Ok(trees)
+}
+
+/// Licences, bill of materials and changes.
+fn documents(
+    paths: &Paths,
+    plan: &Plan,
+    bill: &Bill,
+    time: u64,
+    folder: &Path,
+    work: &Path,
+) -> Result<()> {
+    let read = |name: &str| {
+        fs::read_to_string(paths.root.join(name)).with_context(|| format!("cannot read {name}"))
+    };
+    let text = work.join("text");
+    fs::create_dir_all(&text)?;
+    fs::create_dir_all(folder)?;
+    fs::write(
+        folder.join("copyright"),
+        copyright(&read("packaging/debian/copyright")?, &read("LICENSE-MIT")?),
+    )?;
+    let date = output(
+        Command::new("date")
+            .args(["--utc", "--rfc-email", "--date"])
+            .arg(format!("@{time}")),
+    )?;
+    let changes = format!(
+        "smtt ({}) unstable; urgency=medium\n\n  * changelog.gz has the changes.\n\n -- {}  {date}\n",
+        plan.version(),
+        super::deb::MAINTAINER,
+        date = date.trim(),
+    );
+    for (name, content) in [
+        ("changelog", read("CHANGELOG.md")?),
+        ("changelog.Debian", changes),
+        ("README.md", read("README.md")?),
+        ("THIRD-PARTY.txt", bill.licences.clone()),
+        ("sbom.cdx.json", bill.json.clone()),
+    ] {
+        let file = text.join(name);
+        fs::write(&file, content)?;
+        packed(&file, folder)?;
+    }
+    for licence in ["LICENSE-APACHE", "LICENSE-GPL-2.0", "LICENSE-MIT"] {
+        copy(&paths.root.join(licence), &folder.join(licence))?;
+    }
+    Ok(())
+}
+
+/// The copyright file with the text of the licence that Debian has no copy of.
+fn copyright(form: &str, mit: &str) -> String {
+    // Without its title and its copyright line, which other fields of the form have.
+    let (_, text) = mit.split_once("Permission is").unwrap_or(("", mit));
+    let lines: Vec<String> = format!("Permission is{text}")
+        .trim_end()
+        .lines()
+        .map(|line| match line {
+            "" => " .".to_owned(),
+            line => format!(" {line}"),
+        })
+        .collect();
+    form.replace("@MIT@", &lines.join("\n"))
+}
+
+/// Copies a program without its symbols; they go to a file that debuggers find by the program's build id.
+fn split(built: &Path, there: &Path, symbols: &Path, is_small: bool) -> Result<()> {
+    let notes = output(Command::new("readelf").args(["--notes"]).arg(built))?;
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "))
+        .with_context(|| format!("{} has no build id: link with --build-id", built.display()))?;
+    let (first, rest) = id.split_at_checked(2).context("a build id is longer")?;
+    let folder = symbols.join("usr/lib/debug/.build-id").join(first);
+    fs::create_dir_all(&folder)?;
+    output(
+        Command::new("objcopy")
+            .arg("--only-keep-debug")
+            .args(is_small.then_some("--compress-debug-sections"))
+            .arg(built)
+            .arg(folder.join(format!("{rest}.debug"))),
+    )?;
+    if let Some(folder) = there.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    output(
+        Command::new("strip")
+            .args(["--strip-unneeded", "--remove-section=.comment", "-o"])
+            .arg(there)
+            .arg(built),
+    )?;
+    Ok(())
+}
+
+/// Compresses a file into a folder, without name and time in it.
+fn packed(file: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    output(
+        Command::new("gzip")
+            .args(["-9n", "--force", "--keep"])
+            .arg(file),
+    )?;
+    let name = file.file_name().context("a file without a name")?;
+    let name = format!("{}.gz", name.to_string_lossy());
+    fs::rename(file.with_file_name(&name), folder.join(&name))
+        .with_context(|| format!("cannot move {name} to {}", folder.display()))
+}
+
+/// The files of a folder, in the order of their names.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Copies a file, or a folder with everything in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        for file in files(from)? {
+            copy(&file, &to.join(file.file_name().unwrap_or_default()))?;
+        }
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::copy(from, to)
+        .map(drop)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+/// Folders and programs 0755, other files 0644, whatever the checkout's own modes are.
+fn modes(path: &Path) -> Result<()> {
+    let is_program = path
+        .parent()
+        .is_some_and(|folder| folder.ends_with("usr/bin"));
+    let mode = if path.is_dir() || is_program {
+        0o755
+    } else {
+        0o644
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    if path.is_dir() {
+        for file in files(path)? {
+            modes(&file)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copyright;
+
+    #[test]
+    fn the_licence_becomes_a_field() {
+        let mit = "MIT License\n\nCopyright (c) 2026\n\nPermission is granted\n\nAS IS.\n";
+        let text = copyright("License: Expat\n@MIT@\n", mit);
+        assert_eq!(
+            text,
+            "License: Expat\n Permission is granted\n .\n AS IS.\n"
+        );
+    }
+}

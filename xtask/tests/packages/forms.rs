@@ -1,0 +1,191 @@
+//! Files whose form others define: the Kubernetes base and the workflow, as their own schemas judge them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::paths::Paths;
+use xtask::process::output;
+use xtask::setup::validators;
+
+/// Versions of Kubernetes whose schemas judge the base.
+const KUBERNETES: [&str; 2] = ["1.30.0", "1.37.0"];
+
+/// A YAML file as JSON, read by Python's parser.
+fn yaml(paths: &Paths, file: &Path) -> Result<Value> {
+    let convert = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let python = validators::programs(paths).join("python");
+    let text = output(Command::new(python).args(["-c", convert]).arg(file))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn base() -> Result<(Paths, PathBuf)> {
+    let paths = Paths::find()?;
+    validators::validators(&paths)?;
+    let base = paths.root.join("packaging/kubernetes/base");
+    Ok((paths, base))
+}
+
+/// Judges resources, with unknown fields as errors.
+fn judge(paths: &Paths, version: &str, file: &Path) -> Result<std::process::Output> {
+    Command::new(validators::programs(paths).join("kubernetes-validate"))
+        .args(["--strict", "-k", version])
+        .arg(file)
+        .output()
+        .context("kubernetes-validate")
+}
+
+fn resources(paths: &Paths, base: &Path) -> Result<Vec<PathBuf>> {
+    let kustomization = yaml(paths, &base.join("kustomization.yaml"))?;
+    let listed = kustomization["resources"].as_array().context("resources")?;
+    let names: BTreeSet<&str> = listed.iter().filter_map(Value::as_str).collect();
+    let there: BTreeSet<String> = fs::read_dir(base)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".yaml") && name != "kustomization.yaml")
+        .collect();
+    ensure!(
+        names == there.iter().map(String::as_str).collect(),
+        "listed {names:?}, there {there:?}"
+    );
+    Ok(names.into_iter().map(|name| base.join(name)).collect())
+}
+
+#[test]
+fn kubernetes_takes_the_base() -> Result<()> {
+    let (paths, base) = base()?;
+    for file in resources(&paths, &base)? {
+        for version in KUBERNETES {
+            let judged = judge(&paths, version, &file)?;
+            let said = format!(
+                "{}{}",
+                String::from_utf8_lossy(&judged.stderr),
+                String::from_utf8_lossy(&judged.stdout)
+            );
+            ensure!(
+                judged.status.success() && said.contains("passed"),
+                "{} for Kubernetes {version}: {said}",
+                file.display()
+            );
+        }
+    }
+    // The judge judges: a misspelt field is refused.
+    let wrong = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    let text = fs::read_to_string(base.join("daemonset.yaml"))?;
+    fs::write(&wrong, text.replace("hostPID:", "hostPid:"))?;
+    let judged = judge(&paths, KUBERNETES[0], wrong.path())?;
+    ensure!(!judged.status.success(), "a misspelt field is taken");
+    Ok(())
+}
+
+#[test]
+fn the_daemon_of_the_base_has_what_the_unit_gives() -> Result<()> {
+    let (paths, base) = base()?;
+    let set = yaml(&paths, &base.join("daemonset.yaml"))?;
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    ensure!(pod["hostPID"] == true, "process ids of the node");
+    let security = &container["securityContext"];
+    let added: BTreeSet<String> = security["capabilities"]["add"]
+        .as_array()
+        .context("capabilities")?
+        .iter()
+        .filter_map(|name| Some(format!("CAP_{}", name.as_str()?)))
+        .collect();
+    let unit = fs::read_to_string(paths.root.join("config/smtt.service"))?;
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let given: BTreeSet<String> = line
+        .context("the unit's capabilities")?
+        .split(' ')
+        .map(str::to_owned)
+        .collect();
+    ensure!(added == given, "{added:?}, the unit has {given:?}");
+    ensure!(security["capabilities"]["drop"][0] == "ALL");
+    ensure!(container["resources"]["limits"]["memory"] == "256Mi");
+    ensure!(unit.contains("\nMemoryMax=256M\n"));
+
+    // Names that must agree: image, configuration, port, labels.
+    let kustomization = yaml(&paths, &base.join("kustomization.yaml"))?;
+    ensure!(kustomization["images"][0]["name"] == container["image"]);
+    ensure!(kustomization["images"][0]["newTag"] == xtask::dist::VERSION);
+    let config = &kustomization["configMapGenerator"][0];
+    let volumes = pod["volumes"].as_array().context("volumes")?;
+    let volume = volumes.iter().find(|volume| volume["name"] == "config");
+    ensure!(volume.context("config")?["configMap"]["name"] == config["name"]);
+    let mounted: BTreeSet<&str> = container["volumeMounts"]
+        .as_array()
+        .context("mounts")?
+        .iter()
+        .filter_map(|mount| mount["name"].as_str())
+        .collect();
+    let defined: BTreeSet<&str> = volumes
+        .iter()
+        .filter_map(|volume| volume["name"].as_str())
+        .collect();
+    ensure!(mounted == defined, "{mounted:?} {defined:?}");
+    let service = yaml(&paths, &base.join("service.yaml"))?;
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    ensure!(
+        &service["spec"]["selector"] == labels && &set["spec"]["selector"]["matchLabels"] == labels
+    );
+    ensure!(service["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"]);
+    let scrape = fs::read_to_string(
+        paths
+            .root
+            .join("packaging/prometheus/scrape/kubernetes.yml"),
+    )?;
+    ensure!(scrape.contains("smtt.smtt.svc.cluster.local") && scrape.contains("port: 10871"));
+
+    // The daemon itself takes the configuration, and listens where the probes ask.
+    let file = base.join(config["files"][0].as_str().context("a file")?);
+    let said = output(
+        Command::new(paths.target.join("debug/smtt-daemon"))
+            .args(["--check", "--config"])
+            .arg(&file),
+    )?;
+    ensure!(said.contains("configuration is good"), "{said}");
+    ensure!(fs::read_to_string(&file)?.contains("\"0.0.0.0:10871\""));
+    Ok(())
+}
+
+#[test]
+fn the_workflow_has_githubs_form_and_runs_what_ci_runs() -> Result<()> {
+    let (paths, _) = base()?;
+    let workflow = paths.root.join(".github/workflows/tests.yml");
+    let judge = |file: &Path| {
+        let program = validators::programs(&paths).join("check-jsonschema");
+        let arguments = ["--builtin-schema", "vendor.github-workflows"];
+        Command::new(program)
+            .args(arguments)
+            .arg(file)
+            .output()
+            .context("check-jsonschema")
+    };
+    let judged = judge(&workflow)?;
+    ensure!(
+        judged.status.success(),
+        "{}",
+        String::from_utf8_lossy(&judged.stdout)
+    );
+    let wrong = tempfile::NamedTempFile::with_suffix(".yml")?;
+    fs::write(
+        &wrong,
+        fs::read_to_string(&workflow)?.replace("runs-on:", "run-on:"),
+    )?;
+    ensure!(
+        !judge(wrong.path())?.status.success(),
+        "a misspelt key is taken"
+    );
+
+    let steps = yaml(&paths, &workflow)?["jobs"]["tests"]["steps"].clone();
+    let last = steps
+        .as_array()
+        .and_then(|steps| steps.last())
+        .context("steps")?;
+    ensure!(last["run"] == "bash .ci/run", "{last}");
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! A worker's life with the package, on an emulated Debian machine whose init is systemd: installed, asked, a traced
+//! Spark application, upgraded below it, removed, purged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::dist::{VERSION, dist};
+use xtask::paths::Paths;
+use xtask::setup;
+use xtask::spark::JAVA_OPTIONS;
+use xtask::vm::{Guest, GuestFile, Init, Machine, prepare, system};
+
+use crate::{made, plan};
+
+/// The machine whose kernel needs no more than the unit's capabilities.
+const GUEST: &str = "x86-6.12";
+/// Ten minutes on an idle machine would be long; other work on it makes emulation several times slower.
+const LIMIT: Duration = Duration::from_secs(3600);
+/// Lines before and after the output of a step.
+const STEP: &str = "### step ";
+const STATUS: &str = "### status ";
+/// The unit's exposure by `systemd-analyze security`, at most.
+const EXPOSURE: f64 = 2.5;
+/// CAP_BPF, CAP_PERFMON, CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH as the kernel writes them.
+const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 40 | 1 << 19 | 1 << 2;
+
+/// Steps of the script: name and commands.
+fn steps(java: &str) -> Vec<(&'static str, String)> {
+    let show = "systemctl show --property=MainPID --value smtt";
+    vec![
+        ("before", "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned()),
+        ("install", "dpkg -i /smtt-1.deb".to_owned()),
+        ("active", "wait_for systemctl is-active --quiet smtt; systemctl is-active smtt".to_owned()),
+        ("enabled", "systemctl is-enabled smtt".to_owned()),
+        ("files", "dpkg --verify smtt && test -z \"$(dpkg --verify smtt)\"".to_owned()),
+        ("user", "stat -c '%U %a' /run/smtt/smtt.sock /var/lib/smtt && ps -o user= -p $($SHOW)".replace("$SHOW", show)),
+        ("capabilities", format!("sed -n 's/^CapEff:\\t//p' /proc/$({show})/status")),
+        ("ask", "ask status --json".to_owned()),
+        ("doctor", "ask doctor".to_owned()),
+        ("metrics", "exec 3<>/dev/tcp/127.0.0.1/10871; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3 | grep -a ^smtt_build_info".to_owned()),
+        ("verify", "systemd-analyze verify smtt.service".to_owned()),
+        ("security", "systemd-analyze security --no-pager smtt.service | tail -n 1".to_owned()),
+        ("user outside the group", "useradd --create-home spark; runuser -u spark -- smtt-ctl status".to_owned()),
+        // As another user, and with the package's jar and library.
+        ("start", format!(
+            "mkdir /gates; touch /gates/begin.go; chown -R spark /gates; \
+             (cd /home/spark && setsid runuser -u spark -- {java} > /application.log 2>&1; echo $? > /application.status) & \
+             wait_for sh -c 'test -e /gates/cached.reached || test -s /application.status'; test -e /gates/cached.reached"
+        )),
+        ("traced", "knows rdds 'cached arrays'".to_owned()),
+        ("executors", "ask executors --json".to_owned()),
+        ("change", "sed -i 's/^tick = .*/tick = \"2s\"/' /etc/smtt/smtt.toml && smtt-daemon --check --config /etc/smtt/smtt.toml".to_owned()),
+        ("upgrade", format!(
+            "before=$({show}); dpkg -i /smtt-2.deb && wait_for systemctl is-active --quiet smtt && after=$({show}) && \
+             echo \"pids $before $after\" && grep ^tick /etc/smtt/smtt.toml && dpkg-query -W -f '${{Version}}\\n' smtt"
+        )),
+        ("traced again", "knows executors '\"pid\"'".to_owned()),
+        ("remove", "dpkg -r smtt; ! systemctl is-active --quiet smtt && ! pidof smtt-daemon && ! test -e /usr/bin/smtt-daemon && grep ^tick /etc/smtt/smtt.toml && ls -d /var/lib/smtt".to_owned()),
+        // The job goes on without daemon, library and jar.
+        ("finish", "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status".to_owned()),
+        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt-*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
+    ]
+}
+
+/// `wait_for` repeats a command until it succeeds. `ask` repeats a question to the daemon until it is answered, where
+/// 1 is an answer too: what the emulated machine lacks makes it incomplete.
+const FUNCTIONS: &str = "export DEBIAN_FRONTEND=noninteractive LC_ALL=C RUST_BACKTRACE=0
+wait_for() { n=0; while ! \"$@\"; do n=$((n + 1)); [ $n -lt 600 ] || return 1; sleep 1; done; }
+ask() {
+  n=0
+  while smtt-ctl \"$@\" > /answer 2> /complaint; s=$?; [ $s -gt 1 ]; do
+    n=$((n + 1)); [ $n -lt 20 ] || { cat /complaint; return $s; }; sleep 1
+  done
+  cat /answer
+}
+knows() { for n in $(seq 60); do ask $1 --json | grep -q \"$2\" && break; sleep 1; done; ask $1 --json; }
+";
+
+fn script(java: &str) -> String {
+    let mut script = FUNCTIONS.to_owned();
+    for (name, commands) in steps(java) {
+        // A shell of its own per step: redirections end with it.
+        script += &format!("echo '{STEP}{name}'\n( {commands} )\necho \"{STATUS}$?\"\n");
+    }
+    script
+}
+
+/// The JVM's command: Spark in local mode, in which the driver is the executor.
+fn java() -> String {
+    let options = JAVA_OPTIONS.join(" ");
+    format!(
+        "java {options} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms640m -Xmx640m -Xmn400m \
+         -javaagent:/usr/lib/smtt/smtt-marker.jar -cp '/fixture.jar:/usr/lib/smtt/smtt-marker.jar:/opt/spark/jars/*' \
+         -Dspark.smtt.fixture.barrier=/gates -Dspark.plugins.defaultList=io.smtt.marker.SmttPlugin \
+         '-Dspark.master=local[2]' -Dspark.ui.enabled=false -Dspark.driver.host=127.0.0.1 \
+         -Dspark.driver.bindAddress=127.0.0.1 io.smtt.fixture.CachedScan 2 32 200"
+    )
+}
+
+/// Output and status of each step.
+#[derive(Debug, Default)]
+struct Said {
+    steps: BTreeMap<String, (String, Option<i32>)>,
+    now: String,
+}
+
+impl Said {
+    fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix(STEP) {
+            self.now = name.to_owned();
+            self.steps.insert(self.now.clone(), Default::default());
+        } else if let Some((output, status)) = self.steps.get_mut(&self.now) {
+            match line.strip_prefix(STATUS) {
+                Some(text) => *status = text.trim().parse().ok(),
+                None => *output += &format!("{line}\n"),
+            }
+        }
+    }
+
+    /// Output of a step that ended with the status.
+    fn ended(&self, name: &str, wanted: i32) -> Result<&str> {
+        let (output, status) = self
+            .steps
+            .get(name)
+            .with_context(|| format!("the step {name} did not run"))?;
+        ensure!(
+            *status == Some(wanted),
+            "{name} ended with {status:?}:\n{output}"
+        );
+        Ok(output)
+    }
+
+    fn rows(&self, name: &str) -> Result<Vec<Value>> {
+        let text = self.ended(name, 0)?;
+        let answer: Value =
+            serde_json::from_str(text).with_context(|| format!("{name}: {text}"))?;
+        let rows = answer
+            .as_array()
+            .cloned()
+            .or_else(|| answer["rows"].as_array().cloned());
+        rows.with_context(|| format!("{name} has no rows: {answer}"))
+    }
+}
+
+#[test]
+fn installed_traced_upgraded_removed_and_purged_under_systemd() -> Result<()> {
+    let paths = Paths::find()?;
+    setup::for_machines(&paths)?;
+    let first = made()?;
+    let second = dist(&paths, &plan(&paths, 2))?;
+    let guest = Guest::named(Some(GUEST))?.pop().context("the guest")?;
+    let prepared = prepare(&paths, guest)?;
+    let file = |here: &std::path::Path, there: &str| GuestFile {
+        here: here.to_owned(),
+        there: there.to_owned(),
+    };
+    let machine = Machine {
+        guest,
+        prepared: &prepared,
+        files: vec![
+            file(&first.deb, "/smtt-1.deb"),
+            file(&second.deb, "/smtt-2.deb"),
+            file(&paths.fixture_jar(), "/fixture.jar"),
+        ],
+        disk: Some(system::disk(&paths)?),
+        init: Init::Systemd,
+        time_out: LIMIT,
+        log: paths.target.join("log/vm-packages.log"),
+    };
+    let mut said = Said::default();
+    let ran = machine.run(&script(&java()), |line| said.line(line))?;
+    println!("up in {:?}, ran for {:?}", ran.boot, ran.script);
+    check(&said).with_context(|| format!("{} has the console", machine.log.display()))
+}
+
+fn check(said: &Said) -> Result<()> {
+    said.ended("before", 0)?;
+    said.ended("install", 0)?;
+    ensure!(said.ended("active", 0)?.trim() == "active");
+    ensure!(said.ended("enabled", 0)?.trim() == "enabled");
+    said.ended("files", 0)?;
+    ensure!(
+        said.ended("user", 0)? == "smtt 660\nsmtt 755\nsmtt\n",
+        "{:?}",
+        said.ended("user", 0)
+    );
+    let capabilities = said.ended("capabilities", 0)?.trim();
+    ensure!(
+        u64::from_str_radix(capabilities, 16)? == CAPABILITIES,
+        "{capabilities}"
+    );
+    let status: Value = serde_json::from_str(said.ended("ask", 0)?)?;
+    ensure!(status.is_object(), "{status}");
+    ensure!(said.ended("metrics", 0)?.contains(VERSION));
+    let complaints = said.ended("verify", 0)?;
+    ensure!(!complaints.contains("smtt"), "{complaints}");
+    let security = said.ended("security", 0)?;
+    let exposure: f64 = security
+        .split_once("smtt.service: ")
+        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+        .with_context(|| security.to_owned())?;
+    ensure!(exposure <= EXPOSURE, "{security}");
+    println!("exposure {exposure}");
+    // Not a member of the group smtt.
+    said.ended("user outside the group", 77)?;
+
+    said.ended("start", 0)?;
+    let rows = said.rows("traced")?;
+    let cached = rows.iter().find(|row| row["name"] == "cached arrays");
+    let cached = cached.with_context(|| format!("{rows:#?}"))?;
+    // Two arrays of 16 MiB, with their headers. Huge pages make the number of page faults a matter of luck.
+    let storage = cached["storage_memory_bytes"].as_u64().unwrap_or(0);
+    let arrays = 32 << 20;
+    ensure!(
+        (arrays..arrays + arrays / 100).contains(&storage),
+        "{storage} bytes: {cached}"
+    );
+    let faults = cached["page_faults_write"].as_u64().unwrap_or(0);
+    ensure!(faults > 0, "no page fault: {cached}");
+    let executors = said.rows("executors")?;
+    ensure!(executors.len() == 1, "{executors:#?}");
+    let pid = &executors[0]["pid"];
+
+    said.ended("change", 0)?;
+    let upgrade = said.ended("upgrade", 0)?;
+    ensure!(upgrade.contains("tick = \"2s\""), "{upgrade}");
+    ensure!(
+        upgrade.trim_end().ends_with(&format!("{VERSION}-2")),
+        "{upgrade}"
+    );
+    let pids = upgrade.lines().find_map(|line| line.strip_prefix("pids "));
+    let (before, after) = pids.and_then(|pids| pids.split_once(' ')).context("pids")?;
+    ensure!(
+        before != after && after != "0",
+        "the daemon was not restarted: {upgrade}"
+    );
+    let again = said.rows("traced again")?;
+    ensure!(again.iter().any(|row| &row["pid"] == pid), "{again:#?}");
+
+    said.ended("remove", 0)?;
+    let finished = said.ended("finish", 0)?;
+    ensure!(finished.contains("RESULT scan of 2 arrays"), "{finished}");
+    ensure!(finished.trim_end().ends_with("\n0"), "{finished}");
+    let left = said.ended("purge", 0)?;
+    let left: Vec<_> = left.lines().filter(|line| line.starts_with('/')).collect();
+    ensure!(left.is_empty(), "a purge left {left:?}");
+    Ok(())
+}
