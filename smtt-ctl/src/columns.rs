@@ -33,6 +33,8 @@ const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
 
 /// Columns of what tasks used; columns of accounts that the machine does not keep are absent.
 const CPU: Column = column("cpu_ns", "CPU", Form::Duration, 2);
+const SPARK_CPU: Column = column("spark_cpu_ns", "SPARK CPU", Form::Duration, 6);
+const SPARK_COLLECTION: Column = column("spark_collection_ns", "SPARK GC", Form::Duration, 7);
 const CPU_WAIT: Column = column("cpu_wait_ns", "CPU WAIT", Form::Duration, 4);
 const DISK_WAIT: Column = column("disk_wait_ns", "DISK WAIT", Form::Duration, 4);
 const ALLOCATED: Column = column("heap_allocated_bytes", "ALLOC", Form::Bytes, 3);
@@ -240,7 +242,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<22, 5, 41>(
+    columns: &with_page_walks::<24, 5, 43>(
         [
             APPLICATION,
             USER,
@@ -252,10 +254,12 @@ pub const TASKS: ListingKind = ListingKind {
             column("state", "STATE", Form::Word, 0),
             column("duration_ns", "TIME", Form::Duration, 1),
             CPU,
+            SPARK_CPU,
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
             COLLECTION,
+            SPARK_COLLECTION,
             SWITCHES,
             DISK_READ,
             DISK_WRITTEN,
@@ -407,6 +411,8 @@ mod tests {
             shuffle_write_records: Some(0),
             memory_spilled_bytes: Some(0),
             disk_spilled_bytes: Some(0),
+            spark_cpu_ns: Some(0),
+            spark_collection_ns: Some(0),
             ..UsedRow::default()
         };
         let rows = [

@@ -109,6 +109,7 @@ fn text(row: &TaskRow, width: usize) -> String {
         Some(splits) => lines.extend(splits_lines(splits, row)),
         None => lines.push("what it used is not known: docs/TASKS.md says when".to_owned()),
     }
+    lines.extend(spark_line(&row.used));
     if let Some(functions) = &row.functions {
         lines.extend(functions_lines(functions));
     }
@@ -121,6 +122,18 @@ fn text(row: &TaskRow, width: usize) -> String {
     }
     let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
     cut_lines.collect()
+}
+
+/// Spark's own times of the task, to compare.
+fn spark_line(used: &UsedRow) -> Option<String> {
+    let time = |value: Option<u64>| value.map(units::duration);
+    Some(format!(
+        "Spark counts: CPU {}, and {} to deserialise; run time {}; collections {}",
+        time(used.spark_cpu_ns)?,
+        time(used.spark_deserialize_cpu_ns)?,
+        time(used.spark_run_ns)?,
+        time(used.spark_collection_ns)?,
+    ))
 }
 
 /// The time of each activity; with the rest they are the duration.

@@ -24,7 +24,7 @@ use smtt_common::event::{Kind, RecordHeader};
 
 pub use error::DecodeError;
 pub use memory::{Figure, MemoryTold, PeaksTold};
-pub use metrics::{SPARK_METRICS, TaskMetrics};
+pub use metrics::{SPARK_METRICS, SPARK_TIMES, TaskMetrics};
 
 /// One decoded record: time, process and fact.
 #[derive(Clone, Debug, PartialEq, Eq)]

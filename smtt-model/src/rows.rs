@@ -38,7 +38,7 @@ pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
-pub use used::{HelperRow, UsedRow};
+pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
 
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};

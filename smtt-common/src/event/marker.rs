@@ -428,6 +428,11 @@ pub const MARKER_FACTS: &[Schema] = &[
             "shuffle_write_records",
             "memory_spilled_bytes",
             "disk_spilled_bytes",
+            // -1 where Spark had not read its clocks yet when the marker reported the end.
+            "cpu_ns",
+            "deserialize_cpu_ns",
+            "run_ms",
+            "collection_ms",
         ],
         ranges: false,
         strings: &[],

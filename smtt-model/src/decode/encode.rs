@@ -14,7 +14,7 @@ use smtt_common::event::memory::{MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT};
 use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
-use super::{BlockFact, Event, Fact, Outcome, ThreadFact};
+use super::{BlockFact, Event, Fact, Outcome, SPARK_TIMES, ThreadFact};
 
 /// A payload in the simple form of the marker's facts. The caller gives words, ranges and strings in the order of
 /// the schema; `range_count` is one of the words. Strings longer than 65,535 bytes are cut.
@@ -305,6 +305,7 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
         Fact::TaskMetrics(metrics) => {
             let mut words = vec![metrics.task_attempt_id];
             words.extend(metrics.values);
+            words.extend(metrics.times.unwrap_or([u64::MAX; SPARK_TIMES.len()]));
             (Kind::TASK_METRICS, payload(&words, &[], &[]))
         }
         Fact::TaskHeapSoFar {

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 
-use super::{ApplicationKey, Filter, Listing, OVERFLOW, UsedRow};
+use super::{ApplicationKey, Filter, HelperSumRow, Listing, OVERFLOW, UsedRow};
 use crate::attribute::StageKey;
 use crate::decode::StageDescribed;
-use crate::state::{FaultFigures, Measured, Stage, State, TaskState, Used, faults};
+use crate::state::{FaultFigures, HelperSum, Measured, Stage, State, TaskState, Used, faults};
 
 /// What a row sums up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,9 @@ pub struct JobRow {
     pub used_tasks: u64,
     /// Task attempts that are not in these sums, or not from their begin.
     pub used_partial_tasks: u64,
+    /// Sums of what threads used that helped the tasks; in none of the figures above. Absent without such a thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helpers: Option<HelperSumRow>,
 }
 
 /// Sums over one executor after another.
@@ -98,6 +101,7 @@ struct Sum {
     used: Used,
     used_tasks: u64,
     used_partial_tasks: u64,
+    helpers: HelperSum,
 }
 
 impl Sum {
@@ -121,6 +125,9 @@ impl Sum {
         self.used_partial_tasks = self
             .used_partial_tasks
             .saturating_add(stage.used_partial_tasks);
+        if let Some(helpers) = &stage.helpers {
+            self.helpers.add(helpers);
+        }
     }
 
     fn name(&self, by: WorkBy) -> Option<String> {
@@ -174,6 +181,7 @@ impl Sum {
             used: UsedRow::new(&self.used),
             used_tasks: self.used_tasks,
             used_partial_tasks: self.used_partial_tasks,
+            helpers: HelperSumRow::new(&self.helpers),
         }
     }
 }

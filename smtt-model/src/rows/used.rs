@@ -6,7 +6,7 @@ use smtt_common::event::used::{
     DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY,
 };
 
-use crate::state::{HelperUsed, Used};
+use crate::state::{HelperSum, HelperUsed, Used};
 
 /// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
 /// task has no first reading.
@@ -51,6 +51,19 @@ pub struct UsedRow {
     /// Bytes of pages that the thread made dirty and that go to a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_written_bytes: Option<u64>,
+    /// Spark's `executorCpuTime`: CPU time of the task's function on its thread. Absent where Spark had not read it yet
+    /// when the end was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spark_cpu_ns: Option<u64>,
+    /// Spark's `executorDeserializeCpuTime`: CPU time to deserialise the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spark_deserialize_cpu_ns: Option<u64>,
+    /// Spark's `executorRunTime`, which Spark counts in milliseconds: duration of the task's function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spark_run_ns: Option<u64>,
+    /// Spark's `jvmGcTime`, which Spark counts in milliseconds: collections of the JVM during the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spark_collection_ns: Option<u64>,
     /// Bytes that Spark read from its input: files, and blocks of cached RDDs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_bytes: Option<u64>,
@@ -99,22 +112,44 @@ impl HelperRow {
     pub(super) fn new(of: &HelperUsed) -> Self {
         Self {
             name: of.name().to_owned(),
+            threads: of.sum.threads,
+            used: UsedRow::new(&of.sum.figures),
+        }
+    }
+}
+
+/// What threads used that helped tasks, all kinds together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelperSumRow {
+    /// Ended threads whose accounts are in the figures.
+    pub threads: u64,
+    /// Sums over these threads; none of them is in the figures of the tasks.
+    #[serde(flatten)]
+    pub used: UsedRow,
+}
+
+impl HelperSumRow {
+    /// The row of a sum; `None` where no thread helped.
+    pub(super) fn new(of: &HelperSum) -> Option<Self> {
+        (*of != HelperSum::default()).then(|| Self {
             threads: of.threads,
             used: UsedRow::new(&of.figures),
-        }
+        })
     }
 }
 
 impl UsedRow {
     pub(super) fn new(used: &Used) -> Self {
         let metric = |index: usize| used.metrics.map(|metrics| metrics[index]);
+        let time = |index: usize| used.times.map(|times| times[index]);
+        let of_ms = |ms: u64| ms.saturating_mul(1_000_000);
         let involuntary = used.account(SWITCHES_INVOLUNTARY);
         Self {
             cpu_ns: used.account(CPU_NS),
             cpu_wait_ns: used.account(CPU_WAIT_NS),
             disk_wait_ns: used.account(DISK_WAIT_NS),
             heap_allocated_bytes: used.heap_allocated_bytes,
-            collection_ns: used.collection_ms.map(|ms| ms.saturating_mul(1_000_000)),
+            collection_ns: used.collection_ms.map(of_ms),
             context_switches: used
                 .account(SWITCHES_VOLUNTARY)
                 .zip(involuntary)
@@ -136,6 +171,10 @@ impl UsedRow {
             shuffle_write_records: metric(7),
             memory_spilled_bytes: metric(8),
             disk_spilled_bytes: metric(9),
+            spark_cpu_ns: time(0),
+            spark_deserialize_cpu_ns: time(1),
+            spark_run_ns: time(2).map(of_ms),
+            spark_collection_ns: time(3).map(of_ms),
         }
     }
 

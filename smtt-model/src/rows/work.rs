@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
 use super::{
-    ExecutorId, Filter, FunctionsRow, HelperRow, Listing, NO_RDD, OVERFLOW, PageWalkRow, PeakRow,
-    SplitsRow, UsedRow, peaks,
+    ExecutorId, Filter, FunctionsRow, HelperRow, HelperSumRow, Listing, NO_RDD, OVERFLOW,
+    PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
 };
 use crate::attribute::{RddKey, StageKey};
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
@@ -65,6 +65,9 @@ pub struct StageRow {
     pub used_tasks: u64,
     /// Task attempts that are not in these sums, or not from their begin.
     pub used_partial_tasks: u64,
+    /// Sums of what threads used that helped the tasks; in none of the figures above. Absent without such a thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helpers: Option<HelperSumRow>,
     /// Page faults of the stage by RDD.
     pub rdds: Vec<StageRddRow>,
     /// Page walks of the stage's tasks on this executor.
@@ -232,6 +235,7 @@ impl State {
                     used: UsedRow::new(&stage.used),
                     used_tasks: stage.used_tasks,
                     used_partial_tasks: stage.used_partial_tasks,
+                    helpers: stage.helpers.as_deref().and_then(HelperSumRow::new),
                     rdds: stage
                         .rdds
                         .keys()
@@ -268,6 +272,7 @@ impl State {
                     faults: self.figures(&over.faults),
                     walks: self.walks_sum(executor, &over.walks),
                     used: UsedRow::new(&over.used),
+                    helpers: HelperSumRow::new(&over.helpers),
                     ..StageRow::default()
                 });
             }

@@ -16,13 +16,14 @@ use super::history::History;
 use super::memory::Memory;
 use super::memory_peaks::Peaks;
 use super::memory_usage::{Child, MemoryUsage};
+use super::over_cap::OverCap;
 use super::page_walks::{LATE_NS, Meaning, Walks};
 use super::placement::{LastExamined, RangesId, Seen};
 use super::python::Served;
 use super::rdd::{Peak, Rdd};
 use super::resync::Resync;
 use super::shares::Settled;
-use super::task::{OverCap, TaskState, Tasks};
+use super::task::{TaskState, Tasks};
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey, StageKey};
 use crate::decode::ExecutorDescribed;
 
@@ -296,7 +297,7 @@ impl Executor {
                 faults::add(&mut self.tasks.stages_over_cap.faults, growth);
             }
         }
-        self.tasks.joined(who.stage, used, now_ns);
+        self.tasks.joined(who.stage, used, now_ns, caps);
     }
 
     /// Counts the growth of one context's sampled page walks.
@@ -339,7 +340,7 @@ impl Executor {
                 self.tasks.stages_over_cap.walks.add(growth);
             }
         }
-        self.tasks.joined(who.stage, used, now_ns);
+        self.tasks.joined(who.stage, used, now_ns, caps);
     }
 
     /// Applies the counters of the slot file, which the executor writes. What it claims to have emitted beyond what the

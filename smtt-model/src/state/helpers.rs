@@ -4,21 +4,36 @@ use smtt_common::event::used::{ACCOUNTS, Helper, TaskUsed};
 
 use super::Outcome;
 use super::bytes::Caps;
-use super::task::{Task, Tasks};
+use super::task::{Stage, Task, Tasks};
 use super::used::Used;
+use crate::attribute::StageKey;
 
 /// Name of helpers whose code this version does not know.
 const OTHER: &str = "other";
+
+/// Sums over helpers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HelperSum {
+    /// Ended threads whose accounts by the kernel are in `figures`.
+    pub threads: u64,
+    /// Sums over these threads.
+    pub figures: Used,
+}
+
+impl HelperSum {
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.threads = self.threads.saturating_add(more.threads);
+        self.figures.add(&more.figures);
+    }
+}
 
 /// What the helpers of one kind used for a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelperUsed {
     /// What the threads do; 0 for all that this version does not know.
     pub helper: Helper,
-    /// Ended threads whose accounts by the kernel are in `figures`.
-    pub threads: u64,
     /// Sums over these threads.
-    pub figures: Used,
+    pub sum: HelperSum,
 }
 
 impl HelperUsed {
@@ -33,7 +48,7 @@ impl Task {
     /// The sums of a kind of helpers; `None` where the bytes do not fit. There are as many as known kinds, and one more.
     fn helper(&mut self, helper: Helper, caps: &Caps) -> Option<&mut HelperUsed> {
         let helper = helper.name().map_or(Helper::default(), |_| helper);
-        let known = self.helpers.iter().position(|sum| sum.helper == helper);
+        let known = self.helpers.iter().position(|kind| kind.helper == helper);
         let at = match known {
             Some(at) => at,
             None => {
@@ -54,13 +69,33 @@ impl Task {
     }
 }
 
+/// Sums over all kinds of helpers; `None` without a helper.
+pub(super) fn sum_of(kinds: &[HelperUsed]) -> Option<HelperSum> {
+    kinds.iter().map(|kind| kind.sum).reduce(|mut sum, more| {
+        sum.add(&more);
+        sum
+    })
+}
+
+impl Stage {
+    /// Counts what helpers of the stage's tasks used; false where the bytes do not fit.
+    fn helpers_gain(&mut self, more: &HelperSum, caps: &Caps) -> bool {
+        let fits = self.helpers.is_some() || caps.admit(size_of::<HelperSum>());
+        if fits {
+            self.helpers.get_or_insert_default().add(more);
+        }
+        fits
+    }
+}
+
 impl Tasks {
     /// The kernel side sent the accounts of a helper.
     pub(super) fn helper_used(&mut self, used: &TaskUsed, helper: Helper, caps: &Caps) -> Outcome {
-        self.helper_gains(used.task_attempt_id, helper, caps, |sum| {
-            sum.threads += 1;
-            sum.figures.add(&Used::of_accounts(used));
-        })
+        let more = HelperSum {
+            threads: 1,
+            figures: Used::of_accounts(used),
+        };
+        self.helper_gains(used.task_attempt_id, helper, caps, &more)
     }
 
     /// The marker reported what a helper allocated on the heap.
@@ -71,8 +106,11 @@ impl Tasks {
         allocated_bytes: Option<u64>,
         caps: &Caps,
     ) -> Outcome {
-        let more = Used::so_far([0; ACCOUNTS], 0, allocated_bytes);
-        self.helper_gains(task, helper, caps, |sum| sum.figures.add(&more))
+        let more = HelperSum {
+            threads: 0,
+            figures: Used::so_far([0; ACCOUNTS], 0, allocated_bytes),
+        };
+        self.helper_gains(task, helper, caps, &more)
     }
 
     fn helper_gains(
@@ -80,16 +118,37 @@ impl Tasks {
         task: u64,
         helper: Helper,
         caps: &Caps,
-        gain: impl FnOnce(&mut HelperUsed),
+        more: &HelperSum,
     ) -> Outcome {
         let Some(mut task) = self.tasks.get_mut(&task) else {
             return Outcome::Ignored("task_not_known");
         };
-        let Some(sum) = task.helper(helper, caps) else {
+        let Some(kind) = task.helper(helper, caps) else {
             return Outcome::OverCap("bytes");
         };
-        gain(sum);
-        Outcome::Applied
+        kind.sum.add(more);
+        let stage = task.stage;
+        drop(task);
+        let fits = stage.is_none_or(|stage| self.stage_helpers_gain(stage, more, caps));
+        if fits {
+            Outcome::Applied
+        } else {
+            Outcome::OverCap("bytes")
+        }
+    }
+
+    /// Counts what helpers used for a stage; false where the bytes do not fit.
+    pub(super) fn stage_helpers_gain(
+        &mut self,
+        stage: StageKey,
+        more: &HelperSum,
+        caps: &Caps,
+    ) -> bool {
+        if let Some(mut stage) = self.stages.get_mut(&stage) {
+            return stage.helpers_gain(more, caps);
+        }
+        self.stages_over_cap.helpers.add(more);
+        true
     }
 }
 
@@ -132,10 +191,10 @@ mod tests {
         let of = |name: &str| {
             let sum = task.helpers.iter().find(|sum| sum.name() == name);
             let sum = sum.expect("a sum of that name");
-            assert_eq!(sum.figures.account(DISK_WAIT_NS), None);
-            let figures = &sum.figures;
+            assert_eq!(sum.sum.figures.account(DISK_WAIT_NS), None);
+            let figures = &sum.sum.figures;
             (
-                sum.threads,
+                sum.sum.threads,
                 figures.account(CPU_NS),
                 figures.heap_allocated_bytes,
             )

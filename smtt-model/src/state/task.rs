@@ -11,8 +11,9 @@ use super::bytes::{
 };
 use super::faults;
 use super::functions::{Functions, Spans};
-use super::helpers::HelperUsed;
+use super::helpers::{HelperSum, HelperUsed};
 use super::memory_peaks::{Peaks, StageHeld};
+use super::over_cap::{OverCap, fold};
 use super::page_walks::{Distribution, Walks};
 use super::splits::Splits;
 use super::used::{Used, UsedByTask};
@@ -234,6 +235,8 @@ pub struct Stage {
     pub used_tasks: u64,
     /// Task attempts of which the kernel side has no account, or not from their begin.
     pub used_partial_tasks: u64,
+    /// Sum of what threads used that helped the stage's tasks; `None` without such a thread.
+    pub helpers: Option<Box<HelperSum>>,
     /// Time of the last report about the stage, in nanoseconds since boot.
     pub last_active_ns: u64,
 }
@@ -254,6 +257,7 @@ impl HeapBytes for Stage {
             + self.walks.heap_bytes()
             + self.distribution.heap_bytes()
             + self.peaks.as_ref().map_or(0, |_| size_of::<Peaks>())
+            + self.helpers.as_ref().map_or(0, |_| size_of::<HelperSum>())
     }
 }
 
@@ -316,50 +320,6 @@ impl HeapBytes for StageKey {
     }
 }
 
-/// The overflow row of a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OverCap {
-    /// Rows folded into the overflow row or refused, since the start.
-    pub rows: u64,
-    /// Page faults of the folded rows.
-    pub faults: FaultCounters,
-    /// Sampled page walks and cycles of the folded rows.
-    pub walks: WalkCounters,
-    /// What the tasks of the folded rows used.
-    pub used: Used,
-}
-
-/// Removes up to `most` rows of `table` that `may_go` selects, the oldest first, and folds their faults into `over`.
-/// Returns the number of removed rows. Callers take an eighth of the table at a time, so that a flood of new rows does
-/// not scan the table for each row.
-fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
-    table: &mut Table<K, V>,
-    over: &mut OverCap,
-    most: usize,
-    may_go: impl Fn(&V) -> bool,
-    last_active_ns: impl Fn(&V) -> u64,
-    counted: impl Fn(&V) -> (FaultCounters, WalkCounters, Used),
-) -> usize {
-    let mut old: Vec<(u64, K)> = table
-        .iter()
-        .filter(|(_, row)| may_go(row))
-        .map(|(key, row)| (last_active_ns(row), *key))
-        .collect();
-    old.sort_unstable_by_key(|(touched, _)| *touched);
-    old.truncate(most);
-    let freed = old.len();
-    for (_, key) in old {
-        if let Some(row) = table.remove(&key) {
-            over.rows += 1;
-            let (faults, walks, used) = counted(&row);
-            faults::add(&mut over.faults, &faults);
-            over.walks.add(&walks);
-            over.used.add(&used);
-        }
-    }
-    freed
-}
-
 impl Tasks {
     /// Bytes of all rows.
     pub(super) fn bytes(&self) -> usize {
@@ -374,7 +334,13 @@ impl Tasks {
             most,
             |task| task.state != TaskState::Running,
             |task| task.last_active_ns,
-            |task| (task.faults, task.walks, task.used.figures),
+            |task| OverCap {
+                rows: 1,
+                faults: task.faults,
+                walks: task.walks,
+                used: task.used.figures,
+                helpers: HelperSum::default(),
+            },
         )
     }
 
@@ -386,7 +352,13 @@ impl Tasks {
             most,
             |stage| stage.count(TaskState::Running) == 0,
             |stage| stage.last_active_ns,
-            |stage| (stage.faults, stage.walks.life, stage.used),
+            |stage| OverCap {
+                rows: 1,
+                faults: stage.faults,
+                walks: stage.walks.life,
+                used: stage.used,
+                helpers: stage.helpers.as_deref().copied().unwrap_or_default(),
+            },
         )
     }
 
@@ -495,7 +467,7 @@ impl Tasks {
         task.stage = Some(stage);
         drop(task);
         self.moved(stage, caps, None, TaskState::Running, now_ns);
-        self.joined(Some(stage), used, now_ns);
+        self.joined(Some(stage), used, now_ns, caps);
         true
     }
 
@@ -540,7 +512,7 @@ impl Tasks {
             stage.task_time_ns = stage.task_time_ns.saturating_add(duration);
             stage.peak_bytes = stage.peak_bytes.max(peak);
         }
-        self.joined(Some(stage), used, now_ns);
+        self.joined(Some(stage), used, now_ns, caps);
         self.gave_back(
             fact.task_attempt_id,
             fact.execution_memory_peak_bytes,

@@ -6,9 +6,10 @@ use smtt_common::event::used::{
 
 use super::Outcome;
 use super::bytes::Caps;
+use super::helpers::{self, HelperSum};
 use super::task::{Stage, Task, Tasks};
 use crate::attribute::StageKey;
-use crate::decode::{SPARK_METRICS, TaskHeap, TaskMetrics};
+use crate::decode::{SPARK_METRICS, SPARK_TIMES, TaskHeap, TaskMetrics};
 
 /// Figures of a task, or sums over the tasks of a stage. What was not measured is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Used {
     pub collection_ms: Option<u64>,
     /// Spark's metrics in the order of [`SPARK_METRICS`].
     pub metrics: Option<[u64; SPARK_METRICS.len()]>,
+    /// Spark's times in the order of [`SPARK_TIMES`].
+    pub times: Option<[u64; SPARK_TIMES.len()]>,
 }
 
 impl Used {
@@ -39,12 +42,8 @@ impl Used {
         self.present |= more.present;
         add(&mut self.heap_allocated_bytes, more.heap_allocated_bytes);
         add(&mut self.collection_ms, more.collection_ms);
-        if let Some(more) = more.metrics {
-            let sums = self.metrics.get_or_insert_default();
-            for (sum, more) in sums.iter_mut().zip(more) {
-                *sum = sum.saturating_add(more);
-            }
-        }
+        add_each(&mut self.metrics, more.metrics);
+        add_each(&mut self.times, more.times);
     }
 
     pub(super) fn of_accounts(used: &TaskUsed) -> Self {
@@ -91,6 +90,14 @@ impl Used {
 fn add(sum: &mut Option<u64>, more: Option<u64>) {
     if let Some(more) = more {
         *sum = Some(sum.unwrap_or(0).saturating_add(more));
+    }
+}
+
+fn add_each<const N: usize>(sums: &mut Option<[u64; N]>, more: Option<[u64; N]>) {
+    if let Some(more) = more {
+        for (sum, more) in sums.get_or_insert([0; N]).iter_mut().zip(more) {
+            *sum = sum.saturating_add(more);
+        }
     }
 }
 
@@ -169,6 +176,7 @@ impl UsedByTask {
         }
         let figures = Used {
             metrics: Some(metrics.values),
+            times: metrics.times,
             ..Used::default()
         };
         self.figures.add(&figures);
@@ -189,6 +197,7 @@ impl UsedByTask {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brought {
     used: UsedByTask,
+    helpers: Option<HelperSum>,
     live_bytes: u64,
     seen_peak_bytes: u64,
 }
@@ -202,6 +211,7 @@ impl Task {
         self.stage = stage;
         stage.map(|_| Brought {
             used: self.used,
+            helpers: helpers::sum_of(&self.helpers),
             live_bytes: self.live_bytes,
             seen_peak_bytes: self.seen_peak_bytes,
         })
@@ -247,10 +257,14 @@ impl Tasks {
         stage: Option<StageKey>,
         brought: Option<Brought>,
         now_ns: u64,
+        caps: &Caps,
     ) {
         if let (Some(stage), Some(brought)) = (stage, brought) {
             let used = brought.used;
             self.stage_gains(stage, &used.figures, Counted::default(), used.counted());
+            if let Some(helpers) = &brought.helpers {
+                self.stage_helpers_gain(stage, helpers, caps);
+            }
             if let Some(mut stage) = self.stages.get_mut(&stage) {
                 let held = &mut stage.held;
                 held.join(brought.live_bytes, brought.seen_peak_bytes, now_ns);
@@ -352,6 +366,7 @@ mod tests {
         let mut metrics = TaskMetrics {
             task_attempt_id: ID,
             values: [0; SPARK_METRICS.len()],
+            times: None,
         };
         metrics.values[3] = u64::MAX;
         let gained = task.take_metrics(&metrics).expect("the first report");
@@ -419,6 +434,7 @@ mod tests {
                 let metrics = TaskMetrics {
                     task_attempt_id: ID,
                     values: [3; SPARK_METRICS.len()],
+                    times: Some([2; SPARK_TIMES.len()]),
                 };
                 tasks.used_metrics(&metrics, caps);
             }
@@ -433,7 +449,7 @@ mod tests {
                     .task(ID, caps)
                     .and_then(|mut task| task.join(Some(STAGE)));
                 drop(tasks.stage(STAGE, caps));
-                tasks.joined(Some(STAGE), used, 1);
+                tasks.joined(Some(STAGE), used, 1, caps);
             }
         }
     }

@@ -385,12 +385,18 @@ fn fact() -> impl Strategy<Value = Fact> {
                 collection_ms: collection,
             })
         }),
-        (any::<u64>(), any::<[u64; 10]>()).prop_map(|(task, values)| {
-            Fact::TaskMetrics(Box::new(TaskMetrics {
-                task_attempt_id: task >> 1,
-                values,
-            }))
-        }),
+        (
+            any::<u64>(),
+            any::<[u64; 10]>(),
+            proptest::option::of(any::<[u64; 4]>()),
+        )
+            .prop_map(|(task, values, times)| {
+                Fact::TaskMetrics(Box::new(TaskMetrics {
+                    task_attempt_id: task >> 1,
+                    values,
+                    times: times.map(|times| times.map(|time| time >> 1)),
+                }))
+            }),
         (any::<u64>(), any::<u64>()).prop_map(|(task, bytes)| Fact::TaskHeapSoFar {
             task_attempt_id: task >> 1,
             allocated_bytes: bytes,

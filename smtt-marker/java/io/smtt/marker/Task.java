@@ -84,7 +84,12 @@ final class Task {
                 .word(Contract.TASK_STARTED_JOB_ID, jobId).tell();
     }
 
-    synchronized void tellEnd(ThreadState teller) {
+    /**
+     * Reports the end.
+     *
+     * @param whole whether Spark has read its clocks: its task runner has ended, not only the task's function
+     */
+    synchronized void tellEnd(ThreadState teller, boolean whole) {
         if (ended) {
             return;
         }
@@ -99,7 +104,7 @@ final class Task {
         } else if (partly) {
             Consumers.tellUnknown(teller, attemptId);
         }
-        tellMetrics(teller);
+        tellMetrics(teller, whole);
         if (teller.thread == thread) {
             teller.accounts.end(teller, attemptId);
         }
@@ -112,8 +117,8 @@ final class Task {
                 .text(Contract.TASK_ENDED_REASON, reason).tell();
     }
 
-    /** What the task read, wrote, exchanged and spilled, as Spark's driver learns it with the task's end. */
-    private void tellMetrics(ThreadState teller) {
+    /** What the task read, wrote, exchanged, spilled, and its times, as Spark's driver learns it with the task's end. */
+    private void tellMetrics(ThreadState teller, boolean whole) {
         TaskMetrics known = metrics;
         if (known == null) {
             return;
@@ -130,7 +135,11 @@ final class Task {
                     .word(Contract.TASK_METRICS_SHUFFLE_WRITE_BYTES, known.shuffleWriteMetrics().bytesWritten())
                     .word(Contract.TASK_METRICS_SHUFFLE_WRITE_RECORDS, known.shuffleWriteMetrics().recordsWritten())
                     .word(Contract.TASK_METRICS_MEMORY_SPILLED_BYTES, known.memoryBytesSpilled())
-                    .word(Contract.TASK_METRICS_DISK_SPILLED_BYTES, known.diskBytesSpilled()).tell();
+                    .word(Contract.TASK_METRICS_DISK_SPILLED_BYTES, known.diskBytesSpilled())
+                    .word(Contract.TASK_METRICS_CPU_NS, whole ? known.executorCpuTime() : -1)
+                    .word(Contract.TASK_METRICS_DESERIALIZE_CPU_NS, whole ? known.executorDeserializeCpuTime() : -1)
+                    .word(Contract.TASK_METRICS_RUN_MS, whole ? known.executorRunTime() : -1)
+                    .word(Contract.TASK_METRICS_COLLECTION_MS, whole ? known.jvmGCTime() : -1).tell();
         } catch (Throwable e) {
             // Such as a native library of an earlier marker.
             Warnings.once("what tasks read and write is not reported", e);

@@ -51,7 +51,7 @@ public final class Tasks {
                 task.outcome = Contract.OUTCOME_SUCCESS;
                 task.reason = "";
             }
-            task.tellEnd(state);
+            task.tellEnd(state, true);
         } catch (Throwable e) {
             Scopes.failed(e);
         } finally {
@@ -168,7 +168,7 @@ public final class Tasks {
     /** Ends a task whose start was not hooked (the agent was attached later, or only the plugin is loaded). */
     static void finish(ThreadState state, Task task) {
         if (Task.ALIVE.remove(task.attemptId, task)) {
-            task.tellEnd(state);
+            task.tellEnd(state, false);
         }
         state.work(null, 0);
     }

@@ -23,13 +23,13 @@ final class PeaksTest {
             memory.grant(sorter, 20, state);
             Peaks.asked(sorter);
             Peaks.counted(999);
-            List<Facts.Fact> end = Facts.during(() -> task.tellEnd(state));
+            List<Facts.Fact> end = Facts.during(() -> task.tellEnd(state, true));
             Check.same("facts: one class of consumers, and the end", 2, end.size());
             Check.same("counted", 80, end.get(0).word("counted_bytes"));
             Check.same("peak of the class", 100, end.get(0).word("peak_bytes"));
             Check.same("peak of the task", 100, end.get(1).word("execution_memory_peak_bytes"));
             Check.same("outcome", Contract.OUTCOME_SUCCESS, end.get(1).word("outcome"));
-            Check.same("facts of a second end", 0, Facts.during(() -> task.tellEnd(state)).size());
+            Check.same("facts of a second end", 0, Facts.during(() -> task.tellEnd(state, true)).size());
         } finally {
             state.task = null;
             Task.ALIVE.remove(task.attemptId);

@@ -7,21 +7,22 @@ final class TaskMetricsTest {
     private static final String[] WORDS = {
         "input_bytes", "input_records", "output_bytes", "output_records", "shuffle_read_bytes", "shuffle_read_records",
         "shuffle_write_bytes", "shuffle_write_records", "memory_spilled_bytes", "disk_spilled_bytes",
+        "cpu_ns", "deserialize_cpu_ns", "run_ms", "collection_ms",
     };
+    private static final int TIMES = 10;
 
     private final ThreadState state = Facts.teller();
 
-    private List<Facts.Fact> end(long attempt, TaskMetrics metrics) {
+    private List<Facts.Fact> end(long attempt, TaskMetrics metrics, boolean whole) {
         Task task = new Task(attempt, 4, 0, 6, 0, 2, Thread.currentThread());
         task.metrics = metrics;
         return Facts.during(() -> {
-            task.tellEnd(state);
-            task.tellEnd(state);
+            task.tellEnd(state, whole);
+            task.tellEnd(state, whole);
         });
     }
 
-    @Test
-    void theEndOfATaskSaysWhatSparkCounts() {
+    private static TaskMetrics known() {
         TaskMetrics metrics = new TaskMetrics();
         metrics.inputMetrics().incBytesRead(1);
         metrics.inputMetrics().incRecordsRead(2);
@@ -34,7 +35,16 @@ final class TaskMetricsTest {
         metrics.shuffleWriteMetrics().incRecordsWritten(8);
         metrics.incMemoryBytesSpilled(9);
         metrics.incDiskBytesSpilled(10);
-        List<Facts.Fact> facts = end(81, metrics);
+        metrics.setExecutorCpuTime(11);
+        metrics.setExecutorDeserializeCpuTime(12);
+        metrics.setExecutorRunTime(13);
+        metrics.setJvmGCTime(14);
+        return metrics;
+    }
+
+    @Test
+    void theEndOfATaskSaysWhatSparkCounts() {
+        List<Facts.Fact> facts = end(81, known(), true);
         Check.same("facts", 2, facts.size());
         Facts.Fact told = facts.get(0);
         Check.same("before the end", "taskMetrics", told.entry);
@@ -46,8 +56,16 @@ final class TaskMetricsTest {
     }
 
     @Test
+    void timesThatSparkHasNotReadAreNone() {
+        Facts.Fact told = end(83, known(), false).get(0);
+        for (int i = 0; i < WORDS.length; i++) {
+            Check.same(WORDS[i], i < TIMES ? i + 1 : -1, told.word(WORDS[i]));
+        }
+    }
+
+    @Test
     void aTaskWithoutMetricsSaysNothingOfThem() {
-        List<Facts.Fact> facts = end(82, null);
+        List<Facts.Fact> facts = end(82, null, true);
         Check.same("facts", 1, facts.size());
         Check.same("the end", "taskEnded", facts.get(0).entry);
     }
