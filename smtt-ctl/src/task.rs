@@ -1,7 +1,7 @@
 //! `smtt-ctl task ID`: one task attempt, what it used, and how the use went over its life.
 
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{FunctionsRow, HelperRow, Listing, Series, SplitsRow, TaskRow};
+use smtt_model::rows::{FunctionsRow, HelperRow, Listing, Series, SplitsRow, TaskRow, UsedRow};
 use smtt_model::units;
 
 use super::args::Filters;

@@ -47,6 +47,10 @@ pub const ALL: &[(&str, &str)] = &[
         "suspend to memory, and a clock that wakes the machine again",
     ),
     (
+        "spare_machine",
+        "a machine whose memory a test may use up: an emulated one",
+    ),
+    (
         "madvise_huge_pages",
         "transparent huge pages for memory that asks for them",
     ),

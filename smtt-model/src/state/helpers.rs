@@ -207,6 +207,39 @@ mod tests {
     }
 
     #[test]
+    fn a_stage_has_the_helpers_of_its_tasks_whenever_it_becomes_known() {
+        let stage = StageKey { id: 3, attempt: 1 };
+        for known_first in [true, false] {
+            let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+            tasks.used(&record(0, 7), &caps);
+            drop(tasks.stage(stage, &caps));
+            let join = |tasks: &mut Tasks| {
+                let brought = tasks
+                    .task(TASK, &caps)
+                    .and_then(|mut task| task.join(Some(stage)));
+                tasks.joined(Some(stage), brought, 1, &caps);
+            };
+            if known_first {
+                join(&mut tasks);
+            }
+            tasks.used(&record(1, 10), &caps);
+            tasks.used(&record(3, 5), &caps);
+            tasks.helper_heap(TASK, Helper::PYTHON_WRITER, Some(64), &caps);
+            join(&mut tasks);
+            let row = tasks.stages.get(&stage).expect("a stage");
+            let sum = row.helpers.as_deref().expect("helpers");
+            assert_eq!((sum.threads, sum.figures.account(CPU_NS)), (2, Some(15)));
+            assert_eq!(sum.figures.heap_allocated_bytes, Some(64));
+            assert_eq!(row.used.account(CPU_NS), Some(7));
+            // A stage that leaves the table takes its helpers along.
+            assert_eq!(tasks.fold_stages(1), 1);
+            tasks.used(&record(1, 20), &caps);
+            let over = tasks.stages_over_cap.helpers;
+            assert_eq!((over.threads, over.figures.account(CPU_NS)), (3, Some(35)));
+        }
+    }
+
+    #[test]
     fn a_helper_of_a_task_without_a_row_makes_none() {
         let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
         let unknown = Outcome::Ignored("task_not_known");

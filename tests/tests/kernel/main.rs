@@ -21,6 +21,7 @@ mod hotness;
 mod lab;
 mod life;
 mod losses;
+mod machine_oom;
 mod many;
 mod memory_lock;
 mod namespaces;

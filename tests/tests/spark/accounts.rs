@@ -94,6 +94,22 @@ fn each_attempt_says_what_it_used() -> Result<()> {
             println!("Spark has no metrics of task {id}: {row}");
             continue;
         };
+        // Spark's own times stand beside, as Spark's REST API has them. An ended JVM has not reported them.
+        if text(row, "used_until")? == "task_end" {
+            let run_ms = number(metrics, "executorRunTime")?;
+            let own = [
+                ("spark_cpu_ns", run),
+                ("spark_deserialize_cpu_ns", deserialize),
+                ("spark_run_ns", run_ms * 1_000_000),
+                ("spark_collection_ns", collected * 1_000_000),
+            ];
+            for (figure, truth) in own {
+                ensure!(
+                    number(row, figure)? == truth,
+                    "{figure} of task {id}: Spark has {truth}; {row}"
+                );
+            }
+        }
         let counted = run + deserialize;
         println!(
             "stage {} task {id}, {}: {cpu} ns of CPU, Spark has {run} and {deserialize}, {} more; {} ns of collections, Spark {collected} ms; {} bytes",

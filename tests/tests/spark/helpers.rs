@@ -123,6 +123,25 @@ fn compare(
     );
     // Each line that was taken was a string on the heap.
     ensure!(allocated >= (TAKEN * LINE) as u64, "{allocated} bytes");
+    // The only task with a helper is all that its stage and its job have of helpers.
+    for listing in ["stages", "jobs"] {
+        let rows = run.rows(&daemon, &[listing])?;
+        let sums: Vec<&Value> = rows.iter().map(|row| &row["helpers"]).collect();
+        let sums: Vec<&&Value> = sums.iter().filter(|sum| !sum.is_null()).collect();
+        ensure!(sums.len() == 1, "{listing}: {rows:?}");
+        for figure in [
+            "threads",
+            "cpu_ns",
+            "heap_allocated_bytes",
+            "thread_minor_faults",
+        ] {
+            ensure!(
+                sums[0][figure] == said[figure] && !said[figure].is_null(),
+                "{figure} of {listing}: {}, of the task: {said}",
+                sums[0]
+            );
+        }
+    }
     // The task's own figures do not have the helper's: its thread waited.
     let mine = number(&row, "cpu_ns")?;
     ensure!(

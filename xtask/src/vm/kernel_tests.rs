@@ -49,6 +49,8 @@ const FOREIGN: &[Chosen] = &[
 const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every", 600);
 /// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
+/// Tests that use up the machine's memory, in the guest that has a daemon.
+const USED_UP: Chosen = ("kernel", "machine_oom::", 600);
 /// Tests that suspend the machine, in the guest that wakes again. The last ones: a guest that slept is not as it was.
 const SUSPENDED: Chosen = ("kernel", "suspend::", 900);
 /// The programs that some of the tests start.
@@ -83,7 +85,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     if guest.jvm {
         files.extend(jvm::files(paths, guest.processor, &library)?);
         if guest.processor == Processor::X86 {
-            last.push(SWAPPED_JVM);
+            last.extend([SWAPPED_JVM, USED_UP]);
         }
         last.push(SUSPENDED);
     }
@@ -155,9 +157,9 @@ fn must_have(guest: &Guest) -> String {
         Processor::X86 => "",
         Processor::Riscv => ",dtlb_counters",
     };
-    // The one that is known to wake again and has a daemon.
-    let suspend = if guest.jvm && guest.processor == Processor::X86 {
-        ",suspend"
+    // The one that is known to wake again and has a daemon, whose memory a test may use up.
+    let daemon = if guest.jvm && guest.processor == Processor::X86 {
+        ",suspend,spare_machine"
     } else {
         ""
     };
@@ -167,7 +169,7 @@ fn must_have(guest: &Guest) -> String {
         ""
     };
     format!(
-        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}{suspend}",
+        "root,base_pages_4k,two_nodes,processor_switch,{}{more}{monitor}{daemon}",
         guest.rungs
     )
 }

@@ -366,6 +366,10 @@ final class Contract {
     static final int TASK_METRICS_SHUFFLE_WRITE_RECORDS = 0x3008;
     static final int TASK_METRICS_MEMORY_SPILLED_BYTES = 0x3009;
     static final int TASK_METRICS_DISK_SPILLED_BYTES = 0x300a;
+    static final int TASK_METRICS_CPU_NS = 0x300b;
+    static final int TASK_METRICS_DESERIALIZE_CPU_NS = 0x300c;
+    static final int TASK_METRICS_RUN_MS = 0x300d;
+    static final int TASK_METRICS_COLLECTION_MS = 0x300e;
 
     // Words and strings of helperBegun.
     static final int HELPER_BEGUN_TASK_ATTEMPT_ID = 0x1c00;

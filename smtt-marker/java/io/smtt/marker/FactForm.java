@@ -29,7 +29,7 @@ enum FactForm {
     RESOURCE_EXHAUSTED(24, "resourceExhausted", "source flags", false, "description", 200),
     MEMORY_TOLD(26, "memoryTold", "flags figures", true, ""),
     PEAKS_TOLD(27, "peaksTold", "stage_id stage_attempt figures", true, ""),
-    TASK_METRICS(48, "taskMetrics", "task_attempt_id input_bytes input_records output_bytes output_records shuffle_read_bytes shuffle_read_records shuffle_write_bytes shuffle_write_records memory_spilled_bytes disk_spilled_bytes", false, ""),
+    TASK_METRICS(48, "taskMetrics", "task_attempt_id input_bytes input_records output_bytes output_records shuffle_read_bytes shuffle_read_records shuffle_write_bytes shuffle_write_records memory_spilled_bytes disk_spilled_bytes cpu_ns deserialize_cpu_ns run_ms collection_ms", false, ""),
     HELPER_BEGUN(28, "helperBegun", "task_attempt_id helper", false, ""),
     HELPER_ENDED(29, "helperEnded", "task_attempt_id helper allocated_bytes", false, "");
 
