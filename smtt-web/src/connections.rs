@@ -239,7 +239,12 @@ async fn carry(
         async move {
             let answer: Result<Response, Infallible> = answer.await;
             answer.map(|answer| match rests {
-                Some(rests) => answer.map(|body| Body::new(Ending { body, _rests: rests })),
+                Some(rests) => answer.map(|body| {
+                    Body::new(Ending {
+                        body,
+                        _rests: rests,
+                    })
+                }),
                 None => answer,
             })
         }
@@ -403,3 +408,6 @@ impl<Io: Peer> AsyncWrite for Watched<Io> {
         self.judge(ended, context)
     }
 }
+
+#[cfg(test)]
+mod tests;

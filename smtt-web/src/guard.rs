@@ -91,6 +91,16 @@ impl Guard {
         self.users.is_none() && self.tokens.is_none()
     }
 
+    /// Whether each client proves who it is: by a password, a token, or a certificate that TLS demands.
+    #[must_use]
+    pub fn authenticates(&self) -> bool {
+        !self.is_open()
+            || self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.demands_certificates())
+    }
+
     /// How a client that is refused can authenticate.
     const fn challenge(&self) -> &'static str {
         match self.users {

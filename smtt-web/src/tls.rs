@@ -81,6 +81,12 @@ impl Tls {
         })
     }
 
+    /// Whether a client needs a certificate.
+    #[must_use]
+    pub fn demands_certificates(&self) -> bool {
+        self.settings.client_auth == ClientAuth::RequireAndVerifyClientCert
+    }
+
     /// What accepts the next connection. Files that have changed, but are not usable, leave the last ones in use.
     pub fn acceptor(&self) -> TlsAcceptor {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

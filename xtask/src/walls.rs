@@ -322,8 +322,10 @@ fn no_crate_depends_on_what_its_wall_forbids() {
         // An empty list would mean that the manifest was not parsed.
         let found = dependencies(&manifest);
         assert!(
-            found.contains("serde"),
-            "{name} has no dependency on serde: {manifest}"
+            ["smtt-common", "smtt-store", "axum"]
+                .iter()
+                .any(|name| found.contains(*name)),
+            "{name} has no dependency that it must have: {manifest}"
         );
     }
 }
