@@ -240,11 +240,11 @@ pub fn refused(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-/// Bytes that a program for a coding unpacks.
-pub fn unpacked(program: &str, bytes: &[u8]) -> Vec<u8> {
+/// The bytes that gzip unpacks.
+pub fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().expect("makes a file");
     file.as_file().write_all(bytes).expect("writes");
-    let mut command = Command::new(program);
+    let mut command = Command::new("gzip");
     let input = fs::File::open(file.path()).expect("opens");
     let output = run(command.args(["-d", "-c"]).stdin(input));
     assert!(output.status.success(), "{output:?}");
