@@ -131,6 +131,32 @@ fn a_connection_carries_requests_and_rests_make_room_for_new_ones() {
 }
 
 #[test]
+fn a_connection_between_two_requests_makes_room_before_an_answer_that_is_read_slowly() {
+    served(FEW, |address| {
+        let mut reading: Vec<Client> = (1..FEW.connections)
+            .map(|_| {
+                let mut client = connect(address);
+                ask(&mut client, "/long");
+                client
+            })
+            .collect();
+        let mut resting = connect(address);
+        ask(&mut resting, "/");
+        read(&mut resting, "hello");
+        // Those that read do so slowly: nothing can be written to them now.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut new = connect(address);
+        ask(&mut new, "/");
+        read(&mut new, "hello");
+        assert_eq!(ended(&mut resting).0, 0);
+        for client in &mut reading {
+            let mut some = vec![0; LONG / 4];
+            client.read_exact(&mut some).expect("it goes on");
+        }
+    });
+}
+
+#[test]
 fn a_client_that_waits_for_its_second_answer_keeps_its_place() {
     served(FEW, |address| {
         let mut waiting: Vec<Client> = (1..FEW.connections)
