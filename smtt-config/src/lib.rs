@@ -5,7 +5,6 @@ mod file;
 mod history;
 mod probes;
 mod values;
-pub mod web;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,6 @@ mod connections;
 mod deaths;
 mod heavy;
 mod lines;
-mod meter;
 mod report;
 mod routes;
 mod rows;
@@ -13,9 +12,6 @@ mod runs;
 mod scrape;
 mod socket;
 mod summaries;
-mod tls;
-mod tokens;
-mod users;
 mod web;
 
 use std::future::Future;
@@ -32,9 +28,6 @@ pub use advice::advice;
 pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
-pub use tls::{Tls, TlsError};
-pub use tokens::Tokens;
-pub use users::{Users, UsersError};
 pub use web::{Web, WebError};
 
 /// Threads that make answers, for each listener.
@@ -86,7 +79,7 @@ pub async fn serve_web(
     web: Web,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let tls = web.tls.clone();
+    let tls = web.guard.tls.clone();
     let router = web_router(shared, web);
     connections::serve(listener, router, connections::WEB, tls, |_| {}, shutdown).await;
     Ok(())

@@ -90,13 +90,29 @@ pub enum Command {
         /// Spark's folder of event logs: an application that is not in the store is imported when it is first opened.
         #[arg(long)]
         event_logs: Option<PathBuf>,
-        /// Address of the server.
+        /// Address of the server. One beyond loopback needs authentication and TLS.
         #[arg(long, default_value = "127.0.0.1:18081")]
         listen: SocketAddr,
+        #[command(flatten)]
+        protection: Protection,
         /// Bytes of open applications at most.
         #[arg(long, default_value_t = 256 << 20)]
         cache_bytes: u64,
     },
+}
+
+/// What protects a server.
+#[derive(Debug, Args)]
+pub struct Protection {
+    /// Web configuration of Prometheus exporters: TLS, users and headers.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
+    /// Secrets, one a line, whose bearers may read (Authorization: Bearer SECRET).
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// A proxy before this server authenticates its clients and has TLS, so an address beyond loopback needs neither.
+    #[arg(long)]
+    pub behind_proxy: bool,
 }
 
 /// What an export writes.

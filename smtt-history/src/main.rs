@@ -17,8 +17,9 @@ use smtt_history::live::{self, compact};
 use smtt_history::log::Bounds;
 use smtt_history::open::App;
 use smtt_history::perfetto as trace;
-use smtt_history::serve::{Settings, run as run_server};
-use smtt_history::workers::Files;
+use smtt_history::serve::{Listen, Settings, run as run_server};
+use smtt_history::workers::Files as WorkerFiles;
+use smtt_web::Files;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -136,7 +137,8 @@ fn run(command: Command) -> Result<bool> {
         } => {
             let opened = trace::open(&store, &app, attempt.as_deref())?;
             // Without a workers' half there are no functions.
-            let spans = Files::of(&store, &app, None, None).and_then(|files| files.all_spans());
+            let spans =
+                WorkerFiles::of(&store, &app, None, None).and_then(|files| files.all_spans());
             let (spans, is_whole) = match spans {
                 Ok(spans) => (spans, true),
                 Err(trouble) => {
@@ -173,8 +175,15 @@ fn run(command: Command) -> Result<bool> {
             store,
             event_logs,
             listen,
+            protection,
             cache_bytes,
         } => {
+            let files = Files {
+                config: protection.web_config.as_deref(),
+                tokens: protection.token_file.as_deref(),
+                users: None,
+            };
+            let listen = Listen::load(listen, files, protection.behind_proxy)?;
             let settings = Settings {
                 store,
                 event_logs,

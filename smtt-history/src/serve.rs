@@ -1,8 +1,9 @@
 //! Serves Spark's REST API. A server has no state but a cache: any number of them can answer for one store.
 
 pub(crate) mod applications;
-mod connections;
+mod compress;
 mod failed;
+mod listen;
 mod quantiles;
 pub(crate) mod routes;
 pub(crate) mod stages;
@@ -13,7 +14,6 @@ mod workers;
 mod tests;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 use axum::http::StatusCode;
 use moka::sync::Cache;
 use smtt_store::history::place;
+use smtt_web::connections;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -32,6 +33,7 @@ use crate::log::{Bounds, Log};
 use crate::open::{App, exists};
 use crate::timeline::model::Model;
 
+pub use listen::{Listen, ListenError};
 pub use routes::router;
 
 /// What a server serves.
@@ -374,7 +376,7 @@ impl Server {
 ///
 /// # Errors
 /// When the address cannot be taken.
-pub fn run(settings: Settings, listen: SocketAddr) -> Result<()> {
+pub fn run(settings: Settings, listen: Listen) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -387,19 +389,21 @@ pub fn run(settings: Settings, listen: SocketAddr) -> Result<()> {
 ///
 /// # Errors
 /// When the address cannot be taken.
-pub async fn serve(settings: Settings, listen: SocketAddr) -> Result<()> {
+pub async fn serve(settings: Settings, listen: Listen) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let listener = TcpListener::bind(listen)
+    let listener = TcpListener::bind(listen.address)
         .await
-        .with_context(|| format!("cannot listen on {listen}"))?;
-    let address = listener.local_addr()?;
-    println!("http://{address}/");
-    let router = router(Arc::new(Server::new(settings)));
-    tokio::select! {
-        () = connections::serve(listener, router, connections::CONNECTIONS) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+        .with_context(|| format!("cannot listen on {}", listen.address))?;
+    println!("{}://{}/", listen.scheme(), listener.local_addr()?);
+    let router = listen.protect(router(Arc::new(Server::new(settings))));
+    let until = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let tls = listen.guard.tls;
+    connections::serve(listener, router, listen::LIMITS, tls, |_| {}, until).await;
     Ok(())
 }

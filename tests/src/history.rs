@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 use smtt_history::log::Bounds;
-use smtt_history::serve::{Settings, run};
+use smtt_history::serve::{Listen, Settings, run};
 use xtask::http::get;
 use xtask::process::{free_port, wait_for};
 
@@ -22,7 +22,7 @@ pub fn serve(store: &Path, event_logs: Option<PathBuf>) -> Result<u16> {
         cache_bytes: 64 << 20,
         bounds: Bounds::default(),
     };
-    std::thread::spawn(move || run(settings, ([127, 0, 0, 1], port).into()));
+    std::thread::spawn(move || run(settings, Listen::local(port)));
     wait_for("smtt-history answers", Duration::from_secs(60), || {
         Ok(get(port, "/api/v1/version").ok())
     })?;

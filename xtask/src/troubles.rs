@@ -7,13 +7,15 @@ use std::path::Path;
 use crate::paths::Paths;
 
 /// Folders with the messages.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "smtt-config/src",
     "smtt-ctl/src",
     "smtt-daemon/src",
     "smtt-machine/src",
     "smtt-model/src",
     "smtt-store/src",
+    "smtt-web/src",
+    "smtt-history/src",
     "smtt-marker/java",
     "smtt-daemon/build.rs",
 ];
@@ -126,7 +128,7 @@ fn every_error_check_and_probe_is_there() {
         ("smtt-ctl/src/client.rs", "#[error(\""),
         ("smtt-ctl/src/lib.rs", "#[error(\""),
         ("smtt-config/src/lib.rs", "#[error(\""),
-        ("smtt-daemon/src/server/users.rs", "#[error(\""),
+        ("smtt-web/src/users.rs", "#[error(\""),
         ("smtt-daemon/src/placement/inspect.rs", "#[error(\""),
         ("smtt-machine/src/doctor.rs", " check(\""),
         ("smtt-daemon/src/probes/table.rs", "without: \""),

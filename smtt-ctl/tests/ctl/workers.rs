@@ -10,8 +10,9 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use smtt_daemon::metrics::Names;
-use smtt_daemon::server::{Tokens, Web, serve_web};
+use smtt_daemon::server::{Web, serve_web};
 use smtt_model::decode::Fact;
+use smtt_web::{Files, Guard};
 use tokio::sync::oneshot;
 
 use super::{Daemon, job};
@@ -126,7 +127,11 @@ impl Workers {
     pub(super) fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let tokens = secret(folder.path(), "tokens", &format!("{TOKEN}\n"));
-        let tokens = Arc::new(Tokens::load(&tokens).expect("tokens"));
+        let guard = Guard::load(Files {
+            tokens: Some(&tokens),
+            ..Files::default()
+        });
+        let guard = guard.expect("tokens");
         let daemons: Vec<Daemon> = (0..3)
             .map(|index| {
                 let mut facts = job();
@@ -147,7 +152,7 @@ impl Workers {
             })
             .collect();
         let web = Web {
-            tokens: Some(tokens),
+            guard,
             api: true,
             ..Web::from(Names::Hidden)
         };

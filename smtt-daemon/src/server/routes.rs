@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Query, Request, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -16,10 +16,11 @@ use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::{FollowQuery, Histories, ListQuery, order};
 use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy};
 use smtt_model::sort::{Keys, Sort, SortError};
+use smtt_web::connections::Endless;
+use smtt_web::guard::{add_headers, admit};
 
 use super::Web;
 use super::advice::advice;
-use super::connections::Endless;
 use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
@@ -28,7 +29,6 @@ use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
 use super::summaries::{ended_tasks, summaries, work};
-use super::users::Access;
 use crate::metrics::{Format, Names, Reader};
 use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
@@ -180,34 +180,17 @@ pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
     let mut router = Router::new()
         .route("/", get(landing))
         .route(&path, get(metrics));
-    if service.web.api && !service.web.is_open() {
+    if service.web.api && !service.web.guard.is_open() {
         router = router.merge(listings());
     }
     // A request for a path that does not exist is answered by the router, and tells nothing.
+    let guard = service.web.guard.clone();
     router
-        .route_layer(from_fn_with_state(service.clone(), guard))
+        .route_layer(from_fn_with_state(guard.clone(), admit))
         .route("/-/healthy", get(healthy))
         .route("/-/ready", get(ready))
-        .layer(from_fn_with_state(service.clone(), with_headers))
+        .layer(from_fn_with_state(guard, add_headers))
         .with_state(service)
-}
-
-/// Adds the headers of the web configuration.
-async fn with_headers(State(service): Held, request: Request, next: Next) -> Response {
-    let mut answer = next.run(request).await;
-    let headers = service.web.headers.iter();
-    answer
-        .headers_mut()
-        .extend(headers.map(|(name, value)| (name.clone(), value.clone())));
-    answer
-}
-
-/// Lets requests with the right credentials pass.
-async fn guard(State(service): Held, request: Request, next: Next) -> Response {
-    match denied(&service.web, request.headers()).await {
-        Some(denied) => denied,
-        None => next.run(request).await,
-    }
 }
 
 pub(super) fn refused(message: &str) -> Response {
@@ -445,34 +428,6 @@ async fn history(
             service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),
-    }
-}
-
-/// The refusal of a request that may not see figures; `None` where it may.
-async fn denied(web: &Web, headers: &HeaderMap) -> Option<Response> {
-    if web.is_open()
-        || web
-            .tokens
-            .as_ref()
-            .is_some_and(|tokens| tokens.admit(headers))
-    {
-        return None;
-    }
-    let access = match &web.users {
-        Some(users) => users.access(headers).await,
-        None => Access::Denied,
-    };
-    match access {
-        Access::Granted => None,
-        Access::Denied => {
-            let ask = [(header::WWW_AUTHENTICATE, web.challenge())];
-            Some((StatusCode::UNAUTHORIZED, ask, web.refusal()).into_response())
-        }
-        Access::Busy => {
-            let retry = [(header::RETRY_AFTER, "5")];
-            let text = "too many passwords are being verified\n";
-            Some((StatusCode::SERVICE_UNAVAILABLE, retry, text).into_response())
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::routes::{Held, attempts, work};
-use super::{ANSWERS, BODY_KIB, IMPORTS, Server, Settings, applications, run};
+use super::{ANSWERS, BODY_KIB, IMPORTS, Listen, Server, Settings, applications, run};
 use crate::import::{Admission, import};
 use crate::live::tests::parts_of;
 use crate::log::Bounds;
@@ -251,10 +251,10 @@ async fn a_full_server_ends_when_it_is_asked_to() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
     let address = listener.local_addr().expect("has an address");
     drop(listener);
-    let ended = std::thread::spawn(move || run(settings, address));
+    let ended = std::thread::spawn(move || run(settings, Listen::local(address.port())));
     let mut clients = Vec::new();
     let until = Instant::now() + Duration::from_secs(30);
-    while clients.len() <= super::connections::CONNECTIONS && Instant::now() < until {
+    while clients.len() <= super::listen::LIMITS.connections && Instant::now() < until {
         match tokio::net::TcpStream::connect(address).await {
             Ok(client) => clients.push(client),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use smtt_model::decode::BlockFact;
+use smtt_web::{Files, Guard};
 
 use super::super::connections::{self, WEB};
 use super::*;
@@ -49,16 +50,6 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Serves the routes of the metrics port with other limits while `ask` runs.
 fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnce(SocketAddr)) {
-    with_tls(shared, limits, None, ask);
-}
-
-/// The same, with TLS.
-pub(super) fn with_tls(
-    shared: Arc<Shared>,
-    limits: connections::Limits,
-    tls: Option<Arc<Tls>>,
-    ask: impl FnOnce(SocketAddr),
-) {
     let (address, told) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let server = std::thread::spawn(move || {
@@ -71,7 +62,7 @@ pub(super) fn with_tls(
             let until = async {
                 let _ = stopped.await;
             };
-            connections::serve(web, router, limits, tls, |_| {}, until).await;
+            connections::serve(web, router, limits, None, |_| {}, until).await;
         });
     });
     ask(told.recv().expect("served"));
@@ -400,9 +391,11 @@ fn with_users_the_port_shows_names_only_to_those_who_authenticate() {
     std::fs::write(file.path(), format!("ann:{hash}\n")).expect("written");
     let web = Web {
         names: Names::Shown,
-        users: Users::load(Some(file.path()), None)
-            .expect("users")
-            .map(Arc::new),
+        guard: Guard::load(Files {
+            users: Some(file.path()),
+            ..Files::default()
+        })
+        .expect("users"),
         ..Web::from(Names::Shown)
     };
     both(&large(3), web, |served| {

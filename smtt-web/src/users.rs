@@ -1,4 +1,4 @@
-//! Basic authentication of the metrics port. The users stand in a file, one `name:hash` a line, as `htpasswd -B` writes
+//! Basic authentication of a listener. The users stand in a file, one `name:hash` a line, as `htpasswd -B` writes
 //! it; the lines of `basic_auth_users` in the web configuration of Prometheus exporters are read too.
 //!
 //! To verify a hash takes a while, on purpose. So one is verified at a time, with a pause after a wrong one, and the
@@ -62,11 +62,11 @@ pub enum UsersError {
     },
 }
 
-/// Text of a file that only the daemon and its group may read.
+/// Text of a file that only the server's user and group may read.
 ///
 /// # Errors
 /// When it cannot be read, is too large, or every local user may read or write it.
-pub(super) fn secret_text(path: &Path) -> Result<String, UsersError> {
+pub(crate) fn secret_text(path: &Path) -> Result<String, UsersError> {
     let unreadable = |error| UsersError::Unreadable {
         path: path.to_owned(),
         error,
@@ -84,7 +84,7 @@ pub(super) fn secret_text(path: &Path) -> Result<String, UsersError> {
     Ok(text)
 }
 
-/// Whether a request may see the metrics.
+/// Whether a request may see answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The credentials are right.
@@ -95,7 +95,7 @@ pub enum Access {
     Busy,
 }
 
-/// The users of the metrics port.
+/// The users of a listener.
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,

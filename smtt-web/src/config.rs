@@ -1,4 +1,4 @@
-//! The web configuration of Prometheus exporters (`--web.config.file`): TLS, headers and users of the metrics port.
+//! The web configuration of Prometheus exporters (`--web.config.file`): TLS, headers and users of a listener.
 //!
 //! Keys that this listener cannot follow are errors, so that no setting of security is silently without effect.
 
@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-
-use super::ConfigError;
 
 /// Bytes of the file.
 const FILE_MAX: u64 = 1 << 20;
@@ -20,6 +18,29 @@ const HEADERS: [&str; 6] = [
     "X-XSS-Protection",
     "Referrer-Policy",
 ];
+
+/// Why a web configuration is not used. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration {} cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The file has an unknown key or an invalid value.
+    #[error("configuration {}, line {line}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The error.
+        message: String,
+    },
+}
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -44,7 +65,7 @@ pub enum ClientAuth {
     RequireAndVerifyClientCert,
 }
 
-/// TLS of the metrics port.
+/// TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Certificate with its chain, PEM.

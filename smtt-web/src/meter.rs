@@ -1,9 +1,9 @@
-//! The progress of one connection's answer, for the choice of a connection that makes room and for the least rate.
+//! The progress of one connection's answers, for the choice of a connection that makes room and for the least rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::connections::Endless;
+use crate::connections::Endless;
 
 /// A connection makes room for a new one when it has no request this long after its beginning, and its stream was read.
 /// Until then the request may be there and not read yet.
@@ -22,6 +22,8 @@ pub struct Meter {
     begun: AtomicU64,
     blocked: AtomicU64,
     written: AtomicU64,
+    /// When the last bytes of the answer were handed over, where the connection waits for another request.
+    rested: AtomicU64,
     /// The answer has no time limit.
     pub endless: Endless,
 }
@@ -35,6 +37,7 @@ impl Default for Meter {
             begun: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            rested: AtomicU64::new(0),
             endless: Endless::default(),
         }
     }
@@ -63,10 +66,15 @@ impl Meter {
 
     /// The head of the request is complete. What was written before it, for a handshake, is no part of the answer.
     pub fn ask(&self) {
-        for figure in [&self.begun, &self.blocked, &self.written] {
+        for figure in [&self.begun, &self.blocked, &self.written, &self.rested] {
             figure.store(0, Ordering::Relaxed);
         }
         self.asked.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// The answer is complete, and the connection may carry another request.
+    pub fn rest(&self) {
+        self.rested.store(self.now(), Ordering::Relaxed);
     }
 
     /// The kernel took bytes of the answer.
@@ -106,6 +114,11 @@ impl Meter {
         if self.asked.load(Ordering::Relaxed) == 0 {
             let silent = u128::from(now) > SILENT.as_millis() && self.read.load(Ordering::Relaxed);
             return silent.then_some(Room::Silent(now));
+        }
+        let rested = self.rested.load(Ordering::Relaxed);
+        if rested != 0 && self.blocked.load(Ordering::Relaxed) == 0 {
+            let silent = u128::from(since(rested)) > SILENT.as_millis();
+            return silent.then_some(Room::Silent(since(rested)));
         }
         let begun = self.begun.load(Ordering::Relaxed);
         if begun == 0 || self.endless.is_set() {
@@ -154,6 +167,22 @@ mod tests {
         }
         let rooms = [fast.room(), slow.room(), blocked.room(), silent.room()];
         assert!(rooms.is_sorted() && rooms[0].is_some(), "{rooms:?}");
+    }
+
+    #[test]
+    fn a_connection_between_two_requests_makes_room_unless_its_answer_waits() {
+        let meter = old();
+        meter.ask();
+        meter.wrote(1 << 20);
+        meter.rest();
+        assert_eq!(meter.room(), None, "its next request may be on its way");
+        std::thread::sleep(SILENT * 2);
+        assert!(matches!(meter.room(), Some(Room::Silent(_))));
+        // The last bytes are handed over, and the client does not read them.
+        meter.blocked.store(meter.now() - 200, Ordering::Relaxed);
+        assert!(matches!(meter.room(), Some(Room::Blocked(_))));
+        meter.ask();
+        assert_eq!(meter.room(), None, "it waits for its second answer");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Bearer tokens of the metrics port: secrets in a file, one a line.
+//! Bearer tokens of a listener: secrets in a file, one a line.
 
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 
-use super::users::{UsersError, secret_text};
+use crate::users::{UsersError, secret_text};
 
 /// Fewest characters of a token: a shorter one could be guessed.
 const LEAST: usize = 16;
@@ -14,7 +14,7 @@ const TOKENS_MAX: usize = 64;
 /// Most bytes of the header with the token.
 const HEADER_MAX: usize = 1024;
 
-/// The tokens whose bearers may read the metrics port. Only their digests are kept.
+/// The tokens whose bearers may read the answers of a listener. Only their digests are kept.
 #[derive(Debug)]
 pub struct Tokens(Vec<[u8; 32]>);
 

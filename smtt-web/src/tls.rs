@@ -1,4 +1,4 @@
-//! TLS of the metrics port. Its files are read again when they have changed, so that a renewed certificate needs no
+//! TLS of a listener. Its files are read again when they have changed, so that a renewed certificate needs no
 //! restart.
 
 use std::fmt;
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use smtt_config::web::{ClientAuth, TlsSettings, TlsVersion};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -16,6 +15,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 
 /// Least time between two looks at the files.
 const CHECK: Duration = Duration::from_secs(5);
@@ -78,6 +79,12 @@ impl Tls {
             settings,
             held: Mutex::new(held),
         })
+    }
+
+    /// Whether a client needs a certificate.
+    #[must_use]
+    pub fn demands_certificates(&self) -> bool {
+        self.settings.client_auth == ClientAuth::RequireAndVerifyClientCert
     }
 
     /// What accepts the next connection. Files that have changed, but are not usable, leave the last ones in use.

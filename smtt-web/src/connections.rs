@@ -1,0 +1,413 @@
+//! Connections of a listener within limits: their number, the time for a request's head and for its answer, and the
+//! bytes of a head.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::serve::Listener;
+use hyper::Request;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Sleep, sleep, timeout};
+
+use crate::meter::Meter;
+use crate::tls::Tls;
+
+/// Bytes of a request's head, and of what waits to be sent.
+const BUFFER: usize = 16 << 10;
+/// Headers of a request.
+const HEADERS: usize = 64;
+/// Time between two checks, while a listener is full, whether a connection makes room.
+const CHECK: Duration = Duration::from_millis(20);
+/// An answer that is slower than [`Limits::rate`] may take this long.
+const SLOW: Duration = Duration::from_secs(2);
+/// How long connections may finish when the server stops.
+const FINISH: Duration = Duration::from_secs(2);
+
+/// Limits of one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Time for the head of a request.
+    pub head: Duration,
+    /// Time in which a client reads nothing of its answer.
+    pub stall: Duration,
+    /// Time from the connection to the end of the answer; `None` where answers may be endless.
+    pub life: Option<Duration>,
+    /// Least bytes per second of an answer that is not finished after [`SLOW`]; `None` where clients may pause.
+    pub rate: Option<u64>,
+    /// Bytes of an answer that the kernel holds for one connection over TCP, at most about twice this number.
+    pub kernel_bytes: usize,
+    /// Whether a connection carries further requests after the first. Between two it makes room as one without a request.
+    pub keep_alive: bool,
+}
+
+/// A stream of a listener.
+pub trait Peer: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Prepares a new connection, of which the kernel holds this many bytes of an answer.
+    fn prepare(&self, _kernel_bytes: usize) {}
+
+    /// Whether the kernel holds bytes of the answer that would stay with it after the stream is closed.
+    fn holds_unsent(&self) -> bool {
+        false
+    }
+
+    /// The answer is with the client: closing the stream loses nothing.
+    fn finish(&self) {}
+}
+
+impl Peer for UnixStream {}
+
+impl Peer for TcpStream {
+    /// Bytes in the kernel are bounded, and a connection that is given up leaves none of them: it ends with a reset.
+    fn prepare(&self, kernel_bytes: usize) {
+        // A refusal is no error: then the kernel's defaults hold.
+        let _ = setsockopt(self, sockopt::SndBuf, &kernel_bytes);
+        set_reset(self, true);
+    }
+
+    fn holds_unsent(&self) -> bool {
+        let mut bytes = 0_i32;
+        // SAFETY: the descriptor is open, and the request writes one integer.
+        let asked =
+            unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        asked == 0 && bytes > 0
+    }
+
+    fn finish(&self) {
+        set_reset(self, false);
+    }
+}
+
+/// Sets whether closing the stream drops what the kernel holds for its peer.
+fn set_reset(stream: &TcpStream, reset: bool) {
+    let linger = libc::linger {
+        l_onoff: i32::from(reset),
+        l_linger: 0,
+    };
+    let _ = setsockopt(stream, sockopt::Linger, &linger);
+}
+
+/// In the extensions of a request: whether its client may stop reading for any time, because the answer has a bounded
+/// queue of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Endless(Arc<AtomicBool>);
+
+impl Endless {
+    /// The answer has no time limit from now on.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A running connection.
+struct Place {
+    connection: AbortHandle,
+    meter: Arc<Meter>,
+}
+
+/// The connection that makes room for a new one: the first of those that make it best.
+fn makes_room(places: &[Place]) -> Option<usize> {
+    let rooms = places.iter().enumerate();
+    let rooms = rooms.filter_map(|(index, place)| Some((place.meter.room()?, index)));
+    rooms
+        .max_by_key(|(room, index)| (*room, std::cmp::Reverse(*index)))
+        .map(|(_, index)| index)
+}
+
+/// Serves a listener until `shutdown` is done. `greet` sees each new connection.
+pub async fn serve<L: Listener<Io: Peer>>(
+    mut listener: L,
+    router: Router,
+    limits: Limits,
+    tls: Option<Arc<Tls>>,
+    greet: impl Fn(&L::Io),
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut running = JoinSet::new();
+    // In the order of their beginnings.
+    let mut places: Vec<Place> = Vec::new();
+    let (stop, stopped) = watch::channel(());
+    tokio::pin!(shutdown);
+    loop {
+        places.retain(|place| !place.connection.is_finished());
+        let full = places.len() >= limits.connections;
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = running.join_next() => {}
+            () = sleep(CHECK), if full => {}
+            (io, _) = listener.accept(), if !full || makes_room(&places).is_some() => {
+                places.retain(|place| !place.connection.is_finished());
+                if places.len() >= limits.connections {
+                    // Clients that never ask, or do not read, keep no other client out.
+                    if let Some(index) = makes_room(&places) {
+                        places.remove(index).connection.abort();
+                    }
+                }
+                greet(&io);
+                io.prepare(limits.kernel_bytes);
+                let meter = Arc::new(Meter::default());
+                let answered = answer(io, router.clone(), limits, tls.clone(), Arc::clone(&meter), stopped.clone());
+                places.push(Place { connection: running.spawn(answered), meter });
+            }
+        }
+    }
+    drop(listener);
+    let _ = stop.send(());
+    let _ = timeout(FINISH, async {
+        while running.join_next().await.is_some() {}
+    })
+    .await;
+}
+
+/// Answers the request of one connection.
+async fn answer<Io: Peer>(
+    io: Io,
+    router: Router,
+    limits: Limits,
+    tls: Option<Arc<Tls>>,
+    meter: Arc<Meter>,
+    stopped: watch::Receiver<()>,
+) {
+    let io = Watched {
+        io,
+        limits,
+        meter: Arc::clone(&meter),
+        stalled: None,
+        check: None,
+    };
+    let answered = async {
+        let Some(tls) = tls else {
+            return carry(io, router, limits, meter, stopped).await;
+        };
+        // A handshake has its place among the connections and the time of a head. Until its end there is no request, so
+        // it makes room as any other silent connection.
+        let handshake = tls.acceptor().accept(io);
+        match timeout(limits.head, handshake).await {
+            Ok(Ok(stream)) => carry(stream, router, limits, meter, stopped).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a connection is closed: no TLS"),
+            Err(_) => tracing::debug!("a connection is closed: its handshake takes too long"),
+        }
+    };
+    match limits.life {
+        Some(life) => {
+            if timeout(life, answered).await.is_err() {
+                tracing::debug!("a connection is closed: its time is over");
+            }
+        }
+        None => answered.await,
+    }
+}
+
+/// Answers the request of a stream.
+async fn carry(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    limits: Limits,
+    meter: Arc<Meter>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        meter.ask();
+        request.extensions_mut().insert(meter.endless.clone());
+        let answer = router.call(request);
+        let rests = limits.keep_alive.then(|| Rests(Arc::clone(&meter)));
+        async move {
+            let answer: Result<Response, Infallible> = answer.await;
+            answer.map(|answer| match rests {
+                Some(rests) => answer.map(|body| {
+                    Body::new(Ending {
+                        body,
+                        _rests: rests,
+                    })
+                }),
+                None => answer,
+            })
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(BUFFER)
+        .max_headers(HEADERS)
+        .keep_alive(limits.keep_alive)
+        .serve_connection(TokioIo::new(io), service);
+    tokio::pin!(connection);
+    let answered = async {
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            _ = stopped.changed() => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.as_mut().await
+    };
+    if let Err(error) = answered.await {
+        tracing::debug!(%error, "a connection is closed");
+    }
+}
+
+/// Says that the connection rests when the body has gone.
+struct Rests(Arc<Meter>);
+
+impl Drop for Rests {
+    fn drop(&mut self) {
+        self.0.rest();
+    }
+}
+
+/// A body that says when it has been handed over.
+struct Ending {
+    body: Body,
+    _rests: Rests,
+}
+
+impl hyper::body::Body for Ending {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream whose writes fail when the peer reads nothing for a while, or less than the least rate.
+struct Watched<Io> {
+    io: Io,
+    limits: Limits,
+    meter: Arc<Meter>,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs while the last bytes wait for the peer.
+    check: Option<Pin<Box<Sleep>>>,
+}
+
+impl<Io> Watched<Io> {
+    fn count(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.meter.wrote(*bytes);
+        }
+    }
+
+    fn wait_for_check(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let check = self.check.get_or_insert_with(|| Box::pin(sleep(CHECK)));
+        check.as_mut().poll(context)
+    }
+
+    /// Judges the result of a write.
+    fn judge<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        self.meter.set_blocked(written.is_pending());
+        if written.is_ready() || self.meter.endless.is_set() {
+            self.stalled = None;
+            return written;
+        }
+        let Limits { stall, rate, .. } = self.limits;
+        let wait = rate.map_or(stall, |rate| self.meter.patience(rate, SLOW).min(stall));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait)));
+        match stalled.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<Io: Peer> AsyncRead for Watched<Io> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        if read.is_pending() {
+            self.meter.wait_for_bytes();
+        }
+        read
+    }
+}
+
+impl<Io: Peer> AsyncWrite for Watched<Io> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.count(&written);
+        self.judge(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, pieces);
+        self.count(&written);
+        self.judge(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        self.judge(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.io).poll_shutdown(context);
+        if matches!(ended, Poll::Ready(Ok(()))) && self.io.holds_unsent() {
+            // The place is free when the answer is with the client: otherwise the kernel's memory had no bound.
+            while self.wait_for_check(context).is_ready() {
+                self.check = None;
+            }
+            return self.judge(Poll::Pending, context);
+        }
+        if ended.is_ready() {
+            self.io.finish();
+        }
+        self.judge(ended, context)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! Connections that carry several requests, and clients that do not read. The daemon's tests have those with one request.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream as Client};
+use std::time::Instant;
+
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// Few places, and times that a test can wait for.
+const FEW: Limits = Limits {
+    connections: 4,
+    head: Duration::from_secs(30),
+    stall: Duration::from_secs(30),
+    life: Some(Duration::from_secs(60)),
+    rate: None,
+    kernel_bytes: 64 << 10,
+    keep_alive: true,
+};
+/// How long the answer of `/slow` takes.
+const WAIT: Duration = Duration::from_secs(2);
+/// Bytes of the answer of `/long`: more than all buffers.
+const LONG: usize = 64 << 20;
+
+/// Runs `ask` while a server with these limits has a thread of its own.
+fn served(limits: Limits, ask: impl FnOnce(SocketAddr)) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+            tell.send(listener.local_addr().expect("has an address"))
+                .expect("is awaited");
+            let router = Router::new()
+                .route("/", get(async || "hello"))
+                .route("/long", get(async || vec![b'x'; LONG]))
+                .route(
+                    "/slow",
+                    get(async || {
+                        sleep(WAIT).await;
+                        "late"
+                    }),
+                );
+            let until = async {
+                let _ = stopped.await;
+            };
+            serve(listener, router, limits, None, |_| {}, until).await;
+        });
+    });
+    ask(told.recv().expect("is served"));
+    stop.send(()).expect("still serves");
+    server.join().expect("no panic");
+}
+
+fn connect(address: SocketAddr) -> Client {
+    let client = Client::connect(address).expect("connects");
+    client
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("sets a limit");
+    client
+}
+
+fn ask(client: &mut Client, path: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.write_all(request.as_bytes()).expect("asks");
+}
+
+/// Reads until the answer ends with these words.
+fn read(client: &mut Client, end: &str) {
+    let (mut text, mut bytes) = (String::new(), [0; 1024]);
+    while !text.ends_with(end) {
+        let count = client.read(&mut bytes).expect("is answered");
+        assert!(count > 0, "closed after {text:?}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+}
+
+/// Waits for the end of a connection, and gives the bytes before it.
+fn ended(client: &mut Client) -> (usize, Duration) {
+    let (begin, mut all, mut bytes) = (Instant::now(), 0, [0; 1 << 16]);
+    loop {
+        match client.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(count) => all += count,
+            Err(error) => {
+                let kind = error.kind();
+                assert_eq!(kind, io::ErrorKind::ConnectionReset, "it is still open");
+                break;
+            }
+        }
+    }
+    (all, begin.elapsed())
+}
+
+#[test]
+fn a_connection_carries_requests_and_rests_make_room_for_new_ones() {
+    served(FEW, |address| {
+        let mut resting: Vec<Client> = (0..FEW.connections)
+            .map(|_| {
+                let mut client = connect(address);
+                for _ in 0..3 {
+                    ask(&mut client, "/");
+                    read(&mut client, "hello");
+                }
+                client
+            })
+            .collect();
+        // The first one rests for the longest time when the last one has just been answered.
+        ask(&mut resting[3], "/");
+        read(&mut resting[3], "hello");
+        std::thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        let mut new = connect(address);
+        ask(&mut new, "/");
+        read(&mut new, "hello");
+        let time = begin.elapsed();
+        assert!(time < Duration::from_secs(10), "{time:?}");
+        assert_eq!(ended(&mut resting[0]).0, 0);
+        for client in &mut resting[1..] {
+            ask(client, "/");
+            read(client, "hello");
+        }
+    });
+}
+
+#[test]
+fn a_connection_between_two_requests_makes_room_before_an_answer_that_is_read_slowly() {
+    served(FEW, |address| {
+        let mut reading: Vec<Client> = (1..FEW.connections)
+            .map(|_| {
+                let mut client = connect(address);
+                ask(&mut client, "/long");
+                client
+            })
+            .collect();
+        let mut resting = connect(address);
+        ask(&mut resting, "/");
+        read(&mut resting, "hello");
+        // Those that read do so slowly: nothing can be written to them now.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut new = connect(address);
+        ask(&mut new, "/");
+        read(&mut new, "hello");
+        assert_eq!(ended(&mut resting).0, 0);
+        for client in &mut reading {
+            let mut some = vec![0; LONG / 4];
+            client.read_exact(&mut some).expect("it goes on");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_waits_for_its_second_answer_keeps_its_place() {
+    served(FEW, |address| {
+        let mut waiting: Vec<Client> = (1..FEW.connections)
+            .map(|_| {
+                let mut client = connect(address);
+                ask(&mut client, "/");
+                read(&mut client, "hello");
+                ask(&mut client, "/slow");
+                client
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let silent: Vec<Client> = (0..20).map(|_| connect(address)).collect();
+        for client in &mut waiting {
+            read(client, "late");
+        }
+        drop(silent);
+    });
+}
+
+#[test]
+fn a_second_request_has_the_time_of_a_head_too() {
+    let limits = Limits {
+        head: Duration::from_millis(500),
+        ..FEW
+    };
+    served(limits, |address| {
+        let mut half = connect(address);
+        ask(&mut half, "/");
+        read(&mut half, "hello");
+        half.write_all(b"GET / HT").expect("sends");
+        let mut resting = connect(address);
+        ask(&mut resting, "/");
+        read(&mut resting, "hello");
+        for client in [&mut half, &mut resting] {
+            let (_, time) = ended(client);
+            assert!(time < Duration::from_secs(15), "{time:?}");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed_and_loses_what_the_kernel_has() {
+    let limits = Limits {
+        stall: Duration::from_millis(500),
+        ..FEW
+    };
+    served(limits, |address| {
+        let mut client = connect(address);
+        ask(&mut client, "/long");
+        std::thread::sleep(Duration::from_secs(3));
+        let (bytes, _) = ended(&mut client);
+        assert!(bytes < LONG / 2, "{bytes} bytes");
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_make_room_for_one_that_does() {
+    served(FEW, |address| {
+        let greedy: Vec<Client> = (0..FEW.connections * 3)
+            .map(|_| {
+                let mut client = connect(address);
+                ask(&mut client, "/long");
+                client
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        let mut client = connect(address);
+        ask(&mut client, "/");
+        read(&mut client, "hello");
+        let time = begin.elapsed();
+        assert!(time < Duration::from_secs(10), "{time:?}");
+        drop(greedy);
+    });
+}

@@ -1,0 +1,161 @@
+//! Who may read the answers of a listener: users and tokens, and the headers of each answer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use crate::config::{self, ConfigError, WebConfig};
+use crate::tls::{Tls, TlsError};
+use crate::tokens::Tokens;
+use crate::users::{Access, Users, UsersError, secret_text};
+
+/// Why a listener cannot be protected as configured. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// A file of credentials is not used.
+    #[error(transparent)]
+    Credentials(#[from] UsersError),
+    /// The web configuration is not usable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A certificate or key is not usable.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Files that say how a listener is protected. All may be absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files<'a> {
+    /// A web configuration in the form of Prometheus exporters.
+    pub config: Option<&'a Path>,
+    /// Users and hashes of their passwords.
+    pub users: Option<&'a Path>,
+    /// Tokens.
+    pub tokens: Option<&'a Path>,
+}
+
+/// What protects a listener.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    /// Users that may read it.
+    pub users: Option<Arc<Users>>,
+    /// Tokens whose bearers may read it. Without users and tokens every client may that can connect.
+    pub tokens: Option<Arc<Tokens>>,
+    /// TLS; `None` without.
+    pub tls: Option<Arc<Tls>>,
+    /// Headers of each answer.
+    pub headers: HeaderMap,
+}
+
+/// Headers out of a checked configuration.
+fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
+    let parsed = |(name, value): (&String, &String)| {
+        let name = HeaderName::try_from(name.as_str()).ok()?;
+        Some((name, HeaderValue::try_from(value.as_str()).ok()?))
+    };
+    all.iter().filter_map(parsed).collect()
+}
+
+impl Guard {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When a file is not usable.
+    pub fn load(files: Files<'_>) -> Result<Self, GuardError> {
+        let more = match files.config {
+            Some(path) => config::load(path)?,
+            None => WebConfig::default(),
+        };
+        if let Some(path) = files.config.filter(|_| !more.users.is_empty()) {
+            // It has hashes of passwords.
+            secret_text(path)?;
+        }
+        let users = Users::load(files.users, files.config.map(|path| (path, &more.users)))?;
+        let tokens = files.tokens.map(Tokens::load).transpose()?;
+        Ok(Self {
+            users: users.map(Arc::new),
+            tokens: tokens.map(Arc::new),
+            tls: more.tls.map(Tls::load).transpose()?.map(Arc::new),
+            headers: headers(&more.headers),
+        })
+    }
+
+    /// Whether requests need neither a password nor a token.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.users.is_none() && self.tokens.is_none()
+    }
+
+    /// Whether each client proves who it is: by a password, a token, or a certificate that TLS demands.
+    #[must_use]
+    pub fn authenticates(&self) -> bool {
+        !self.is_open()
+            || self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.demands_certificates())
+    }
+
+    /// How a client that is refused can authenticate.
+    const fn challenge(&self) -> &'static str {
+        match self.users {
+            Some(_) => "Basic realm=\"smtt\"",
+            None => "Bearer realm=\"smtt\"",
+        }
+    }
+
+    /// What a client that is refused reads.
+    const fn refusal(&self) -> &'static str {
+        match self.users {
+            Some(_) => "unknown user or password\n",
+            None => "unknown token\n",
+        }
+    }
+
+    /// The refusal of a request that may see nothing; `None` where it may.
+    async fn denied(&self, headers: &HeaderMap) -> Option<Response> {
+        let is_bearer = |tokens: &Arc<Tokens>| tokens.admit(headers);
+        if self.is_open() || self.tokens.as_ref().is_some_and(is_bearer) {
+            return None;
+        }
+        let access = match &self.users {
+            Some(users) => users.access(headers).await,
+            None => Access::Denied,
+        };
+        match access {
+            Access::Granted => None,
+            Access::Denied => {
+                let ask = [(header::WWW_AUTHENTICATE, self.challenge())];
+                Some((StatusCode::UNAUTHORIZED, ask, self.refusal()).into_response())
+            }
+            Access::Busy => {
+                let retry = [(header::RETRY_AFTER, "5")];
+                let text = "too many passwords are being verified\n";
+                Some((StatusCode::SERVICE_UNAVAILABLE, retry, text).into_response())
+            }
+        }
+    }
+}
+
+/// Lets requests with the right credentials pass: for `axum::middleware::from_fn_with_state`.
+pub async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.denied(request.headers()).await {
+        Some(denied) => denied,
+        None => next.run(request).await,
+    }
+}
+
+/// Adds the headers of the web configuration to an answer: for `axum::middleware::from_fn_with_state`.
+pub async fn add_headers(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    let headers = guard.headers.iter();
+    answer
+        .headers_mut()
+        .extend(headers.map(|(name, value)| (name.clone(), value.clone())));
+    answer
+}
