@@ -167,7 +167,9 @@ fn tasks_wait_for_a_store_that_cannot_be_written() {
         assert!(kinds.contains(&Some(kind.to_owned())), "{kind}: {kinds:?}");
     }
     // Both clocks at one moment: readers place times since boot on the time of day.
-    let worker = kinds.iter().position(|kind| kind.as_deref() == Some("worker"));
+    let worker = kinds
+        .iter()
+        .position(|kind| kind.as_deref() == Some("worker"));
     let row = worker.expect("is there") as u64;
     let text = rest.texts("json", &[row..row + 1]).expect("reads");
     let json: serde_json::Value =

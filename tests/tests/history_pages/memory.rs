@@ -59,15 +59,25 @@ pub(super) fn write(store: &Path, shape: &Shape, truth: &Truth) -> Result<()> {
             })
             .collect();
         let interval = truth.length * 9 / 10 / POINTS * 1_000_000;
-        with(who(executor), json!({"interval_ns": interval, "points": points}))
+        with(
+            who(executor),
+            json!({"interval_ns": interval, "points": points}),
+        )
     };
     let limits = |executor: usize| {
         let limit = |name: &str, mib: i64| json!({"name": name, "limit_bytes": mib * MIB, "used_bytes": null, "free_bytes": null});
-        let rows = [limit("-Xmx", 1500), limit("spark.executor.memoryOverhead", 384), limit("memory.max", 64_000)];
-        with(who(executor), json!({"state": "alive", "resident_bytes": null, "age_ns": null, "examined_age_ns": null,
+        let rows = [
+            limit("-Xmx", 1500),
+            limit("spark.executor.memoryOverhead", 384),
+            limit("memory.max", 64_000),
+        ];
+        with(
+            who(executor),
+            json!({"state": "alive", "resident_bytes": null, "age_ns": null, "examined_age_ns": null,
             "examination_ns": null, "parts": [], "heap_committed_bytes": null, "threads": null, "children": [],
             "children_unread": 0, "limits": rows, "peaks": {},
-            "cgroup": {"path": "/worker", "version": 2, "current_bytes": 0, "peak_bytes": null, "limit_bytes": null, "parts": []}}))
+            "cgroup": {"path": "/worker", "version": 2, "current_bytes": 0, "peak_bytes": null, "limit_bytes": null, "parts": []}}),
+        )
     };
     let any = Bounds {
         bytes: 1 << 30,
@@ -81,12 +91,24 @@ pub(super) fn write(store: &Path, shape: &Shape, truth: &Truth) -> Result<()> {
     ];
     for (host, run, executors, points) in runs {
         let mut batch = Batch::new(&REST);
-        let mut add = |kind: &str, json: &Value| batch.push(&[Cell::Text(kind), Cell::Text(""), Cell::Text(&json.to_string())]);
-        add("worker", &json!({"written_unix_ms": ZERO + truth.length, "written_boot_ns": boot_ns(truth.length)}));
+        let mut add = |kind: &str, json: &Value| {
+            batch.push(&[
+                Cell::Text(kind),
+                Cell::Text(""),
+                Cell::Text(&json.to_string()),
+            ])
+        };
+        add(
+            "worker",
+            &json!({"written_unix_ms": ZERO + truth.length, "written_boot_ns": boot_ns(truth.length)}),
+        );
         for executor in executors {
             add("history", &history(executor, points.clone()));
             add("memory", &limits(executor));
-            add("rdd", &with(who(executor), json!({"rdd_id": 3, "name": HOSTILE})));
+            add(
+                "rdd",
+                &with(who(executor), json!({"rdd_id": 3, "name": HOSTILE})),
+            );
         }
         let mut workers = Workers::take(store, host, run, None, any)?;
         workers.add(ID, 7, 0, &batch, &|uid| uid)?;
@@ -118,7 +140,9 @@ fn place(site: &Site, time: i64) -> Result<(i64, i64)> {
         const gutter = box.width < 600 ? 62 : 112;
         return Math.round(box.left + gutter + ({time} - data.viewFrom) / (data.viewTo - data.viewFrom) * (box.width - gutter)); }})()"
     ))?;
-    let y = site.number("Math.round(document.getElementById('memory-picture').getBoundingClientRect().top)")?;
+    let y = site.number(
+        "Math.round(document.getElementById('memory-picture').getBoundingClientRect().top)",
+    )?;
     Ok((x, y + 60))
 }
 
@@ -215,11 +239,18 @@ pub(super) fn panel(site: &Site) -> Result<()> {
     let before = site.data("viewFrom")?;
     site.browser.keys("\u{e014}")?;
     site.drawn()?;
-    ensure!(site.data("viewFrom")? > before, "the arrow key moves the time line");
+    ensure!(
+        site.data("viewFrom")? > before,
+        "the arrow key moves the time line"
+    );
     values(site, executor, 32)?;
     // The first measurement, near by.
     let first = time(truth, 0);
-    site.part(&format!("timeline?from={}&to={}", first - 1500, first + 2500))?;
+    site.part(&format!(
+        "timeline?from={}&to={}",
+        first - 1500,
+        first + 2500
+    ))?;
     site.drawn()?;
     begins_at(site, first, "near by")?;
     // A drag of the memory moves the tasks, and the tasks' buttons the memory.
@@ -227,7 +258,10 @@ pub(super) fn panel(site: &Site) -> Result<()> {
     let before = site.data("viewFrom")?;
     site.browser.pointer(&[(x, y), (x - 60, y), (x - 120, y)])?;
     site.drawn()?;
-    ensure!(site.data("viewFrom")? > before, "a drag moves the time line");
+    ensure!(
+        site.data("viewFrom")? > before,
+        "a drag moves the time line"
+    );
     begins_at(site, first, "after a drag")?;
     site.browser.click("#controls button[name=out]")?;
     site.drawn()?;
@@ -240,7 +274,12 @@ pub(super) fn panel(site: &Site) -> Result<()> {
     site.drawn()?;
     begins_at(site, time(truth, 0), "a narrow screen")?;
     site.is_sound("the memory on a narrow screen")?;
-    for (width, is_dark, by) in [(1400, false, "rdd"), (1400, true, "region"), (400, true, "rdd"), (400, false, "page_size")] {
+    for (width, is_dark, by) in [
+        (1400, false, "rdd"),
+        (1400, true, "region"),
+        (400, true, "rdd"),
+        (400, false, "page_size"),
+    ] {
         site.browser.look(width, 900, is_dark)?;
         site.part(&format!("timeline?by={by}"))?;
         site.drawn()?;
@@ -258,11 +297,16 @@ fn restart(site: &Site) -> Result<()> {
     site.part("timeline?executor=2")?;
     site.drawn()?;
     let answer = answer(site)?;
-    ensure!(answer["gaps"][0]["reason"] == "restart", "{}", answer["gaps"]);
+    ensure!(
+        answer["gaps"][0]["reason"] == "restart",
+        "{}",
+        answer["gaps"]
+    );
     begins_at(site, time(&site.truth, POINTS * 6 / 10), "the second run")?;
     site.browser
         .run("document.getElementById('memory').scrollIntoView()")?;
-    site.browser.picture(&site.pictures.join("memory-restart-1400-light.png"))?;
+    site.browser
+        .picture(&site.pictures.join("memory-restart-1400-light.png"))?;
     site.part("timeline/memory?executor=2")?;
     let reasons = site.text("document.querySelector('#memory-gaps tbody').textContent")?;
     ensure!(reasons.contains("another run of the daemon"), "{reasons}");
@@ -288,17 +332,33 @@ fn keys(site: &Site) -> Result<()> {
     }
     ensure!(site.text("document.activeElement.id")? == "memory-picture");
     site.browser.keys("n")?;
-    let first: f64 = site.text("document.getElementById('memory').dataset.cursor")?.parse()?;
+    let first: f64 = site
+        .text("document.getElementById('memory').dataset.cursor")?
+        .parse()?;
     let begin = time(&site.truth, 0) as f64;
     let cell = answer(site)?["cellMs"].as_f64().unwrap_or_default();
-    ensure!((first - begin).abs() <= cell, "the first measured cell is at {first}, not at {begin}");
+    ensure!(
+        (first - begin).abs() <= cell,
+        "the first measured cell is at {first}, not at {begin}"
+    );
     let said = site.text("document.getElementById('memory-said').textContent")?;
-    ensure!(said.contains("storage, on the heap") && said.contains("22 executors"), "{said}");
+    ensure!(
+        said.contains("storage, on the heap") && said.contains("22 executors"),
+        "{said}"
+    );
     site.browser.keys("nnp")?;
-    let next: f64 = site.text("document.getElementById('memory').dataset.cursor")?.parse()?;
-    ensure!((next - first - cell).abs() < 1.0, "{first} {next}, a cell has {cell}");
+    let next: f64 = site
+        .text("document.getElementById('memory').dataset.cursor")?
+        .parse()?;
+    ensure!(
+        (next - first - cell).abs() < 1.0,
+        "{first} {next}, a cell has {cell}"
+    );
     site.browser.keys("\u{e00c}")?;
-    ensure!(site.text("document.getElementById('memory').dataset.cursor")?.is_empty());
+    ensure!(
+        site.text("document.getElementById('memory').dataset.cursor")?
+            .is_empty()
+    );
     site.is_sound("keys on the memory")
 }
 
@@ -311,13 +371,21 @@ fn table(site: &Site) -> Result<()> {
     ensure!(site.text("new URL(location.href).searchParams.get('by')")? == "region");
     ensure!(site.number("document.querySelectorAll('#memory-table tbody tr').length")? == 40);
     let first = site.text("document.querySelector('#memory-table tbody tr').textContent")?;
-    ensure!(first.contains('–'), "the first tenth was not measured: {first}");
+    ensure!(
+        first.contains('–'),
+        "the first tenth was not measured: {first}"
+    );
     site.is_sound("the table of the memory")?;
     site.browser
         .run("document.querySelector('select[name=by]').value = 'page_size'; document.querySelector('form button').click()")?;
-    site.browser
-        .until("return location.search.includes('by=page_size') && document.readyState === 'complete'")?;
+    site.browser.until(
+        "return location.search.includes('by=page_size') && document.readyState === 'complete'",
+    )?;
     let head = site.text("document.querySelector('#memory-table thead').textContent")?;
-    ensure!(head.contains("4 KiB pages") && head.contains("swapped out"), "{head}");
-    site.browser.picture(&site.pictures.join("memory-table-1400-light.png"))
+    ensure!(
+        head.contains("4 KiB pages") && head.contains("swapped out"),
+        "{head}"
+    );
+    site.browser
+        .picture(&site.pictures.join("memory-table-1400-light.png"))
 }

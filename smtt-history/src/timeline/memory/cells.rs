@@ -99,7 +99,7 @@ pub struct Answer<'a> {
     pub most: Vec<Option<u64>>,
     /// Limits that are known.
     pub limits: Vec<Line>,
-    /// Collections that began in each cell or since the moment before it; absent where none are counted.
+    /// Collections that began since the moment before, in the cell of the later moment; absent where none are counted.
     pub collections: Vec<Option<u64>>,
     /// Gaps that lie in the window.
     pub gaps: Vec<Hole<'a>>,
@@ -196,16 +196,18 @@ fn integrals(histories: &[&History], grid: &Grid, by: By, chosen: &Chosen) -> Ve
 
 /// Collections by cell: where the count of an executor grew between two of its moments.
 fn collections(histories: &[&History], grid: &Grid) -> Vec<Option<u64>> {
-    let mut cells = vec![None; grid.cells];
+    let mut cells: Vec<Option<u64>> = vec![None; grid.cells];
     for history in histories {
         for pair in history.moments.windows(2) {
             let Some((before, now)) = pair[0].collections.zip(pair[1].collections) else {
                 continue;
             };
+            grid.overlap(pair[0].at, pair[1].at, |cell, _| {
+                cells[cell].get_or_insert(0);
+            });
             if (grid.from..grid.to).contains(&pair[1].at) {
-                let cell: &mut Option<u64> = &mut cells[grid.cell(pair[1].at)];
-                let more = now.saturating_sub(before).min(1 << 32);
-                *cell = Some(cell.unwrap_or(0).saturating_add(more));
+                let cell = cells[grid.cell(pair[1].at)].get_or_insert(0);
+                *cell += now.saturating_sub(before).min(1 << 32);
             }
         }
     }

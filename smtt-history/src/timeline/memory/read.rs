@@ -142,8 +142,9 @@ impl Reading {
             else {
                 continue;
             };
-            let unix = i64::try_from(unix_ms).ok().filter(|unix| *unix <= LATEST);
-            *known = unix.map(|unix| unix - i64::try_from(boot_ns / 1_000_000).unwrap_or(0));
+            let boot = i64::try_from(boot_ns / 1_000_000).unwrap_or(0);
+            let unix = i64::try_from(unix_ms).ok().filter(|it| *it <= LATEST);
+            *known = unix.map(|unix| unix - boot).or(*known);
         }
         Ok(())
     }
