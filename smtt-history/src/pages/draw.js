@@ -238,6 +238,7 @@ export function rectangle(name, x, width, height) {
 export function square(name) {
   const picture = document.createElementNS(SVG, "svg");
   picture.setAttribute("viewBox", "0 0 1 1");
+  picture.setAttribute("preserveAspectRatio", "none");
   picture.setAttribute("aria-hidden", "true");
   picture.setAttribute("class", "key " + name);
   picture.append(rectangle(name, 0, 1, 1));

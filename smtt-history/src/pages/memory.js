@@ -206,11 +206,16 @@ export function panel(line) {
     for (const { limit, most: highest } of lines.sort((left, right) => right.most - left.most)) {
       context.strokeStyle = colours.bad;
       context.beginPath();
+      // One line while the limit stays: dashes begin anew with each line.
+      let begin = first;
       for (let cell = first; cell <= last; cell += 1) {
-        if (limit.values[cell] === null) continue;
-        const at = Math.round(y(limit.values[cell])) + 0.5;
-        context.moveTo(edge(cell), at);
-        context.lineTo(edge(cell + 1), at);
+        if (cell < last && limit.values[cell + 1] === limit.values[begin]) continue;
+        if (limit.values[begin] !== null) {
+          const at = Math.round(y(limit.values[begin])) + 0.5;
+          context.moveTo(edge(begin), at);
+          context.lineTo(edge(cell + 1), at);
+        }
+        begin = cell + 1;
       }
       context.stroke();
       // Names that would cover one another are in the legend only.
@@ -237,6 +242,8 @@ export function panel(line) {
       const tall = 4 + Math.round(7 * count / highest);
       context.fillRect(edge(cell), base + 2, Math.max(2, Math.min(3, edge(cell + 1) - edge(cell))), tall);
     }
+    // A daemon of several executors began anew once.
+    let named = null;
     for (const gap of answer.gaps) {
       if (gap.reason !== "restart") continue;
       const [left, right] = [x(gap.from), x(gap.to)];
@@ -244,8 +251,10 @@ export function panel(line) {
       context.fillRect(Math.round(right), TOP, 2, base - TOP);
       const text = "daemon restarted";
       const wide = context.measureText(text).width;
+      if (right - left <= wide + 8 || (named !== null && left < named)) continue;
       context.fillStyle = colours.ink;
-      if (right - left > wide + 8) context.fillText(text, left + 4, TOP + 2);
+      context.fillText(text, left + 4, TOP + 2);
+      named = left + 4 + wide;
     }
   }
 

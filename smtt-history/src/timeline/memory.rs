@@ -52,10 +52,8 @@ pub const LIMITS: [(&str, &str); 6] = [
         "spark.memory.offHeap.size",
         "off heap (spark.memory.offHeap.size)",
     ),
-    (
-        "spark.executor.memoryOverhead",
-        "overhead (spark.executor.memoryOverhead)",
-    ),
+    // Overhead is what the process takes beside the heap: alone it bounds nothing that is drawn.
+    ("heap + spark.executor.memoryOverhead", "heap and overhead"),
     ("memory.max", "control group (memory.max)"),
 ];
 

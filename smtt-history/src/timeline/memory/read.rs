@@ -186,6 +186,18 @@ impl Reading {
                 group: group.clone().filter(|_| known.name == "memory.max"),
             });
         }
+        let of = |name: &str| {
+            let found = row.limits.iter().find(|limit| limit.name == name);
+            found.map(|limit| limit.limit_bytes)
+        };
+        let heap = of("spark.executor.memory").or(of("-Xmx"));
+        if let Some((heap, overhead)) = heap.zip(of("spark.executor.memoryOverhead")) {
+            limits.push(Limit {
+                kind: 4,
+                bytes: heap.saturating_add(overhead).min(1 << 50),
+                group: None,
+            });
+        }
         let executor = row.who.executor_id.clone().unwrap_or_default();
         self.limits
             .insert((run.clone(), executor, row.who.pid), limits);

@@ -372,6 +372,7 @@ async fn limits_are_sums_where_all_have_them_and_a_shared_group_counts_once() {
             &[
                 ("-Xmx", 50 * MIB),
                 ("spark.memory.offHeap.size", 7 * MIB),
+                ("spark.executor.memoryOverhead", 6 * MIB),
                 ("memory.max", 200 * MIB),
             ],
         ),
@@ -405,6 +406,10 @@ async fn limits_are_sums_where_all_have_them_and_a_shared_group_counts_once() {
     assert_eq!(
         line(&two, "spark.memory.offHeap.size", 30),
         Some(json!(7 * MIB))
+    );
+    assert_eq!(
+        line(&two, "heap + spark.executor.memoryOverhead", 30),
+        Some(json!(56 * MIB))
     );
     assert_eq!(line(&two, "memory.max", 30), Some(json!(200 * MIB)));
 }
