@@ -9,6 +9,7 @@ mod application;
 mod applications;
 mod chain;
 mod functions;
+mod memory;
 mod place;
 mod sections;
 mod shown;
@@ -41,7 +42,7 @@ pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// Files of the pages: name, type and text.
-const FILES: [(&str, &str, &str); 4] = [
+const FILES: [(&str, &str, &str); 5] = [
     (
         "page.css",
         "text/css; charset=utf-8",
@@ -56,6 +57,11 @@ const FILES: [(&str, &str, &str); 4] = [
         "draw.js",
         "text/javascript; charset=utf-8",
         include_str!("pages/draw.js"),
+    ),
+    (
+        "memory.js",
+        "text/javascript; charset=utf-8",
+        include_str!("pages/memory.js"),
     ),
     ("icon.svg", "image/svg+xml", include_str!("pages/icon.svg")),
 ];
@@ -189,6 +195,7 @@ fn route(asked: &Asked<'_>, part: &str) -> Page {
         ["sql"] => sections::queries(asked),
         ["sql", id] => sections::query(asked, id),
         ["timeline"] => timeline::page(asked),
+        ["timeline", "memory"] => memory::page(asked),
         ["findings"] => advice::page(asked),
         _ => Err(Refusal::not_found("this server has no such page")),
     }

@@ -31,6 +31,7 @@ use crate::import::{Admission, import};
 use crate::live::{self, is_live};
 use crate::log::{Bounds, Log};
 use crate::open::{App, exists};
+use crate::timeline::memory::Memory;
 use crate::timeline::model::Model;
 
 pub use listen::{Listen, ListenError};
@@ -71,6 +72,8 @@ pub struct Server {
     cache: Cache<String, Arc<App>>,
     /// Tasks of applications whose time line was asked for, as long as their tables are the same.
     pub(crate) timelines: Cache<(PathBuf, (u64, i64)), Arc<Model>>,
+    /// Memory over time of such applications, as long as the workers' files are the same, too.
+    pub(crate) memories: Cache<MemoryKey, Arc<Memory>>,
     answers: Arc<Semaphore>,
     pub(crate) bodies: Arc<Semaphore>,
     imports: Arc<Semaphore>,
@@ -80,6 +83,9 @@ pub struct Server {
     /// When an application that was imported here may be imported again.
     again: Cache<String, Instant>,
 }
+
+/// State of an application's tables, and that of the workers' files.
+type MemoryKey = ((PathBuf, (u64, i64)), u64);
 
 /// How an import ended. Of an application that has parts it gives the application itself: the cache may have no room for it.
 type Imported = Result<Option<Arc<App>>, Refusal>;
@@ -152,6 +158,12 @@ impl Server {
             timelines: Cache::builder()
                 .max_capacity(settings.cache_bytes)
                 .weigher(|_, model: &Arc<Model>| u32::try_from(model.bytes()).unwrap_or(u32::MAX))
+                .build(),
+            memories: Cache::builder()
+                .max_capacity(settings.cache_bytes)
+                .weigher(|_, memory: &Arc<Memory>| {
+                    u32::try_from(memory.bytes + 1024).unwrap_or(u32::MAX)
+                })
                 .build(),
             settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),

@@ -1,10 +1,12 @@
 //! The time line of an application's tasks: executors and their cores as lanes, levels of detail of bounded size, and
-//! the parts of a task's time.
+//! the parts of a task's time; beneath them the memory of executors over time.
 //!
 //! [`model`] reads the table of tasks once and keeps what a picture needs; [`detail`] makes the answer for a window of
-//! time and lanes; [`parts`] divides a task's duration; [`task`] describes one task.
+//! time and lanes; [`parts`] divides a task's duration; [`task`] describes one task;
+//! [`memory`] has the memory over time.
 
 pub mod detail;
+pub mod memory;
 pub mod model;
 pub mod parts;
 pub mod serve;

@@ -161,6 +161,11 @@ impl Files {
             .collect())
     }
 
+    /// All files.
+    pub(crate) fn all(&self) -> &[Found] {
+        &self.0
+    }
+
     /// Files of a table.
     pub(crate) fn of_table(&self, table: &'static str) -> impl Iterator<Item = &Found> {
         self.0.iter().filter(move |file| file.name.table == table)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::json;
-use smtt_machine::clock::now_unix_ns;
+use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::ListQuery;
 use smtt_model::rows::{ApplicationKey, Filter, PagesBy};
 use smtt_model::state::State;
@@ -90,6 +90,8 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
         "daemon_version": env!("CARGO_PKG_VERSION"),
         "daemon_start_unix_ms": about.run_ms,
         "written_unix_ms": now_unix_ns() / 1_000_000,
+        // The same moment on the clock of all times in the documents.
+        "written_boot_ns": now_boot_ns(),
         "tasks": about.tasks,
         "tasks_lost": about.tasks_lost,
         "documents_left_out": left_out,

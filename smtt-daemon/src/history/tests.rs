@@ -166,6 +166,18 @@ fn tasks_wait_for_a_store_that_cannot_be_written() {
     for kind in ["worker", "executor", "memory", "stage", "findings"] {
         assert!(kinds.contains(&Some(kind.to_owned())), "{kind}: {kinds:?}");
     }
+    // Both clocks at one moment: readers place times since boot on the time of day.
+    let worker = kinds
+        .iter()
+        .position(|kind| kind.as_deref() == Some("worker"));
+    let row = worker.expect("is there") as u64;
+    let text = rest.texts("json", &[row..row + 1]).expect("reads");
+    let json: serde_json::Value =
+        serde_json::from_str(text[0].as_deref().expect("has a document")).expect("is JSON");
+    let number = |name: &str| json[name].as_u64().expect(name);
+    let boot_ms = number("written_unix_ms") - number("written_boot_ns") / 1_000_000;
+    let here_ms = (now_unix_ns() - now_boot_ns()) / 1_000_000;
+    assert!(boot_ms.abs_diff(here_ms) < 100, "{boot_ms} {here_ms}");
 }
 
 /// Why the daemon is degraded.

@@ -20,9 +20,12 @@ export function colourOf(answer, colour, value) {
   return colour === "stage" ? answer.stages[value].colour % 12 : value;
 }
 
+/** Pixels of the names at the left. */
+export const gutterOf = (width) => width < 600 ? 62 : 112;
+
 /** Sizes of the picture for an answer and a width in pixels. */
 export function layout(answer, width) {
-  const gutter = width < 600 ? 62 : 112;
+  const gutter = gutterOf(width);
   const rows = answer.jobs.reduce((most, job) => Math.max(most, job.row + 1), 0);
   const lane = Math.max(7, Math.min(22, Math.floor(560 / Math.max(1, answer.lanes.length))));
   const top = AXIS + rows * JOB + (rows ? 6 : 0);
@@ -160,7 +163,7 @@ function stripes(context, answer, { gutter, lane, top, width }, colours) {
 }
 
 /** A text that is not wider than so many pixels. */
-function fitted(context, text, pixels) {
+export function fitted(context, text, pixels) {
   text = text.slice(0, 80);
   if (context.measureText(text).width <= pixels) return text;
   while (text.length > 1 && context.measureText(text + "…").width > pixels) text = text.slice(0, -1);
@@ -199,4 +202,45 @@ function jobs(context, answer, x, gutter, colours, font) {
       context.fillText(fitted(context, "job " + job.id + " " + job.name, room), from + 4, top + JOB / 2 - 1);
     }
   }
+}
+
+/** A hatched rectangle: nothing is known there. */
+export function hatched(context, left, top, width, height, colour) {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.beginPath();
+  // On a grid of the whole picture, so that neighbours join.
+  for (let at = Math.floor((left - height) / 8) * 8; at < left + width; at += 8) {
+    context.moveTo(at, top + height);
+    context.lineTo(at + height, top);
+  }
+  context.stroke();
+  context.restore();
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** A rectangle of a bar or a key. */
+export function rectangle(name, x, width, height) {
+  const shape = document.createElementNS(SVG, "rect");
+  shape.setAttribute("class", name);
+  shape.setAttribute("x", x);
+  shape.setAttribute("width", width);
+  shape.setAttribute("height", height);
+  return shape;
+}
+
+/** The key of a colour. */
+export function square(name) {
+  const picture = document.createElementNS(SVG, "svg");
+  picture.setAttribute("viewBox", "0 0 1 1");
+  picture.setAttribute("preserveAspectRatio", "none");
+  picture.setAttribute("aria-hidden", "true");
+  picture.setAttribute("class", "key " + name);
+  picture.append(rectangle(name, 0, 1, 1));
+  return picture;
 }

@@ -96,6 +96,9 @@ async fn every_page_escapes_names_and_has_the_policy() {
     let parts = [
         "",
         "/timeline",
+        "/timeline?executor=<b>",
+        "/timeline/memory",
+        "/timeline/memory?executor=<b>",
         "/findings",
         "/jobs",
         "/stages",

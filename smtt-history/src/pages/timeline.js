@@ -1,5 +1,6 @@
 // The time line: asks the server for the window that is shown, draws it, and shows a task's numbers.
-import { clock, colourOf, draw, grouped, layout, palette, stepOf } from "./draw.js";
+import { clock, colourOf, draw, grouped, layout, palette, rectangle, square, stepOf } from "./draw.js";
+import { panel as memoryPanel } from "./memory.js";
 
 const root = document.getElementById("timeline");
 const canvas = document.getElementById("picture");
@@ -94,6 +95,7 @@ function paint() {
   if (!data.pictureMs) data.pictureMs = performance.now().toFixed(1);
   data.viewFrom = String(Math.round(view.from));
   data.viewTo = String(Math.round(view.to));
+  memory.show(view);
   clearTimeout(resting);
   resting = setTimeout(rest, REST);
 }
@@ -105,6 +107,7 @@ function paint() {
 function rest() {
   tell();
   if (isCurrent()) data.state = "ready"; else ask();
+  memory.rest();
   if (isMoved) remember();
   isMoved = false;
 }
@@ -146,26 +149,6 @@ function key() {
   }
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function rectangle(name, x, width, height) {
-  const shape = document.createElementNS(SVG, "rect");
-  shape.setAttribute("class", name);
-  shape.setAttribute("x", x);
-  shape.setAttribute("width", width);
-  shape.setAttribute("height", height);
-  return shape;
-}
-
-function square(name) {
-  const picture = document.createElementNS(SVG, "svg");
-  picture.setAttribute("viewBox", "0 0 1 1");
-  picture.setAttribute("aria-hidden", "true");
-  picture.setAttribute("class", "key");
-  picture.append(rectangle(name, 0, 1, 1));
-  return picture;
-}
-
 /** Keeps the address at what is shown. */
 function remember() {
   const url = new URL(location.href);
@@ -175,6 +158,7 @@ function remember() {
   set("to", Math.round(view.to));
   set("lane", view.lane);
   set("colour", colour);
+  memory.remember(url.searchParams);
   if (selected === null) url.searchParams.delete("task"); else set("task", selected);
   history.replaceState(null, "", url);
   document.getElementById("as-table").href =
@@ -233,6 +217,20 @@ const KEYS = {
   PageUp: "up", PageDown: "down", Home: "all",
 };
 
+/** Does what a key stands for; false where it stands for nothing. */
+function pressed(key) {
+  if (KEYS[key]) ACTIONS[KEYS[key]]();
+  return KEYS[key] !== undefined;
+}
+
+const memory = memoryPanel({
+  address, around, pressed,
+  moved() {
+    isMoved = true;
+    show();
+  },
+});
+
 controls.addEventListener("submit", (event) => event.preventDefault());
 controls.addEventListener("click", (event) => {
   const action = event.target instanceof HTMLButtonElement && ACTIONS[event.target.name];
@@ -249,7 +247,7 @@ controls.elements.colour.addEventListener("change", () => {
 });
 canvas.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !answer) return;
-  if (KEYS[event.key]) ACTIONS[KEYS[event.key]]();
+  if (pressed(event.key)) { /* It moved. */ }
   else if (event.key === "n" || event.key === "p") step(event.key === "n" ? 1 : -1);
   else if (event.key === "Enter" && selected !== null) select(selected);
   else if (event.key === "Escape") select(null);
@@ -276,48 +274,62 @@ function reveal(start, end) {
 }
 
 // Pointers: one drags, two zoom, a short one selects.
-const pointers = new Map();
-let dragged = 0;
 const time = (x) => view.from + (x - sizes.gutter) / (sizes.width - sizes.gutter) * (view.to - view.from);
-canvas.addEventListener("pointerdown", (event) => {
-  pointers.set(event.pointerId, event.offsetX);
-  canvas.setPointerCapture(event.pointerId);
-  dragged = 0;
-});
-canvas.addEventListener("pointermove", (event) => {
-  if (!answer || !pointers.has(event.pointerId)) return;
-  const before = [...pointers.values()];
-  pointers.set(event.pointerId, event.offsetX);
-  const after = [...pointers.values()];
-  const perPixel = (view.to - view.from) / (sizes.width - sizes.gutter);
-  if (after.length === 1) {
-    const by = (before[0] - after[0]) * perPixel;
-    dragged += Math.abs(before[0] - after[0]);
-    if (dragged > 3) {
-      canvas.classList.add("moving");
-      move(view.from + by, view.to + by, view.lane);
+
+/** Lets pointers move the time line on a canvas. */
+function movable(surface, clicked) {
+  const pointers = new Map();
+  let dragged = 0;
+  surface.addEventListener("pointerdown", (event) => {
+    pointers.set(event.pointerId, event.offsetX);
+    surface.setPointerCapture(event.pointerId);
+    dragged = 0;
+  });
+  surface.addEventListener("pointermove", (event) => {
+    if (!answer) return;
+    if (!pointers.has(event.pointerId)) {
+      memory.point(event.offsetX);
+      return;
     }
-  } else if (after.length === 2) {
-    dragged = 9;
-    const distance = ([left, right]) => Math.max(10, Math.abs(left - right));
-    zoom(distance(before) / distance(after), time((after[0] + after[1]) / 2));
-  }
+    const before = [...pointers.values()];
+    pointers.set(event.pointerId, event.offsetX);
+    const after = [...pointers.values()];
+    const perPixel = (view.to - view.from) / (sizes.width - sizes.gutter);
+    if (after.length === 1) {
+      const by = (before[0] - after[0]) * perPixel;
+      dragged += Math.abs(before[0] - after[0]);
+      if (dragged > 3) {
+        surface.classList.add("moving");
+        move(view.from + by, view.to + by, view.lane);
+      }
+    } else if (after.length === 2) {
+      dragged = 9;
+      const distance = ([left, right]) => Math.max(10, Math.abs(left - right));
+      zoom(distance(before) / distance(after), time((after[0] + after[1]) / 2));
+    }
+  });
+  const release = (event) => {
+    const wasOne = pointers.size === 1;
+    pointers.delete(event.pointerId);
+    surface.classList.remove("moving");
+    if (event.type === "pointerup" && wasOne && dragged <= 3) clicked(event.offsetX, event.offsetY);
+  };
+  surface.addEventListener("pointerup", release);
+  surface.addEventListener("pointercancel", release);
+  surface.addEventListener("pointerleave", () => memory.point(null));
+  surface.addEventListener("wheel", (event) => {
+    if (!answer) return;
+    if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 200))), time(event.offsetX));
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 1000);
+    else return;
+    event.preventDefault();
+  }, { passive: false });
+}
+movable(canvas, click);
+if (memory.canvas) movable(memory.canvas, (x) => {
+  memory.canvas.focus();
+  memory.point(x);
 });
-const release = (event) => {
-  const wasOne = pointers.size === 1;
-  pointers.delete(event.pointerId);
-  canvas.classList.remove("moving");
-  if (event.type === "pointerup" && wasOne && dragged <= 3) click(event.offsetX, event.offsetY);
-};
-canvas.addEventListener("pointerup", release);
-canvas.addEventListener("pointercancel", release);
-canvas.addEventListener("wheel", (event) => {
-  if (!answer) return;
-  if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 200))), time(event.offsetX));
-  else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 1000);
-  else return;
-  event.preventDefault();
-}, { passive: false });
 
 /** A click on a task shows it; on a cell of short tasks it zooms in. */
 function click(x, y) {
@@ -384,7 +396,7 @@ function describe(found) {
   const line = element("p", "", stage, ", partition " + task.partitionId + ", attempt " + task.attempt + ", executor " +
     task.executorId + " on " + task.host + ", core " + found.core + ": " + kinds.filter(Boolean).join(", "));
   const total = parts.reduce((sum, part) => sum + part.microseconds, 0);
-  const bar = document.createElementNS(SVG, "svg");
+  const bar = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   bar.setAttribute("class", "bar");
   bar.setAttribute("viewBox", "0 0 100 4");
   bar.setAttribute("preserveAspectRatio", "none");
@@ -422,6 +434,7 @@ function describe(found) {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   colours = palette();
+  memory.recolour();
   show();
 });
 new ResizeObserver(() => { if (answer) { show(); ask(); } }).observe(root);

@@ -1,4 +1,4 @@
-//! The page of the time line: a canvas that a script draws, its controls, and the same as a table.
+//! The page of the time line: canvases that a script draws, their controls, and the same as tables.
 
 use maud::html;
 
@@ -80,6 +80,7 @@ pub(super) fn page(asked: &Asked<'_>) -> Page {
             }
             ul.legend id="legend" aria-label="Colours" {}
             section id="task" aria-live="polite" hidden {}
+            (super::memory::panel(asked, &window)?)
             details { summary { "How to read and to use it" }
                 p id="help" {
                     "Drag or use the arrow keys to move, the wheel with Ctrl or + and − to zoom, Home for everything, "

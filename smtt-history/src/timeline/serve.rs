@@ -1,4 +1,5 @@
-//! Answers of the time line: `/smtt/v1/applications/ID/timeline` and `.../tasks/TASK`.
+//! Answers of the time line: `/smtt/v1/applications/ID/timeline` and `.../tasks/TASK`. That of its memory is in
+//! [`super::memory::serve`].
 
 use std::sync::Arc;
 
@@ -19,6 +20,10 @@ use crate::serve::{Refusal, Server};
 pub(crate) fn routes() -> Router<Arc<Server>> {
     Router::new()
         .route("/smtt/v1/applications/{id}/timeline", get(timeline))
+        .route(
+            "/smtt/v1/applications/{id}/timeline/memory",
+            get(super::memory::serve::memory),
+        )
         .route("/smtt/v1/applications/{id}/tasks/{task}", get(one))
 }
 

@@ -16,9 +16,9 @@ use crate::open::App;
 const START: &str = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1000,"User":"u"}"#;
 
 /// A task of a log: id, executor, launch and finish.
-type Given = (i64, u32, i64, i64);
+pub(super) type Given = (i64, u32, i64, i64);
 
-fn log(tasks: &[Given], jobs: &[(i64, i64)]) -> String {
+pub(super) fn log(tasks: &[Given], jobs: &[(i64, i64)]) -> String {
     let mut text = START.to_owned();
     let mut add = |event: serde_json::Value| {
         text.push('\n');

@@ -43,6 +43,9 @@ pub struct Point {
     /// All page faults of the executor until then; absent where page faults are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
+    /// Garbage collections that had begun until then, since the marker counts them; absent where it does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collections: Option<u64>,
     /// Memory by RDD; RDDs without memory are left out.
     pub rdds: Vec<RddPoint>,
     /// RDDs without figures of their own: they are summed in the point without `rdd_id` and `name`.
@@ -295,6 +298,7 @@ fn point(executor: &Executor, faults_counted: bool, now_ns: u64) -> Point {
     Point {
         time_ns: now_ns,
         page_faults: (faults_counted || faults > 0).then_some(faults),
+        collections: executor.heap.collections(),
         rdds,
         rdds_folded,
         stages,

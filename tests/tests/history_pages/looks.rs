@@ -6,10 +6,11 @@ use xtask::event_log::ID;
 use super::Site;
 
 /// Pages under test.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "",
     "findings",
     "timeline",
+    "timeline/memory",
     "jobs",
     "stages",
     "stages/3/0",

@@ -4,6 +4,7 @@
 
 mod large;
 mod looks;
+mod memory;
 mod timeline;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ impl Site {
         let truth = event_log::write(&log, shape)?;
         let done = import(&store, &log, Bounds::default(), &Admission::default())?;
         ensure!(done.damaged == 0, "{:?}", done.named);
+        memory::write(&store, shape, &truth)?;
         let port = free_port()?;
         let settings = Settings {
             store,
@@ -105,10 +107,11 @@ impl Site {
         ))
     }
 
-    /// The time line has the picture of the window that the page is at.
+    /// The time line has the pictures of the window that the page is at.
     fn drawn(&self) -> Result<()> {
-        self.browser
-            .until("return document.getElementById('timeline').dataset.state === 'ready'")
+        self.browser.until(
+            "return ['timeline', 'memory'].every((id) => document.getElementById(id).dataset.state === 'ready')",
+        )
     }
 }
 
@@ -122,6 +125,7 @@ fn pages_show_an_application() -> Result<()> {
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
     timeline::shared_addresses(&site)?;
+    memory::panel(&site)?;
     looks::schemes_and_widths(&site)?;
     looks::keyboard(&site)
 }

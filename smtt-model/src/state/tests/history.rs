@@ -2,6 +2,8 @@
 
 use super::super::history::{BYTES_MAX, INTERVAL_NS, POINTS_MAX, RDDS_MAX, STAGES_MAX};
 use super::*;
+use smtt_common::context::HeapAddresses;
+
 use crate::decode::BlockRemoved;
 use crate::rows::HistoryRow;
 
@@ -51,6 +53,27 @@ fn a_point_says_what_is_held_where_and_by_which_stage() {
     // Not due yet.
     state.record_history(10 * S + INTERVAL_NS / 2);
     assert_eq!(histories(&state)[0].points.len(), 1);
+}
+
+#[test]
+fn a_point_counts_the_collections_until_then_where_the_marker_counts_them() {
+    let mut state = with_block(1000);
+    state.record_history(10 * S);
+    state.set_collections(key(1), HeapAddresses::FOLLOWED, 4);
+    state.record_history(10 * S + INTERVAL_NS);
+    state.set_collections(key(1), HeapAddresses::FOLLOWED, 9);
+    state.record_history(10 * S + 2 * INTERVAL_NS);
+    // The slot file could not be read, and a marker that does not follow collections has no count.
+    state.collections_unread(key(1));
+    state.record_history(10 * S + 3 * INTERVAL_NS);
+    state.set_collections(key(1), HeapAddresses::AS_TOLD, 9);
+    state.record_history(10 * S + 4 * INTERVAL_NS);
+    let rows = histories(&state);
+    let counts = rows[0].points.iter().map(|point| point.collections);
+    let expected = [None, Some(4), Some(9), None, None];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
+    let text = serde_json::to_string(&rows[0].points[0]).expect("is JSON");
+    assert!(!text.contains("collections"), "absent is not zero: {text}");
 }
 
 #[test]
