@@ -72,10 +72,9 @@ impl Rows {
     #[must_use]
     pub fn finish(mut self) -> Batch {
         let rows: Vec<u32> = (0..u32::try_from(self.batch.len()).unwrap_or(u32::MAX)).collect();
-        let key = [0, 1, 2].map(|column| self.batch.numbers(column, &rows).0);
-        for row in 0..rows.len() {
-            let metric = [key[0][row], key[1][row], key[2][row]];
-            let Some(column) = self.common.get(&metric).and_then(column) else {
+        let [stages, attempts, ids] = [0, 1, 2].map(|at| self.batch.numbers(at, &rows).0);
+        for (row, ((stage, attempt), id)) in stages.into_iter().zip(attempts).zip(ids).enumerate() {
+            let Some(column) = self.common.get(&[stage, attempt, id]).and_then(column) else {
                 continue;
             };
             self.batch.set(row, SQL_VALUE, Cell::None);
