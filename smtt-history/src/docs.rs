@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use smtt_store::history::columns::{Kind, TABLES};
+use smtt_store::history::columns::{Kind, TABLES, TASK_SQL};
 use smtt_store::history::workers;
 
 use crate::export;
@@ -55,7 +55,9 @@ fn exported() -> String {
     for (name, columns) in export::tables() {
         let is_stored = TABLES.iter().any(|table| table.name == name);
         let names: Vec<String> = columns.iter().map(|it| format!("`{}`", it.name)).collect();
-        let columns = if is_stored {
+        let columns = if name == TASK_SQL.name {
+            "as in the store, but each row has its `value`, and there is no `same_as`".to_owned()
+        } else if is_stored {
             "as in the store".to_owned()
         } else {
             names.join(", ")

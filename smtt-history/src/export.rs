@@ -4,6 +4,7 @@
 //! columns in `jobs`, `stages` and `executors`.
 
 pub mod csv;
+mod metrics;
 pub mod sqlite;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 use smtt_store::history::batch::Cell;
-use smtt_store::history::columns::{Kind, META, TASK_SQL, TASKS, Table};
+use smtt_store::history::columns::{Kind, META, SQL_SAME_AS, TASK_SQL, TASKS, Table};
 
 use crate::functions::{Span, Spans};
 use crate::json::milliseconds;
@@ -227,7 +228,9 @@ pub fn tables() -> Vec<(&'static str, Vec<Column>)> {
     let link = ["job_id", "stage_id"].map(|name| column(name, Kind::Long));
     all.insert(1, (JOB_STAGES, link.to_vec()));
     all.push((TASKS.name, columns(&TASKS)));
-    all.push((TASK_SQL.name, columns(&TASK_SQL)));
+    // With the copies of tasks' figures.
+    let metrics = columns(&TASK_SQL).into_iter().take(SQL_SAME_AS);
+    all.push((TASK_SQL.name, metrics.collect()));
     let functions = FUNCTION_COLUMNS.map(|(name, kind)| column(name, kind));
     all.push((FUNCTIONS, functions.to_vec()));
     all.push((DETAILS, columns(&META)));
@@ -254,7 +257,7 @@ pub fn write(app: &App, spans: &Spans, sink: &mut dyn Sink) -> Result<Counts> {
                 _ => match DOCUMENTS.iter().find(|it| it.name == name) {
                     Some(documents) => self::documents(app, documents, &mut push),
                     None if name == TASKS.name => table(app, &TASKS, &mut push),
-                    None => table(app, &TASK_SQL, &mut push),
+                    None => metrics::metrics(app, &mut push),
                 },
             }
         })?;

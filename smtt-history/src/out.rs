@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::columns::{META, TASK_SQL, TASKS, Table};
-use smtt_store::history::place;
+use smtt_store::history::columns::{META, METRICS, TASKS};
 use smtt_store::history::write::{GROUP_ROWS, Writer, Written};
+use smtt_store::history::{place, same};
 use smtt_store::read::ParquetError;
 use tempfile::TempDir;
 
@@ -115,8 +115,8 @@ pub struct Out {
     folder: TempDir,
     /// Held as long as the folder is in use.
     _in_use: Option<File>,
-    tasks: Rows,
-    task_sql: Rows,
+    tasks: Rows<Batch>,
+    task_sql: Rows<same::Rows>,
     documents: BTreeMap<(Kind, Order), String>,
     document_bytes: usize,
     most: usize,
@@ -125,44 +125,31 @@ pub struct Out {
 }
 
 /// A table and the rows that wait for their row group.
-struct Rows {
-    batch: Batch,
+struct Rows<T> {
+    waiting: T,
     writer: Option<Writer>,
-    most: usize,
 }
 
-impl Rows {
-    fn new(table: &'static Table, most: usize) -> Self {
+impl<T> Rows<T> {
+    const fn new(waiting: T) -> Self {
         Self {
-            batch: Batch::new(table),
+            waiting,
             writer: None,
-            most,
         }
     }
 
-    fn push(&mut self, folder: &Path, row: &[Cell<'_>]) -> Result<(), ParquetError> {
-        self.batch.push(row);
-        if self.batch.len() >= self.most || self.batch.text_bytes() >= TEXT_BYTES {
-            self.flush(folder)?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self, folder: &Path) -> Result<(), ParquetError> {
-        let table = self.batch.table();
+    fn write(&mut self, folder: &Path, batch: &Batch) -> Result<(), ParquetError> {
         if self.writer.is_none() {
-            self.writer = Some(Writer::create(table, folder, "import", &[])?);
+            self.writer = Some(Writer::create(batch.table(), folder, "import", &[])?);
         }
-        if let Some(writer) = &mut self.writer {
-            writer.write(&self.batch)?;
+        match &mut self.writer {
+            Some(writer) => writer.write(batch),
+            None => Ok(()),
         }
-        self.batch = Batch::new(table);
-        Ok(())
     }
 
-    fn finish(&mut self, folder: &Path, id: &str) -> Result<Written, ParquetError> {
-        self.flush(folder)?;
-        let Some(mut writer) = self.writer.take() else {
+    fn finish(self, id: &str) -> Result<Written, ParquetError> {
+        let Some(mut writer) = self.writer else {
             return Ok(Written::default());
         };
         // The id is not known when the first row group is written.
@@ -213,8 +200,8 @@ impl Out {
         Ok(Self {
             folder,
             _in_use: in_use,
-            tasks: Rows::new(&TASKS, GROUP_ROWS),
-            task_sql: Rows::new(&TASK_SQL, SQL_ROWS),
+            tasks: Rows::new(Batch::new(&TASKS)),
+            task_sql: Rows::new(same::Rows::default()),
             documents: BTreeMap::new(),
             document_bytes: 0,
             most: DOCUMENT_BYTES,
@@ -227,16 +214,41 @@ impl Out {
     /// # Errors
     /// When the table cannot be written.
     pub fn task(&mut self, row: &[Cell<'_>]) -> Result<(), ParquetError> {
-        self.tasks.push(self.folder.path(), row)
+        let waiting = &mut self.tasks.waiting;
+        waiting.push(row);
+        if waiting.len() >= GROUP_ROWS || waiting.text_bytes() >= TEXT_BYTES {
+            self.flush_tasks()?;
+        }
+        Ok(())
     }
 
-    /// Adds an SQL metric of a task attempt.
+    /// Adds an SQL metric of a task attempt: its accumulator and value. The task has a stage, an attempt and an id, and
+    /// figures in the order of the columns of `tasks`.
     ///
     /// # Errors
     /// When the table cannot be written.
-    pub fn task_sql(&mut self, row: &[i64; 5]) -> Result<(), ParquetError> {
-        self.task_sql
-            .push(self.folder.path(), &row.map(Cell::Number))
+    pub fn task_sql(
+        &mut self,
+        task: [i64; 3],
+        figures: &[i64; METRICS],
+        metric: (i64, i64),
+    ) -> Result<(), ParquetError> {
+        let waiting = &mut self.task_sql.waiting;
+        waiting.push(task, figures, metric);
+        if waiting.batch().len() >= SQL_ROWS {
+            self.flush_sql()?;
+        }
+        Ok(())
+    }
+
+    fn flush_tasks(&mut self) -> Result<(), ParquetError> {
+        let batch = std::mem::replace(&mut self.tasks.waiting, Batch::new(&TASKS));
+        self.tasks.write(self.folder.path(), &batch)
+    }
+
+    fn flush_sql(&mut self) -> Result<(), ParquetError> {
+        let batch = std::mem::take(&mut self.task_sql.waiting).finish();
+        self.task_sql.write(self.folder.path(), &batch)
     }
 
     /// Adds a document, or replaces the earlier one with the same id. One without place is counted.
@@ -322,6 +334,8 @@ impl Out {
         name: &str,
         publish: impl FnOnce(&Path, &Path) -> io::Result<Option<String>>,
     ) -> anyhow::Result<(PathBuf, Sizes)> {
+        self.flush_tasks()?;
+        self.flush_sql()?;
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
         for ((kind, (_, id)), text) in &self.documents {
@@ -330,8 +344,8 @@ impl Out {
         let mut meta = Writer::create(&META, folder, "import", &[(APPLICATION_KEY, id)])?;
         meta.write(&documents)?;
         let sizes = Sizes {
-            tasks: self.tasks.finish(folder, id)?,
-            task_sql: self.task_sql.finish(folder, id)?,
+            tasks: self.tasks.finish(id)?,
+            task_sql: self.task_sql.finish(id)?,
             meta: meta.finish()?,
         };
         let target = store.join(name);
@@ -342,5 +356,7 @@ impl Out {
     }
 }
 
+#[cfg(test)]
+mod sizes;
 #[cfg(test)]
 mod tests;

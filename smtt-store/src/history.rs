@@ -12,6 +12,7 @@ pub mod columns;
 pub mod parts;
 pub mod place;
 pub mod read;
+pub mod same;
 pub mod workers;
 pub mod write;
 
@@ -23,4 +24,4 @@ pub const MAGIC_KEY: &str = "smtt.history";
 /// Key of the format's version in a file's own metadata.
 pub const VERSION_KEY: &str = "smtt.history.version";
 /// Version that this crate writes. A reader accepts its neighbours: an unknown column is ignored, a missing one is absent.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

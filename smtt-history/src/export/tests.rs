@@ -1,6 +1,8 @@
-//! Names of columns. What tables have is compared in tests/tests/history/export.rs.
+//! Names of columns, functions, and metrics that the store only names. What tables have is compared in tests/tests/history/export.rs.
 
+use serde_json::{Value, json};
 use smtt_model::rows::FunctionRow;
+use smtt_store::history::columns::TASK_SQL;
 
 use super::{csv, snake, sqlite, tables};
 use crate::functions::{Span, Spans};
@@ -25,6 +27,62 @@ fn columns_are_fields_in_snake_case() {
         names.dedup();
         assert_eq!(names.len(), columns.len(), "{table}");
     }
+}
+
+/// SQL metrics of a task, by accumulator: of each four one repeats a figure of the task, one is the same for all.
+fn metrics(task: i64) -> [(i64, i64); 4] {
+    [
+        (70, task * 3),
+        (71, 9),
+        (72, 1000 + task * task),
+        (73, 20 + task),
+    ]
+}
+
+/// The log with SQL metrics at the ends of tasks.
+fn with_metrics(log: &str) -> String {
+    let lines = log.lines().map(|line| {
+        let mut event: Value = serde_json::from_str(line).expect("is JSON");
+        if event["Event"] == "SparkListenerTaskEnd" {
+            let task = event["Task Info"]["Task ID"].as_i64().expect("has an id");
+            let all = metrics(task).map(|(id, update)| {
+                json!({"ID": id, "Name": "m", "Update": update.to_string(), "Metadata": "sql"})
+            });
+            event["Task Info"]["Accumulables"] = Value::from(all.to_vec());
+        }
+        event.to_string()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn metrics_of_which_the_table_only_names_a_column_have_their_values() -> anyhow::Result<()> {
+    const TASKS: i64 = 500;
+    let folder = tempfile::tempdir()?;
+    let (store, path) = (folder.path().join("store"), folder.path().join("log"));
+    // Their run times are those of accumulator 73.
+    let tasks = (0..TASKS).map(|task| Task::new(20 + task, 0)).collect();
+    let made = Made::new("app-1", vec![Stage::new("s", tasks)]);
+    std::fs::write(&path, with_metrics(&made.log().0))?;
+    import(&store, &path, Bounds::default(), &Admission::default())?;
+    let app = open(&store, "app-1", None)?;
+    let table = app.table(&TASK_SQL)?;
+    let same = table.texts("same_as", &[0..table.rows()])?;
+    let named = same
+        .iter()
+        .flatten()
+        .filter(|it| *it == "executor_run_time_ms");
+    assert_eq!((named.count(), same.iter().flatten().count()), (500, 500));
+    let file = folder.path().join("export.sqlite");
+    sqlite::export(&app, &Spans::new(), &file)?;
+    let database = rusqlite::Connection::open(&file)?;
+    let mut rows =
+        database.prepare("SELECT task_id, accumulator_id, value FROM task_sql ORDER BY 1, 2")?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows: Vec<(i64, i64, i64)> = rows.collect::<Result<_, _>>()?;
+    let expected = (0..TASKS).flat_map(|task| metrics(task).map(|(id, value)| (task, id, value)));
+    assert_eq!(rows, expected.collect::<Vec<_>>());
+    Ok(())
 }
 
 #[test]

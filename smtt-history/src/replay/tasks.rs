@@ -366,13 +366,12 @@ impl Replay {
 
     fn write_sql(&mut self, event: &End<'_>) -> Result<(), Trouble> {
         for (id, value, _) in event.metrics.iter().filter(|(.., is_sql)| *is_sql) {
-            self.out.task_sql(&[
+            let task = [
                 event.stage.into(),
                 event.stage_attempt.into(),
-                *id,
                 event.info.id,
-                *value,
-            ])?;
+            ];
+            self.out.task_sql(task, &event.values, (*id, *value))?;
         }
         for _ in 0..event.unreadable {
             self.drop_one("SQL metrics that are no integer");

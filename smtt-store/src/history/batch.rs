@@ -42,6 +42,21 @@ enum Values {
     },
 }
 
+/// Index of a text, and the bytes that it takes where it is new.
+fn place(
+    texts: &mut Vec<Box<str>>,
+    index: &mut HashMap<Box<str>, u32>,
+    text: &str,
+) -> (u32, usize) {
+    if let Some(known) = index.get(text) {
+        return (*known, 0);
+    }
+    let new = u32::try_from(texts.len()).unwrap_or(ABSENT);
+    texts.push(text.into());
+    index.insert(text.into(), new);
+    (new, 2 * text.len())
+}
+
 /// Rows of one table.
 #[derive(Debug)]
 pub struct Batch {
@@ -121,21 +136,43 @@ impl Batch {
                     };
                     rows.push(match text {
                         None => ABSENT,
-                        Some(text) => match index.get(text) {
-                            Some(known) => *known,
-                            None => {
-                                let new = u32::try_from(texts.len()).unwrap_or(ABSENT);
-                                texts.push(text.into());
-                                index.insert(text.into(), new);
-                                self.text_bytes += 2 * text.len();
-                                new
-                            }
-                        },
+                        Some(text) => {
+                            let (place, bytes) = place(texts, index, text);
+                            self.text_bytes += bytes;
+                            place
+                        }
                     });
                 }
             }
         }
         self.rows += 1;
+    }
+
+    /// Replaces a value. An unsuitable cell is an absent value; a column without absent values stays as it is.
+    pub fn set(&mut self, row: usize, column: usize, cell: Cell<'_>) {
+        if row >= self.rows || !self.table.columns[column].optional {
+            return;
+        }
+        match &mut self.columns[column] {
+            Values::Numbers { values, there } => {
+                let value = match cell {
+                    Cell::Number(value) => Some(value),
+                    _ => None,
+                };
+                values[row] = value.unwrap_or_default();
+                there[row] = value.is_some();
+            }
+            Values::Texts { rows, texts, index } => {
+                rows[row] = match cell {
+                    Cell::Text(text) => {
+                        let (place, bytes) = place(texts, index, text);
+                        self.text_bytes += bytes;
+                        place
+                    }
+                    _ => ABSENT,
+                };
+            }
+        }
     }
 
     /// Row numbers in the table's order. Equal rows keep the order in which they came.

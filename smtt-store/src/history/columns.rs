@@ -79,10 +79,25 @@ pub const TASK_SQL: Table = Table {
         column("stage_attempt", Kind::Int, false, "Stage Attempt ID"),
         column("accumulator_id", Kind::Long, false, "Accumulables: ID"),
         column("task_id", Kind::Long, false, "Task ID"),
-        column("value", Kind::Long, false, "Accumulables: Update"),
+        column(
+            "value",
+            Kind::Long,
+            true,
+            "Accumulables: Update; absent where `same_as` is there",
+        ),
+        column(
+            "same_as",
+            Kind::Text,
+            true,
+            "column of `tasks` that has the task's value",
+        ),
     ],
     order: &[0, 1, 2, 3],
 };
+/// Index of the value in [`TASK_SQL`].
+pub const SQL_VALUE: usize = 4;
+/// Index of the name of the column that has the value, in [`TASK_SQL`].
+pub const SQL_SAME_AS: usize = 5;
 
 /// Everything else: one JSON document for each job, stage, executor, RDD, query and so on.
 pub const META: Table = Table {

@@ -11,9 +11,10 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::batch::{Batch, Cell};
-use super::columns::{FIRST_PEAK, META, PEAKS, TASK_SQL, TASKS};
+use super::columns::{FIRST_METRIC, FIRST_PEAK, META, METRICS, PEAKS, TASK_SQL, TASKS};
 use super::place;
 use super::read::Reader;
+use super::same;
 use super::write::Writer;
 use super::{MAGIC_KEY, VERSION_KEY};
 
@@ -78,6 +79,112 @@ fn rows_come_back_sorted_and_by_range() {
         [None; 3]
     );
     assert!(Reader::open(&place::table(folder.path(), "task_sql"), "tasks").is_err());
+}
+
+/// Rows of a metric in the table of SQL metrics: the value, and the column that has it.
+fn metric(reader: &Reader, accumulator: i64) -> Vec<(Option<i64>, Option<String>)> {
+    let all = [0..reader.rows()];
+    let ids = reader.numbers("accumulator_id", &all).expect("reads");
+    let values = reader.numbers("value", &all).expect("reads");
+    let same = reader.texts("same_as", &all).expect("reads");
+    let rows = ids.into_iter().zip(values.into_iter().zip(same));
+    rows.filter(|(id, _)| *id == Some(accumulator))
+        .map(|(_, row)| row)
+        .collect()
+}
+
+#[test]
+fn a_copy_of_a_task_s_figure_is_named_and_everything_else_keeps_its_value() {
+    const COPY: i64 = 10;
+    const CONSTANT: i64 = 11;
+    const NEARLY: i64 = 12;
+    const OWN: i64 = 13;
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut rows = same::Rows::default();
+    for task in 0..100_i64 {
+        let mut figures = [0; METRICS];
+        figures[at("executor_run_time_ms")] = task % 7;
+        figures[at("shuffle_write_bytes")] = 1000 + task;
+        figures[at("result_size_bytes")] = 5;
+        for (id, value) in [
+            (COPY, 1000 + task),
+            (CONSTANT, 5),
+            (NEARLY, if task == 50 { 0 } else { 1000 + task }),
+            (OWN, i64::MIN + task),
+        ] {
+            // A copy in one stage may differ in another, and in another attempt.
+            for (stage, attempt) in [(0, 0), (0, 1), (1, 0)] {
+                let own = stage == 1 && id == COPY || attempt == 1 && id == NEARLY;
+                let value = if own { -task } else { value };
+                rows.push([stage, attempt, task], &figures, (id, value));
+            }
+        }
+    }
+    let mut writer = Writer::create(&TASK_SQL, folder.path(), "1", &[]).expect("creates");
+    writer.write(&rows.finish()).expect("writes");
+    // In the next row group the copy is none.
+    let mut rows = same::Rows::default();
+    rows.push([0, 0, 100], &[0; METRICS], (COPY, 3));
+    rows.push([0, 0, 101], &[0; METRICS], (COPY, 4));
+    writer.write(&rows.finish()).expect("writes");
+    writer.finish().expect("finishes");
+    let reader = Reader::open(&place::table(folder.path(), "task_sql"), "task_sql").expect("opens");
+    let named = |column: &str| (None, Some(column.to_owned()));
+    let whole = |value: i64| (Some(value), None);
+    let copy = metric(&reader, COPY);
+    assert_eq!(copy[..200], vec![named("shuffle_write_bytes"); 200]);
+    let own: Vec<_> = (0..100).map(|task: i64| whole(-task)).collect();
+    assert_eq!(copy[200..300], own);
+    assert_eq!(copy[300..], [whole(3), whole(4)]);
+    assert_eq!(metric(&reader, CONSTANT), vec![whole(5); 300]);
+    let nearly = metric(&reader, NEARLY);
+    assert_eq!((&nearly[49], &nearly[50]), (&whole(1049), &whole(0)));
+    assert!(
+        nearly
+            .iter()
+            .all(|(value, same)| value.is_some() && same.is_none())
+    );
+    assert_eq!(metric(&reader, OWN)[3], whole(i64::MIN + 3));
+}
+
+/// Place of a column among the figures of a task.
+fn at(column: &str) -> usize {
+    let mut columns = TASKS.columns.iter();
+    let at = columns.position(|it| it.name == column);
+    at.expect("is a column") - FIRST_METRIC
+}
+
+#[test]
+fn only_figures_of_tasks_have_copies() {
+    for column in ["executor_deserialize_time_ms", "shuffle_write_records"] {
+        assert!(same::is_figure(column), "{column}");
+    }
+    for column in ["host", "task_id", "peak_jvm_heap_bytes", "", "unknown"] {
+        assert!(!same::is_figure(column), "{column}");
+    }
+}
+
+#[test]
+fn a_column_of_a_row_group_is_one_page() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut rows = same::Rows::default();
+    for task in 0..300_000 {
+        rows.push([0, 0, task], &[-1; METRICS], (7, task % 1000));
+    }
+    let mut writer = Writer::create(&TASK_SQL, folder.path(), "1", &[]).expect("creates");
+    writer.write(&rows.finish()).expect("writes");
+    writer.finish().expect("finishes");
+    let path = place::table(folder.path(), "task_sql");
+    let file = SerializedFileReader::new(File::open(path).expect("opens")).expect("opens");
+    let group = file.get_row_group(0).expect("has a row group");
+    for column in 0..TASK_SQL.columns.len() {
+        let pages = group.get_column_page_reader(column).expect("has pages");
+        let of_data = pages.filter(|page| {
+            let kind = page.as_ref().expect("reads").page_type();
+            kind != parquet::basic::PageType::DICTIONARY_PAGE
+        });
+        assert_eq!(of_data.count(), 1, "{}", TASK_SQL.columns[column].name);
+    }
 }
 
 #[test]

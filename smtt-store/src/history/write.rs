@@ -22,7 +22,9 @@ use super::{MAGIC_KEY, VERSION, VERSION_KEY, place};
 /// Rows of a row group at most.
 pub const GROUP_ROWS: usize = 100_000;
 /// Rows with which encodings are tried.
-const TRIED_ROWS: usize = 20_000;
+const TRIED_ROWS: usize = 100_000;
+/// Bytes of a page of numbers at most: a column of a row group is one page, so that the codec sees all of it.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// How a column is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +168,7 @@ impl Writer {
         }
         let mut properties = properties()?.set_key_value_metadata(Some(pairs));
         for (column, form) in self.table.columns.iter().zip(forms) {
-            properties = encoded(properties, column.name, *form);
+            properties = encoded(properties, column, *form);
         }
         SerializedFileWriter::new(
             file,
@@ -192,15 +194,24 @@ fn properties() -> Result<WriterPropertiesBuilder> {
         .set_created_by(concat!("smtt ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(9)?))
         .set_statistics_enabled(EnabledStatistics::None)
+        .set_data_page_row_count_limit(usize::MAX)
         .set_offset_index_disabled(true))
 }
 
 fn encoded(
     properties: WriterPropertiesBuilder,
-    column: &str,
+    column: &Column,
     form: Form,
 ) -> WriterPropertiesBuilder {
-    let path = ColumnPath::from(column);
+    let path = ColumnPath::from(column.name);
+    // The first document of `meta` is read for each line of the list of applications, so texts have smaller pages.
+    let properties = if column.kind == Kind::Text {
+        properties
+    } else {
+        properties
+            .set_column_data_page_size_limit(path.clone(), PAGE_BYTES)
+            .set_column_dictionary_page_size_limit(path.clone(), PAGE_BYTES)
+    };
     match form {
         Form::Dictionary => properties.set_column_dictionary_enabled(path, true),
         Form::Plain => properties
@@ -258,7 +269,7 @@ fn choose(batch: &Batch, order: &[u32]) -> Result<Vec<Form>> {
 
 fn encoded_bytes(batch: &Batch, at: usize, order: &[u32], form: Form) -> Result<usize> {
     let column = &batch.table().columns[at..=at];
-    let properties = encoded(properties()?, column[0].name, form).build();
+    let properties = encoded(properties()?, &column[0], form).build();
     let mut bytes = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut bytes, schema(column)?, Arc::new(properties))?;
     let mut group = writer.next_row_group()?;

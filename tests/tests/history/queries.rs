@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers;
+use smtt_store::history::read::Reader;
+use smtt_store::history::{place, workers};
 use smtt_tests::history::{list, serve};
 use smtt_tests::lab::{LIMIT, SparkLab};
 use xtask::http::get;
@@ -28,6 +29,16 @@ const TASK_MS: i64 = 1000;
 /// A task of a log, by its id: stages 1 and 3 spill.
 fn spilled(stage: i64, task: i64) -> i64 {
     if stage % 2 == 1 { 1000 + task } else { 0 }
+}
+
+/// Run time of a task.
+fn run_ms(task: i64) -> i64 {
+    100 + task * task
+}
+
+/// SQL metrics of a task, by accumulator: its run time, its own number, and the same for all.
+fn metrics_of(task: i64) -> [(i64, i64); 3] {
+    [(90, run_ms(task)), (91, 7 * task - 3), (92, 4)]
 }
 
 /// A log of two jobs at a time that share a stage.
@@ -47,13 +58,16 @@ fn log(path: &Path, id: &str, start: i64) -> Result<()> {
     for of in 0..STAGES {
         events.push(json!({"Event": "SparkListenerStageSubmitted", "Stage Info": stage(of), "Properties": {}}));
         for task in of * TASKS..(of + 1) * TASKS {
+            let metrics = metrics_of(task).map(|(id, value)| {
+                json!({"ID": id, "Name": "m", "Update": value.to_string(), "Metadata": "sql"})
+            });
             let info = json!({"Task ID": task, "Index": task, "Attempt": 0, "Launch Time": start + 10, "Executor ID": "1",
                 "Host": "h", "Locality": "ANY", "Speculative": false, "Getting Result Time": 0,
-                "Finish Time": start + 10 + TASK_MS, "Failed": false, "Killed": false, "Accumulables": []});
+                "Finish Time": start + 10 + TASK_MS, "Failed": false, "Killed": false, "Accumulables": metrics});
             events.push(json!({"Event": "SparkListenerTaskStart", "Stage ID": of, "Stage Attempt ID": 0, "Task Info": info}));
             events.push(json!({"Event": "SparkListenerTaskEnd", "Stage ID": of, "Stage Attempt ID": 0,
                 "Task Type": "ResultTask", "Task End Reason": {"Reason": "Success"}, "Task Info": info,
-                "Task Metrics": {"Executor Run Time": 100 + task * task, "Executor CPU Time": 1_000_000 * task,
+                "Task Metrics": {"Executor Run Time": run_ms(task), "Executor CPU Time": 1_000_000 * task,
                     "Memory Bytes Spilled": 2 * spilled(of, task), "Disk Bytes Spilled": spilled(of, task)}}));
         }
         let mut info = stage(of);
@@ -151,7 +165,31 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     spills(&answers["spilled"], port)?;
     waits(&answers["waited"], port)?;
     jobs(&answers["jobs"], port)?;
+    metrics(&answers["metrics"], &store)?;
     lab.passed()
+}
+
+/// All metrics have the values of the log, also those that the tables only name.
+fn metrics(answer: &Value, store: &Path) -> Result<()> {
+    let found = by_key(answer, &["stage_id", "task_id", "accumulator_id"])?;
+    for (id, _) in APPLICATIONS {
+        for task in 0..STAGES * TASKS {
+            for (accumulator, value) in metrics_of(task) {
+                let key = (id.to_owned(), vec![task / TASKS, task, accumulator]);
+                let row = found.get(&key).with_context(|| format!("no {key:?}"))?;
+                ensure!(row["value"] == value, "{value}: {row}");
+            }
+        }
+        let table = Reader::open(&place::table(&store.join(id), "task_sql"), "task_sql")?;
+        let named = table.texts("same_as", std::slice::from_ref(&(0..table.rows())))?;
+        let named = named.iter().flatten().count();
+        ensure!(
+            named == (STAGES * TASKS) as usize,
+            "{named} of {id} are named"
+        );
+    }
+    ensure!(found.len() == APPLICATIONS.len() * (STAGES * TASKS * 3) as usize);
+    Ok(())
 }
 
 fn stages(port: u16, id: &str) -> Result<Vec<Value>> {
