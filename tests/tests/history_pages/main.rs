@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
-use smtt_history::serve::{Settings, run};
+use smtt_history::serve::{Listen, Settings, run};
 use xtask::browser::{Browser, LIMIT};
 use xtask::event_log::{self, HOSTILE, ID, Shape, Truth};
 use xtask::http::get;
@@ -49,9 +49,8 @@ impl Site {
             cache_bytes: 256 << 20,
             bounds: Bounds::default(),
         };
-        let listen = std::net::SocketAddr::from(([127, 0, 0, 1], port));
         // The server ends with the process.
-        std::thread::spawn(move || run(settings, listen));
+        std::thread::spawn(move || run(settings, Listen::local(port)));
         wait_for("the server answers", LIMIT, || Ok(get(port, "/").ok()))?;
         let pictures = paths.target.join("pages");
         std::fs::create_dir_all(&pictures)?;

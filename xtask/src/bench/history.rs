@@ -26,7 +26,7 @@ use crate::witness;
 
 /// An event log that is there already, to be measured instead of a run of Spark.
 const LOG: &str = "SMTT_BENCH_LOG";
-/// A run of 29,000 tasks takes some minutes, and half an hour on a busy machine.
+/// A run of 29,000 tasks takes ten minutes of CPU time, and the most of an hour on a busy machine.
 const SPARK_LIMIT: Duration = Duration::from_secs(3600);
 /// Tasks of the application that never ran.
 const TASKS: usize = 29_000;
