@@ -46,6 +46,7 @@ impl Site {
             event_logs: None,
             cache_bytes: 256 << 20,
             bounds: Bounds::default(),
+            bucket: None,
         };
         let listen = std::net::SocketAddr::from(([127, 0, 0, 1], port));
         // The server ends with the process.
