@@ -86,15 +86,19 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the folders of servers that were killed: no process holds their locks.
-fn sweep(above: &Path) {
+/// Removes the folders of servers that were killed: no process holds their locks. A younger one may be between its
+/// creation and its lock.
+fn sweep(above: &Path, age: Duration) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
-        let is_mirror = entry
-            .file_name()
-            .to_str()
-            .is_some_and(|it| it.starts_with(FOLDER));
+        let name = entry.file_name();
+        let is_mirror = name.to_str().is_some_and(|it| it.starts_with(FOLDER));
+        let is_old = || {
+            let made = entry.metadata().and_then(|it| it.modified());
+            made.is_ok_and(|made| made.elapsed().is_ok_and(|it| it >= age))
+        };
         if is_mirror
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && is_old()
             && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok())
         {
             // Another user's folder stays.
@@ -200,7 +204,7 @@ impl Mirror {
     /// # Errors
     /// When the temporary folder cannot be written.
     pub fn new(bucket: Arc<Bucket>, most: u64) -> std::io::Result<Self> {
-        sweep(&std::env::temp_dir());
+        sweep(&std::env::temp_dir(), Duration::from_secs(60));
         let root = tempfile::Builder::new().prefix(FOLDER).tempdir()?;
         let in_use = File::open(root.path())?;
         let _in_use = in_use.try_lock().is_ok().then_some(in_use);

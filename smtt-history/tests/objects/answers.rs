@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use xtask::event_log::ID;
 use xtask::http::{get, request};
-use xtask::process::{output, wait_for};
+use xtask::process::wait_for;
 
-use crate::lab::{self, LIMIT, Served, lab};
+use crate::lab::{self, Fault, LIMIT, Served, lab};
 use crate::parts;
 
 /// Paths of the REST API below an application, and pages.
@@ -36,16 +36,30 @@ fn same_answers(theirs: &Served, ours: &Served) -> Result<()> {
     for path in PATHS {
         let path = path.replace("ID", ID);
         let (theirs, ours) = (get(theirs.port, &path)?, get(ours.port, &path)?);
-        ensure!(theirs.len() > 2, "{path} is empty: {theirs}");
+        let may_be_empty = ["failedTasks", "rdd", "sql"]
+            .iter()
+            .any(|it| path.contains(it));
+        ensure!(may_be_empty || theirs.len() > 2, "{path} is empty");
         match serde_json::from_str::<Value>(&theirs) {
-            Ok(theirs) => {
-                let ours: Value = serde_json::from_str(&ours)?;
+            Ok(mut theirs) => {
+                let mut ours: Value = serde_json::from_str(&ours)?;
+                without_dates(&mut theirs);
+                without_dates(&mut ours);
                 ensure!(theirs == ours, "{path}:\n{theirs:#}\n{ours:#}");
             }
             Err(_) => ensure!(theirs == ours, "{path}:\n{theirs}\n{ours}"),
         }
     }
     Ok(())
+}
+
+/// Of an application with parts this is the time of its last file, which a copy in a bucket has later.
+fn without_dates(json: &mut Value) {
+    if let Some(attempts) = json.get_mut("attempts").and_then(Value::as_array_mut) {
+        for attempt in attempts.iter_mut().filter_map(Value::as_object_mut) {
+            attempt.retain(|name, _| !name.starts_with("lastUpdated"));
+        }
+    }
 }
 
 fn applications(served: &Served) -> Result<Vec<Value>> {
@@ -59,11 +73,11 @@ fn applications(served: &Served) -> Result<Vec<Value>> {
 fn answers_equal_those_of_a_local_store() -> Result<()> {
     let bucket = lab()?.bucket("answers")?;
     let folder = tempfile::tempdir()?;
-    let log = lab::log(folder.path(), 2_000)?;
+    let log = lab::log(folder.path(), 1_000)?;
     let store = lab::imported(folder.path(), &log)?;
     let said = bucket.import(&log)?;
     ensure!(
-        said.contains("2000 tasks") && said.contains("s3://answers/history"),
+        said.contains("1000 tasks") && said.contains("s3://answers/history"),
         "{said}"
     );
     let (local, remote) = (lab::serve_folder(&store)?, bucket.serve(&[])?);
@@ -118,10 +132,8 @@ fn a_folder_that_was_copied_into_a_bucket_is_a_store_with_the_workers_part() -> 
     let text = log.display().to_string();
     bucket.done(&["import", "--replace", "--store", &bucket.store(), &text])?;
     let keys = bucket.keys(&format!("history/{ID}/"))?;
-    ensure!(
-        keys.len() == 4 && keys[3].ends_with("tasks.json") == keys[3].ends_with("x"),
-        "{keys:?}"
-    );
+    let plain = format!("history/{ID}/tasks.parquet");
+    ensure!(keys.len() == 4 && !keys.contains(&plain), "{keys:?}");
     Ok(())
 }
 
@@ -196,7 +208,8 @@ fn parts_are_shown_as_they_come_and_become_tables() -> Result<()> {
     ensure!(keys.len() == 5, "{keys:?}");
     let fresh = bucket.serve(&[])?;
     same_answers(&local, &fresh)?;
-    let list = || Ok(applications(&remote)?[0]["attempts"][0]["completed"] == true);
+    let list =
+        || -> Result<bool> { Ok(applications(&remote)?[0]["attempts"][0]["completed"] == true) };
     wait_for("the list has the end", LIMIT, || Ok(list()?.then_some(())))?;
     // Nothing is left to do.
     ensure!(
@@ -217,8 +230,10 @@ fn a_part_that_is_too_large_counts_as_damaged() -> Result<()> {
     bucket.upload(&store, "history")?;
     let (proxy, through) = lab::Proxy::start(&bucket)?;
     // The listing says that the second part has a terabyte.
-    proxy.rule(|_, _| lab::Fault::None);
-    proxy.size("meta-000002.parquet", 1 << 40);
+    proxy.rule(|_, path| match path.contains("list-type=2") {
+        true => Fault::Edit(with_a_terabyte),
+        false => Fault::None,
+    });
     let remote = through.serve(&[])?;
     let text = get(remote.port, &format!("/smtt/v1/applications/{ID}/import"))?;
     let said: Value = serde_json::from_str(&text)?;
@@ -230,28 +245,35 @@ fn a_part_that_is_too_large_counts_as_damaged() -> Result<()> {
     Ok(())
 }
 
+/// A listing in which the second part is large.
+fn with_a_terabyte(listing: &str) -> String {
+    let edit = || {
+        let (front, rest) = listing.split_once("meta-000002.parquet</Key>")?;
+        let (middle, rest) = rest.split_once("<Size>")?;
+        let (_, rest) = rest.split_once("</Size>")?;
+        Some(format!(
+            "{front}meta-000002.parquet</Key>{middle}<Size>1099511627776</Size>{rest}"
+        ))
+    };
+    edit().unwrap_or_else(|| listing.to_owned())
+}
+
+/// More than a page of a listing.
+const APPLICATIONS: usize = 1_100;
+
 #[test]
 fn a_thousand_applications_are_listed_page_by_page() -> Result<()> {
     let bucket = lab()?.bucket("thousand")?;
     let folder = tempfile::tempdir()?;
     let log = lab::log(folder.path(), 20)?;
     bucket.import(&log)?;
-    let keys = bucket.keys(&format!("history/{ID}/"))?;
-    let objects: Vec<(String, Vec<u8>)> = keys
-        .iter()
-        .map(|key| Ok((key.clone(), bucket.read(key)?)))
-        .collect::<Result<_>>()?;
-    for number in 1..1_500 {
+    let pointer = format!("history/{ID}/tables.json");
+    let text = String::from_utf8(bucket.read(&pointer)?)?;
+    for number in 1..APPLICATIONS {
+        // What a list needs is in the pointer.
         let id = format!("app-20260922000000-1{number:04}");
-        for (key, body) in &objects {
-            let body = if key.ends_with(".json") {
-                String::from_utf8_lossy(body).replace(ID, &id).into_bytes()
-            } else {
-                // What a list needs is in the pointer.
-                b"x".to_vec()
-            };
-            bucket.send("PUT", &key.replace(ID, &id), &body)?;
-        }
+        let text = text.replace(ID, &id);
+        bucket.send("PUT", &pointer.replace(ID, &id), text.as_bytes())?;
     }
     let (proxy, through) = lab::Proxy::start(&bucket)?;
     let remote = through.serve(&[])?;
@@ -268,9 +290,9 @@ fn a_thousand_applications_are_listed_page_by_page() -> Result<()> {
         "{lists} listings and {gets} documents for {} applications",
         all.len()
     );
-    ensure!(all.len() == 1_500, "{}", all.len());
+    ensure!(all.len() == APPLICATIONS, "{}", all.len());
     ensure!(
-        lists == 2 && gets == 1_500,
+        lists == 2 && gets == APPLICATIONS,
         "{lists} listings, {gets} documents"
     );
     // Documents of applications that have ended are not asked for again at once.
@@ -278,7 +300,6 @@ fn a_thousand_applications_are_listed_page_by_page() -> Result<()> {
     let again = applications(&remote)?;
     ensure!(again == all);
     ensure!(proxy.seen().len() <= 4, "documents are asked for again");
-    let _ = output;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use xtask::event_log::ID;
 use xtask::http::{get, request};
 use xtask::process::wait_for;
 
-use crate::lab::{self, Bucket, Fault, LIMIT, Proxy, lab};
+use crate::lab::{self, Bucket, Fault, LIMIT, Proxy, SECRET, lab};
 
 /// A second application beside the log's.
 const OTHER: &str = "app-20260922000000-0002";
@@ -17,7 +17,7 @@ const OTHER: &str = "app-20260922000000-0002";
 fn two(name: &str) -> Result<(Proxy, Bucket, Bucket)> {
     let bucket = lab()?.bucket(name)?;
     let folder = tempfile::tempdir()?;
-    let log = lab::log(folder.path(), 2_000)?;
+    let log = lab::log(folder.path(), 300)?;
     bucket.import(&log)?;
     let text = fs::read_to_string(&log)?.replace(ID, OTHER);
     let other = folder.path().join(OTHER);
@@ -263,8 +263,6 @@ fn missing_credentials_a_missing_bucket_and_hdfs_are_one_line() -> Result<()> {
     ensure!(hdfs.contains("mount it"), "{hdfs}");
     Ok(())
 }
-
-use crate::lab::SECRET;
 
 #[test]
 fn copies_are_bounded() -> Result<()> {

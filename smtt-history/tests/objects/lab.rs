@@ -17,6 +17,8 @@ use xtask::process::{Running, free_port, output, wait_for};
 use xtask::setup::objects;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
+/// Who asks, for the server's rules.
+const AUTHORIZATION: &str = "Authorization: AWS4-HMAC-SHA256 Credential=key/20261124/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 /// A secret that no output may have.
 pub const SECRET: &str = "this-is-the-secret-key";
 
@@ -93,11 +95,11 @@ fn exchange(port: u16, request: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Bucket {
-    /// A request that is not signed, which the server accepts, past the proxy.
+    /// A request past the proxy. The server does not check its signature.
     pub fn send(&self, method: &str, key: &str, body: &[u8]) -> Result<Answer> {
         let (port, name, length) = (self.server, &self.name, body.len());
         let mut request = format!(
-            "{method} /{name}/{key} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+            "{method} /{name}/{key} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n{AUTHORIZATION}\r\n\r\n"
         )
         .into_bytes();
         request.extend_from_slice(body);
@@ -122,8 +124,9 @@ impl Bucket {
 
     /// Keys that begin so, in their order; up to 1,000.
     pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
-        let (_, body) = self.send("GET", &format!("?list-type=2&prefix={prefix}"), b"")?;
+        let (status, body) = self.send("GET", &format!("?list-type=2&prefix={prefix}"), b"")?;
         let text = String::from_utf8(body)?;
+        ensure!(status == 200, "{status}: {text}");
         let keys = text.split("<Key>").skip(1);
         let keys = keys.filter_map(|it| it.split_once("</Key>"));
         Ok(keys.map(|(key, _)| key.to_owned()).collect())
@@ -269,7 +272,6 @@ pub type Rule = dyn Fn(&str, &str) -> Fault + Send + Sync;
 
 /// A proxy before the server.
 pub struct Proxy {
-    pub port: u16,
     seen: Arc<Mutex<Vec<String>>>,
     rule: Arc<Mutex<Box<Rule>>>,
 }
@@ -284,7 +286,6 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let proxy = Self {
-            port,
             seen: Arc::default(),
             rule: Arc::new(Mutex::new(Box::new(|_, _| Fault::None))),
         };

@@ -16,9 +16,9 @@ use crate::lab::{self, Bucket, lab};
 use crate::parts;
 
 /// How often each program is killed.
-const KILLS: u32 = 12;
+const KILLS: u32 = 8;
 /// Times that two start together.
-const RACES: u32 = 6;
+const RACES: u32 = 4;
 const TABLES: [&str; 3] = ["meta.parquet", "tasks.parquet", "task_sql.parquet"];
 
 /// A number that differs in each run of the test.
@@ -71,7 +71,7 @@ fn import(bucket: &Bucket, log: &Path, more: &[&str]) -> Vec<String> {
 fn an_import_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
     let bucket = lab()?.bucket("kills")?;
     let folder = tempfile::tempdir()?;
-    let log = lab::log(folder.path(), 2_000)?;
+    let log = lab::log(folder.path(), 1_000)?;
     let reference = lab::imported(folder.path(), &log)?;
     let begun = Instant::now();
     bucket.import(&log)?;
@@ -179,7 +179,7 @@ fn live(folder: &Path, log: &Path) -> Result<(PathBuf, PathBuf)> {
 fn a_compaction_that_is_killed_leaves_the_parts_or_the_tables() -> Result<()> {
     let bucket = lab()?.bucket("compactions")?;
     let folder = tempfile::tempdir()?;
-    let log = lab::log(folder.path(), 2_000)?;
+    let log = lab::log(folder.path(), 1_000)?;
     let (store, reference) = live(folder.path(), &log)?;
     let compact = || {
         let mut command = bucket.program();
