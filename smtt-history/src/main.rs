@@ -29,7 +29,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("SMTT_LOG")
-                .unwrap_or_else(|_| "info".into()),
+                // The library says at `info` that it tries again; what fails in the end is one line here.
+                .unwrap_or_else(|_| "info,object_store=warn".into()),
         )
         .with_writer(std::io::stderr)
         .init();

@@ -26,6 +26,14 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Characters of a store's message that are shown.
 const SHOWN: usize = 300;
 
+/// Parts of the addresses of services that give credentials to a machine.
+const SERVICES: [&str; 4] = [
+    "169.254.169.254",
+    "metadata.google.internal",
+    "/latest/api/token",
+    "/latest/meta-data",
+];
+
 /// What this program needs of a store.
 pub(super) trait Remote: ObjectStore + PaginatedListStore {}
 
@@ -120,8 +128,11 @@ pub(super) fn line(error: &Error) -> String {
             "the store does not know the credentials in the environment"
         }
         Error::InvalidPath { .. } => "the listing has a name that no path has: remove that object",
-        _ if text.contains("169.254.169.254") || text.contains("metadata.google.internal") => {
+        _ if SERVICES.iter().any(|it| text.contains(it)) => {
             "no credentials: the environment has none (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), and this machine has no service that gives them"
+        }
+        _ if text.contains("error sending request") => {
+            "the store cannot be reached: check its endpoint (AWS_ENDPOINT_URL for servers of S3's protocol)"
         }
         _ => return plain(&text) + &code,
     };
@@ -132,6 +143,8 @@ pub(super) fn line(error: &Error) -> String {
 fn plain(text: &str) -> String {
     // A body begins with its first tag.
     let text = text.split_once('<').map_or(text, |(front, _)| front);
+    // Before the dash is what was asked; the caller names the object.
+    let text = text.split_once(" - ").map_or(text, |(_, why)| why);
     let words = text.split_whitespace().map(|word| {
         if word.contains("://") {
             "(address)"
@@ -165,7 +178,7 @@ mod tests {
         ));
         assert_eq!(
             said,
-            "Generic S3 error: Error performing GET (address) in 3s, after 2 retries - Server returned non-2xx status code: 503 Service Unavailable (SlowDown)"
+            "Server returned non-2xx status code: 503 Service Unavailable (SlowDown)"
         );
         let denied = Error::PermissionDenied {
             path: "x?sig=SECRET".to_owned(),

