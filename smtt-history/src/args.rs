@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::log::Bounds;
+use crate::objects::Location;
 
 /// Finished Spark applications: compact tables from event logs, and pages and Spark's REST API from the tables.
 #[derive(Debug, Parser)]
@@ -21,9 +22,9 @@ pub struct Arguments {
 pub enum Command {
     /// Imports event logs: files (plain, .zstd, .lz4, .snappy, .inprogress) or folders eventlog_v2_*.
     Import {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// Bytes of a log at most, after decompression.
         #[arg(long, default_value_t = Bounds::default().log_bytes)]
         max_bytes: u64,
@@ -36,9 +37,9 @@ pub enum Command {
     },
     /// Makes the tables of applications whose drivers wrote parts while they ran.
     Compact {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// Also where the last part is missing: the driver is dead.
         #[arg(long)]
         dead: bool,
@@ -47,9 +48,9 @@ pub enum Command {
     },
     /// Writes an application for other programs.
     Export {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// The application's id.
         app: String,
         /// Its attempt, where the cluster manager counts them.
@@ -60,9 +61,9 @@ pub enum Command {
     },
     /// Says what costs time in an application, what to set, and how many seconds that would save.
     Advise {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// The application's id, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         app: String,
         /// Writes JSON.
@@ -71,9 +72,9 @@ pub enum Command {
     },
     /// Says what changed between two runs, stage by stage matched by call site.
     Diff {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// Id of the first run, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         first: String,
         /// Id of the second run.
@@ -84,9 +85,9 @@ pub enum Command {
     },
     /// Serves pages and Spark's REST API from a store.
     Serve {
-        /// Folder of the applications.
+        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: PathBuf,
+        store: Location,
         /// Spark's folder of event logs: an application that is not in the store is imported when it is first opened.
         #[arg(long)]
         event_logs: Option<PathBuf>,
@@ -98,6 +99,9 @@ pub enum Command {
         /// Bytes of open applications at most.
         #[arg(long, default_value_t = 256 << 20)]
         cache_bytes: u64,
+        /// Bytes of copies from a bucket at most, in the temporary folder.
+        #[arg(long, default_value_t = 8 << 30)]
+        object_cache_bytes: u64,
     },
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use smtt_store::history::place;
 
@@ -56,9 +56,20 @@ pub struct Admission {
 /// When the log cannot be opened, has no application or one that is not admitted, or is larger than the bound; or the
 /// store cannot be written.
 pub fn import(store: &Path, log: &Path, bounds: Bounds, admission: &Admission) -> Result<Imported> {
+    import_unless(store, log, bounds, admission, |_| Ok(false))
+}
+
+/// As [`import`], into a folder that is a part of a store only: `is_there` says whether the store has an application.
+pub(crate) fn import_unless(
+    store: &Path,
+    log: &Path,
+    bounds: Bounds,
+    admission: &Admission,
+    is_there: impl FnOnce(&str) -> Result<bool> + Send + 'static,
+) -> Result<Imported> {
     let (store, path, admission) = (store.to_owned(), log.to_owned(), admission.clone());
     on_deep_stack("import", move || {
-        import_here(&store, &path, bounds, &admission)
+        import_here(&store, &path, bounds, &admission, is_there)
     })
 }
 
@@ -83,7 +94,9 @@ fn import_here(
     path: &Path,
     bounds: Bounds,
     admission: &Admission,
+    is_there: impl FnOnce(&str) -> Result<bool>,
 ) -> Result<Imported> {
+    let mut is_there = Some(is_there);
     let log = Log::at(path).with_context(|| format!("cannot read {}", path.display()))?;
     let out = Out::create(store)
         .with_context(|| format!("cannot write to the store {}", store.display()))?;
@@ -116,7 +129,14 @@ fn import_here(
                     // The rest of a log that is not admitted is not read.
                     Ok(()) if name.is_none() => {
                         if let Some((id, attempt)) = replay.identity() {
-                            name = Some(admitted(store, path, id, attempt, admission)?);
+                            let admitted = admitted(store, path, id, attempt, admission)?;
+                            if let Some(is_there) = is_there.take()
+                                && is_there(&admitted)?
+                                && !admission.replaces
+                            {
+                                return Err(has_already(path, &admitted));
+                            }
+                            name = Some(admitted);
                         }
                     }
                     Ok(()) => {}
@@ -179,12 +199,12 @@ fn import_here(
 /// The folder of an application that a log may bring.
 fn admitted(
     store: &Path,
-    log: &Path,
+    path: &Path,
     id: &str,
     attempt: Option<&str>,
     admission: &Admission,
 ) -> Result<String> {
-    let (log, id_shown) = (log.display(), shortened(id));
+    let (log, id_shown) = (path.display(), shortened(id));
     let Some(name) = place::name(id, attempt) else {
         bail!("{log}: application id {id_shown:?} cannot name a folder");
     };
@@ -197,9 +217,14 @@ fn admitted(
     }
     let folder = store.join(&name);
     if !admission.replaces && (exists(&folder) || is_live(&folder)) {
-        bail!("{log}: the store has {name} already; --replace replaces it");
+        return Err(has_already(path, &name));
     }
     Ok(name)
+}
+
+fn has_already(log: &Path, name: &str) -> anyhow::Error {
+    let log = log.display();
+    anyhow!("{log}: the store has {name} already; --replace replaces it")
 }
 
 /// The beginning of a text: messages about a line may quote the whole line.

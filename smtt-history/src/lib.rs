@@ -27,6 +27,7 @@ pub mod live;
 pub mod log;
 #[cfg(test)]
 mod made;
+pub mod objects;
 pub mod open;
 pub mod out;
 pub mod pages;

@@ -41,7 +41,7 @@ const EVENT_BYTES: usize = 150 << 20;
 /// Bytes of the texts of a part's tasks at most; the driver's are as long as its events.
 const TEXT_BYTES: usize = 256 << 20;
 /// Bytes of a part's file at most.
-const FILE_BYTES: u64 = 512 << 20;
+pub(crate) const FILE_BYTES: u64 = 512 << 20;
 /// What the kernel says where a part's place has a link or another kind of file.
 const FOREIGN: [Errno; 3] = [Errno::ELOOP, Errno::ENXIO, Errno::ENODEV];
 /// Prefix of folders with the tables of applications that run.
@@ -534,7 +534,8 @@ pub fn names(store: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn has_last_part(folder: &Path) -> bool {
+/// Whether the newest part says that it is the last.
+pub(crate) fn has_last_part(folder: &Path) -> bool {
     state(folder).is_some_and(|(last, _)| says_last(folder, last))
 }
 

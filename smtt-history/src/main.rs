@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
@@ -12,9 +13,12 @@ use smtt_history::args::{Arguments, Command, Targets};
 use smtt_history::diff;
 use smtt_history::export::{Counts, csv, sqlite};
 use smtt_history::functions::Spans;
-use smtt_history::import::{Admission, import};
-use smtt_history::live::{self, compact};
+use smtt_history::import::Admission;
 use smtt_history::log::Bounds;
+use smtt_history::objects::Location;
+use smtt_history::objects::bucket::Bucket;
+use smtt_history::objects::client::Store;
+use smtt_history::objects::mirror::Mirror;
 use smtt_history::open::App;
 use smtt_history::perfetto as trace;
 use smtt_history::serve::{Listen, Settings, run as run_server};
@@ -26,7 +30,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("SMTT_LOG")
-                .unwrap_or_else(|_| "info".into()),
+                // The library says at `info` that it tries again; what fails in the end is one line here.
+                .unwrap_or_else(|_| "info,object_store=warn".into()),
         )
         .with_writer(std::io::stderr)
         .init();
@@ -41,11 +46,11 @@ fn main() -> ExitCode {
 }
 
 /// The application that a command line names.
-fn named(store: &Path, name: &str) -> Result<App> {
+fn named(store: &Store, name: &str) -> Result<App> {
     let (id, attempt) = name
         .split_once('/')
         .map_or((name, None), |(id, attempt)| (id, Some(attempt)));
-    trace::open(store, id, attempt)
+    trace::open(store.with(id, attempt)?, id, attempt)
 }
 
 /// Writes an answer. A reader that has enough is no error.
@@ -73,11 +78,12 @@ fn run(command: Command) -> Result<bool> {
                 log_bytes: max_bytes,
                 ..Bounds::default()
             };
+            let store = Store::open(&store)?;
             let mut is_whole = true;
             for log in logs {
                 // Who names a log by a link means its target.
                 let log = std::fs::canonicalize(&log).unwrap_or(log);
-                match import(&store, &log, bounds, &admission) {
+                match store.import(&log, bounds, &admission) {
                     Ok(done) => {
                         let bytes = done.sizes.tasks.bytes
                             + done.sizes.task_sql.bytes
@@ -105,10 +111,11 @@ fn run(command: Command) -> Result<bool> {
             Ok(is_whole)
         }
         Command::Compact { store, dead, apps } => {
+            let store = Store::open(&store)?;
             let is_all = apps.is_empty();
             let mut is_whole = true;
-            for app in if is_all { live::names(&store)? } else { apps } {
-                match compact(&store, &app, dead && !is_all) {
+            for app in if is_all { store.names()? } else { apps } {
+                match store.compact(&app, dead && !is_all) {
                     Ok(done) => {
                         let sizes = [done.sizes.tasks, done.sizes.task_sql, done.sizes.meta];
                         println!(
@@ -135,10 +142,12 @@ fn run(command: Command) -> Result<bool> {
             attempt,
             to,
         } => {
-            let opened = trace::open(&store, &app, attempt.as_deref())?;
+            let store = Store::open(&store)?;
+            let folder = store.with(&app, attempt.as_deref())?;
+            let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are no functions.
             let spans =
-                WorkerFiles::of(&store, &app, None, None).and_then(|files| files.all_spans());
+                WorkerFiles::of(folder, &app, None, None).and_then(|files| files.all_spans());
             let (spans, is_whole) = match spans {
                 Ok(spans) => (spans, true),
                 Err(trouble) => {
@@ -150,7 +159,7 @@ fn run(command: Command) -> Result<bool> {
             Ok(is_whole)
         }
         Command::Advise { store, app, json } => {
-            let found = advise::advise(&named(&store, &app)?)?;
+            let found = advise::advise(&named(&Store::open(&store)?, &app)?)?;
             say(&if json {
                 serde_json::to_string_pretty(&found)? + "\n"
             } else {
@@ -163,8 +172,9 @@ fn run(command: Command) -> Result<bool> {
             second,
             json,
         } => {
+            let store = Store::open(&store)?;
             let (left, right) = (named(&store, &first)?, named(&store, &second)?);
-            let found = diff::diff(&store, &left, &right)?;
+            let found = diff::diff(store.folder(), &left, &right)?;
             say(&if json {
                 serde_json::to_string_pretty(&found)? + "\n"
             } else {
@@ -177,6 +187,7 @@ fn run(command: Command) -> Result<bool> {
             listen,
             protection,
             cache_bytes,
+            object_cache_bytes,
         } => {
             let files = Files {
                 config: protection.web_config.as_deref(),
@@ -184,11 +195,21 @@ fn run(command: Command) -> Result<bool> {
                 users: None,
             };
             let listen = Listen::load(listen, files, protection.behind_proxy)?;
+            let (store, bucket) = match store {
+                Location::Folder(folder) => (folder, None),
+                Location::Bucket(url) => {
+                    let bucket = Arc::new(Bucket::open(&url)?);
+                    let mirror = Mirror::new(bucket, object_cache_bytes);
+                    let mirror = mirror.context("cannot make a temporary folder")?;
+                    (mirror.folder().to_owned(), Some(Arc::new(mirror)))
+                }
+            };
             let settings = Settings {
                 store,
                 event_logs,
                 cache_bytes,
                 bounds: Bounds::default(),
+                bucket,
             };
             run_server(settings, listen)?;
             Ok(true)

@@ -101,12 +101,15 @@ async fn file(Path(name): Path<String>) -> Response {
 async fn list(State(server): State<Arc<Server>>, address: Uri, Query(parameters): Raw) -> Response {
     let place = Place::new(address.path());
     let made = {
-        let server = Arc::clone(&server);
         let place = place.clone();
-        server.turn().await.map(|turn| {
+        let ready = match server.listing().await {
+            Ok(listing) => server.turn().await.map(|turn| (listing, turn)),
+            Err(refusal) => Err(refusal),
+        };
+        ready.map(|(listing, turn)| {
             tokio::task::spawn_blocking(move || {
                 let parameters = Parameters(parameters);
-                let page = applications::page(&server.settings.store, &place, &parameters);
+                let page = applications::page(&listing, &place, &parameters);
                 (page, turn)
             })
         })

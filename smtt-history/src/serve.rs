@@ -1,6 +1,7 @@
 //! Serves Spark's REST API. A server has no state but a cache: any number of them can answer for one store.
 
 pub(crate) mod applications;
+mod bucket;
 mod compress;
 mod failed;
 mod listen;
@@ -30,6 +31,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::import::{Admission, import};
 use crate::live::{self, is_live};
 use crate::log::{Bounds, Log};
+use crate::objects::list::Applications;
+use crate::objects::mirror::Mirror;
 use crate::open::{App, exists};
 use crate::timeline::memory::Memory;
 use crate::timeline::model::Model;
@@ -48,6 +51,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Limits of an import.
     pub bounds: Bounds,
+    /// Copies of the bucket that is the store; `store` is their folder.
+    pub bucket: Option<Arc<Mirror>>,
 }
 
 /// Answers that are made at a time. Each may hold a stage's tasks.
@@ -82,6 +87,8 @@ pub struct Server {
     failed: Cache<String, Refusal>,
     /// When an application that was imported here may be imported again.
     again: Cache<String, Instant>,
+    /// The list of the bucket's applications.
+    listed: Option<Arc<Applications>>,
 }
 
 /// State of an application's tables, and that of the workers' files.
@@ -165,6 +172,10 @@ impl Server {
                     u32::try_from(memory.bytes + 1024).unwrap_or(u32::MAX)
                 })
                 .build(),
+            listed: settings
+                .bucket
+                .as_ref()
+                .map(|mirror| Arc::new(Applications::new(Arc::clone(mirror.bucket())))),
             settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),
             bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
@@ -189,6 +200,8 @@ impl Server {
     ) -> Result<(Arc<App>, OwnedSemaphorePermit), Refusal> {
         let mut has_imported = false;
         loop {
+            // Without a turn: a store that is slow for one application delays no other.
+            self.bring(id, attempt).await?;
             let turn = self.turn().await?;
             let server = Arc::clone(self);
             let (wanted, number) = (id.to_owned(), attempt.map(str::to_owned));
@@ -369,19 +382,24 @@ impl Server {
             replaces,
         };
         let store = &self.settings.store;
+        if let Some(mirror) = &self.settings.bucket {
+            return self.import_into(mirror, name, log, &admission);
+        }
         match import(store, log, self.settings.bounds, &admission) {
             Ok(_) => Ok(None),
             // Another server was first.
             Err(_) if !replaces && exists(&store.join(name)) => Ok(None),
-            Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "import failed");
-                Err(Refusal(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("the import of {name} failed: the server's log says why"),
-                ))
-            }
+            Err(error) => Err(import_failed(name, &error)),
         }
     }
+}
+
+fn import_failed(name: &str, error: &anyhow::Error) -> Refusal {
+    tracing::warn!(error = format!("{error:#}"), "import failed");
+    Refusal(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        format!("the import of {name} failed: the server's log says why"),
+    )
 }
 
 /// Serves until the process is asked to end, on threads of its own.

@@ -21,6 +21,7 @@ pub fn serve(store: &Path, event_logs: Option<PathBuf>) -> Result<u16> {
         event_logs,
         cache_bytes: 64 << 20,
         bounds: Bounds::default(),
+        bucket: None,
     };
     std::thread::spawn(move || run(settings, Listen::local(port)));
     wait_for("smtt-history answers", Duration::from_secs(60), || {

@@ -5,6 +5,7 @@
 
 mod chromium;
 mod debian;
+pub mod objects;
 pub mod prometheus;
 mod spark;
 mod toolchain;

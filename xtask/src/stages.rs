@@ -74,7 +74,7 @@ macro_rules! kernel_tests {
     };
 }
 
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 14] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -131,6 +131,14 @@ const STAGES: [Stage; 13] = [
             "--",
             "--nocapture",
         ]],
+        limit: Duration::from_secs(1200),
+        longer: &[],
+        by_name: false,
+    },
+    Stage {
+        name: "objects",
+        about: "the history's stores in buckets, against a server of S3's protocol",
+        commands: &[&["test", "-p", "smtt-history", "--test", "objects"]],
         limit: Duration::from_secs(1200),
         longer: &[],
         by_name: false,
@@ -326,7 +334,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         if unsafe { libc::geteuid() } != 0 {
             bail!(
                 "the stages kernel, spark, packages, systemd, starts, kills, deaths and soak need root; without it there are {}",
-                names()[..4].join(", ")
+                names()[..5].join(", ")
             );
         }
     }

@@ -1,7 +1,5 @@
 //! The list of applications.
 
-use std::path::Path;
-
 use maud::html;
 use serde_json::Value;
 
@@ -10,13 +8,13 @@ use super::shown::Cell;
 use super::table::{Choice, Column, Request, documents, form};
 use super::{Page, document};
 use crate::serve::Refusal;
-use crate::serve::applications::list;
+use crate::serve::applications::{Listing, list};
 use crate::serve::routes::Parameters;
 
 /// The page.
-pub(super) fn page(store: &Path, place: &Place, parameters: &Parameters) -> Page {
+pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) -> Page {
     let request = Request::new(parameters)?;
-    let text = list(store, &Parameters(Vec::new()))?;
+    let text = list(listing, &Parameters(Vec::new()))?;
     let all: Vec<Value> = serde_json::from_str(&text).map_err(Refusal::failed)?;
     let id = |json: &Value| json["id"].as_str().unwrap_or_default().to_owned();
     let status = |json: &Value| match json["attempts"][0]["completed"].as_bool() {

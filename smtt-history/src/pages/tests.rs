@@ -59,6 +59,7 @@ impl Site {
             event_logs: None,
             cache_bytes: 1 << 20,
             bounds: Bounds::default(),
+            bucket: None,
         };
         Self {
             server: Arc::new(Server::new(settings)),

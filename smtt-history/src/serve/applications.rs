@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,10 +16,31 @@ use crate::live;
 use crate::open::summary;
 
 /// Applications of which a list reads the summary at most.
-const LISTED: usize = 10_000;
+pub(crate) const LISTED: usize = 10_000;
+
+/// Where the applications' own documents are.
+pub(crate) enum Listing {
+    /// In the folders of a store.
+    Folder(PathBuf),
+    /// Here.
+    Texts(Arc<Vec<Arc<str>>>),
+}
+
+impl Listing {
+    fn texts(&self) -> Box<dyn Iterator<Item = String> + '_> {
+        match self {
+            Self::Folder(store) => Box::new(names(store).into_iter().filter_map(|name| {
+                let folder = store.join(&name);
+                let text = summary(&folder).ok().flatten();
+                text.or_else(|| live::summary(&folder))
+            })),
+            Self::Texts(texts) => Box::new(texts.iter().map(|text| text.to_string())),
+        }
+    }
+}
 
 /// The list, filtered as Spark filters it.
-pub(crate) fn list(store: &Path, parameters: &Parameters) -> Answer {
+pub(crate) fn list(listing: &Listing, parameters: &Parameters) -> Answer {
     let limit = usize::try_from(parameters.number("limit", i64::MAX)?).unwrap_or(0);
     let wanted = known(parameters, "status", &["COMPLETED", "RUNNING"])?;
     let dates = ["minDate", "maxDate", "minEndDate", "maxEndDate"].map(|name| {
@@ -31,12 +53,7 @@ pub(crate) fn list(store: &Path, parameters: &Parameters) -> Answer {
     let [min_start, max_start, min_end, max_end] = dates;
     let (starts, ends) = ((min_start?, max_start?), (min_end?, max_end?));
     let mut by_id: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for name in names(store) {
-        let folder = store.join(&name);
-        let text = summary(&folder).ok().flatten();
-        let Some(text) = text.or_else(|| live::summary(&folder)) else {
-            continue;
-        };
+    for text in listing.texts() {
         let Ok(json) = serde_json::from_str::<Value>(&text) else {
             continue;
         };

@@ -77,11 +77,13 @@ pub(crate) type Raw = Query<Vec<(String, String)>>;
 
 async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Response {
     let listed = {
-        let server = Arc::clone(&server);
-        server.turn().await.map(|turn| {
+        let ready = match server.listing().await {
+            Ok(listing) => server.turn().await.map(|turn| (listing, turn)),
+            Err(refusal) => Err(refusal),
+        };
+        ready.map(|(listing, turn)| {
             tokio::task::spawn_blocking(move || {
-                let store = &server.settings.store;
-                (applications::list(store, &Parameters(parameters)), turn)
+                (applications::list(&listing, &Parameters(parameters)), turn)
             })
         })
     };

@@ -26,6 +26,7 @@ fn server(folder: &Path, event_logs: bool) -> Arc<Server> {
         event_logs: event_logs.then(|| folder.join("logs")),
         cache_bytes: 1 << 20,
         bounds: Bounds::default(),
+        bucket: None,
     }))
 }
 

@@ -304,6 +304,12 @@ fn user(name: &str) -> Option<u32> {
     (name == format!("uid={uid}")).then_some(uid)
 }
 
+/// Whether the name of a user's folder and that of a file in it are those of a worker's file.
+#[must_use]
+pub fn is_file(folder: &str, name: &str) -> bool {
+    user(folder).is_some() && Name::parse(name).is_some()
+}
+
 impl Workers {
     /// Opens the folder, makes it where it is missing, counts the files that daemons of this host left, and removes
     /// unfinished ones. `run` is the start of this daemon in milliseconds since 1970.

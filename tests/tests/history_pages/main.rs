@@ -48,6 +48,7 @@ impl Site {
             event_logs: None,
             cache_bytes: 256 << 20,
             bounds: Bounds::default(),
+            bucket: None,
         };
         // The server ends with the process.
         std::thread::spawn(move || run(settings, Listen::local(port)));

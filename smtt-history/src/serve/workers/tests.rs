@@ -92,6 +92,7 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
         event_logs: Some(logs),
         cache_bytes: 1 << 20,
         bounds: crate::log::Bounds::default(),
+        bucket: None,
     }));
     let (status, tasks) = ask(&server, "app-1", "stages/0/0/tasks").await;
     assert_eq!(status, 200, "{tasks}");
@@ -209,6 +210,7 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
         event_logs: None,
         cache_bytes: 1 << 20,
         bounds: crate::log::Bounds::default(),
+        bucket: None,
     }));
     let (status, row) = ask(&server, "app-1", "tasks/5/functions?executor=1").await;
     assert_eq!((status, &row["worker"]), (200, &json!("node-1")), "{row}");
@@ -272,6 +274,7 @@ async fn functions_of_an_attempt_are_not_mixed_with_those_of_another() {
         event_logs: None,
         cache_bytes: 1 << 20,
         bounds: crate::log::Bounds::default(),
+        bucket: None,
     }));
     for path in ["tasks/5/functions", "tasks/5/functions?executor=1"] {
         let (status, row) = ask(&server, "app-1", path).await;

@@ -38,6 +38,7 @@ impl Store {
         let server = Arc::new(Server::new(Settings {
             store,
             event_logs: None,
+            bucket: None,
             cache_bytes: 64 << 20,
             bounds: limits,
         }));

@@ -1,0 +1,401 @@
+//! What is asked of a bucket, with bounds: listings page by page, objects in pieces, writes under conditions.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path as Key;
+use object_store::{
+    Error, GetOptions, GetRange, MultipartUpload as _, ObjectStoreExt as _, PutMode, PutOptions,
+    PutPayload, UpdateVersion,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use url::Url;
+
+use super::connect::{Remote, connect, line};
+
+/// The object that names an application's tables.
+pub const POINTER: &str = "tables.json";
+/// Bytes of it at most. It has the application's own document, which has 4 MiB at most.
+const POINTER_BYTES: u64 = 6 << 20;
+/// Bytes of an object that are asked for at a time, and of a piece of an upload.
+pub(super) const CHUNK: u64 = 8 << 20;
+/// Time of one request, with what the client tries again.
+const REQUEST: Duration = Duration::from_secs(45);
+/// Pages of a listing of one application at most; a page has 1,000 objects.
+pub(super) const PAGES: usize = 400;
+/// Pages of the list of applications at most.
+const FOLDER_PAGES: usize = 100;
+
+/// Why the bucket gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The object is not there.
+    #[error("{0} is not in the store")]
+    Absent(String),
+    /// The object is another than the one that was expected.
+    #[error("{0} has changed meanwhile: another process wrote it")]
+    Changed(String),
+    /// The store cannot be read or written now, or its answer is not accepted.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Trouble {
+    fn of(what: &str, error: &Error) -> Self {
+        match error {
+            Error::NotFound { .. } => Self::Absent(what.to_owned()),
+            Error::AlreadyExists { .. } | Error::Precondition { .. } => {
+                Self::Changed(what.to_owned())
+            }
+            _ => Self::Failed(format!("{what}: {}", line(error))),
+        }
+    }
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its name below the folder that was listed.
+    pub name: String,
+    /// Its bytes.
+    pub size: u64,
+    /// Its ETag.
+    pub tag: Option<String>,
+    /// When it was written, in milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// What [`POINTER`] says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pointer {
+    /// The tables are `<table>.<generation>.parquet`.
+    pub generation: String,
+    /// Number of the last part that the tables have; parts after it were written later.
+    #[serde(default)]
+    pub last_part: u64,
+    /// The application's own document.
+    pub application: serde_json::Value,
+}
+
+/// A pointer, and the version that a writer may replace.
+pub(super) type Pointed = (Pointer, UpdateVersion);
+
+/// A bucket with its prefix.
+pub struct Bucket {
+    store: Arc<dyn Remote>,
+    prefix: String,
+    shown: String,
+}
+
+impl Bucket {
+    /// The bucket of an address. Nothing is asked of it yet.
+    ///
+    /// # Errors
+    /// When the environment has a wrong setting.
+    pub fn open(url: &Url) -> Result<Self, Trouble> {
+        let shown = url.as_str().trim_end_matches('/').to_owned();
+        let (store, path) = connect(url).map_err(|error| Trouble::of(&shown, &error))?;
+        let prefix = match path.as_ref() {
+            "" => String::new(),
+            path => format!("{path}/"),
+        };
+        Ok(Self {
+            store,
+            prefix,
+            shown,
+        })
+    }
+
+    /// Address of a name in the store, for messages.
+    #[must_use]
+    pub fn shown(&self, name: &str) -> String {
+        format!("{}/{name}", self.shown)
+    }
+
+    fn key(&self, name: &str) -> Result<Key, Trouble> {
+        Key::parse(format!("{}{name}", self.prefix))
+            .map_err(|_| Trouble::Failed(format!("{name:?} is no name of an object")))
+    }
+
+    async fn asked<T>(
+        &self,
+        name: &str,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, Trouble> {
+        let what = self.shown(name);
+        match timeout(REQUEST, request).await {
+            Ok(answer) => answer.map_err(|error| Trouble::of(&what, &error)),
+            Err(_) => Err(Trouble::Failed(format!(
+                "{what}: no answer within {} s",
+                REQUEST.as_secs()
+            ))),
+        }
+    }
+
+    /// Objects below a folder.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or a listing without end.
+    pub async fn list(&self, folder: &str) -> Result<Vec<Object>, Trouble> {
+        let prefix = format!("{}{folder}/", self.prefix);
+        let (mut objects, mut page_token) = (Vec::new(), None);
+        for _ in 0..PAGES {
+            let options = PaginatedListOptions {
+                page_token,
+                ..Default::default()
+            };
+            let page = self.store.list_paginated(Some(&prefix), options);
+            let page = self.asked(folder, page).await?;
+            objects.extend(page.result.objects.into_iter().filter_map(|object| {
+                Some(Object {
+                    name: object.location.as_ref().strip_prefix(&prefix)?.to_owned(),
+                    size: object.size,
+                    tag: object.e_tag,
+                    modified_ms: object.last_modified.timestamp_millis(),
+                })
+            }));
+            page_token = page.page_token;
+            if page_token.is_none() {
+                return Ok(objects);
+            }
+        }
+        Err(Trouble::Failed(format!(
+            "{}: the listing has more than {PAGES} pages",
+            self.shown(folder)
+        )))
+    }
+
+    /// Names of the folders at the store's top, and whether there are more than were listed.
+    ///
+    /// # Errors
+    /// When the store gives no answer.
+    pub async fn folders(&self) -> Result<(Vec<String>, bool), Trouble> {
+        let mut names = Vec::new();
+        match self.folders_of("", &mut names).await {
+            Ok(is_cut) => return Ok((names, is_cut)),
+            // Only a name that no path has ends a listing so. Others are found by their first characters.
+            Err((_, false)) => {}
+            Err((trouble, true)) => return Err(trouble),
+        }
+        names.clear();
+        let mut is_cut = false;
+        for first in ('0'..='9')
+            .chain('A'..='Z')
+            .chain('a'..='z')
+            .chain(['_', '-'])
+        {
+            match self.folders_of(&first.to_string(), &mut names).await {
+                Ok(more) => is_cut |= more,
+                Err((trouble, false)) => tracing::warn!(
+                    "the list of applications is without those whose names begin with {first}: {trouble}"
+                ),
+                Err((trouble, true)) => return Err(trouble),
+            }
+        }
+        Ok((names, is_cut))
+    }
+
+    /// The error says whether another listing would have it, too.
+    async fn folders_of(
+        &self,
+        first: &str,
+        names: &mut Vec<String>,
+    ) -> Result<bool, (Trouble, bool)> {
+        let prefix = format!("{}{first}", self.prefix);
+        let mut page_token = None;
+        for _ in 0..FOLDER_PAGES {
+            let options = PaginatedListOptions {
+                page_token,
+                delimiter: Some("/".into()),
+                ..Default::default()
+            };
+            let page = self.store.list_paginated(Some(&prefix), options);
+            let page = match timeout(REQUEST, page).await {
+                Ok(Ok(page)) => page,
+                Ok(Err(error)) => {
+                    let is_of_all = !matches!(error, Error::InvalidPath { .. });
+                    return Err((Trouble::of(&self.shown, &error), is_of_all));
+                }
+                Err(_) => {
+                    let what = format!("{}: no answer in time", self.shown);
+                    return Err((Trouble::Failed(what), true));
+                }
+            };
+            names.extend(page.result.common_prefixes.iter().filter_map(|it| {
+                let name = it.as_ref().strip_prefix(&self.prefix)?;
+                Some(name.to_owned())
+            }));
+            page_token = page.page_token;
+            if page_token.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A piece of an object, which must be the one with this ETag.
+    async fn piece(
+        &self,
+        name: &str,
+        tag: Option<&str>,
+        range: std::ops::Range<u64>,
+    ) -> Result<Vec<u8>, Trouble> {
+        let key = self.key(name)?;
+        let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let options = GetOptions {
+            if_match: tag.map(str::to_owned),
+            range: Some(GetRange::Bounded(range)),
+            ..Default::default()
+        };
+        let read = async {
+            let mut stream = self.store.get_opts(&key, options).await?.into_stream();
+            let mut piece = Vec::new();
+            while let Some(more) = stream.next().await {
+                piece.extend_from_slice(&more?);
+                if piece.len() > wanted {
+                    break;
+                }
+            }
+            Ok(piece)
+        };
+        let piece = self.asked(name, read).await?;
+        if piece.len() != wanted {
+            return Err(Trouble::Failed(format!(
+                "{}: the store sent {} bytes of {wanted}",
+                self.shown(name),
+                piece.len()
+            )));
+        }
+        Ok(piece)
+    }
+
+    /// Copies an object of a listing into a file.
+    ///
+    /// # Errors
+    /// When the object is gone or another, the store gives no answer, or the file cannot be written.
+    pub async fn fetch(&self, name: &str, object: &Object, to: &Path) -> Result<(), Trouble> {
+        let local = |error: std::io::Error| Trouble::Failed(format!("{}: {error}", to.display()));
+        let mut file = File::create_new(to).map_err(local)?;
+        let mut at = 0;
+        while at < object.size {
+            let end = object.size.min(at + CHUNK);
+            let piece = self.piece(name, object.tag.as_deref(), at..end).await?;
+            file.write_all(&piece).map_err(local)?;
+            at = end;
+        }
+        // The end of an application that died is the time of its last part.
+        let since = Duration::from_millis(u64::try_from(object.modified_ms).unwrap_or_default());
+        file.set_modified(std::time::UNIX_EPOCH + since)
+            .map_err(local)
+    }
+
+    /// The pointer of an application; `None` where it has none.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or the pointer is damaged.
+    pub(super) async fn pointer(&self, application: &str) -> Result<Option<Pointed>, Trouble> {
+        let name = format!("{application}/{POINTER}");
+        let key = self.key(&name)?;
+        let read = async {
+            let answer = self.store.get_opts(&key, GetOptions::default()).await?;
+            let version = UpdateVersion {
+                e_tag: answer.meta.e_tag.clone(),
+                version: answer.meta.version.clone(),
+            };
+            let mut text = Vec::new();
+            let mut stream = answer.into_stream();
+            while let Some(more) = stream.next().await {
+                text.extend_from_slice(&more?);
+                if text.len() as u64 > POINTER_BYTES {
+                    break;
+                }
+            }
+            Ok((text, version))
+        };
+        let (text, version) = match self.asked(&name, read).await {
+            Err(Trouble::Absent(_)) => return Ok(None),
+            read => read?,
+        };
+        let damaged = || Trouble::Failed(format!("{} is damaged", self.shown(&name)));
+        if text.len() as u64 > POINTER_BYTES {
+            return Err(damaged());
+        }
+        let pointer: Pointer = serde_json::from_slice(&text).map_err(|_| damaged())?;
+        let is_generation =
+            |it: &str| it.len() == GENERATION && it.bytes().all(|it| it.is_ascii_hexdigit());
+        if !is_generation(&pointer.generation) {
+            return Err(damaged());
+        }
+        Ok(Some((pointer, version)))
+    }
+
+    /// Writes the pointer where there is none, or in place of the one with this version.
+    pub(super) async fn point(
+        &self,
+        application: &str,
+        pointer: &Pointer,
+        instead_of: Option<UpdateVersion>,
+    ) -> Result<(), Trouble> {
+        let name = format!("{application}/{POINTER}");
+        let key = self.key(&name)?;
+        let text = serde_json::to_vec(pointer)
+            .map_err(|error| Trouble::Failed(format!("{}: {error}", self.shown(&name))))?;
+        let mode = instead_of.map_or(PutMode::Create, PutMode::Update);
+        let options = PutOptions::from(mode);
+        let put = self.store.put_opts(&key, PutPayload::from(text), options);
+        self.asked(&name, put).await.map(drop)
+    }
+
+    /// Writes a file as an object that no other process writes.
+    pub(super) async fn put(&self, name: &str, from: &Path) -> Result<u64, Trouble> {
+        let local = |error: std::io::Error| Trouble::Failed(format!("{}: {error}", from.display()));
+        let key = self.key(name)?;
+        let mut file = File::open(from).map_err(local)?;
+        let size = file.metadata().map_err(local)?.len();
+        let mut piece = |at: u64| -> std::io::Result<Bytes> {
+            let length = usize::try_from(CHUNK.min(size - at)).unwrap_or(0);
+            let mut bytes = vec![0; length];
+            file.seek(SeekFrom::Start(at))?;
+            file.read_exact(&mut bytes)?;
+            Ok(bytes.into())
+        };
+        if size <= CHUNK {
+            let text = piece(0).map_err(local)?;
+            let put = self.store.put(&key, text.into());
+            return self.asked(name, put).await.map(|_| size);
+        }
+        let begun = self.store.put_multipart(&key);
+        let mut upload = self.asked(name, begun).await?;
+        let mut at = 0;
+        while at < size {
+            let more = piece(at).map_err(local)?;
+            at += more.len() as u64;
+            let sent = upload.put_part(more.into());
+            if let Err(trouble) = self.asked(name, sent).await {
+                // What cannot be ended here the bucket's own rule for unfinished uploads removes.
+                let _ = self.asked(name, upload.abort()).await;
+                return Err(trouble);
+            }
+        }
+        self.asked(name, upload.complete()).await.map(|_| size)
+    }
+
+    /// Removes an object. One that is gone is no error.
+    pub(super) async fn remove(&self, name: &str) -> Result<(), Trouble> {
+        let key = self.key(name)?;
+        match self.asked(name, self.store.delete(&key)).await {
+            Err(Trouble::Absent(_)) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// Digits of a generation's name.
+pub(super) const GENERATION: usize = 16;

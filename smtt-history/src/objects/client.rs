@@ -1,0 +1,144 @@
+//! A store of a command line, in whichever place it is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use futures_util::StreamExt as _;
+use smtt_store::history::place;
+use smtt_store::history::workers;
+use tokio::runtime::Runtime;
+
+use super::Location;
+use super::bucket::Bucket;
+use super::mirror::Mirror;
+use super::publish;
+use crate::import::{self, Admission, Imported};
+use crate::live::{self, Compacted};
+use crate::log::Bounds;
+
+/// Folders of a bucket that are asked at a time.
+const QUESTIONS: usize = 16;
+
+/// A store.
+pub enum Store {
+    /// A folder of this machine.
+    Folder(PathBuf),
+    /// A bucket, and what asks it.
+    Bucket {
+        /// Waits for answers.
+        runtime: Runtime,
+        /// The applications that were asked for.
+        mirror: Arc<Mirror>,
+    },
+}
+
+impl Store {
+    /// Opens a store. Nothing is asked of a bucket yet.
+    ///
+    /// # Errors
+    /// When the environment has a wrong setting, or no temporary folder can be made.
+    pub fn open(location: &Location) -> Result<Self> {
+        let url = match location {
+            Location::Folder(folder) => return Ok(Self::Folder(folder.clone())),
+            Location::Bucket(url) => url,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let bucket = {
+            let _in = runtime.enter();
+            Arc::new(Bucket::open(url)?)
+        };
+        let mirror = Mirror::new(bucket, u64::MAX).context("cannot make a temporary folder")?;
+        Ok(Self::Bucket {
+            runtime,
+            mirror: Arc::new(mirror),
+        })
+    }
+
+    /// A folder that has an application, named `ID` or `ID/ATTEMPT`, and what the workers know of it.
+    ///
+    /// # Errors
+    /// When the bucket gives no answer.
+    pub fn with(&self, application: &str, attempt: Option<&str>) -> Result<&Path> {
+        match self {
+            Self::Folder(folder) => Ok(folder),
+            Self::Bucket { runtime, mirror } => {
+                if let Some(name) = place::name(application, attempt) {
+                    let workers = format!("{}/{application}", workers::FOLDER);
+                    runtime.block_on(async {
+                        mirror.update(&name).await?;
+                        mirror.update(&workers).await
+                    })?;
+                }
+                Ok(mirror.folder())
+            }
+        }
+    }
+
+    /// The folder that has what was asked for.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        match self {
+            Self::Folder(folder) => folder,
+            Self::Bucket { mirror, .. } => mirror.folder(),
+        }
+    }
+
+    /// Imports a log.
+    ///
+    /// # Errors
+    /// As [`import::import`].
+    pub fn import(&self, log: &Path, bounds: Bounds, admission: &Admission) -> Result<Imported> {
+        match self {
+            Self::Folder(folder) => import::import(folder, log, bounds, admission),
+            Self::Bucket { runtime, mirror } => {
+                publish::import(runtime.handle(), mirror.bucket(), log, bounds, admission)
+            }
+        }
+    }
+
+    /// Replaces an application's parts by its tables.
+    ///
+    /// # Errors
+    /// As [`live::compact`].
+    pub fn compact(&self, name: &str, is_dead: bool) -> Result<Compacted> {
+        match self {
+            Self::Folder(folder) => live::compact(folder, name, is_dead),
+            Self::Bucket { runtime, mirror } => {
+                publish::compact(runtime.handle(), mirror.bucket(), name, is_dead)
+            }
+        }
+    }
+
+    /// Folders whose drivers wrote their last part.
+    ///
+    /// # Errors
+    /// When the store cannot be listed.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let (runtime, bucket) = match self {
+            Self::Folder(folder) => return live::names(folder),
+            Self::Bucket { runtime, mirror } => (runtime, mirror.bucket()),
+        };
+        runtime.block_on(async {
+            let (names, is_cut) = bucket.folders().await?;
+            if is_cut {
+                tracing::warn!("the store has more applications than are listed: compact again");
+            }
+            let names = names.into_iter().filter(|name| place::is_safe(name));
+            let questions =
+                names.map(|name| async move { (publish::is_over(bucket, &name).await, name) });
+            let mut answers = futures_util::stream::iter(questions).buffer_unordered(QUESTIONS);
+            let mut over = Vec::new();
+            while let Some((is_over, name)) = answers.next().await {
+                if is_over? {
+                    over.push(name);
+                }
+            }
+            over.sort();
+            Ok(over)
+        })
+    }
+}

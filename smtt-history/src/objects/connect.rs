@@ -1,0 +1,193 @@
+//! The client of a bucket: credentials and endpoint from the environment, and the limits of each request.
+
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::{BodyExt as _, Limited};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService, ReqwestConnector,
+};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, Error, ObjectStore, RetryConfig};
+use url::Url;
+
+/// Bytes of an answer of the store at most: a page of a listing, or [`super::bucket::CHUNK`] of an object.
+const ANSWER: usize = 24 << 20;
+/// Times that a request is tried again, and how long at most.
+const RETRIES: (usize, Duration) = (5, Duration::from_secs(20));
+/// Pauses between tries: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Characters of a store's message that are shown.
+const SHOWN: usize = 300;
+
+/// Parts of the addresses of services that give credentials to a machine.
+const SERVICES: [&str; 4] = [
+    "169.254.169.254",
+    "metadata.google.internal",
+    "/latest/api/token",
+    "/latest/meta-data",
+];
+
+/// What this program needs of a store.
+pub(super) trait Remote: ObjectStore + PaginatedListStore {}
+
+impl<T: ObjectStore + PaginatedListStore> Remote for T {}
+
+/// Ends the answers of a store that are too long.
+#[derive(Debug)]
+struct Bounded<T>(T);
+
+impl HttpConnector for Bounded<ReqwestConnector> {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Bounded(self.0.connect(options)?)))
+    }
+}
+
+#[async_trait]
+impl HttpService for Bounded<HttpClient> {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let answer = self.0.execute(request).await?;
+        Ok(answer.map(|body| {
+            let body = Limited::new(body, ANSWER);
+            HttpResponseBody::new(
+                body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Decode, error)),
+            )
+        }))
+    }
+}
+
+/// The client of the bucket that an address names, and the prefix.
+pub(super) fn connect(url: &Url) -> Result<(Arc<dyn Remote>, Path), Error> {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        // An error means that the process has a provider already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    let retry = RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: PAUSE.0,
+            max_backoff: PAUSE.1,
+            base: 2.0,
+        },
+        max_retries: RETRIES.0,
+        retry_timeout: RETRIES.1,
+    };
+    let connector = || Bounded(ReqwestConnector::default());
+    let path = Path::from_url_path(url.path())?;
+    let address = url.to_string();
+    let store: Arc<dyn Remote> = match url.scheme() {
+        "s3" => Arc::new(
+            AmazonS3Builder::from_env()
+                .with_url(address)
+                .with_retry(retry)
+                .with_http_connector(connector())
+                .build()?,
+        ),
+        "gs" => Arc::new(
+            GoogleCloudStorageBuilder::from_env()
+                .with_url(address)
+                .with_retry(retry)
+                .with_http_connector(connector())
+                .build()?,
+        ),
+        _ => Arc::new(
+            MicrosoftAzureBuilder::from_env()
+                .with_url(address)
+                .with_retry(retry)
+                .with_http_connector(connector())
+                .build()?,
+        ),
+    };
+    Ok((store, path))
+}
+
+/// What went wrong, in one line without addresses, queries and bodies: these may have credentials.
+pub(super) fn line(error: &Error) -> String {
+    let text = error.to_string();
+    let code = text
+        .split_once("<Code>")
+        .and_then(|(_, rest)| rest.split_once("</Code>"))
+        .map(|(code, _)| code)
+        .filter(|code| code.len() <= 64 && code.bytes().all(|it| it.is_ascii_alphanumeric()));
+    let code = code.map_or(String::new(), |code| format!(" ({code})"));
+    let what = match error {
+        Error::NotFound { .. } => "the object or the bucket is not there",
+        Error::AlreadyExists { .. } | Error::Precondition { .. } => {
+            "the object has changed meanwhile"
+        }
+        Error::PermissionDenied { .. } => {
+            "the store refuses access: check the credentials in the environment and the bucket's policy"
+        }
+        Error::Unauthenticated { .. } => {
+            "the store does not know the credentials in the environment"
+        }
+        Error::InvalidPath { .. } => "the listing has a name that no path has: remove that object",
+        _ if SERVICES.iter().any(|it| text.contains(it)) => {
+            "no credentials: the environment has none (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), and this machine has no service that gives them"
+        }
+        _ if text.contains("error sending request") => {
+            "the store cannot be reached: check its endpoint (AWS_ENDPOINT_URL for servers of S3's protocol)"
+        }
+        _ => return plain(&text) + &code,
+    };
+    what.to_owned() + &code
+}
+
+/// A message without addresses, bodies and control characters.
+fn plain(text: &str) -> String {
+    // A body begins with its first tag.
+    let text = text.split_once('<').map_or(text, |(front, _)| front);
+    // Before the dash is what was asked; the caller names the object.
+    let text = text.split_once(" - ").map_or(text, |(_, why)| why);
+    let words = text.split_whitespace().map(|word| {
+        if word.contains("://") {
+            "(address)"
+        } else if word.contains('?') || word.contains('&') {
+            "(parameters)"
+        } else {
+            word
+        }
+    });
+    let text = words.collect::<Vec<_>>().join(" ");
+    let text: String = text
+        .chars()
+        .filter(|it| !it.is_control())
+        .take(SHOWN)
+        .collect();
+    text.trim_end_matches([':', ' ']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_neither_credentials_nor_bodies() {
+        let of = |text: &str| Error::Generic {
+            store: "S3",
+            source: text.to_owned().into(),
+        };
+        let said = line(&of(
+            "Error performing GET https://a.blob.example/c?sig=SECRET&se=1 in 3s, after 2 retries - Server returned non-2xx status code: 503 Service Unavailable: <Error><Code>SlowDown</Code><AWSAccessKeyId>AKID</AWSAccessKeyId></Error>\n",
+        ));
+        assert_eq!(
+            said,
+            "Server returned non-2xx status code: 503 Service Unavailable (SlowDown)"
+        );
+        let denied = Error::PermissionDenied {
+            path: "x?sig=SECRET".to_owned(),
+            source: "<Code>SignatureDoesNotMatch</Code>SECRET".into(),
+        };
+        let said = line(&denied);
+        assert!(
+            said.contains("(SignatureDoesNotMatch)") && !said.contains("SECRET"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! The list of a bucket's applications: names page by page, and of each its own document, which the pointer has.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use moka::sync::Cache;
+use serde_json::Value;
+use smtt_store::history::columns::META;
+use smtt_store::history::{parts, place};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::bucket::{Bucket, Object, Trouble};
+use super::mirror::finished;
+use crate::live::{self, FILE_BYTES};
+use crate::open::summary;
+use crate::serve::applications::LISTED;
+
+/// How long a list is good.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long an application's document is good: of one that has ended, and of one that runs.
+const DOCUMENT: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(5));
+/// How long a request waits for a list.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// Time of a list at most.
+const TIME: Duration = Duration::from_secs(600);
+/// Documents that are asked for at a time.
+const QUESTIONS: usize = 32;
+/// Bytes of documents in memory at most.
+const BYTES: u64 = 128 << 20;
+
+/// An application's document, and until when it is good.
+type Document = (Arc<str>, Instant);
+/// Documents of all applications, the greatest name first.
+type Texts = Arc<Vec<Arc<str>>>;
+type Ended = watch::Receiver<Option<Result<Texts, Trouble>>>;
+
+/// The list of a bucket's applications.
+pub struct Applications {
+    bucket: Arc<Bucket>,
+    documents: Cache<String, Document>,
+    last: Mutex<Option<(Instant, Ended)>>,
+}
+
+/// Copies the `meta` of a part into a folder.
+pub(super) async fn fetch_meta(
+    bucket: &Bucket,
+    name: &str,
+    objects: &[Object],
+    number: u64,
+    folder: &Path,
+) -> Result<(), Trouble> {
+    let to = parts::path(folder, META.name, number);
+    let file = to
+        .file_name()
+        .and_then(|it| it.to_str())
+        .unwrap_or_default();
+    let object = objects.iter().find(|object| object.name == file);
+    match object.filter(|object| object.size <= FILE_BYTES) {
+        Some(object) => bucket.fetch(&format!("{name}/{file}"), object, &to).await,
+        None => Ok(()),
+    }
+}
+
+/// The document of an application; `None` where the folder has none.
+async fn document(bucket: &Bucket, name: &str) -> Result<Option<String>, Trouble> {
+    if let Some((pointer, _)) = bucket.pointer(name).await? {
+        return Ok(Some(pointer.application.to_string()));
+    }
+    let objects = bucket.list(name).await?;
+    let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
+    let folder = tempfile::tempdir().map_err(failed)?;
+    let plain = format!("{}.parquet", META.name);
+    let plain = objects.iter().find(|object| object.name == plain);
+    if let Some(object) = plain.filter(|object| object.size <= FILE_BYTES) {
+        let to = place::table(folder.path(), META.name);
+        bucket
+            .fetch(&format!("{name}/{}", object.name), object, &to)
+            .await?;
+        return Ok(summary(folder.path()).ok().flatten());
+    }
+    let numbers = finished(&objects);
+    let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
+        return Ok(None);
+    };
+    fetch_meta(bucket, name, &objects, first, folder.path()).await?;
+    if last != first {
+        fetch_meta(bucket, name, &objects, last, folder.path()).await?;
+    }
+    Ok(live::summary(folder.path()))
+}
+
+impl Applications {
+    /// The list of a bucket, of which nothing is known yet.
+    #[must_use]
+    pub fn new(bucket: Arc<Bucket>) -> Self {
+        Self {
+            bucket,
+            documents: Cache::builder()
+                .max_capacity(BYTES)
+                .weigher(|name: &String, (text, _): &Document| {
+                    u32::try_from(name.len() + text.len()).unwrap_or(u32::MAX)
+                })
+                .build(),
+            last: Mutex::new(None),
+        }
+    }
+
+    /// Documents of all applications.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or the documents are still being read.
+    pub async fn texts(self: &Arc<Self>) -> Result<Texts, Trouble> {
+        let mut ended = self.begin();
+        let waiting = ended.wait_for(Option::is_some);
+        match timeout(PATIENCE, waiting).await {
+            Ok(Ok(texts)) => texts.clone().unwrap_or_else(|| Ok(Texts::default())),
+            Ok(Err(_)) => Err(Trouble::Failed("the listing stopped".to_owned())),
+            Err(_) => Err(Trouble::Failed(
+                "the applications are still being listed".to_owned(),
+            )),
+        }
+    }
+
+    /// Begins a list, where none runs and the last one is old.
+    fn begin(self: &Arc<Self>) -> Ended {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((begun, ended)) = &*last
+            && (ended.borrow().is_none() || begun.elapsed() < FRESH)
+            && begun.elapsed() < TIME
+        {
+            return ended.clone();
+        }
+        let (end, ended) = watch::channel(None);
+        *last = Some((Instant::now(), ended.clone()));
+        let list = Arc::clone(self);
+        tokio::spawn(async move {
+            let result = match timeout(TIME, list.read()).await {
+                Ok(result) => result,
+                Err(_) => Err(Trouble::Failed(format!(
+                    "listing the applications took longer than {} s",
+                    TIME.as_secs()
+                ))),
+            };
+            if let Err(trouble) = &result {
+                tracing::warn!("{trouble}");
+            }
+            // Those who waited may have gone.
+            let _ = end.send(Some(result));
+        });
+        ended
+    }
+
+    async fn read(&self) -> Result<Texts, Trouble> {
+        let (names, is_cut) = self.bucket.folders().await?;
+        let names: HashSet<String> = names.into_iter().filter(|it| place::is_safe(it)).collect();
+        let mut names: Vec<String> = names.into_iter().collect();
+        // Ids begin with or end in their time.
+        names.sort_unstable_by(|left, right| right.cmp(left));
+        if is_cut || names.len() > LISTED {
+            let left_out = names.len().saturating_sub(LISTED);
+            tracing::warn!(left_out, "the list of applications is cut");
+        }
+        names.truncate(LISTED);
+        let all = names.len();
+        let questions = names.into_iter().map(|name| self.document(name));
+        let answers: Vec<_> = futures_util::stream::iter(questions)
+            .buffered(QUESTIONS)
+            .collect()
+            .await;
+        let (mut texts, mut failed, mut why) = (Vec::new(), 0, None);
+        for answer in answers {
+            match answer {
+                Ok(text) => texts.extend(text),
+                Err(trouble) => {
+                    failed += 1;
+                    why.get_or_insert(trouble);
+                }
+            }
+        }
+        match why {
+            Some(why) if failed == all => Err(why),
+            Some(why) => {
+                tracing::warn!("the list is without {failed} applications: {why}");
+                Ok(Arc::new(texts))
+            }
+            None => Ok(Arc::new(texts)),
+        }
+    }
+
+    async fn document(&self, name: String) -> Result<Option<Arc<str>>, Trouble> {
+        if let Some((text, until)) = self.documents.get(&name)
+            && Instant::now() < until
+        {
+            return Ok(Some(text));
+        }
+        let Some(text) = document(&self.bucket, &name).await? else {
+            return Ok(None);
+        };
+        let json: Value = serde_json::from_str(&text).unwrap_or_default();
+        let has_ended = json["attempts"][0]["completed"] == true;
+        let good = if has_ended { DOCUMENT.0 } else { DOCUMENT.1 };
+        let text: Arc<str> = text.into();
+        self.documents
+            .insert(name, (Arc::clone(&text), Instant::now() + good));
+        Ok(Some(text))
+    }
+}

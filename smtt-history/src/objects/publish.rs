@@ -1,0 +1,274 @@
+//! Writes tables into a bucket, so that readers see the old ones or the new ones: first the tables, under names that no
+//! other writer has, then the pointer, under the condition that it is still the one that was read. Of two writers one wins.
+//! Then goes what the tables replace. A writer that is killed leaves tables that no pointer names; a later one removes
+//! them after a day.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use smtt_store::history::columns::{META, TASK_SQL, TASKS};
+use smtt_store::history::place;
+use tokio::runtime::Handle;
+
+use super::bucket::{Bucket, GENERATION, Object, POINTER, Pointed, Pointer, Trouble};
+use super::mirror::{Mirror, finished, parts_up_to, table};
+use crate::import::{Admission, Imported, import_unless};
+use crate::live::{self, Compacted};
+use crate::log::Bounds;
+use crate::open::summary;
+
+/// Tables that no pointer names go when they are as old as this. An import takes an hour at most.
+const ORPHAN: Duration = Duration::from_secs(24 * 3600);
+/// Tables in the order in which they are written.
+const TABLES: [&str; 3] = [TASKS.name, TASK_SQL.name, META.name];
+
+/// What a bucket has of an application.
+pub(super) struct Found {
+    objects: Vec<Object>,
+    pointed: Option<Pointed>,
+}
+
+impl Found {
+    pub(super) async fn of(bucket: &Bucket, name: &str) -> Result<Self, Trouble> {
+        let objects = bucket.list(name).await?;
+        let pointed = bucket.pointer(name).await?;
+        Ok(Self { objects, pointed })
+    }
+
+    /// Whether it has tables without a pointer: a folder of another store that was copied into the bucket.
+    fn is_plain(&self) -> bool {
+        let name = format!("{}.parquet", META.name);
+        self.objects.iter().any(|object| object.name == name)
+    }
+
+    /// Whether readers see an application.
+    fn is_there(&self) -> bool {
+        self.pointed.is_some() || self.is_plain() || !finished(&self.objects).is_empty()
+    }
+
+    fn last_part(&self) -> u64 {
+        finished(&self.objects).last().copied().unwrap_or_default()
+    }
+
+    /// Parts that the tables have, which a writer that was killed left.
+    fn left_over(&self) -> Vec<&Object> {
+        let last = self
+            .pointed
+            .as_ref()
+            .map_or(0, |(pointer, _)| pointer.last_part);
+        parts_up_to(&self.objects, last).collect()
+    }
+}
+
+/// The generation in a table's name.
+fn generation_of(name: &str) -> Option<&str> {
+    let (table, rest) = name.split_once('.')?;
+    let generation = rest.strip_suffix(".parquet")?;
+    let is_one = TABLES.contains(&table)
+        && generation.len() == GENERATION
+        && generation.bytes().all(|it| it.is_ascii_hexdigit());
+    is_one.then_some(generation)
+}
+
+/// A name that no other writer takes.
+fn new_generation() -> String {
+    let mut hasher = RandomState::new().build_hasher();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    hasher.write_u128(now.map_or(0, |it| it.as_nanos()));
+    hasher.write_u32(std::process::id());
+    format!("{:016x}", hasher.finish())
+}
+
+/// Puts the tables of a folder in the place of what was found. The tables have the parts up to `last_part`.
+async fn put(
+    bucket: &Bucket,
+    name: &str,
+    folder: &Path,
+    found: Found,
+    last_part: u64,
+) -> Result<(), Trouble> {
+    let failed = |what: String| Trouble::Failed(format!("{}: {what}", folder.display()));
+    let text = summary(folder).map_err(|error| failed(error.to_string()))?;
+    let text = text.ok_or_else(|| failed("the tables have no application".to_owned()))?;
+    let application = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let pointer = Pointer {
+        generation: new_generation(),
+        last_part,
+        application,
+    };
+    let own = |it: &str| format!("{name}/{}", table(it, &pointer.generation));
+    for it in TABLES {
+        bucket.put(&own(it), &place::table(folder, it)).await?;
+    }
+    let version = found.pointed.as_ref().map(|(_, version)| version.clone());
+    if let Err(trouble) = bucket.point(name, &pointer, version).await {
+        // The answer may have been lost, or be that to a second try of a request that was done.
+        let now = bucket.pointer(name).await?;
+        if now.is_none_or(|(now, _)| now.generation != pointer.generation) {
+            for it in TABLES {
+                // What stays is removed by a later import.
+                let _ = bucket.remove(&own(it)).await;
+            }
+            return Err(trouble);
+        }
+    }
+    let old = found
+        .pointed
+        .as_ref()
+        .map(|(old, _)| old.generation.as_str());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let day_ago = now.map_or(0, |now| now.saturating_sub(ORPHAN).as_millis());
+    let is_orphan = |object: &&Object| {
+        let is_old = u128::try_from(object.modified_ms).is_ok_and(|it| it < day_ago);
+        let plain = TABLES
+            .iter()
+            .any(|it| object.name == format!("{it}.parquet"));
+        plain || generation_of(&object.name).is_some_and(|it| is_old || old == Some(it))
+    };
+    let gone = found.objects.iter().filter(is_orphan);
+    let gone = gone.chain(parts_up_to(&found.objects, last_part));
+    clean(bucket, name, gone).await;
+    Ok(())
+}
+
+/// Removes objects that no reader asks for any more. What stays is named, and does no harm.
+async fn clean(bucket: &Bucket, name: &str, objects: impl Iterator<Item = &Object>) -> u64 {
+    let (mut gone, mut stay, mut why) = (0, 0_u64, None);
+    for object in objects {
+        match bucket.remove(&format!("{name}/{}", object.name)).await {
+            Ok(()) => gone += 1,
+            Err(trouble) => {
+                stay += 1;
+                why.get_or_insert(trouble);
+                if stay > 3 {
+                    break;
+                }
+            }
+        }
+    }
+    if let Some(why) = why {
+        tracing::warn!("{name}: objects that the tables replace stay: {why}");
+    }
+    gone
+}
+
+/// Imports a log into a bucket.
+///
+/// # Errors
+/// As [`crate::import::import`]; also when the store cannot be written, or another process wrote the application meanwhile.
+pub fn import(
+    handle: &Handle,
+    bucket: &Arc<Bucket>,
+    log: &Path,
+    bounds: Bounds,
+    admission: &Admission,
+) -> Result<Imported> {
+    let staging = tempfile::Builder::new().prefix("smtt-import-").tempdir()?;
+    let (seen, found) = std::sync::mpsc::channel();
+    let is_there = {
+        let (handle, bucket) = (handle.clone(), Arc::clone(bucket));
+        move |name: &str| {
+            let found = handle.block_on(Found::of(&bucket, name))?;
+            let is_there = found.is_there();
+            seen.send(found)
+                .map_err(|_| anyhow!("the import has ended"))?;
+            Ok(is_there)
+        }
+    };
+    let mut done = import_unless(staging.path(), log, bounds, admission, is_there)?;
+    let found = found.recv().context("the store was not asked")?;
+    let name = done.folder.file_name().and_then(|it| it.to_str());
+    let name = name.context("the application has no name")?.to_owned();
+    let last_part = found.last_part();
+    handle
+        .block_on(put(bucket, &name, &done.folder, found, last_part))
+        .with_context(|| format!("importing {}", log.display()))?;
+    done.folder = PathBuf::from(bucket.shown(&name));
+    Ok(done)
+}
+
+/// Replaces an application's parts in a bucket by its tables.
+///
+/// # Errors
+/// As [`live::compact`].
+pub fn compact(
+    handle: &Handle,
+    bucket: &Arc<Bucket>,
+    name: &str,
+    is_dead: bool,
+) -> Result<Compacted> {
+    compact_after(handle, bucket, name, is_dead, || {})
+}
+
+/// Makes the tables, does `then`, and replaces the parts.
+pub(super) fn compact_after(
+    handle: &Handle,
+    bucket: &Arc<Bucket>,
+    name: &str,
+    is_dead: bool,
+    then: impl FnOnce(),
+) -> Result<Compacted> {
+    if !place::is_safe(name) {
+        bail!("{name:?} is no application's folder");
+    }
+    let shown = bucket.shown(name);
+    let found = handle.block_on(Found::of(bucket, name))?;
+    let left_over = found.left_over();
+    if !left_over.is_empty() {
+        // A compaction before this one was killed after its tables were there.
+        let parts = handle.block_on(clean(bucket, name, left_over.iter().copied()));
+        let bytes = left_over.iter().map(|object| object.size).sum();
+        return Ok(Compacted {
+            folder: PathBuf::from(shown),
+            sizes: crate::out::Sizes::default(),
+            parts: (parts, bytes),
+            lost: 0,
+        });
+    }
+    if found.pointed.is_some() || found.is_plain() || finished(&found.objects).is_empty() {
+        bail!("{shown} has no parts of a history");
+    }
+    let mirror = Mirror::new(Arc::clone(bucket), u64::MAX)?;
+    handle.block_on(mirror.update(name))?;
+    let mut done = live::compact(mirror.folder(), name, is_dead)?;
+    then();
+    let now = handle.block_on(Found::of(bucket, name))?;
+    let last_part = found.last_part();
+    let is_same = now.pointed.is_none()
+        && parts_up_to(&now.objects, u64::MAX).eq(parts_up_to(&found.objects, u64::MAX));
+    if !is_same {
+        bail!(
+            "{shown} has changed since it was read, so it was not replaced: another process made its tables, or its driver still writes"
+        );
+    }
+    handle.block_on(put(bucket, name, &done.folder, found, last_part))?;
+    done.folder = PathBuf::from(shown);
+    Ok(done)
+}
+
+/// Whether `compact` has work: the driver wrote its last part, or parts stay that the tables have.
+pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble> {
+    let objects = bucket.list(name).await?;
+    if objects.iter().any(|object| object.name == POINTER) {
+        let found = Found {
+            pointed: bucket.pointer(name).await?,
+            objects,
+        };
+        return Ok(!found.left_over().is_empty());
+    }
+    let found = Found {
+        objects,
+        pointed: None,
+    };
+    let last = found.last_part();
+    if found.is_plain() || last == 0 {
+        return Ok(false);
+    }
+    let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
+    let folder = tempfile::tempdir().map_err(failed)?;
+    super::list::fetch_meta(bucket, name, &found.objects, last, folder.path()).await?;
+    Ok(live::has_last_part(folder.path()))
+}

@@ -1,0 +1,455 @@
+//! Importers and compactions that are killed, and two at once: readers see whole applications only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use smtt_history::objects::Location;
+use smtt_history::objects::client::Store;
+use smtt_history::open::{App, exists};
+use smtt_history::out::Kind;
+use xtask::event_log::ID;
+use xtask::process::wait_for;
+
+use crate::lab::{self, Bucket, lab};
+use crate::parts;
+
+/// How often each program is killed.
+const KILLS: u32 = 5;
+/// Times that two start together.
+const RACES: u32 = 3;
+const TABLES: [&str; 3] = ["meta.parquet", "tasks.parquet", "task_sql.parquet"];
+
+/// A number that differs in each run of the test.
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// A moment within a time or a little after it: at random within one of its [`KILLS`] parts.
+fn moment(part: u32, whole: Duration) -> Duration {
+    let step = whole.mul_f64(1.1) / KILLS;
+    step * part + step.mul_f64((random() % 1000) as f64 / 1000.0)
+}
+
+/// Tables that the bucket's pointer names, byte by byte those of a folder; `None` where there is no pointer.
+fn tables(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
+    same_tables(bucket, reference, &TABLES)
+}
+
+/// As [`tables`]. The document of an application with parts has the time of its last file, which is another in a bucket.
+fn of_parts(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
+    same_tables(bucket, reference, &TABLES[1..])
+}
+
+fn same_tables(bucket: &Bucket, reference: &Path, tables: &[&str]) -> Result<Option<()>> {
+    let prefix = format!("history/{ID}");
+    let pointer = format!("{prefix}/tables.json");
+    if !bucket.keys(&format!("{prefix}/"))?.contains(&pointer) {
+        return Ok(None);
+    }
+    let pointer: serde_json::Value = serde_json::from_slice(&bucket.read(&pointer)?)?;
+    let generation = pointer["generation"].as_str().context("no generation")?;
+    for table in tables {
+        let name = table.replace(".parquet", &format!(".{generation}.parquet"));
+        let ours = bucket.read(&format!("{prefix}/{name}"))?;
+        ensure!(
+            ours == fs::read(reference.join(ID).join(table))?,
+            "{table} differs"
+        );
+    }
+    Ok(Some(()))
+}
+
+fn empty(bucket: &Bucket) -> Result<()> {
+    for key in bucket.keys("history/")? {
+        bucket.send("DELETE", &key, b"")?;
+    }
+    Ok(())
+}
+
+fn import(bucket: &Bucket, log: &Path, more: &[&str]) -> Vec<String> {
+    let mut arguments = vec!["import".to_owned(), "--store".to_owned(), bucket.store()];
+    arguments.extend(more.iter().map(|it| (*it).to_owned()));
+    arguments.push(log.display().to_string());
+    arguments
+}
+
+#[test]
+fn an_import_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
+    let bucket = lab()?.bucket("kills")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 1_000)?;
+    let reference = lab::imported(folder.path(), &log)?;
+    let begun = Instant::now();
+    bucket.import(&log)?;
+    let whole = begun.elapsed();
+    let (mut hit, mut left, mut there) = (0, 0, 0);
+    for round in 0..KILLS {
+        // The second half replaces what is there.
+        let replaces = round >= KILLS / 2;
+        if !replaces {
+            empty(&bucket)?;
+        }
+        let more: &[&str] = if replaces { &["--replace"] } else { &[] };
+        let mut child = bucket.program().args(import(&bucket, &log, more)).spawn()?;
+        sleep(moment(2 * round % KILLS, whole));
+        hit += u32::from(child.try_wait()?.is_none());
+        child.kill()?;
+        child.wait()?;
+        let is_there = tables(&bucket, &reference)?.is_some();
+        there += u32::from(is_there);
+        left += bucket.keys(&format!("history/{ID}/"))?.len() - if is_there { 4 } else { 0 };
+        ensure!(
+            is_there || !replaces || there == 0,
+            "a replacement removed what was there"
+        );
+        // Readers see an application, or none.
+        let location: Location = bucket.store().parse().map_err(anyhow::Error::msg)?;
+        ensure!(seen(&bucket, &location)? == is_there, "round {round}");
+    }
+    println!(
+        "{hit} of {KILLS} met an import, {there} times tables were there, {left} objects were left"
+    );
+    ensure!(hit > 0, "no kill met an import");
+    bucket.done(
+        &import(&bucket, &log, &["--replace"])
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>(),
+    )?;
+    ensure!(tables(&bucket, &reference)?.is_some());
+    Ok(())
+}
+
+/// Kills a program at each of its requests, before and after the server has done what it asks. After each kill `check`
+/// has the number of the request; what the program then makes undisturbed is for the next round. Returns the kills.
+fn at_each_request(
+    bucket: &Bucket,
+    prepare: impl Fn() -> Result<()>,
+    arguments: &[String],
+    check: impl Fn(u32) -> Result<()>,
+) -> Result<u32> {
+    let (proxy, through) = lab::Proxy::start(bucket)?;
+    let mut kills = 0;
+    for is_done in [false, true] {
+        for number in 0.. {
+            ensure!(number < 60, "the program makes more than 60 requests");
+            prepare()?;
+            let came = Arc::new(AtomicBool::new(false));
+            let (seen, note) = (AtomicU32::new(0), Arc::clone(&came));
+            proxy.rule(
+                move |_, _| match seen.fetch_add(1, Ordering::Relaxed) == number {
+                    true => lab::Fault::Stop(is_done, Arc::clone(&note)),
+                    false => lab::Fault::None,
+                },
+            );
+            let mut child = through
+                .program()
+                .args(arguments)
+                .stderr(Stdio::null())
+                .spawn()?;
+            let ended = wait_for("the request comes", lab::LIMIT, || {
+                if came.load(Ordering::Relaxed) {
+                    return Ok(Some(false));
+                }
+                Ok(child.try_wait()?.map(|_| true))
+            })?;
+            child.kill()?;
+            child.wait()?;
+            check(number).with_context(|| format!("request {number}, done: {is_done}"))?;
+            if ended {
+                break;
+            }
+            kills += 1;
+        }
+    }
+    Ok(kills)
+}
+
+#[test]
+fn an_import_that_is_killed_at_any_request_leaves_whole_tables_or_none() -> Result<()> {
+    let bucket = lab()?.bucket("steps")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let reference = lab::imported(folder.path(), &log)?;
+    let there = AtomicU32::new(0);
+    let kills = at_each_request(
+        &bucket,
+        || empty(&bucket),
+        &import(&bucket, &log, &[]),
+        |_| {
+            let is_there = tables(&bucket, &reference)?.is_some();
+            there.fetch_add(u32::from(is_there), Ordering::Relaxed);
+            Ok(())
+        },
+    )?;
+    let there = there.load(Ordering::Relaxed);
+    println!("{kills} kills of imports, tables were there {there} times");
+    // Two listings and reads before, three tables and the pointer.
+    ensure!(kills >= 10 && there >= 3, "{kills} kills, {there} times");
+    // A replacement leaves the old tables or the new ones.
+    let replace = import(&bucket, &log, &["--replace"]);
+    let kills = at_each_request(
+        &bucket,
+        || Ok(()),
+        &replace,
+        |_| {
+            ensure!(tables(&bucket, &reference)?.is_some(), "the tables went");
+            Ok(())
+        },
+    )?;
+    println!("{kills} kills of replacements");
+    ensure!(kills >= 12, "{kills} kills");
+    Ok(())
+}
+
+#[test]
+fn a_compaction_that_is_killed_at_any_request_loses_nothing() -> Result<()> {
+    let bucket = lab()?.bucket("compact-steps")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let (store, reference) = live(folder.path(), &log)?;
+    let prepare = || {
+        empty(&bucket)?;
+        bucket.upload(&store, "history")
+    };
+    let compact = ["compact", "--store", &bucket.store(), ID].map(str::to_owned);
+    let (both, made) = (AtomicU32::new(0), AtomicU32::new(0));
+    let kills = at_each_request(&bucket, prepare, &compact, |_| {
+        let parts = bucket.keys(&format!("history/{ID}/meta-"))?.len();
+        let is_made = of_parts(&bucket, &reference)?.is_some();
+        ensure!(is_made || parts == 5, "{parts} parts and no tables");
+        made.fetch_add(u32::from(is_made), Ordering::Relaxed);
+        both.fetch_add(u32::from(is_made && parts > 0), Ordering::Relaxed);
+        // Another one ends what was begun.
+        bucket.done(&["compact", "--store", &bucket.store()])?;
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "no tables");
+        ensure!(
+            bucket.keys(&format!("history/{ID}/meta-"))?.is_empty(),
+            "parts stay"
+        );
+        Ok(())
+    })?;
+    let (both, made) = (both.load(Ordering::Relaxed), made.load(Ordering::Relaxed));
+    println!("{kills} kills of compactions, {made} with tables, {both} of them with parts, too");
+    ensure!(
+        kills >= 30 && both >= 5,
+        "{kills} kills, {both} with tables and parts"
+    );
+    Ok(())
+}
+
+/// Whether a reader in a process of its own sees the application.
+fn seen(bucket: &Bucket, location: &Location) -> Result<bool> {
+    let read = bucket.run(&["advise", "--store", &location.to_string(), ID])?;
+    let said = String::from_utf8_lossy(&read.stderr).into_owned();
+    ensure!(
+        read.status.success() || said.contains("no application"),
+        "{said}"
+    );
+    Ok(read.status.success())
+}
+
+#[test]
+fn of_two_importers_one_wins_and_the_result_is_whole() -> Result<()> {
+    let bucket = lab()?.bucket("race")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 500)?;
+    let reference = lab::imported(folder.path(), &log)?;
+    let mut lost = 0;
+    for round in 0..RACES {
+        let replaces = round + 1 == RACES;
+        if !replaces {
+            empty(&bucket)?;
+        }
+        let more: &[&str] = if replaces { &["--replace"] } else { &[] };
+        let mut both = Vec::new();
+        for _ in 0..2 {
+            let mut command = bucket.program();
+            command.args(import(&bucket, &log, more));
+            both.push(command.stderr(Stdio::piped()).spawn()?);
+        }
+        let mut won = 0;
+        for child in both {
+            let done = child.wait_with_output()?;
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            won += u32::from(done.status.success());
+            let is_known = said.contains("changed meanwhile") || said.contains("has app-");
+            ensure!(done.status.success() || is_known, "{said}");
+            lost += u32::from(said.contains("changed meanwhile"));
+        }
+        // Two that replace may come one after the other.
+        ensure!(
+            won == 1 || (replaces && won == 2),
+            "round {round}: {won} won"
+        );
+        ensure!(tables(&bucket, &reference)?.is_some(), "round {round}");
+        let keys = bucket.keys(&format!("history/{ID}/"))?;
+        ensure!(keys.len() == 4, "round {round}: {keys:?}");
+    }
+    println!("{lost} of {RACES} met at the pointer");
+    Ok(())
+}
+
+/// A store with the parts of a log, and what a local compaction makes of them.
+fn live(folder: &Path, log: &Path) -> Result<(PathBuf, PathBuf)> {
+    let (store, reference) = (folder.join("live"), folder.join("reference"));
+    parts::write(&store.join(ID), log, 5, true)?;
+    parts::write(&reference.join(ID), log, 5, true)?;
+    smtt_history::live::compact(&reference, ID, false)?;
+    Ok((store, reference))
+}
+
+#[test]
+fn a_compaction_that_is_killed_leaves_the_parts_or_the_tables() -> Result<()> {
+    let bucket = lab()?.bucket("compactions")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 1_000)?;
+    let (store, reference) = live(folder.path(), &log)?;
+    let compact = || {
+        let mut command = bucket.program();
+        command.args(["compact", "--store", &bucket.store()]);
+        command
+    };
+    bucket.upload(&store, "history")?;
+    let begun = Instant::now();
+    ensure!(compact().status()?.success());
+    let whole = begun.elapsed();
+    let (mut hit, mut made, mut half) = (0, 0, 0);
+    for round in 0..KILLS {
+        empty(&bucket)?;
+        bucket.upload(&store, "history")?;
+        let mut child = compact().spawn()?;
+        sleep(moment(round, whole));
+        hit += u32::from(child.try_wait()?.is_none());
+        child.kill()?;
+        child.wait()?;
+        let parts = bucket.keys(&format!("history/{ID}/meta-"))?.len();
+        if of_parts(&bucket, &reference)?.is_some() {
+            made += 1;
+            half += u32::from(parts > 0);
+        } else {
+            ensure!(parts == 5, "{parts} parts and no tables");
+        }
+        // Another one ends what was begun.
+        ensure!(compact().status()?.success());
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "round {round}");
+        ensure!(
+            bucket.keys(&format!("history/{ID}/meta-"))?.is_empty(),
+            "parts stay"
+        );
+    }
+    println!("{hit} of {KILLS} met a compaction, {made} had tables, {half} of them parts, too");
+    ensure!(hit > 0, "no kill met a compaction");
+    Ok(())
+}
+
+#[test]
+fn of_two_compactions_one_replaces_the_parts() -> Result<()> {
+    let bucket = lab()?.bucket("compactors")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 500)?;
+    let (store, reference) = live(folder.path(), &log)?;
+    for round in 0..RACES {
+        empty(&bucket)?;
+        bucket.upload(&store, "history")?;
+        let mut both = Vec::new();
+        for _ in 0..2 {
+            let mut command = bucket.program();
+            command.args(["compact", "--store", &bucket.store(), ID]);
+            both.push(command.stderr(Stdio::piped()).spawn()?);
+        }
+        let mut won = 0;
+        for child in both {
+            let done = child.wait_with_output()?;
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            won += u32::from(done.status.success());
+            let is_known = said.contains("changed")
+                || said.contains("no parts")
+                || said.contains("not in the store");
+            ensure!(done.status.success() || is_known, "{said}");
+        }
+        ensure!(won >= 1, "round {round}: {won} won");
+        ensure!(of_parts(&bucket, &reference)?.is_some(), "round {round}");
+        let keys = bucket.keys(&format!("history/{ID}/"))?;
+        ensure!(keys.len() == 4, "round {round}: {keys:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_writes_on_keeps_its_parts() -> Result<()> {
+    let bucket = lab()?.bucket("driver")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 200)?;
+    let store = folder.path().join("live");
+    parts::write(&store.join(ID), &log, 3, false)?;
+    bucket.upload(&store, "history")?;
+    let refused = bucket.run(&["compact", "--store", &bucket.store(), ID])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && said.contains("--dead"),
+        "{said}"
+    );
+    // The first listing has two parts; the third comes while the tables are made.
+    let (proxy, through) = lab::Proxy::start(&bucket)?;
+    proxy.rule({
+        let late = AtomicU32::new(0);
+        move |_, path| {
+            let is_list = path.contains("list-type=2") && path.contains(ID);
+            match is_list && late.fetch_add(1, Ordering::Relaxed) < 2 {
+                true => lab::Fault::Edit(without_the_third),
+                false => lab::Fault::None,
+            }
+        }
+    });
+    let refused = through.run(&["compact", "--dead", "--store", &through.store(), ID])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && said.contains("still writes"),
+        "{said}"
+    );
+    ensure!(
+        bucket.keys(&format!("history/{ID}/"))?.len() == 3,
+        "parts went"
+    );
+    let done = bucket.done(&["compact", "--dead", "--store", &bucket.store(), ID])?;
+    ensure!(done.contains("3 parts"), "{done}");
+    Ok(())
+}
+
+fn without_the_third(listing: &str) -> String {
+    let of = |it: &&str| !it.contains("meta-000003.parquet");
+    let (front, rest) = listing.split_once("<Contents>").unwrap_or((listing, ""));
+    let (rest, end) = rest.rsplit_once("</Contents>").unwrap_or((rest, ""));
+    let kept: Vec<&str> = rest.split("<Contents>").filter(of).collect();
+    let kept = kept.join("<Contents>");
+    let kept = kept.trim_end().trim_end_matches("</Contents>");
+    format!("{front}<Contents>{kept}</Contents>{end}")
+}
+
+/// The library's own reader, for a store that a program wrote.
+#[test]
+fn the_pointer_has_the_application_s_document() -> Result<()> {
+    let bucket = lab()?.bucket("pointer")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let reference = lab::imported(folder.path(), &log)?;
+    bucket.import(&log)?;
+    let pointer = bucket.read(&format!("history/{ID}/tables.json"))?;
+    let pointer: serde_json::Value = serde_json::from_slice(&pointer)?;
+    ensure!(exists(&reference.join(ID)));
+    let app = App::open(&reference.join(ID))?;
+    let own: serde_json::Value = serde_json::from_str(&app.all(Kind::Application)[0].1)?;
+    ensure!(pointer["application"] == own, "{pointer:#}");
+    // A folder of this machine is opened the same way.
+    let store = Store::open(&Location::Folder(reference.clone()))?;
+    ensure!(store.with(ID, None)? == reference);
+    Ok(())
+}
