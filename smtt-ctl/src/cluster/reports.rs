@@ -171,8 +171,12 @@ impl Reports {
             };
             let most = |faults: &FaultFigures| std::cmp::Reverse(faults.page_faults);
             application.executors.sort_by_key(|row| most(&row.faults));
-            application.stages.sort_by_key(|row| most(&row.faults));
-            application.tasks.sort_by_key(|row| most(&row.faults));
+            application
+                .stages
+                .sort_by_key(|row| (most(&row.faults), row.stage_id, row.stage_attempt));
+            application
+                .tasks
+                .sort_by_key(|row| (most(&row.faults), row.task_attempt_id));
             application.stages.truncate(REPORT_ROWS);
             application.tasks.truncate(REPORT_ROWS);
             application
