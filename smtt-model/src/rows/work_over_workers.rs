@@ -237,7 +237,7 @@ mod tests {
         let parts: Vec<Value> = [&a, &b]
             .map(|row| serde_json::to_value(row).expect("JSON"))
             .into();
-        let rows = work_over_workers(&[("w1", &[a.clone()]), ("w2", &[b.clone(), c])], false);
+        let rows = work_over_workers(&[("w1", &[a]), ("w2", &[b, c])], false);
         assert_eq!(rows.len(), 2);
         let sum = serde_json::to_value(&rows[0]).expect("JSON");
         let mut checked = 0;
@@ -272,7 +272,10 @@ mod tests {
                 stage_ids: ids,
                 ..part(3, 2, &[5, 9])
             };
-            let rows = work_over_workers(&[("w1", &[whole.clone()]), ("w2", &[old])], false);
+            let rows = work_over_workers(
+                &[("w1", std::slice::from_ref(&whole)), ("w2", &[old])],
+                false,
+            );
             assert_eq!((rows[0].jobs, rows[0].stages), (Some(1), None));
         }
     }
