@@ -1,6 +1,4 @@
-//! Answers of workers: read on all CPUs, with the name of their worker and without characters that harm a terminal.
-
-use std::num::NonZero;
+//! Answers of workers, with the name of their worker and without characters that harm a terminal.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -10,15 +8,12 @@ use super::{Merge, WORKER, bounds};
 
 /// Characters of a message from a worker.
 const MESSAGE: usize = 200;
-/// Threads that read answers.
-const THREADS: usize = 8;
-/// Bytes of answers that are worth a thread.
-const PER_THREAD: usize = 256 << 10;
 
 /// The answer of a worker, by its name.
 type Answered<Answer> = (String, Result<Answer, Trouble>);
 
-/// Reads the answers of all workers, in their order.
+/// Reads the answers of all workers, in their order. On one thread: the heaps of further threads grow page by page, and
+/// what their system calls take is more than a second CPU gives.
 pub(super) fn read_all<Answer: DeserializeOwned + Merge>(
     answers: Vec<Answered<Vec<u8>>>,
     share: u64,
@@ -31,29 +26,7 @@ pub(super) fn read_all<Answer: DeserializeOwned + Merge>(
         });
         (name, part)
     };
-    let bytes = |(_, answer): &Answered<Vec<u8>>| answer.as_ref().map_or(0, Vec::len);
-    let worth = answers.iter().map(bytes).sum::<usize>() / PER_THREAD;
-    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = worth.min(cpus).min(THREADS);
-    if threads < 2 {
-        return answers.into_iter().map(one).collect();
-    }
-    let each = answers.len().div_ceil(threads);
-    let mut left = answers.into_iter();
-    let parts: Vec<Vec<Answered<Vec<u8>>>> = (0..threads)
-        .map(|_| left.by_ref().take(each).collect())
-        .collect();
-    std::thread::scope(|scope| {
-        let started: Vec<_> = parts
-            .into_iter()
-            .map(|part| scope.spawn(|| part.into_iter().map(one).collect::<Vec<_>>()))
-            .collect();
-        let joined = started.into_iter().map(|thread| match thread.join() {
-            Ok(part) => part,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.flatten().collect()
-    })
+    answers.into_iter().map(one).collect()
 }
 
 /// Reads an answer; its rows get the name of the worker. No text of it has a control character.
@@ -155,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_in_the_order_of_the_workers_on_any_number_of_threads() {
+    fn answers_are_in_the_order_of_the_workers() {
         let listing = |at: usize| {
             let rows = vec![json!({"at": at, "text": "x".repeat(10_000)})];
             serde_json::to_vec(&Listing {
