@@ -1,6 +1,6 @@
 //! `smtt-ctl advise`: findings as text.
 
-mod of_workers;
+pub(super) mod of_workers;
 
 use crate::users;
 use smtt_model::advise::{

@@ -100,10 +100,11 @@ pub enum Command {
     },
     /// Executors on this worker, with the share of their page faults without a context.
     Executors(Query),
-    /// Jobs: the figures of their stages, added up over the executors of this worker.
-    Jobs(Query),
-    /// SQL executions: the figures of their jobs' stages, added up over the executors of this worker.
-    Queries(Query),
+    /// Jobs: the figures of their stages, added up over the executors of this worker, or of all workers of --cluster.
+    Jobs(WorkQuery),
+    /// SQL executions: the figures of their jobs' stages, added up over the executors of this worker, or of all workers
+    /// of --cluster.
+    Queries(WorkQuery),
     /// Stages, per executor.
     Stages {
         /// Row selection.
@@ -260,10 +261,8 @@ impl Command {
     pub const fn watch(&self) -> Option<Duration> {
         match self {
             Self::Status { watch } => watch.watch,
-            Self::Executors(query)
-            | Self::Jobs(query)
-            | Self::Queries(query)
-            | Self::Blocks(query) => query.watch.watch,
+            Self::Executors(query) | Self::Blocks(query) => query.watch.watch,
+            Self::Jobs(work) | Self::Queries(work) => work.query.watch.watch,
             Self::Stages { query, .. }
             | Self::Tasks { query, .. }
             | Self::Rdds { query, .. }
@@ -400,6 +399,17 @@ pub struct Query {
     /// Repetition.
     #[command(flatten)]
     pub watch: Watch,
+}
+
+/// Selection and order of jobs or SQL executions.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct WorkQuery {
+    /// Row selection.
+    #[command(flatten)]
+    pub query: Query,
+    /// With --cluster: a row for each worker instead of one for all of them.
+    #[arg(long)]
+    pub per_worker: bool,
 }
 
 /// Repetition of a command.

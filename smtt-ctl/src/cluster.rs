@@ -4,11 +4,14 @@
 //! and control characters do not reach the terminal. A worker that does not answer is named; it is not asked again in
 //! the same run.
 
+mod answer;
 mod bounds;
 mod credentials;
 mod merge;
+mod reports;
 mod spec;
 mod transport;
+mod work;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +31,9 @@ use super::columns::{ListingKind, descends};
 use super::table::{Column, Form, column};
 use super::{Exit, Failure, say};
 
+pub(super) use self::reports::{OfApplication, Reports, named};
+pub(super) use self::work::run as work;
+
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 
@@ -37,8 +43,6 @@ pub const WORKER: &str = "worker";
 const HOST: Column = column(WORKER, "HOST", Form::Text, 0);
 /// Workers that are asked at the same time: below the 1,024 files that a process may open by default.
 const AT_A_TIME: usize = 512;
-/// Characters of a message from a worker.
-const MESSAGE: usize = 200;
 
 /// Workers whose daemons are asked together.
 #[derive(Debug)]
@@ -96,11 +100,7 @@ impl Cluster {
         let answers = self.bytes(path_and_query).await;
         let mut parts = Vec::new();
         let mut troubles = Vec::new();
-        for (name, answer) in answers {
-            let part = answer.and_then(|bytes| {
-                read::<Answer>(&bytes, &name, share, limit)
-                    .map_err(|reason| Trouble::Failed(format!("answered wrongly: {reason}")))
-            });
+        for (name, part) in answer::read_all::<Answer>(answers, share, limit) {
             match part {
                 Ok(part) => {
                     let lack = part.lack();
@@ -230,6 +230,60 @@ impl Cluster {
         self.workers.iter().map(row).collect()
     }
 
+    /// Answers from the workers that give one to a question that a page can do without, and the names of the others.
+    /// These stay workers that answered.
+    pub(super) async fn optional<Answer: DeserializeOwned + Merge>(
+        &self,
+        path_and_query: &str,
+    ) -> (Vec<(String, Answer)>, Vec<String>) {
+        let share = bounds::share(self.workers.len());
+        let (mut parts, mut without) = (Vec::new(), Vec::new());
+        let answers = self.bytes(path_and_query).await;
+        for (name, part) in answer::read_all::<Answer>(answers, share, None) {
+            match part {
+                Ok(part) => parts.push((name, part)),
+                Err(_) if self.has_failed(&name) => {}
+                Err(_) => without.push(name),
+            }
+        }
+        (parts, without)
+    }
+
+    /// Whether a worker failed to answer a question of this run.
+    pub(super) fn has_failed(&self, name: &str) -> bool {
+        matches!(self.said().get(name), Some(Said::Failed(_)))
+    }
+
+    /// The workers that did not answer, by reason.
+    pub(super) fn failures(&self) -> Vec<(String, Vec<String>)> {
+        let said = self.said();
+        let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for worker in &self.workers {
+            if let Some(Said::Failed(reason)) = said.get(&worker.name) {
+                let names = reasons.entry(reason.clone()).or_default();
+                names.push(worker.name.clone());
+            }
+        }
+        reasons.into_iter().collect()
+    }
+
+    /// Workers that did not answer, and all workers.
+    pub(super) fn missing(&self) -> (usize, usize) {
+        let said = self.said();
+        let failed = |said: &&Said| matches!(said, Said::Failed(_));
+        (said.values().filter(failed).count(), self.workers.len())
+    }
+
+    /// A line about sums that lack workers; empty where they lack none.
+    pub(super) fn incomplete(&self) -> String {
+        match self.missing() {
+            (0, _) => String::new(),
+            (missing, all) => {
+                format!("incomplete: {missing} of {all} workers did not answer and are in no sum\n")
+            }
+        }
+    }
+
     /// Names the workers that did not answer, or not fully, and returns what that makes of an exit.
     pub(super) fn end(&self, exit: Exit) -> Exit {
         let said = self.said();
@@ -267,78 +321,25 @@ fn directed(path: &str, by: &str) -> String {
     }
 }
 
-/// Reads an answer; its rows get the name of the worker. No text of it has a control character.
-fn read<Answer: DeserializeOwned + Merge>(
-    bytes: &[u8],
-    name: &str,
-    share: u64,
-    limit: Option<usize>,
-) -> Result<Answer, String> {
-    bounds::check(bytes, share)?;
-    let mut value: Value =
-        serde_json::from_slice(bytes).map_err(|error| message(&error.to_string()))?;
-    make_harmless(&mut value);
-    let rows = value.get_mut(Answer::ROWS).and_then(Value::as_array_mut);
-    let count = rows.as_ref().map_or(0, |rows| rows.len());
-    if let Some(limit) = limit.filter(|limit| count > *limit) {
-        return Err(format!("it has {count} rows, {limit} were requested"));
-    }
-    for row in rows.into_iter().flatten() {
-        let row = row.as_object_mut().ok_or("a row is no object")?;
-        row.insert(WORKER.to_owned(), Value::String(name.to_owned()));
-    }
-    serde_json::from_value(value).map_err(|error| message(&error.to_string()))
-}
-
-/// A message of a worker or about its answer: one line without control characters, not too long.
-fn message(text: &str) -> String {
-    super::table::cut(&harmless(text), MESSAGE)
-}
-
-/// Text without control characters, separators of lines, and characters that change the direction of text.
-fn harmless(text: &str) -> String {
-    let visible = |letter: char| {
-        let turns = matches!(letter, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if letter.is_control() || turns {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            letter
-        }
-    };
-    text.chars().map(visible).collect()
-}
-
-/// Replaces control characters in all text of an answer.
-fn make_harmless(value: &mut Value) {
-    let is_harmless = |text: &str| harmless(text) == text;
-    match value {
-        Value::String(text) if !is_harmless(text) => *text = harmless(text),
-        Value::Array(items) => items.iter_mut().for_each(make_harmless),
-        Value::Object(fields) => {
-            if !fields.keys().all(|name| is_harmless(name)) {
-                let taken = std::mem::take(fields);
-                let named = taken
-                    .into_iter()
-                    .map(|(name, value)| (harmless(&name), value));
-                fields.extend(named);
-            }
-            fields.values_mut().for_each(make_harmless);
-        }
-        _ => {}
-    }
-}
-
 /// A listing with a column for the worker. Spark's name of the executor's host stays in the JSON.
 pub(super) fn with_host(kind: &ListingKind) -> ListingKind {
+    let others = kind.columns.iter().filter(|column| column.field != "host");
+    let columns = std::iter::once(&HOST).chain(others).copied();
+    with_columns(kind, HOST.field, columns)
+}
+
+/// A listing with other columns, which are made once for each name.
+fn with_columns(
+    kind: &ListingKind,
+    name: &'static str,
+    columns: impl Iterator<Item = Column>,
+) -> ListingKind {
     thread_local! {
-        static KNOWN: std::cell::RefCell<BTreeMap<&'static str, &'static [Column]>> = std::cell::RefCell::default();
+        static KNOWN: std::cell::RefCell<BTreeMap<(&'static str, &'static str), &'static [Column]>> = std::cell::RefCell::default();
     }
     let columns = KNOWN.with_borrow_mut(|known| {
-        *known.entry(kind.what).or_insert_with(|| {
-            let others = kind.columns.iter().filter(|column| column.field != "host");
-            let columns: Vec<Column> = std::iter::once(&HOST).chain(others).copied().collect();
-            columns.leak()
-        })
+        let made = known.entry((kind.what, name));
+        *made.or_insert_with(|| columns.collect::<Vec<Column>>().leak())
     });
     ListingKind { columns, ..*kind }
 }
@@ -360,6 +361,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         | Command::Blocks(_)
         | Command::Memory { .. }
         | Command::Pages { .. }
+        | Command::Report { .. }
         | Command::Advise { .. }
         | Command::Postmortem { executor: None, .. }
         | Command::Completions { .. } => return Ok(()),
@@ -369,7 +371,6 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         Command::Doctor { .. } => "doctor",
         Command::Task { .. } => "task",
         Command::Top { .. } => "top",
-        Command::Report { .. } => "report",
         Command::Export { .. } => "export",
         Command::Trace(_) => "trace",
         Command::Calibrate { .. } => "calibrate",
@@ -391,33 +392,7 @@ pub(super) fn beside(fields: &impl Serialize, workers: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use smtt_model::rows::Listing;
-
     use super::*;
-
-    #[test]
-    fn text_of_a_worker_stays_in_its_line_and_direction() {
-        for letter in [
-            '\u{1b}', '\n', '\u{61c}', '\u{2028}', '\u{2029}', '\u{202e}',
-        ] {
-            assert_eq!(harmless(&format!("a{letter}b")), "a\u{fffd}b");
-        }
-        assert_eq!(harmless("a\u{2027}\u{e9}"), "a\u{2027}\u{e9}");
-    }
-
-    #[test]
-    fn an_answer_with_more_rows_than_requested_is_wrong() {
-        let listing = Listing {
-            rows: vec![json!({"a": 1}), json!({"a": 2})],
-            ..Listing::default()
-        };
-        let answer = serde_json::to_vec(&listing).expect("written");
-        let rows = |limit| read::<Listing<Value>>(&answer, "w", 1 << 20, limit);
-        assert_eq!(rows(None).expect("read").rows.len(), 2);
-        assert_eq!(rows(Some(2)).expect("read").rows[1]["worker"], "w");
-        let error = rows(Some(1)).expect_err("too many");
-        assert_eq!(error, "it has 2 rows, 1 were requested");
-    }
 
     #[test]
     fn the_column_has_the_direction() {

@@ -39,7 +39,7 @@ macro_rules! columns {
     }};
 }
 
-const fn kind(by: By) -> ListingKind {
+pub(super) const fn kind(by: By) -> ListingKind {
     let (what, columns): (_, &[Column]) = match by {
         By::Query => ("queries with RDDs", columns!("QUERY")),
         By::Callsite => ("call sites of RDDs", columns!("CALL SITE")),
@@ -151,6 +151,9 @@ pub(super) async fn run(
         said.push_str(&format!(
             "not listed: {idle} without work (--all lists them)\n"
         ));
+    }
+    if let Some(cluster) = client.cluster().filter(|_| output.form == OutputForm::Text) {
+        said.push_str(&cluster.incomplete());
     }
     output.text(&said)?;
     Ok(outcome(&kind, &listing.summary))

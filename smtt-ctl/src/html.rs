@@ -4,6 +4,7 @@
 mod chart;
 mod document;
 mod markup;
+mod of_workers;
 mod rdds;
 mod sections;
 mod tables;
@@ -11,19 +12,21 @@ mod tables;
 mod tests;
 mod timeline;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use smtt_model::advise::surroundings::Surroundings;
+use smtt_model::advise::surroundings::{Process, Surroundings};
 use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Status};
-use smtt_model::rows::{Listing, PagesRow, RddRow, StageRow, TaskRow};
+use smtt_model::rows::{ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
 
 use super::args::Filters;
 use super::listing::nothing::nothing;
 use super::report::NO_APPLICATION;
 use super::{Exit, Failure, say};
 use crate::client::Client;
+use crate::cluster::named;
 
 /// Inputs of a document.
 #[derive(Debug)]
@@ -35,8 +38,65 @@ struct Facts {
     tasks: Vec<TaskRow>,
     history: Histories,
     advice: ApplicationAdvice,
-    surroundings: Surroundings,
+    /// Workers of each finding in words; empty on a page of one worker.
+    finding_hosts: Vec<String>,
+    /// What each worker says of itself.
+    workers: Vec<OfWorker>,
+    /// The workers that were asked; `None` on a page of one worker.
+    asked: Option<Asked>,
+    /// Whether `stages` has all stages.
+    has_all_stages: bool,
+}
+
+/// What one worker says of itself.
+#[derive(Debug)]
+struct OfWorker {
+    /// Name of the worker; `None` on a page of one worker.
+    name: Option<String>,
     status: Status,
+    surroundings: Surroundings,
+}
+
+/// The workers of a cluster that were asked.
+#[derive(Debug)]
+struct Asked {
+    all: usize,
+    /// Workers that did not answer, by reason.
+    missing: Vec<(String, Vec<String>)>,
+    /// Workers whose memory over time is not on the page.
+    without_history: Vec<String>,
+}
+
+impl Facts {
+    /// The process of an executor, as its worker sees it.
+    fn process(&self, who: &ExecutorId) -> Option<&Process> {
+        let mut workers = self.workers.iter();
+        let worker = workers.find(|worker| worker.name == who.worker)?;
+        worker.surroundings.processes.get(&who.pid)
+    }
+
+    /// A text of each worker, with the workers that have the same one.
+    fn said(&self, of: impl Fn(&OfWorker) -> Vec<String>) -> Vec<(String, Vec<&str>)> {
+        let mut texts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for worker in &self.workers {
+            for text in of(worker) {
+                let name = worker.name.as_deref();
+                texts.entry(text).or_default().extend(name);
+            }
+        }
+        texts.into_iter().take(SAID).collect()
+    }
+}
+
+/// Texts of workers of one kind on a page.
+const SAID: usize = 40;
+
+/// Workers in words, in parentheses; empty on a page of one worker.
+fn on(workers: &[&str]) -> String {
+    match workers {
+        [] => String::new(),
+        names => format!(" (on {})", named(names)),
+    }
 }
 
 /// Requests all inputs and writes the document, or one per application into a folder.
@@ -45,50 +105,70 @@ pub(super) async fn run(
     filter: &Filters,
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
+    if let Some(cluster) = client.cluster() {
+        return of_workers::run(client, cluster, filter, output).await;
+    }
     let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     let status: Status = client.get("/v1/status").await?;
-    let folder = output.filter(|path| path.is_dir());
-    let ids: Vec<&str> = report
+    let known: Vec<Option<String>> = report
         .applications
         .iter()
-        .map(|application| application.application_id.as_deref().unwrap_or_default())
+        .map(|application| application.application_id.clone())
         .collect();
-    if ids.is_empty() {
+    let folder = folder(client, filter, output, &known).await?;
+    let degraded = !report.degraded.is_empty();
+    for application in report.applications {
+        let facts = ask(client, filter, application, status.clone()).await?;
+        write(&facts, folder, output)?;
+    }
+    Ok(if degraded { Exit::Degraded } else { Exit::Fine })
+}
+
+/// The folder for the pages of these applications; `None` for one page elsewhere.
+///
+/// # Errors
+/// When there is no application, or more than one without a folder.
+async fn folder<'a>(
+    client: &Client,
+    filter: &Filters,
+    output: Option<&'a Path>,
+    known: &[Option<String>],
+) -> Result<Option<&'a Path>, Failure> {
+    let folder = output.filter(|path| path.is_dir());
+    if known.is_empty() {
         let question = filter.question();
         if question != ListQuery::default() {
             return Err(nothing(client, "/v1/executors", "applications", &question).await);
         }
         return Err(Failure::Nothing(NO_APPLICATION.trim_end().to_owned()));
     }
-    if ids.len() > 1 && folder.is_none() {
+    if known.len() > 1 && folder.is_none() {
+        let first = known.iter().take(100);
+        let ids: Vec<&str> = first.map(|id| id.as_deref().unwrap_or_default()).collect();
         return Err(Failure::Question(format!(
             "a page is about one application, and {} are known: give --app ({}), or a folder as --output",
-            ids.len(),
+            known.len(),
             shortened(&ids.join(", "), 400)
         )));
     }
-    let degraded = !report.degraded.is_empty();
-    for application in report.applications {
-        let facts = ask(client, filter, application, status.clone()).await?;
-        let text = document::page(&facts);
-        match (folder, output) {
-            (Some(folder), _) => {
-                let id = facts
-                    .application
-                    .application_id
-                    .as_deref()
-                    .unwrap_or("unknown");
-                save(&folder.join(file_name(id)), &text)?;
-            }
-            (None, Some(file)) => save(file, &text)?,
-            (None, None) => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
+    Ok(folder)
+}
+
+/// Writes a page into the folder, the file, or to standard output.
+fn write(facts: &Facts, folder: Option<&Path>, output: Option<&Path>) -> Result<(), Failure> {
+    let text = document::page(facts);
+    match (folder, output) {
+        (Some(folder), _) => {
+            let id = facts.application.application_id.as_deref();
+            save(&folder.join(file_name(id.unwrap_or("unknown"))), &text)
+        }
+        (None, Some(file)) => save(file, &text),
+        (None, None) => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            Ok(out.flush()?)
         }
     }
-    Ok(if degraded { Exit::Degraded } else { Exit::Fine })
 }
 
 async fn ask(
@@ -111,7 +191,7 @@ async fn ask(
     let mut history: Histories = client.ask_one("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // If the name of one application is the id of another one, the id decides.
-    let own = |who: &smtt_model::rows::ExecutorId| who.application_id == id && who.uid == uid;
+    let own = |who: &ExecutorId| who.application_id == id && who.uid == uid;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
@@ -127,10 +207,16 @@ async fn ask(
             .into_iter()
             .find(|advice| advice.application_id == id && advice.uid == uid)
             .unwrap_or_default(),
-        surroundings: advice.surroundings,
+        finding_hosts: Vec::new(),
+        workers: vec![OfWorker {
+            name: None,
+            status,
+            surroundings: advice.surroundings,
+        }],
+        asked: None,
+        has_all_stages: true,
         application,
         history,
-        status,
     })
 }
 

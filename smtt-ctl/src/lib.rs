@@ -212,6 +212,23 @@ fn ended(result: Result<Exit, Failure>) -> Exit {
     }
 }
 
+/// Requests jobs or SQL executions and prints them: of a cluster as sums over its workers.
+fn work(
+    runtime: &Runtime,
+    client: &Client,
+    output: Output,
+    kind: &columns::ListingKind,
+    asked: &args::WorkQuery,
+) -> Result<Exit, Failure> {
+    let query = &asked.query;
+    match client.cluster() {
+        Some(cluster) if !asked.per_worker => {
+            runtime.block_on(cluster::work(client, cluster, output, kind, query))
+        }
+        _ => runtime.block_on(listing::run(client, output, kind, query, true)),
+    }
+}
+
 /// Requests an answer and prints it.
 fn answered(
     runtime: &Runtime,
@@ -226,8 +243,8 @@ fn answered(
             runtime.block_on(doctor::run(client, output, config.as_ref()))
         }
         Command::Executors(query) => list(&columns::EXECUTORS, query, true),
-        Command::Jobs(query) => list(&columns::JOBS, query, true),
-        Command::Queries(query) => list(&columns::QUERIES, query, true),
+        Command::Jobs(asked) => work(runtime, client, output, &columns::JOBS, asked),
+        Command::Queries(asked) => work(runtime, client, output, &columns::QUERIES, asked),
         Command::Stages {
             query,
             summary: true,

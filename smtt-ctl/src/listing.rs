@@ -103,6 +103,7 @@ pub(super) fn data(
             "rows": rows,
             "rows_total": listing.rows_total,
             "summary": listing.summary,
+            "complete": cluster.missing().0 == 0,
             "workers": cluster.workers(),
         })),
     };

@@ -80,9 +80,11 @@ impl Output {
             let value = serde_json::to_value(value).map_err(io::Error::from)?;
             return self.text(&of_value(&value));
         }
-        let mut out = io::stdout().lock();
+        // Standard output alone writes each line on its own.
+        let mut out = io::BufWriter::new(io::stdout().lock());
         serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
         writeln!(out)?;
+        out.flush()?;
         Ok(())
     }
 

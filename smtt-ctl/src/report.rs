@@ -1,12 +1,14 @@
 //! `smtt-ctl report`: a readable summary per application.
 
+mod of_workers;
+
 use crate::users;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
-use smtt_model::rows::ExecutorKind;
+use smtt_model::rows::{ExecutorKind, ExecutorRow, RddGroupRow};
 use smtt_model::units;
 
 use super::args::{By, Filters};
@@ -80,12 +82,15 @@ pub(super) async fn run(
     filter: &Filters,
     by: Option<By>,
 ) -> Result<Exit, Failure> {
-    let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     if output.is_data() && by.is_some() {
         return Err(Failure::Question(
             "a report with --by is text: smtt-ctl rdds --by has --json and --csv".to_owned(),
         ));
     }
+    if let Some(cluster) = client.cluster() {
+        return of_workers::run(client, cluster, output, filter, by).await;
+    }
+    let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     if output.is_data() {
         output.data(&report)?;
     }
@@ -97,10 +102,7 @@ pub(super) async fn run(
         let mut said = text(&report, output);
         if let Some(by) = by {
             let groups = groups::of(client, filter.question(), by).await?;
-            said.push_str(&heading(groups::title(by), output));
-            let shown = &groups[..groups.len().min(REPORT_ROWS)];
-            said.push_str(&groups::table(shown, by, output));
-            said.push_str(&listing::hidden(shown.len(), groups.len() as u64, 0));
+            said.push_str(&groups_text(groups::title(by), &groups, by, output));
         }
         output.text(&said)?;
     }
@@ -119,6 +121,17 @@ fn objects<Row: Serialize>(rows: &[Row]) -> Vec<Map<String, Value>> {
             _ => None,
         })
         .collect()
+}
+
+/// The first groups of RDDs under a heading.
+fn groups_text(title: &str, groups: &[RddGroupRow], by: By, output: Output) -> String {
+    let shown = &groups[..groups.len().min(REPORT_ROWS)];
+    format!(
+        "{}{}{}",
+        heading(title, output),
+        groups::table(shown, by, output),
+        listing::hidden(shown.len(), groups.len() as u64, 0)
+    )
 }
 
 fn heading(text: &str, output: Output) -> String {
@@ -183,12 +196,20 @@ pub(super) fn text(report: &Report, output: Output) -> String {
     text
 }
 
-fn application_text(application: &ApplicationReport, output: Output) -> String {
-    let title = match (&application.application_id, &application.application_name) {
+/// The application in words.
+fn title(id: Option<&str>, name: Option<&str>) -> String {
+    match (id, name) {
         (Some(id), Some(name)) if !name.is_empty() => format!("Application {id} ({name})"),
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
-    };
+    }
+}
+
+fn application_text(application: &ApplicationReport, output: Output) -> String {
+    let title = title(
+        application.application_id.as_deref(),
+        application.application_name.as_deref(),
+    );
     let mut text = heading(&title, output).trim_start_matches('\n').to_owned();
     if let Some(uid) = application.uid {
         text.push_str(&format!("user {}\n", users::name(uid)));
@@ -200,7 +221,7 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
         output,
     ));
     text.push_str(&listing::footer(&columns::EXECUTORS, &application.summary));
-    text.push_str(&classes(application));
+    text.push_str(&classes(&application.executors));
     text.push_str(&section_of(
         "RDDs with most page faults",
         &columns::RDDS,
@@ -229,10 +250,9 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
 }
 
 /// Sources of the unattributed faults.
-fn classes(application: &ApplicationReport) -> String {
+fn classes(executors: &[ExecutorRow]) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for (class, faults) in application
-        .executors
+    for (class, faults) in executors
         .iter()
         .filter(|executor| executor.kind == ExecutorKind::Executor)
         .flat_map(|executor| &executor.unattributed)
@@ -250,7 +270,7 @@ fn classes(application: &ApplicationReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smtt_model::rows::{ExecutorRow, RddRow};
+    use smtt_model::rows::RddRow;
     use smtt_model::state::FaultFigures;
     use unicode_width::UnicodeWidthStr;
 

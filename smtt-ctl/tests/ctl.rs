@@ -41,6 +41,8 @@ mod memory;
 mod pages;
 #[path = "ctl/questions.rs"]
 mod questions;
+#[path = "ctl/reports.rs"]
+mod reports;
 #[path = "ctl/tasks.rs"]
 mod tasks;
 #[path = "ctl/tls.rs"]

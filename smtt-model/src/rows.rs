@@ -16,6 +16,7 @@ mod rdds;
 mod splits;
 mod used;
 mod work;
+mod work_over_workers;
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
@@ -40,6 +41,7 @@ pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
 pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
+pub use work_over_workers::{WorkOverWorkersRow, work_over_workers};
 
 pub use crate::state::figures::{Figures, NodeRow, PageSizeRow, by_rdd, reads_by_rdd};
 pub use crate::state::object_sample::{NodeShare, PageSizeShare, SampleRow};

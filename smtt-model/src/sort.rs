@@ -1,6 +1,10 @@
 //! Sorting of rows by any of their fields, as JSON values.
 
+mod pick;
+
 use std::cmp::Ordering;
+
+pub use self::pick::pick;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -119,13 +123,12 @@ fn columns<R: Serialize>(rows: impl Iterator<Item = R>) -> String {
 pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError> {
     let mut found = vec![false; by.len()];
     let mut keyed: Vec<(Vec<Value>, R)> = Vec::with_capacity(rows.len());
+    let names: Vec<&str> = by.iter().map(|sort| sort.column.as_str()).collect();
     for row in rows {
-        let fields = fields(&row);
-        let keys = by.iter().zip(&mut found).map(|(sort, found)| {
-            let value = fields.get(&sort.column);
+        let values = pick(&row, &names).into_iter().zip(&mut found);
+        let keys = values.map(|(value, found)| {
             *found |= value.is_some();
-            // The same field may be named twice.
-            value.cloned().unwrap_or(Value::Null)
+            value.unwrap_or(Value::Null)
         });
         keyed.push((keys.collect(), row));
     }

@@ -7,9 +7,7 @@ use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome};
 
 use super::{WIDTH, bold, finding_text, push, same_remedies, title, wrapped};
 use crate::Output;
-
-/// Workers whose names are printed with a finding.
-const NAMED: usize = 8;
+use crate::cluster::named;
 
 /// Advice of several workers as text.
 pub(super) fn text(advice: &Advice, output: Output) -> String {
@@ -26,11 +24,25 @@ pub(super) fn text(advice: &Advice, output: Output) -> String {
 }
 
 /// A finding with the workers that have it.
-struct Group<'a> {
-    finding: &'a Finding,
+pub(crate) struct Group<'a> {
+    pub finding: &'a Finding,
     /// The worker of this finding, and all with such a one.
-    worker: &'a str,
-    workers: BTreeSet<&'a str>,
+    pub worker: &'a str,
+    pub workers: BTreeSet<&'a str>,
+}
+
+impl Group<'_> {
+    /// The workers in words, of so many with the application.
+    pub fn on(&self, all: usize) -> String {
+        match self.workers.len() {
+            1 => format!("on worker {}", self.worker),
+            count => format!(
+                "on {count} of {all} workers: {}; text and numbers are of {}",
+                names(&self.workers),
+                self.worker
+            ),
+        }
+    }
 }
 
 /// Severity and cost of a finding, for comparisons.
@@ -44,7 +56,7 @@ fn is_above(left: &Finding, right: &Finding) -> bool {
 }
 
 /// Findings of the same rule about the same RDD, the most expensive first.
-fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>> {
+pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>> {
     let mut groups: BTreeMap<_, Group<'a>> = BTreeMap::new();
     for of_worker in of_workers {
         let worker = of_worker.worker.as_deref().unwrap_or_default();
@@ -79,12 +91,7 @@ fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>> {
 
 /// Names of workers, not too many.
 fn names(workers: &BTreeSet<&str>) -> String {
-    let first: Vec<&str> = workers.iter().take(NAMED).copied().collect();
-    let more = match workers.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", first.join(", "))
+    named(&workers.iter().copied().collect::<Vec<_>>())
 }
 
 fn application_text(of_workers: &[&ApplicationAdvice], output: Output) -> String {
@@ -98,6 +105,14 @@ fn application_text(of_workers: &[&ApplicationAdvice], output: Output) -> String
     for line in wrapped(&format!("{known}, on {all} worker{plural}"), width, 0) {
         text.push_str(&format!("{}\n", bold(&line, output)));
     }
+    text + &findings_text(of_workers, output)
+}
+
+/// The findings of one application, each with its workers, and what could not be checked.
+pub(crate) fn findings_text(of_workers: &[&ApplicationAdvice], output: Output) -> String {
+    let width = output.width.unwrap_or(WIDTH);
+    let all = of_workers.len();
+    let mut text = String::new();
     let groups = groups(of_workers);
     let findings: Vec<Finding> = groups.iter().map(|group| group.finding.clone()).collect();
     for (index, group) in groups.iter().enumerate() {
@@ -110,16 +125,7 @@ fn application_text(of_workers: &[&ApplicationAdvice], output: Output) -> String
             output,
             width,
         ));
-        let count = group.workers.len();
-        let on = match count {
-            1 => format!("on worker {}", group.worker),
-            _ => format!(
-                "on {count} of {all} workers: {}; text and numbers are of {}",
-                names(&group.workers),
-                group.worker
-            ),
-        };
-        push(&mut text, &on, width, 3);
+        push(&mut text, &group.on(all), width, 3);
     }
     text.push('\n');
     if groups.is_empty() {

@@ -3,14 +3,14 @@
 use serde::Serialize;
 use smtt_model::advise::Advice;
 use smtt_model::postmortem::Deaths;
-use smtt_model::protocol::{ListQuery, Status, order};
+use smtt_model::protocol::{Histories, ListQuery, Report, Status, order};
 use smtt_model::rows::{Listing, Summary};
-use smtt_model::sort::{Sort, SortError, sort};
+use smtt_model::sort::{Sort, SortError, pick, sort};
 
 use crate::client::ClientError;
 
 /// An answer that several workers can give together.
-pub trait Merge: Sized {
+pub trait Merge: Sized + Send {
     /// Field of the answer whose objects get the name of their worker.
     const ROWS: &'static str;
 
@@ -34,7 +34,7 @@ fn add(sum: &mut Option<u64>, figure: Option<u64>) {
 }
 
 /// Totals over workers.
-fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
+pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
     let mut all = Summary::default();
     for part in parts {
         for (sum, figure) in [
@@ -65,7 +65,7 @@ fn refused(error: SortError) -> ClientError {
     ClientError::Refused(error.to_string())
 }
 
-impl<Row: Serialize> Merge for Listing<Row> {
+impl<Row: Serialize + Send> Merge for Listing<Row> {
     const ROWS: &'static str = "rows";
 
     fn merge(parts: Vec<Self>, path: &str, question: &ListQuery) -> Result<Self, ClientError> {
@@ -133,10 +133,15 @@ fn majority<Row: Serialize>(parts: &[Listing<Row>], column: &str) -> Option<bool
 
 /// Whether some row has the field.
 fn has<Row: Serialize>(rows: &[Row], by: &Sort) -> bool {
-    rows.iter().any(|row| {
-        let fields = serde_json::to_value(row);
-        fields.is_ok_and(|fields| fields.get(&by.column).is_some())
-    })
+    let name = by.column.as_str();
+    rows.iter().any(|row| pick(row, &[name]) != [None])
+}
+
+/// The refusal to merge answers of which each worker has its own.
+fn of_each<Answer>(path: &str) -> Result<Answer, ClientError> {
+    Err(ClientError::Refused(format!(
+        "{path} has an answer for each worker"
+    )))
 }
 
 impl Merge for Status {
@@ -144,9 +149,23 @@ impl Merge for Status {
     const ROWS: &'static str = "";
 
     fn merge(_: Vec<Self>, path: &str, _: &ListQuery) -> Result<Self, ClientError> {
-        Err(ClientError::Refused(format!(
-            "{path} has an answer for each worker"
-        )))
+        of_each(path)
+    }
+}
+
+impl Merge for Report {
+    const ROWS: &'static str = "applications";
+
+    fn merge(_: Vec<Self>, path: &str, _: &ListQuery) -> Result<Self, ClientError> {
+        of_each(path)
+    }
+}
+
+impl Merge for Histories {
+    const ROWS: &'static str = "rows";
+
+    fn merge(_: Vec<Self>, path: &str, _: &ListQuery) -> Result<Self, ClientError> {
+        of_each(path)
     }
 }
 

@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{Worker, credentials, message};
+use super::answer::message;
+use super::{Worker, credentials};
 use crate::Failure;
 use crate::args::ClusterArgs;
 use crate::client::Connection;

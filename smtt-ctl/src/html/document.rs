@@ -1,6 +1,7 @@
 //! The document: head, sections in order, and notes on the origin of the figures.
 
 use crate::users;
+use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
 use smtt_model::rows::ExecutorKind;
 use smtt_model::state::{FaultFigures, history};
@@ -9,8 +10,9 @@ use smtt_model::units;
 
 use super::markup::Markup;
 use super::timeline::Timeline;
-use super::{Facts, rdds, sections};
+use super::{Facts, OfWorker, on, rdds, sections, shortened};
 use crate::advise;
+use crate::cluster::named;
 
 /// Sections by their anchors.
 const SECTIONS: [(&str, &str); 7] = [
@@ -22,6 +24,11 @@ const SECTIONS: [(&str, &str); 7] = [
     ("executors", "Executors"),
     ("measured", "How it was measured"),
 ];
+
+/// Characters of the application's name and id.
+const TITLE: usize = 300;
+/// Distinct values in a line.
+const DISTINCT: usize = 20;
 
 /// The whole page.
 pub fn page(facts: &Facts) -> String {
@@ -48,6 +55,7 @@ pub fn page(facts: &Facts) -> String {
         });
         html.element("body", &[], |body| {
             head(body, facts, &title);
+            missing(body, facts);
             findings(body, facts);
             section(body, 1, |body| sections::memory(body, facts, &timeline));
             section(body, 2, |body| rdds::rdds(body, facts));
@@ -68,9 +76,11 @@ fn title(facts: &Facts) -> String {
         .application_name
         .as_deref()
         .filter(|name| !name.is_empty());
-    name.or(application.application_id.as_deref())
-        .unwrap_or("executors that have not described themselves")
-        .to_owned()
+    let name = name.or(application.application_id.as_deref());
+    shortened(
+        name.unwrap_or("executors that have not described themselves"),
+        TITLE,
+    )
 }
 
 fn section(body: &mut Markup, at: usize, contents: impl FnOnce(&mut Markup)) {
@@ -98,7 +108,13 @@ fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
     let mut list: Vec<&str> = values.flatten().filter(|value| !value.is_empty()).collect();
     list.sort_unstable();
     list.dedup();
-    list.join(", ")
+    let more = list.len().saturating_sub(DISTINCT);
+    list.truncate(DISTINCT);
+    let mut text = shortened(&list.join(", "), 1000);
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }
 
 fn head(body: &mut Markup, facts: &Facts, title: &str) {
@@ -114,31 +130,37 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
         });
         header.element("p", &[("class", "soft")], |line| {
             line.text("Application ");
-            line.claimed(
-                facts
-                    .application
-                    .application_id
-                    .as_deref()
-                    .unwrap_or("unknown"),
-            );
+            let id = facts.application.application_id.as_deref();
+            line.claimed(&shortened(id.unwrap_or("unknown"), TITLE));
             line.text(&users::of(facts.application.uid));
-            line.text(", as one worker sees it.");
+            line.text(&match &facts.asked {
+                None => ", as one worker sees it.".to_owned(),
+                Some(asked) => format!(
+                    ", as {} of {} workers see it.",
+                    facts.workers.len(),
+                    asked.all
+                ),
+            });
         });
         header.element("dl", &[("class", "facts")], |list| {
             let alive = executors
                 .iter()
                 .filter(|row| row.state == smtt_model::rows::ExecutorState::Alive)
                 .count();
-            fact(
-                list,
-                "Executors on this worker",
-                &format!("{} ({alive} alive)", executors.len()),
-            );
-            fact(
-                list,
-                "Host",
-                &distinct(all.iter().map(|row| row.host.as_deref())),
-            );
+            let (of, hosts) = match facts.asked {
+                None => (
+                    "Executors on this worker",
+                    all.iter()
+                        .map(|row| row.host.as_deref())
+                        .collect::<Vec<_>>(),
+                ),
+                Some(_) => (
+                    "Executors on these workers",
+                    all.iter().map(|row| row.who.worker.as_deref()).collect(),
+                ),
+            };
+            fact(list, of, &format!("{} ({alive} alive)", executors.len()));
+            fact(list, "Host", &distinct(hosts.into_iter()));
             fact(
                 list,
                 "Spark",
@@ -149,11 +171,9 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 "Java",
                 &distinct(all.iter().map(|row| row.java_version.as_deref())),
             );
-            fact(
-                list,
-                "Linux",
-                facts.surroundings.kernel.as_deref().unwrap_or_default(),
-            );
+            let workers = facts.workers.iter();
+            let kernels = workers.map(|worker| worker.surroundings.kernel.as_deref());
+            fact(list, "Linux", &distinct(kernels));
             let longest = all.iter().map(|row| row.watched_ns).max();
             fact(
                 list,
@@ -161,7 +181,9 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 &longest.map(units::duration).unwrap_or_default(),
             );
             fact(list, "Made at", &date(facts.history.now_unix_ms));
-            fact(list, "SMTT", &facts.status.version);
+            let workers = facts.workers.iter();
+            let versions = workers.map(|worker| Some(worker.status.version.as_str()));
+            fact(list, "SMTT", &distinct(versions));
             let storage = executors
                 .iter()
                 .map(|row| row.storage_memory_bytes)
@@ -191,10 +213,32 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
             }
         });
     });
-    for reason in &facts.status.degraded {
+    for (reason, workers) in facts.said(|worker| worker.status.degraded.clone()) {
         body.element("p", &[("class", "finding medium")], |line| {
             line.text("The figures are worse than they could be: ")
-                .text(reason);
+                .text(&shortened(&reason, 1000))
+                .text(&on(&workers));
+        });
+    }
+}
+
+/// The workers that are in no figure, above all figures.
+fn missing(body: &mut Markup, facts: &Facts) {
+    let Some(asked) = &facts.asked else {
+        return;
+    };
+    for (reason, workers) in &asked.missing {
+        body.element("p", &[("class", "finding high missing")], |line| {
+            line.text("Missing in all figures: ");
+            line.claimed(&named(workers));
+            line.text(&format!(": {reason}"));
+        });
+    }
+    if !asked.without_history.is_empty() {
+        body.element("p", &[("class", "finding medium")], |line| {
+            line.text("Missing in memory over time: ");
+            line.claimed(&named(&asked.without_history));
+            line.text(".");
         });
     }
 }
@@ -209,13 +253,13 @@ fn fault_time(facts: &Facts) -> String {
     let (Some(time), Some(error)) = (sum.page_fault_time_ns, sum.page_fault_time_error_ns) else {
         return String::new();
     };
+    let (time, error) = (units::duration(time), units::duration(error));
+    if !facts.has_all_stages {
+        return format!("{time} \u{b1} {error}");
+    }
     let tasks = facts.stages.iter().map(|row| row.task_time_ns);
-    format!(
-        "{} \u{b1} {} of {} of task time",
-        units::duration(time),
-        units::duration(error),
-        units::duration(tasks.fold(0, u64::saturating_add))
-    )
+    let tasks = units::duration(tasks.fold(0, u64::saturating_add));
+    format!("{time} \u{b1} {error} of {tasks} of task time")
 }
 
 fn findings(body: &mut Markup, facts: &Facts) {
@@ -223,7 +267,8 @@ fn findings(body: &mut Markup, facts: &Facts) {
         let findings = &facts.advice.findings;
         for (index, finding) in findings.iter().enumerate() {
             let before = advise::same_remedies(findings, index);
-            card(body, index, finding, before);
+            let hosts = facts.finding_hosts.get(index).map(String::as_str);
+            card(body, index, finding, before, hosts);
         }
         if facts.advice.findings.is_empty() {
             body.line("p", &[], "Nothing was found.");
@@ -270,7 +315,13 @@ fn findings(body: &mut Markup, facts: &Facts) {
     });
 }
 
-fn card(body: &mut Markup, index: usize, finding: &Finding, before: Option<usize>) {
+fn card(
+    body: &mut Markup,
+    index: usize,
+    finding: &Finding,
+    before: Option<usize>,
+    hosts: Option<&str>,
+) {
     let class = format!("finding {}", advise::class(finding.severity));
     let id = format!("finding-{}", index + 1);
     body.element("article", &[("class", &class), ("id", &id)], |card| {
@@ -286,6 +337,10 @@ fn card(body: &mut Markup, index: usize, finding: &Finding, before: Option<usize
             if let Some(site) = &finding.subject.call_site {
                 line.text("; made at ");
                 line.claimed(site);
+            }
+            if let Some(hosts) = hosts {
+                line.text("; ");
+                line.claimed(hosts);
             }
         });
         card.element("div", &[("class", "columns")], |columns| {
@@ -337,33 +392,49 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let mut lines = vec![
         "What was not measured is absent, never zero: a column that is not there, or a dash.".to_owned(),
         "Storage memory is Spark's own figure (memoryUsed of its REST API); where objects are stored it is Spark's estimate. Execution memory is what tasks hold.".to_owned(),
-        "This is one worker. Executors of the same application on other workers have a daemon of their own.".to_owned(),
+        match facts.asked {
+            None => "This is one worker. Executors of the same application on other workers have a daemon of their own.".to_owned(),
+            Some(_) => "These are sums over workers. Each has NUMA nodes of its own: bytes of node 0 are those of every worker's node 0. Points over time are placed by their age on each worker's clock.".to_owned(),
+        },
     ];
-    let hooks = |name: &str| {
-        let ok = facts.status.probes.iter().filter(|probe| {
-            probe.name == name && probe.verdict == smtt_model::verdict::VerdictState::Ok
+    let hooks = |worker: &OfWorker| {
+        let probes = worker.status.probes.iter();
+        let ok = probes.filter(|probe| {
+            probe.name == "fault" && probe.verdict == smtt_model::verdict::VerdictState::Ok
         });
-        ok.map(|probe| probe.hook.clone())
-            .collect::<Vec<_>>()
-            .join(", ")
+        let hooks = ok.map(|probe| probe.hook.as_str()).collect::<Vec<_>>();
+        vec![hooks.join(", ")]
     };
-    lines.push(match hooks("fault") {
-        hook if hook.is_empty() => {
-            "Page faults were not counted: no hook of the kernel's could be used.".to_owned()
+    for (hook, workers) in facts.said(hooks) {
+        let on = on(&workers);
+        lines.push(match hook.is_empty() {
+            true => format!(
+                "Page faults were not counted{on}: no hook of the kernel's could be used."
+            ),
+            false => format!(
+                "Page faults were counted at {hook}{on}, for what their thread was doing at that moment."
+            ),
+        });
+    }
+    let walks = facts.said(|worker| match &worker.status.page_walks {
+        Some(walks) => {
+            let sampled = format!("Page walks were sampled on {}.", walks.uarch);
+            std::iter::once(sampled)
+                .chain(walks.notes.clone())
+                .collect()
         }
-        hook => format!(
-            "Page faults were counted at {hook}, for what their thread was doing at that moment."
-        ),
+        None => Vec::new(),
     });
-    match &facts.status.page_walks {
-        Some(walks) if !rdds::walk_columns(facts).is_empty() => {
-            lines.push(format!("Page walks were sampled on {}.", walks.uarch));
-            lines.extend(walks.notes.iter().cloned());
-        }
-        _ => lines.push(format!(
+    match walks.is_empty() || rdds::walk_columns(facts).is_empty() {
+        true => lines.push(format!(
             "Page walks were not measured: {}.",
             no_walks(facts)
         )),
+        false => lines.extend(
+            walks
+                .into_iter()
+                .map(|(said, workers)| said + &on(&workers)),
+        ),
     }
     let by = facts.pages.iter().find_map(|row| row.page_sizes_by?.name());
     lines.push(match by {
@@ -379,35 +450,10 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                 .to_owned(),
         );
     }
-    let around = &facts.surroundings;
-    let mut settings = Vec::new();
-    settings.extend(
-        around
-            .transparent_huge_pages
-            .as_ref()
-            .map(|mode| format!("transparent huge pages: {mode}")),
-    );
-    settings.extend(
-        around
-            .nodes
-            .as_ref()
-            .map(|nodes| format!("NUMA nodes with memory: {}", nodes.len())),
-    );
-    settings.extend(
-        around
-            .memory_bytes
-            .map(|bytes| format!("memory: {}", units::bytes(bytes))),
-    );
-    settings.extend(around.swap_bytes.map(|bytes| match bytes {
-        0 => "no swap".to_owned(),
-        bytes => format!("swap: {}", units::bytes(bytes)),
-    }));
-    settings.extend(
-        around
-            .swappiness
-            .map(|value| format!("vm.swappiness: {value}")),
-    );
-    lines.push(format!("The machine: {}.", settings.join(", ")));
+    let machines = facts.said(|worker| vec![machine(&worker.surroundings)]);
+    for (machine, workers) in machines {
+        lines.push(format!("The machine{}: {machine}.", on(&workers)));
+    }
     if timeline.is_drawable() {
         let interval = facts
             .history
@@ -437,14 +483,47 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     });
     body.element("ul", &[], |list| {
         for line in lines {
-            list.line("li", &[], &line);
+            list.line("li", &[], &shortened(&line, 2000));
         }
     });
 }
 
+/// Settings of a machine in words.
+fn machine(around: &Surroundings) -> String {
+    let mut settings = Vec::new();
+    settings.extend(
+        around
+            .transparent_huge_pages
+            .as_ref()
+            .map(|mode| format!("transparent huge pages: {mode}")),
+    );
+    settings.extend(
+        around
+            .nodes
+            .as_ref()
+            .map(|nodes| format!("NUMA nodes with memory: {}", nodes.len())),
+    );
+    settings.extend(
+        around
+            .memory_bytes
+            .map(|bytes| format!("memory: {}", units::bytes(bytes))),
+    );
+    settings.extend(around.swap_bytes.map(|bytes| match bytes {
+        0 => "no swap".to_owned(),
+        bytes => format!("swap: {}", units::bytes(bytes)),
+    }));
+    settings.extend(
+        around
+            .swappiness
+            .map(|value| format!("vm.swappiness: {value}")),
+    );
+    settings.join(", ")
+}
+
 /// Why page walks are not measured.
 pub fn no_walks(facts: &Facts) -> String {
-    let probes = facts.status.probes.iter();
+    let workers = facts.workers.iter();
+    let probes = workers.flat_map(|worker| &worker.status.probes);
     let reasons: Vec<&str> = probes
         .filter(|probe| {
             probe.name == smtt_model::verdict::PAGE_WALKS

@@ -14,6 +14,16 @@ use super::{Facts, shortened};
 /// Rows of the tables of RDDs.
 const RDD_ROWS: usize = 200;
 
+/// Figures of page walks that have columns.
+const FIGURES: usize = 24;
+/// Page sizes or nodes of an RDD that are shown: more than machines have.
+const PARTS: usize = 64;
+
+/// Adds to a sum that what workers send may not overflow.
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
 /// Figures of an RDD in these tables.
 trait Figures {
     fn copies(&self) -> u64;
@@ -93,6 +103,9 @@ pub fn walk_columns(facts: &Facts) -> Vec<String> {
         .collect();
     names.sort();
     names.dedup();
+    // A table has room for those of a CPU.
+    names.retain(|name| name.len() <= 100);
+    names.truncate(FIGURES);
     names
 }
 
@@ -119,7 +132,10 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
         body.line(
             "p",
             &[("class", "empty")],
-            "No RDD held memory on this worker.",
+            match facts.asked {
+                None => "No RDD held memory on this worker.",
+                Some(_) => "No RDD held memory on these workers.",
+            },
         );
     } else {
         let left = cut(&mut holding);
@@ -202,7 +218,7 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
         ),
         Column::new(
             "Cached",
-            "partitions in the memory of this worker, of all of the RDD; blocks, where each partition has several",
+            "partitions in memory here, of all of the RDD; blocks, where each partition has several",
             rdds,
             |rdd| {
                 let all = rdd.rows.iter().find_map(|row| row.partitions);
@@ -250,7 +266,7 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
             "reads of its blocks, one per task and block",
             rdds,
             |rdd| {
-                let stored = rdd.sum(|row| row.blocks_stored + row.blocks_found) > 0;
+                let stored = rdd.sum(|row| row.blocks_stored.saturating_add(row.blocks_found)) > 0;
                 Cell::maybe(
                     rdd.maybe(|row| row.block_reads).filter(|_| stored),
                     units::count,
@@ -277,16 +293,16 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
                 .filter_map(|row| row.page_sizes.as_ref())
                 .flatten()
             {
-                *sizes.entry(size.page_bytes).or_default() += size.bytes;
+                add(sizes.entry(size.page_bytes).or_default(), size.bytes);
             }
             let class = |bytes: u64| match bytes {
                 0..0x10_0000 => "small",
                 0x10_0000..0x4000_0000 => "huge",
                 _ => "giant",
             };
+            let sizes = sizes.into_iter().take(PARTS);
             Cell::Parts(
                 sizes
-                    .into_iter()
                     .map(|(size, bytes)| (class(size).to_owned(), bytes, size_name(size)))
                     .collect(),
             )
@@ -299,12 +315,12 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
                 .filter_map(|row| row.nodes.as_ref())
                 .flatten()
             {
-                *nodes.entry(node.node).or_default() += node.bytes;
+                add(nodes.entry(node.node).or_default(), node.bytes);
             }
             let part = |(node, bytes): (u32, u64)| {
                 (format!("k{}", node % 8 + 1), bytes, format!("node {node}"))
             };
-            Cell::Parts(nodes.into_iter().map(part).collect())
+            Cell::Parts(nodes.into_iter().take(PARTS).map(part).collect())
         }),
         Column::new("Swapped", "bytes in swap", rdds, |rdd| {
             Cell::maybe(rdd.seen(|row| row.swapped_bytes), |bytes| {
@@ -324,9 +340,9 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
                 let remote = rdd.seen(|row| row.read_remote_bytes);
                 let share = local
                     .zip(remote)
-                    .filter(|(local, remote)| local + remote > 0);
+                    .filter(|(local, remote)| local.saturating_add(*remote) > 0);
                 Cell::maybe(share, |(local, remote)| {
-                    units::share(remote as f64 / (local + remote) as f64)
+                    units::share(remote as f64 / (local as f64 + remote as f64))
                 })
             },
         ),
@@ -357,7 +373,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         if let Some(kind) = kind {
             let means = "to the cycles of the RDD, the mean over executors";
             columns.push(Column::new(
-                &format!("{words}, {kind}"),
+                &format!("{words}, {}", shortened(&kind, 40)),
                 means,
                 rdds,
                 |rdd| {
@@ -403,13 +419,14 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
             let mut doing: BTreeMap<String, u64> = BTreeMap::new();
             for context in rdd.rows.iter().flat_map(|row| &row.contexts) {
                 let name = context.activity.replace('_', " ");
-                *doing.entry(name).or_default() += context.faults.page_faults.unwrap_or(0);
+                let faults = context.faults.page_faults.unwrap_or(0);
+                add(doing.entry(name).or_default(), faults);
             }
             let most = doing
                 .into_iter()
                 .max_by_key(|(_, faults)| *faults)
                 .filter(|(_, faults)| *faults > 0);
-            Cell::maybe(most, |(name, _)| name)
+            Cell::maybe(most, |(name, _)| shortened(&name, 60))
         },
     ));
     columns

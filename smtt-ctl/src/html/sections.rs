@@ -1,6 +1,6 @@
 //! Sections with figures: memory over time, execution memory, executors.
 
-use smtt_model::rows::ExecutorKind;
+use smtt_model::rows::{ExecutorId, ExecutorKind, ExecutorRow};
 use smtt_model::units;
 
 use super::chart::{Size, Unit, chart};
@@ -14,6 +14,9 @@ use super::{Facts, shortened};
 const SINGLE_RDDS: usize = 12;
 /// Rows of the tables of tasks and stages.
 const ROWS: usize = 20;
+
+/// Rows of the table of executors.
+const EXECUTORS: usize = 1000;
 
 const LARGE: Size = Size {
     width: 1140.0,
@@ -34,6 +37,23 @@ fn rdd_name(facts: &Facts, id: u32) -> String {
         || format!("RDD {id}"),
         |name| format!("{id}: {}", shortened(name, 60)),
     )
+}
+
+/// The worker of an executor; absent on a page of one worker.
+fn host(row: &ExecutorRow) -> Cell {
+    match &row.who.worker {
+        Some(worker) => Cell::Name(shortened(worker, 100), String::new()),
+        None => Cell::Absent,
+    }
+}
+
+/// An executor by its id and, on a page of several workers, its worker.
+fn executor(who: &ExecutorId) -> Cell {
+    let id = who.executor_id.as_deref().map(|id| shortened(id, 40));
+    match (id, &who.worker) {
+        (Some(id), Some(worker)) => Cell::Name(id, shortened(worker, 100)),
+        (id, _) => Cell::maybe(id, |id| id),
+    }
 }
 
 /// Memory of all executors over time, by RDD, region, page size and node.
@@ -179,7 +199,7 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                     )
                 }),
                 Column::new("Executor", "id of the executor", &rows, |row| {
-                    Cell::maybe(row.who.executor_id.clone(), |id| shortened(&id, 40))
+                    executor(&row.who)
                 }),
                 Column::new(
                     "Largest task, at most",
@@ -189,7 +209,9 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                 ),
                 Column::new("Tasks", "that ended here", &rows, |row| {
                     Cell::Value(units::count(
-                        row.tasks_succeeded + row.tasks_failed + row.tasks_killed,
+                        row.tasks_succeeded
+                            .saturating_add(row.tasks_failed)
+                            .saturating_add(row.tasks_killed),
                     ))
                 }),
                 Column::new("Task time", "of ended tasks", &rows, |row| {
@@ -226,7 +248,7 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                     Cell::maybe(row.partition, |id| id.to_string())
                 }),
                 Column::new("Executor", "id of the executor", &tasks, |row| {
-                    Cell::maybe(row.who.executor_id.clone(), |id| shortened(&id, 40))
+                    executor(&row.who)
                 }),
                 Column::new(
                     "Execution memory, at most",
@@ -248,14 +270,16 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     }
 }
 
-/// The executors of this worker.
+/// The executors, of each worker.
 pub fn executors(body: &mut Markup, facts: &Facts) {
-    let rows = &facts.application.executors;
-    let process = |pid: u32| facts.surroundings.processes.get(&pid);
+    let all = &facts.application.executors;
+    let rows = &all[..all.len().min(EXECUTORS)];
+    let process = |row: &ExecutorRow| facts.process(&row.who);
     table(
         body,
         "processes",
         vec![
+            Column::new("Worker", "that the executor runs on", rows, host),
             Column::new("Executor", "id and process", rows, |row| {
                 let id = shortened(row.who.executor_id.as_deref().unwrap_or("unknown"), 60);
                 let kind = match row.kind {
@@ -305,13 +329,13 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 Cell::maybe(row.faults.page_faults_major, units::count)
             }),
             Column::new("CPU time", "of the process", rows, |row| {
-                let times = process(row.who.pid)
-                    .and_then(|process| Some(process.user_ns? + process.system_ns?));
+                let times =
+                    process(row).and_then(|process| Some(process.user_ns? + process.system_ns?));
                 Cell::maybe(times, units::duration)
             }),
             Column::new("In the kernel", "of the CPU time", rows, |row| {
                 Cell::maybe(
-                    process(row.who.pid).and_then(|process| process.system_ns),
+                    process(row).and_then(|process| process.system_ns),
                     units::duration,
                 )
             }),
@@ -320,7 +344,7 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 "NUMA nodes that it may run on",
                 rows,
                 |row| {
-                    let nodes = process(row.who.pid).and_then(|process| process.cpu_nodes.clone());
+                    let nodes = process(row).and_then(|process| process.cpu_nodes.clone());
                     Cell::maybe(nodes, |nodes| {
                         nodes
                             .iter()
@@ -331,12 +355,22 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 },
             ),
             Column::new("JVM options", "those that advice depends on", rows, |row| {
-                let options = process(row.who.pid).and_then(|process| process.options.clone());
+                let options = process(row).and_then(|process| process.options.clone());
                 match options.filter(|options| !options.is_empty()) {
-                    Some(options) => Cell::Name(options.join(" "), String::new()),
+                    Some(options) => Cell::Name(shortened(&options.join(" "), 1000), String::new()),
                     None => Cell::Absent,
                 }
             }),
         ],
     );
+    if all.len() > rows.len() {
+        let more = all.len() - rows.len();
+        body.line(
+            "p",
+            &[("class", "soft")],
+            &format!(
+                "{more} executors with fewer page faults are left out; smtt-ctl executors has them."
+            ),
+        );
+    }
 }

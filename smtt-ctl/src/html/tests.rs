@@ -139,8 +139,14 @@ fn facts(name: &str, rdds: u32) -> Facts {
             }],
             ..ApplicationAdvice::default()
         },
-        surroundings: Surroundings::default(),
-        status: status(),
+        finding_hosts: Vec::new(),
+        workers: vec![OfWorker {
+            name: None,
+            status: status(),
+            surroundings: Surroundings::default(),
+        }],
+        asked: None,
+        has_all_stages: true,
     }
 }
 

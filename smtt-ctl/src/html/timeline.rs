@@ -10,6 +10,9 @@ use smtt_model::units;
 /// Maximum number of moments in a chart, limited by the width of the page.
 const MOMENTS: u64 = 160;
 
+/// Maximum number of page sizes or nodes in a chart, more than a machine has.
+const SERIES: usize = 40;
+
 /// One series of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
@@ -159,7 +162,12 @@ impl<'a> Timeline<'a> {
             add(UNKNOWN, rest);
             add(SWAPPED, pages.swapped_bytes);
             add(WITHOUT, pages.untouched_bytes);
-            let seen = pages.present_bytes + pages.swapped_bytes + pages.untouched_bytes;
+            let parts = [
+                pages.present_bytes,
+                pages.swapped_bytes,
+                pages.untouched_bytes,
+            ];
+            let seen = parts.into_iter().fold(0, u64::saturating_add);
             add(NOT_EXAMINED, held.held_bytes().saturating_sub(seen));
         });
         let name = |(key, values): ((u8, u64), Vec<f64>)| match key {
@@ -176,7 +184,7 @@ impl<'a> Timeline<'a> {
             WITHOUT => series("without memory", "none", values),
             _ => series("not examined", "unknown", values),
         };
-        sums.into_iter().map(name).collect()
+        bounded(sums.into_iter().map(name).collect())
     }
 
     /// Bytes by NUMA node.
@@ -204,7 +212,7 @@ impl<'a> Timeline<'a> {
                 values,
             ),
         };
-        sums.into_iter().map(name).collect()
+        bounded(sums.into_iter().map(name).collect())
     }
 
     /// Bytes by RDD: the largest ones, and the sum of the others.
@@ -311,6 +319,22 @@ fn series(label: &str, class: &str, values: Vec<f64>) -> Series {
 
 fn peak(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
+}
+
+/// At most [`SERIES`] series: those with the highest peaks, and the sum of the others.
+fn bounded(mut list: Vec<Series>) -> Vec<Series> {
+    if list.len() <= SERIES {
+        return list;
+    }
+    list.sort_by(|left, right| peak(&right.values).total_cmp(&peak(&left.values)));
+    let others = list.split_off(SERIES - 1);
+    let mut sum = vec![0.0; others[0].values.len()];
+    for other in &others {
+        let values = sum.iter_mut().zip(&other.values);
+        values.for_each(|(sum, more)| *sum += more);
+    }
+    list.push(series(&format!("{} others", others.len()), "unknown", sum));
+    list
 }
 
 /// The series with the highest peaks under their names, and the sum of the others. Series without a name are others.

@@ -6,8 +6,9 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use smtt_model::decode::{Fact, StageDescribed, TaskStarted};
 
-use super::workers::{Workers, dead, hear, rows, sum, text, with_answer, worker};
+use super::workers::{Workers, dead, facts, hear, rows, sum, text, with_answer, worker};
 
 #[test]
 fn listings_of_a_cluster_are_those_of_its_workers() {
@@ -17,13 +18,16 @@ fn listings_of_a_cluster_are_those_of_its_workers() {
         "stages",
         "tasks",
         "rdds",
-        "jobs",
-        "queries",
+        "jobs --per-worker",
+        "queries --per-worker",
         "blocks",
         "memory",
         "pages",
     ] {
-        let all = workers.json(&[listing, "--json"]);
+        let arguments: Vec<&str> = listing.split(' ').chain(["--json"]).collect();
+        let listing = arguments[0];
+        let all = workers.json(&arguments);
+        assert_eq!(all["complete"], true, "{listing}");
         for (daemon, port) in workers.daemons.iter().zip(&workers.ports) {
             let own = daemon.json(&[listing, "--json"]);
             let name = port.address.to_string();
@@ -70,6 +74,152 @@ fn listings_of_a_cluster_are_those_of_its_workers() {
         Some(sum(&parts, "page_faults"))
     );
     assert!(sum(&parts, "page_faults") > 0);
+}
+
+/// Facts of a worker whose tasks worked for job 5 of query 2, in stage 3 and, on the second worker, in stage 4.
+pub(super) fn with_jobs(index: u64) -> Vec<Fact> {
+    let mut facts = facts(index);
+    let described = |stage_id: u32| StageDescribed {
+        stage_id,
+        name: format!("map {stage_id}"),
+        job_id: Some(5),
+        sql_execution_id: Some(2),
+        sql_description: format!("SELECT {stage_id}"),
+        ..StageDescribed::default()
+    };
+    for fact in &mut facts {
+        match fact {
+            Fact::StageDescribed(said) => *said = described(said.stage_id),
+            Fact::TaskEnded(end) => end.execution_memory_peak_bytes += index * 100,
+            _ => {}
+        }
+    }
+    if index == 1 {
+        facts.push(Fact::StageDescribed(described(4)));
+        facts.push(Fact::TaskStarted(TaskStarted {
+            task_attempt_id: 7,
+            stage_id: 4,
+            ..TaskStarted::default()
+        }));
+    }
+    facts
+}
+
+#[test]
+fn jobs_and_queries_are_a_row_each_over_all_workers() {
+    let workers = Workers::of(&(0..3).map(with_jobs).collect::<Vec<_>>());
+    for (listing, id, value) in [("jobs", "job_id", 5), ("queries", "sql_execution_id", 2)] {
+        let all = workers.json(&[listing, "--json"]);
+        assert_eq!(
+            (&all["complete"], &all["rows_total"]),
+            (&json!(true), &json!(2))
+        );
+        // Witness: the rows of each daemon on its own socket.
+        let own: Vec<Value> = workers
+            .daemons
+            .iter()
+            .map(|daemon| daemon.json(&[listing, "--json"])[0].clone())
+            .collect();
+        let of_app = |app: &str| {
+            let found = rows(&all["rows"])
+                .iter()
+                .find(|row| row["application_id"] == app);
+            found.unwrap_or_else(|| panic!("{app} in {all}")).clone()
+        };
+        for (app, parts) in [
+            ("app-20260101120000-0001", &own[..2]),
+            ("app-20260101120000-0002", &own[2..]),
+        ] {
+            let row = of_app(app);
+            assert_eq!(row[id], value, "{row}");
+            assert_eq!(row["workers"], parts.len(), "{row}");
+            for field in [
+                "executors",
+                "tasks_running",
+                "tasks_succeeded",
+                "task_time_ns",
+                "page_faults",
+                "page_faults_read",
+                "page_faults_write",
+                "page_faults_major",
+                "used_tasks",
+                "used_partial_tasks",
+            ] {
+                assert_eq!(
+                    row[field].as_u64(),
+                    Some(sum(parts, field)),
+                    "{field}: {row}"
+                );
+            }
+            let peak = |part: &Value| part["execution_memory_peak_bytes"].as_u64();
+            assert_eq!(
+                row["execution_memory_peak_bytes"].as_u64(),
+                parts.iter().filter_map(peak).max(),
+                "a peak is no sum"
+            );
+            assert_eq!(row["lower_bounds"], json!([]), "{row}");
+        }
+        let both = of_app("app-20260101120000-0001");
+        assert_eq!((&both["jobs"], &both["stages"]), (&json!(1), &json!(2)));
+        assert_eq!(both["name"], "SELECT 4", "the last stage names the row");
+        assert!(sum(&own[..2], "page_faults") > 0);
+        assert_eq!(
+            sum(rows(&all["rows"]), "page_faults"),
+            all["summary"]["page_faults_attributed"]
+                .as_u64()
+                .expect("counted"),
+        );
+        let sorted = workers.json(&[listing, "--json", "--sort", "peak", "--limit", "1"]);
+        assert_eq!(
+            (rows(&sorted["rows"]).len(), &sorted["rows_total"]),
+            (1, &json!(2))
+        );
+        assert_eq!(
+            sorted["rows"][0]["execution_memory_peak_bytes"],
+            own[2]["execution_memory_peak_bytes"]
+        );
+    }
+    let none = workers.ctl(&workers.addresses(), &["jobs", "--app", "nowhere"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    assert!(text(&none.stderr).contains("no jobs match --app nowhere; there are"));
+}
+
+#[test]
+fn sums_without_a_worker_say_so_and_an_older_worker_leaves_out_what_it_cannot_say() {
+    let workers = Workers::of(&(0..2).map(with_jobs).collect::<Vec<_>>());
+    // The answer of a daemon that does not name stages and does not know the time of tasks on a CPU.
+    let mut old = workers.daemons[0].json(&["jobs", "--json"]);
+    old[0].as_object_mut().expect("a row").remove("stage_ids");
+    let summary = serde_json::to_value(smtt_model::rows::Summary::default()).expect("JSON");
+    let old = json!({"rows": old, "rows_total": 1, "summary": summary});
+    let mut addresses = workers.addresses();
+    addresses.push(with_answer("200 OK", old.to_string()));
+    let dead = dead();
+    addresses.push(dead);
+    let json = workers.ctl(&addresses, &["jobs", "--json"]);
+    assert_eq!(json.status.code(), Some(3), "{json:?}");
+    let all: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(all["complete"], false);
+    let row = &all["rows"][0];
+    assert_eq!((&row["workers"], &row["stages"]), (&json!(3), &Value::Null));
+    assert_eq!(row["jobs"], 1);
+    let table = workers.ctl(&addresses, &["jobs"]);
+    let (shown, said) = (text(&table.stdout), text(&table.stderr));
+    assert!(
+        shown.contains("incomplete: 1 of 4 workers did not answer and are in no sum\n"),
+        "{shown}"
+    );
+    assert!(
+        said.contains(&format!("worker {dead}: cannot connect")),
+        "{said}"
+    );
+    let groups = workers.ctl(&addresses, &["rdds", "--by", "rdd"]);
+    assert!(
+        text(&groups.stdout).contains("incomplete: 2 of 4 workers"),
+        "{groups:?}"
+    );
+    let whole = workers.ctl(&workers.addresses(), &["jobs"]);
+    assert!(!text(&whole.stdout).contains("incomplete"), "{whole:?}");
 }
 
 #[test]
@@ -349,8 +499,6 @@ fn commands_of_one_worker_say_so_in_a_line() {
     for command in [
         &["doctor"][..],
         &["top"],
-        &["report"],
-        &["report", "--html"],
         &["trace"],
         &["task", "7"],
         &["export", "--job-trace", "app"],

@@ -5,6 +5,8 @@ use std::path::Path;
 use smtt_common::event::marker::storage_level::{DESERIALIZED, DISK, MEMORY, REPLICATION_SHIFT};
 use smtt_model::decode::{BlockFact, Fact, RddDescribed};
 
+use super::cluster::with_jobs;
+use super::workers::{Workers, dead};
 use super::{Daemon, ctl, job, pages};
 
 const LISTINGS: [&[&str]; 12] = [
@@ -56,6 +58,68 @@ pub fn daemon() -> Daemon {
     Daemon::with(&facts, 0)
 }
 
+/// Questions to three workers, of which one is dead in the second half.
+const OF_WORKERS: [&[&str]; 6] = [
+    &["executors"],
+    &["jobs"],
+    &["jobs", "--per-worker"],
+    &["queries"],
+    &["rdds", "--by", "rdd"],
+    &["report"],
+];
+
+#[test]
+fn tables_of_a_cluster_look_as_before() {
+    let workers = Workers::of(&(0..3).map(with_jobs).collect::<Vec<_>>());
+    let names: Vec<String> = workers
+        .addresses()
+        .iter()
+        .map(std::net::SocketAddr::to_string)
+        .collect();
+    let dead = dead();
+    let mut text = String::new();
+    for missing in [false, true] {
+        let mut addresses = workers.addresses();
+        if missing {
+            addresses[2] = dead;
+        }
+        for listing in OF_WORKERS {
+            let output = workers.ctl(&addresses, listing);
+            let (shown, said) = (&output.stdout, &output.stderr);
+            let line = format!("$ smtt-ctl --cluster workers {}\n", listing.join(" "));
+            let parts = [shown, said].map(|part| String::from_utf8_lossy(part).into_owned());
+            text.push_str(&format!("{line}{}\n", parts.concat()));
+        }
+    }
+    // A port is another one in each run, and its name as wide as these.
+    for (at, name) in names.iter().chain([&dead.to_string()]).enumerate() {
+        let width = name.len();
+        text = text.replace(name, &format!("{:<width$}", format!("worker-{at}")));
+    }
+    let trimmed: Vec<&str> = text.lines().map(str::trim_end).collect();
+    compare("cluster.txt", &format!("{}\n", trimmed.join("\n")));
+}
+
+/// Compares a text with the file of this name.
+fn compare(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("SMTT_BLESS").is_some() {
+        std::fs::write(&path, text).expect("written");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let first = expected
+        .lines()
+        .zip(text.lines())
+        .find(|(old, new)| old != new);
+    assert!(
+        expected == text,
+        "{}: the tables differ, first in {first:?}; SMTT_BLESS=1 writes them:\n{text}",
+        path.display()
+    );
+}
+
 #[test]
 fn tables_look_as_before() {
     let daemon = daemon();
@@ -68,21 +132,6 @@ fn tables_look_as_before() {
             let said = String::from_utf8_lossy(&output.stdout);
             text.push_str(&format!("$ smtt-ctl {}\n{said}\n", listing.join(" ")));
         }
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/golden")
-            .join(format!("{columns}.txt"));
-        if std::env::var_os("SMTT_BLESS").is_some() {
-            std::fs::write(&path, &text).expect("written");
-        }
-        let expected = std::fs::read_to_string(&path).unwrap_or_default();
-        let first = expected
-            .lines()
-            .zip(text.lines())
-            .find(|(old, new)| old != new);
-        assert!(
-            expected == text,
-            "{}: the tables differ, first in {first:?}; SMTT_BLESS=1 writes them:\n{text}",
-            path.display()
-        );
+        compare(&format!("{columns}.txt"), &text);
     }
 }

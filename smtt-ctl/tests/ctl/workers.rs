@@ -36,8 +36,18 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn of(daemon: &Daemon, web: Web) -> Self {
+        Self::on(
+            TcpListener::bind("127.0.0.1:0").expect("a port"),
+            daemon,
+            web,
+        )
+    }
+
+    /// A port that is bound already.
+    fn on(listener: TcpListener, daemon: &Daemon, web: Web) -> Self {
+        let address = listener.local_addr().expect("an address");
+        listener.set_nonblocking(true).expect("set");
         let (stop, stopped) = oneshot::channel::<()>();
-        let (bound, address) = std::sync::mpsc::channel();
         let shared = Arc::clone(&daemon.shared);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -45,12 +55,7 @@ impl Port {
                 .build()
                 .expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-                    .await
-                    .expect("a port");
-                bound
-                    .send(listener.local_addr().expect("an address"))
-                    .expect("the test waits");
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a port");
                 let until = async {
                     let _ = stopped.await;
                 };
@@ -60,7 +65,7 @@ impl Port {
             });
         });
         Self {
-            address: address.recv().expect("bound"),
+            address,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -110,6 +115,37 @@ pub(super) fn with_answer(status: &'static str, body: String) -> SocketAddr {
     })
 }
 
+/// A worker that passes on what the one at `real` answers, altered by path; `None` is an error of its own.
+pub(super) fn altered(
+    real: SocketAddr,
+    alter: impl Fn(&str, Value) -> Option<Value> + Send + Sync + 'static,
+) -> SocketAddr {
+    worker(move |mut stream| {
+        let mut head = [0; 4096];
+        let count = stream.read(&mut head).unwrap_or(0);
+        let head = String::from_utf8_lossy(&head[..count]).into_owned();
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        // A body in one piece, which ends with the connection.
+        let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
+        let mut real = TcpStream::connect(real).expect("connected");
+        real.write_all(head.as_bytes()).expect("asked");
+        let mut answer = Vec::new();
+        real.read_to_end(&mut answer).expect("answered");
+        let answer = String::from_utf8(answer).expect("text");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let body = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+        let (status, body) = match alter(&path, body) {
+            Some(body) => ("200 OK", body.to_string()),
+            None => ("500 Oops", String::new()),
+        };
+        let length = body.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+    })
+}
+
 /// An address where nothing listens.
 pub(super) fn dead() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -125,6 +161,11 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn start() -> Self {
+        Self::of(&(0..3).map(facts).collect::<Vec<_>>())
+    }
+
+    /// A daemon for each of these lists of facts.
+    pub(super) fn of(facts: &[Vec<Fact>]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let tokens = secret(folder.path(), "tokens", &format!("{TOKEN}\n"));
         let guard = Guard::load(Files {
@@ -132,33 +173,23 @@ impl Workers {
             ..Files::default()
         });
         let guard = guard.expect("tokens");
-        let daemons: Vec<Daemon> = (0..3)
-            .map(|index| {
-                let mut facts = job();
-                for fact in &mut facts {
-                    match fact {
-                        Fact::ExecutorDescribed(said) => {
-                            said.executor_id = index.to_string();
-                            if index == 2 {
-                                "app-20260101120000-0002".clone_into(&mut said.application_id);
-                            }
-                        }
-                        Fact::BlockStored(block) => block.size_bytes <<= index,
-                        Fact::PageAllocated(page) => page.size_bytes += index * 1000,
-                        _ => {}
-                    }
-                }
-                Daemon::with(&facts, 1000)
-            })
-            .collect();
+        let daemons: Vec<Daemon> = facts.iter().map(|facts| Daemon::with(facts, 0)).collect();
         let web = Web {
             guard,
             api: true,
             ..Web::from(Names::Hidden)
         };
+        let bind = |_: &Daemon| TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut listeners: Vec<TcpListener> = daemons.iter().map(bind).collect();
+        // The names of the workers are in the order of the daemons.
+        listeners.sort_by_key(|listener| {
+            let address = listener.local_addr().expect("an address");
+            address.to_string()
+        });
         let ports = daemons
             .iter()
-            .map(|daemon| Port::of(daemon, web.clone()))
+            .zip(listeners)
+            .map(|(daemon, listener)| Port::on(listener, daemon, web.clone()))
             .collect();
         Self {
             daemons,
@@ -194,6 +225,25 @@ impl Workers {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
+}
+
+/// The small job on the worker with this index; the third one has an application of its own.
+pub(super) fn facts(index: u64) -> Vec<Fact> {
+    let mut facts = job();
+    for fact in &mut facts {
+        match fact {
+            Fact::ExecutorDescribed(said) => {
+                said.executor_id = index.to_string();
+                if index == 2 {
+                    "app-20260101120000-0002".clone_into(&mut said.application_id);
+                }
+            }
+            Fact::BlockStored(block) => block.size_bytes <<= index,
+            Fact::PageAllocated(page) => page.size_bytes += index * 1000,
+            _ => {}
+        }
+    }
+    facts
 }
 
 pub(super) fn text(bytes: &[u8]) -> String {

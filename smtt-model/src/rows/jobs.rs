@@ -10,6 +10,9 @@ use crate::attribute::StageKey;
 use crate::decode::StageDescribed;
 use crate::state::{FaultFigures, HelperSum, Measured, Stage, State, TaskState, Used, faults};
 
+/// Most ids of jobs or stages in a row.
+const IDS: usize = 1000;
+
 /// What a row sums up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkBy {
@@ -38,6 +41,12 @@ pub struct JobRow {
     pub jobs: u64,
     /// Stages that ran on this worker.
     pub stages: u64,
+    /// Ids of these jobs in ascending order; absent where there are more than 1,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_ids: Option<Vec<u32>>,
+    /// Ids of these stages in ascending order; absent where there are more than 1,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_ids: Option<Vec<u32>>,
     /// Executors of this worker that ran tasks.
     pub executors: u64,
     /// Running tasks.
@@ -169,6 +178,8 @@ impl Sum {
             },
             jobs: self.jobs.len() as u64,
             stages: self.stages.len() as u64,
+            job_ids: ids(&self.jobs),
+            stage_ids: ids(&self.stages),
             executors: self.executors.len() as u64,
             tasks_running: count(TaskState::Running),
             tasks_succeeded: count(TaskState::Succeeded),
@@ -184,6 +195,11 @@ impl Sum {
             helpers: HelperSumRow::new(&self.helpers),
         }
     }
+}
+
+/// The ids of a set that is not too large.
+pub(super) fn ids(of: &BTreeSet<u32>) -> Option<Vec<u32>> {
+    (of.len() <= IDS).then(|| of.iter().copied().collect())
 }
 
 impl WorkSums {

@@ -8,6 +8,9 @@ use smtt_common::event::used::{
 
 use crate::state::{HelperSum, HelperUsed, Used};
 
+/// Figures of an [`UsedRow`].
+const FIGURES: usize = 23;
+
 /// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
 /// task has no first reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,8 +181,46 @@ impl UsedRow {
         }
     }
 
+    /// Adds the figures of another row; a figure that one of them lacks is that of the other one.
+    pub fn add(&mut self, more: &Self) {
+        for (sum, (_, figure)) in self.figures_mut().into_iter().zip(more.figures()) {
+            if let Some(figure) = figure {
+                *sum = Some(sum.unwrap_or(0).saturating_add(figure));
+            }
+        }
+    }
+
+    /// The figures in the order of [`UsedRow::figures`].
+    fn figures_mut(&mut self) -> [&mut Option<u64>; FIGURES] {
+        [
+            &mut self.cpu_ns,
+            &mut self.cpu_wait_ns,
+            &mut self.disk_wait_ns,
+            &mut self.heap_allocated_bytes,
+            &mut self.collection_ns,
+            &mut self.context_switches,
+            &mut self.context_switches_involuntary,
+            &mut self.thread_minor_faults,
+            &mut self.thread_major_faults,
+            &mut self.call_read_bytes,
+            &mut self.call_written_bytes,
+            &mut self.disk_read_bytes,
+            &mut self.disk_written_bytes,
+            &mut self.input_bytes,
+            &mut self.input_records,
+            &mut self.output_bytes,
+            &mut self.output_records,
+            &mut self.shuffle_read_bytes,
+            &mut self.shuffle_read_records,
+            &mut self.shuffle_write_bytes,
+            &mut self.shuffle_write_records,
+            &mut self.memory_spilled_bytes,
+            &mut self.disk_spilled_bytes,
+        ]
+    }
+
     /// Each figure with the name of its field.
-    pub(super) fn figures(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> + use<> {
+    pub(super) fn figures(&self) -> [(&'static str, Option<u64>); FIGURES] {
         [
             ("cpu_ns", self.cpu_ns),
             ("cpu_wait_ns", self.cpu_wait_ns),
@@ -208,6 +249,5 @@ impl UsedRow {
             ("memory_spilled_bytes", self.memory_spilled_bytes),
             ("disk_spilled_bytes", self.disk_spilled_bytes),
         ]
-        .into_iter()
     }
 }

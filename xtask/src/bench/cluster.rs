@@ -1,6 +1,8 @@
 //! `smtt-ctl --cluster` over 500 workers: the time from its start to its end.
 //!
-//! The workers are one listener on all loopback addresses: each address is a worker that gives the same listing.
+//! The workers are one listener on all loopback addresses: each address is a worker that gives the same listing. They
+//! share the CPUs with the client, so each run is beside one of a client that only reads: what is left of the difference
+//! is the client's own work.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -8,10 +10,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{BUILD_LIMIT, median, report};
@@ -23,6 +25,8 @@ use crate::step::Steps;
 const WORKERS: usize = 500;
 /// Rows of a worker's listing.
 const ROWS: usize = 100;
+/// Connections at a time of the client that only reads.
+const AT_A_TIME: usize = 64;
 /// Limit of the seconds of an answer: the deadline of a worker.
 const ANSWER_S: f64 = 2.0;
 /// Answers, the median of which counts.
@@ -45,17 +49,20 @@ pub(super) fn cluster(paths: &Paths, folder: &Path) -> Result<()> {
     let answer: Arc<str> = answer().into();
     let server = std::thread::spawn(move || serve(&listener, &answer, &stopped));
     let list: String = (0..WORKERS)
-        .map(|number| format!("127.1.{}.{}:{port}\n", number / 250, number % 250 + 1))
+        .map(|number| format!("{}:{port}\n", address(number)))
         .collect();
     let hosts = folder.join("workers");
     fs::write(&hosts, list)?;
-    let measured = measure(&program, &hosts);
+    let measured = measure(&program, &hosts, port);
     stop.store(true, Ordering::Relaxed);
     // The last connection ends the server.
     let _ = TcpStream::connect(("127.0.0.1", port));
     let _ = server.join();
-    let mut times = measured?;
-    let detail = format!("{WORKERS} workers of {ROWS} RDDs each, {ANSWERS} runs");
+    let (mut times, mut bare) = measured?;
+    let detail = format!(
+        "{WORKERS} workers of {ROWS} RDDs each, {ANSWERS} runs; a client that only reads: {:.2} s",
+        median(&mut bare)
+    );
     report(
         "an answer of 500 workers",
         median(&mut times),
@@ -76,10 +83,48 @@ fn build(paths: &Paths) -> Result<PathBuf> {
     Ok(paths.target.join("release/smtt-ctl"))
 }
 
-/// Seconds of each run.
-fn measure(program: &Path, hosts: &Path) -> Result<Vec<f64>> {
-    let mut times = Vec::new();
+/// Name of a worker's address.
+fn address(number: usize) -> String {
+    format!("127.1.{}.{}", number / 250, number % 250 + 1)
+}
+
+/// Seconds in which a client asks all workers, [`AT_A_TIME`] at a time, and drops what it reads.
+fn bare(port: u16) -> Result<f64> {
+    let begin = Instant::now();
+    let next = AtomicUsize::new(0);
+    let ask = || -> Result<usize> {
+        let mut bytes = 0;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= WORKERS {
+                return Ok(bytes);
+            }
+            let mut stream = TcpStream::connect((address(number).as_str(), port))?;
+            stream.write_all(b"GET /v1/rdds?limit=100 HTTP/1.1\r\nHost: worker\r\n\r\n")?;
+            let mut answer = Vec::new();
+            bytes += stream.read_to_end(&mut answer)?;
+        }
+    };
+    let bytes: Result<Vec<usize>> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(ask)).collect();
+        let joined = started.into_iter().map(|thread| match thread.join() {
+            Ok(bytes) => bytes,
+            Err(_) => bail!("a thread of the client that only reads has panicked"),
+        });
+        joined.collect()
+    });
+    ensure!(
+        bytes?.iter().sum::<usize>() > WORKERS * ROWS * 100,
+        "answers are short"
+    );
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Seconds of each run, and of the client that only reads beside it.
+fn measure(program: &Path, hosts: &Path, port: u16) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut times, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..ANSWERS {
+        reads.push(bare(port)?);
         let begin = Instant::now();
         let output = Command::new(program)
             .arg("--cluster")
@@ -100,9 +145,10 @@ fn measure(program: &Path, hosts: &Path) -> Result<Vec<f64>> {
             "the sum is not that of the workers: {}",
             all["summary"]
         );
+        println!("{time:.2} s; only reading: {:.2} s", reads[times.len()]);
         times.push(time);
     }
-    Ok(times)
+    Ok((times, reads))
 }
 
 /// A listing as a daemon gives it.

@@ -317,11 +317,17 @@ fn whole() -> Facts {
             rows: (0..EXECUTORS).map(history).collect(),
         },
         advice,
-        surroundings,
-        status: Status {
-            page_walks: Some(measured()),
-            ..status()
-        },
+        finding_hosts: Vec::new(),
+        workers: vec![OfWorker {
+            name: None,
+            status: Status {
+                page_walks: Some(measured()),
+                ..status()
+            },
+            surroundings,
+        }],
+        asked: None,
+        has_all_stages: true,
     }
 }
 
