@@ -9,7 +9,7 @@ use smtt_common::event::used::{
 use crate::state::{HelperSum, HelperUsed, Used};
 
 /// Figures of an [`UsedRow`].
-const FIGURES: usize = 23;
+const FIGURES: usize = 27;
 
 /// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
 /// task has no first reading.
@@ -132,6 +132,12 @@ pub struct HelperSumRow {
 }
 
 impl HelperSumRow {
+    /// Adds the sum of another row.
+    pub(super) fn add(&mut self, more: &Self) {
+        self.threads = self.threads.saturating_add(more.threads);
+        self.used.add(&more.used);
+    }
+
     /// The row of a sum; `None` where no thread helped.
     pub(super) fn new(of: &HelperSum) -> Option<Self> {
         (*of != HelperSum::default()).then(|| Self {
@@ -216,6 +222,10 @@ impl UsedRow {
             &mut self.shuffle_write_records,
             &mut self.memory_spilled_bytes,
             &mut self.disk_spilled_bytes,
+            &mut self.spark_cpu_ns,
+            &mut self.spark_deserialize_cpu_ns,
+            &mut self.spark_run_ns,
+            &mut self.spark_collection_ns,
         ]
     }
 
@@ -248,6 +258,10 @@ impl UsedRow {
             ("shuffle_write_records", self.shuffle_write_records),
             ("memory_spilled_bytes", self.memory_spilled_bytes),
             ("disk_spilled_bytes", self.disk_spilled_bytes),
+            ("spark_cpu_ns", self.spark_cpu_ns),
+            ("spark_deserialize_cpu_ns", self.spark_deserialize_cpu_ns),
+            ("spark_run_ns", self.spark_run_ns),
+            ("spark_collection_ns", self.spark_collection_ns),
         ]
     }
 }

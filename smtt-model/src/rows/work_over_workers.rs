@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApplicationKey, JobRow, UsedRow};
+use super::{ApplicationKey, HelperSumRow, JobRow, UsedRow};
 use crate::state::FaultFigures;
 
 /// One job or one SQL execution of an application over all workers that answered.
@@ -53,6 +53,9 @@ pub struct WorkOverWorkersRow {
     pub used_tasks: u64,
     /// Task attempts that are not in these sums, or not from their begin.
     pub used_partial_tasks: u64,
+    /// Sums of what threads used that helped the tasks; in none of the figures above. Absent without such a thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helpers: Option<HelperSumRow>,
     /// Figures that some of the workers do not measure: their sums are lower bounds.
     pub lower_bounds: Vec<String>,
 }
@@ -136,6 +139,9 @@ impl<'a> Sum<'a> {
         *peak = (*peak).max(more.execution_memory_peak_bytes);
         row.faults.add(&more.faults);
         row.used.add(&more.used);
+        if let Some(more) = &more.helpers {
+            row.helpers.get_or_insert_default().add(more);
+        }
         // Without an ended task there are no figures of what tasks used, on any worker.
         let ended = more.used_tasks > 0;
         for (figure, value) in optional(more) {
@@ -223,8 +229,16 @@ mod tests {
                 cpu_ns: Some(number()),
                 heap_allocated_bytes: (seed != 2).then(&mut number),
                 disk_spilled_bytes: Some(number()),
+                spark_cpu_ns: Some(number()),
                 ..UsedRow::default()
             },
+            helpers: (seed != 1).then(|| HelperSumRow {
+                threads: seed,
+                used: UsedRow {
+                    cpu_ns: Some(1000 * seed),
+                    ..UsedRow::default()
+                },
+            }),
             used_tasks: number(),
             used_partial_tasks: number(),
             ..JobRow::default()
@@ -252,7 +266,9 @@ mod tests {
             assert_eq!(value.as_u64(), expected, "{field}");
             checked += 1;
         }
-        assert_eq!(checked, 17, "{sum}");
+        assert_eq!(checked, 18, "{sum}");
+        let helpers = rows[0].helpers.expect("one worker has helpers");
+        assert_eq!((helpers.threads, helpers.used.cpu_ns), (2, Some(2000)));
         assert_eq!(
             (rows[0].workers, rows[0].jobs, rows[0].stages),
             (2, Some(1), Some(3)),
