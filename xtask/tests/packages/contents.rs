@@ -209,10 +209,11 @@ fn crates_in(text: &str) -> BTreeSet<(String, String)> {
     let folders = paths.filter_map(|path| path.split('/').nth(1));
     folders
         .filter_map(|folder| {
-            // A hyphen before a digit begins the version: `foreign-types-0.3.2`.
-            let (at, _) = folder
-                .match_indices('-')
-                .find(|(at, _)| folder[at + 1..].starts_with(|next: char| next.is_ascii_digit()))?;
+            // A hyphen before a number and a dot begins the version: `foreign-types-0.3.2`, `md-5-0.11.0`.
+            let (at, _) = folder.match_indices('-').find(|(at, _)| {
+                let number = folder[at + 1..].split_once('.').map(|(number, _)| number);
+                number.is_some_and(|number| number.parse::<u32>().is_ok())
+            })?;
             Some((folder[..at].to_owned(), folder[at + 1..].to_owned()))
         })
         .collect()
