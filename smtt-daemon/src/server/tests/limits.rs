@@ -224,6 +224,8 @@ fn clients_that_do_not_read_keep_no_other_client_out_for_long() {
 #[test]
 fn a_scraper_gets_its_answer_beside_slow_readers_that_come_back() {
     const SLOW: usize = 64;
+    // What Prometheus waits for by default; a slow reader may stay for longer than that.
+    const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
     // More than the kernel takes for a client that does not read.
     with_limits(larger(2, 1000), WEB, |address| {
         let stop = AtomicBool::new(false);
@@ -240,13 +242,13 @@ fn a_scraper_gets_its_answer_beside_slow_readers_that_come_back() {
             }
             std::thread::sleep(Duration::from_secs(1));
             let _stop = StopAtEnd(stop);
-            for second in 0..20 {
+            for scrape in 0..20 {
                 let begin = Instant::now();
                 let (head, body) = get(connect(address), "/metrics");
                 let time = begin.elapsed();
                 assert!(head.starts_with("HTTP/1.1 200"), "{head}");
                 assert!(body.len() > 600_000, "{} bytes", body.len());
-                assert!(time < Duration::from_secs(2), "{time:?} in second {second}");
+                assert!(time < SCRAPE_TIMEOUT, "{time:?} in scrape {scrape}");
                 std::thread::sleep(Duration::from_secs(1).saturating_sub(time));
             }
         });
