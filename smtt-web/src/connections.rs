@@ -51,7 +51,8 @@ pub struct Limits {
     pub head: Duration,
     /// Time in which a client reads nothing of its answer.
     pub stall: Duration,
-    /// Time from the connection to the end of the answer; `None` where answers may be endless.
+    /// Time from the connection to the end of the last answer, of which the last half takes no new request; `None` where
+    /// answers may be endless.
     pub life: Option<Duration>,
     /// Least bytes per second of an answer that is not finished after [`SLOW`]; `None` where clients may pause.
     pub rate: Option<u64>,
@@ -261,12 +262,22 @@ async fn carry(
         tokio::select! {
             ended = connection.as_mut() => return ended,
             _ = stopped.changed() => {}
+            () = worn(limits) => {}
         }
         connection.as_mut().graceful_shutdown();
         connection.as_mut().await
     };
     if let Err(error) = answered.await {
         tracing::debug!(%error, "a connection is closed");
+    }
+}
+
+/// Ends at half the time of a connection with several requests: it ends between two of them, and an answer that has begun
+/// has the other half.
+async fn worn(limits: Limits) {
+    match limits.life.filter(|_| limits.keep_alive) {
+        Some(life) => sleep(life / 2).await,
+        None => std::future::pending().await,
     }
 }
 

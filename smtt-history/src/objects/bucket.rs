@@ -15,6 +15,7 @@ use object_store::{
     PutPayload, UpdateVersion,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 use url::Url;
 
@@ -30,6 +31,8 @@ pub(super) const CHUNK: u64 = 8 << 20;
 const REQUEST: Duration = Duration::from_secs(45);
 /// Pages of a listing of one application at most; a page has 1,000 objects.
 pub(super) const PAGES: usize = 400;
+/// Bytes of an object's name in a folder at most: those of workers have their host's name.
+const LONGEST: usize = 320;
 /// Pages of the list of applications at most.
 const FOLDER_PAGES: usize = 100;
 
@@ -80,8 +83,8 @@ pub struct Pointer {
     /// Number of the last part that the tables have; parts after it were written later.
     #[serde(default)]
     pub last_part: u64,
-    /// The application's own document.
-    pub application: serde_json::Value,
+    /// The application's own document, as text: as values a hostile one would take many times its bytes.
+    pub application: Box<RawValue>,
 }
 
 /// A pointer, and the version that a writer may replace.
@@ -139,7 +142,7 @@ impl Bucket {
         }
     }
 
-    /// Objects below a folder.
+    /// Objects below a folder, but for those whose names are longer than any that a reader asks for.
     ///
     /// # Errors
     /// When the store gives no answer, or a listing without end.
@@ -154,8 +157,9 @@ impl Bucket {
             let page = self.store.list_paginated(Some(&prefix), options);
             let page = self.asked(folder, page).await?;
             objects.extend(page.result.objects.into_iter().filter_map(|object| {
-                Some(Object {
-                    name: object.location.as_ref().strip_prefix(&prefix)?.to_owned(),
+                let name = object.location.as_ref().strip_prefix(&prefix)?;
+                (name.len() <= LONGEST).then(|| Object {
+                    name: name.to_owned(),
                     size: object.size,
                     tag: object.e_tag,
                     modified_ms: object.last_modified.timestamp_millis(),

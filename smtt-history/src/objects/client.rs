@@ -131,11 +131,22 @@ impl Store {
             let questions =
                 names.map(|name| async move { (publish::is_over(bucket, &name).await, name) });
             let mut answers = futures_util::stream::iter(questions).buffer_unordered(QUESTIONS);
-            let mut over = Vec::new();
+            let (mut over, mut has_answer, mut why) = (Vec::new(), false, None);
             while let Some((is_over, name)) = answers.next().await {
-                if is_over? {
-                    over.push(name);
+                match is_over {
+                    Ok(is_over) => {
+                        has_answer = true;
+                        over.extend(is_over.then_some(name));
+                    }
+                    // One application that is damaged keeps no other from becoming compact.
+                    Err(trouble) => {
+                        tracing::warn!("{name} is left out: {trouble}");
+                        why = Some(trouble);
+                    }
                 }
+            }
+            if let Some(trouble) = why.filter(|_| !has_answer) {
+                return Err(trouble.into());
             }
             over.sort();
             Ok(over)

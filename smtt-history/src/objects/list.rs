@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use moka::sync::Cache;
-use serde_json::Value;
+use serde::Deserialize;
 use smtt_store::history::columns::META;
 use smtt_store::history::{parts, place};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::bucket::{Bucket, Object, Trouble};
@@ -31,6 +31,10 @@ const TIME: Duration = Duration::from_secs(600);
 const QUESTIONS: usize = 32;
 /// Bytes of documents in memory at most.
 const BYTES: u64 = 128 << 20;
+/// Bytes of a document in the list at most, and of all of them. One has less than a kilobyte, and its name.
+const TEXTS: (usize, usize) = (256 << 10, 32 << 20);
+/// KiB of tables that are copied at a time for their documents.
+const TABLES_KIB: u32 = 512 << 10;
 
 /// An application's document, and until when it is good.
 type Document = (Arc<str>, Instant);
@@ -42,6 +46,8 @@ type Ended = watch::Receiver<Option<Result<Texts, Trouble>>>;
 pub struct Applications {
     bucket: Arc<Bucket>,
     documents: Cache<String, Document>,
+    /// KiB of tables that may be copied for their documents.
+    tables: Semaphore,
     last: Mutex<Option<(Instant, Ended)>>,
 }
 
@@ -65,16 +71,29 @@ pub(super) async fn fetch_meta(
     }
 }
 
-/// The document of an application; `None` where the folder has none.
-async fn document(bucket: &Bucket, name: &str) -> Result<Option<String>, Trouble> {
+/// The document of an application; `None` where the folder has none. `tables` has the KiB of temporary files that are left.
+async fn document(
+    bucket: &Bucket,
+    name: &str,
+    tables: &Semaphore,
+) -> Result<Option<String>, Trouble> {
     if let Some((pointer, _)) = bucket.pointer(name).await? {
-        return Ok(Some(pointer.application.to_string()));
+        return Ok(Some(pointer.application.get().to_owned()));
     }
     let objects = bucket.list(name).await?;
     let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
-    let folder = tempfile::tempdir().map_err(failed)?;
     let plain = format!("{}.parquet", META.name);
     let plain = objects.iter().find(|object| object.name == plain);
+    let numbers = finished(&objects);
+    let largest = objects
+        .iter()
+        .filter(|object| object.size <= FILE_BYTES && object.name.starts_with(META.name))
+        .map(|object| object.size)
+        .max();
+    // Two parts at most.
+    let kib = u32::try_from(largest.unwrap_or(0) >> 9).unwrap_or(u32::MAX);
+    let _room = tables.acquire_many(kib.clamp(1, TABLES_KIB)).await;
+    let folder = tempfile::tempdir().map_err(failed)?;
     if let Some(object) = plain.filter(|object| object.size <= FILE_BYTES) {
         let to = place::table(folder.path(), META.name);
         bucket
@@ -82,7 +101,6 @@ async fn document(bucket: &Bucket, name: &str) -> Result<Option<String>, Trouble
             .await?;
         return Ok(summary(folder.path()).ok().flatten());
     }
-    let numbers = finished(&objects);
     let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
         return Ok(None);
     };
@@ -91,6 +109,22 @@ async fn document(bucket: &Bucket, name: &str) -> Result<Option<String>, Trouble
         fetch_meta(bucket, name, &objects, last, folder.path()).await?;
     }
     Ok(live::summary(folder.path()))
+}
+
+/// What a document says of an attempt.
+#[derive(Deserialize)]
+struct Attempt {
+    completed: bool,
+}
+
+/// Whether the newest attempt of a document has ended.
+fn has_ended(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Own {
+        attempts: Vec<Attempt>,
+    }
+    let own: Result<Own, _> = serde_json::from_str(text);
+    own.is_ok_and(|own| own.attempts.first().is_some_and(|it| it.completed))
 }
 
 impl Applications {
@@ -105,6 +139,7 @@ impl Applications {
                     u32::try_from(name.len() + text.len()).unwrap_or(u32::MAX)
                 })
                 .build(),
+            tables: Semaphore::new(TABLES_KIB as usize),
             last: Mutex::new(None),
         }
     }
@@ -167,19 +202,29 @@ impl Applications {
         names.truncate(LISTED);
         let all = names.len();
         let questions = names.into_iter().map(|name| self.document(name));
-        let answers: Vec<_> = futures_util::stream::iter(questions)
-            .buffered(QUESTIONS)
-            .collect()
-            .await;
+        let mut answers = futures_util::stream::iter(questions).buffered(QUESTIONS);
         let (mut texts, mut failed, mut why) = (Vec::new(), 0, None);
-        for answer in answers {
+        let (mut bytes, mut too_large) = (0, 0);
+        while let Some(answer) = answers.next().await {
             match answer {
-                Ok(text) => texts.extend(text),
+                Ok(Some(text)) if text.len() > TEXTS.0 || bytes + text.len() > TEXTS.1 => {
+                    too_large += 1;
+                }
+                Ok(Some(text)) => {
+                    bytes += text.len();
+                    texts.push(text);
+                }
+                Ok(None) => {}
                 Err(trouble) => {
                     failed += 1;
                     why.get_or_insert(trouble);
                 }
             }
+        }
+        if too_large > 0 {
+            tracing::warn!(
+                "the list is without {too_large} applications: their documents are too large"
+            );
         }
         match why {
             Some(why) if failed == all => Err(why),
@@ -197,11 +242,10 @@ impl Applications {
         {
             return Ok(Some(text));
         }
-        let Some(text) = document(&self.bucket, &name).await? else {
+        let Some(text) = document(&self.bucket, &name, &self.tables).await? else {
             return Ok(None);
         };
-        let json: Value = serde_json::from_str(&text).unwrap_or_default();
-        let has_ended = json["attempts"][0]["completed"] == true;
+        let has_ended = has_ended(&text);
         let good = if has_ended { DOCUMENT.0 } else { DOCUMENT.1 };
         let text: Arc<str> = text.into();
         self.documents

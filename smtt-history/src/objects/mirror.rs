@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use moka::sync::Cache;
+use nix::fcntl::OFlag;
 use smtt_store::history::columns::{META, TASK_SQL, TASKS};
 use smtt_store::history::{parts, place, workers};
 use tempfile::TempDir;
@@ -32,8 +34,12 @@ const IN_USE: Duration = Duration::from_secs(60);
 const TIME: Duration = Duration::from_secs(3600);
 /// Applications that are copied at a time, and objects of each.
 const COPIES: (usize, usize) = (4, 8);
+/// Folders that are listed and copied at a time. They go on when those who asked have gone.
+const RUNNING: usize = 1_000;
 /// Listings of an application whose objects change while they are copied.
 const TRIES: u32 = 5;
+/// Bytes that a file takes at least.
+const BLOCK: u64 = 4096;
 /// Names whose last listing is remembered.
 const NAMES: u64 = 100_000;
 /// Prefix of the folder of a server, which has the copies.
@@ -51,6 +57,7 @@ struct Source {
 type Plan = BTreeMap<String, Source>;
 
 /// A copy.
+#[derive(Debug)]
 struct Copy {
     plan: Arc<Plan>,
     /// The pointer's ETag, where the tables have one.
@@ -59,11 +66,24 @@ struct Copy {
     used: Instant,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     copies: HashMap<String, Copy>,
-    /// Bytes that are being copied.
-    coming: u64,
+    /// Bytes that are being copied, by the folder.
+    coming: HashMap<String, u64>,
+}
+
+/// Room of a folder that is being copied. It is given back also where the copy is given up in the middle.
+#[derive(Debug)]
+struct Room<'a> {
+    state: &'a Mutex<State>,
+    folder: &'a str,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        held(self.state).coming.remove(self.folder);
+    }
 }
 
 type Ended = watch::Receiver<Option<Result<(), Trouble>>>;
@@ -98,11 +118,14 @@ fn sweep(above: &Path, age: Duration) {
             let made = entry.metadata().and_then(|it| it.modified());
             made.is_ok_and(|made| made.elapsed().is_ok_and(|it| it >= age))
         };
-        if is_mirror
-            && entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && is_old()
-            && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok())
-        {
+        // Every user may have a name in a temporary folder: what is there now may be a link or a pipe.
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let open = || {
+            let mut options = File::options();
+            options.read(true).custom_flags(flags.bits());
+            options.open(entry.path())
+        };
+        if is_mirror && is_old() && open().is_ok_and(|folder| folder.try_lock().is_ok()) {
             // Another user's folder stays.
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -303,6 +326,10 @@ impl Mirror {
         if let Some(ended) = running.get(folder) {
             return ended.clone();
         }
+        if running.len() >= RUNNING {
+            let what = "too many applications are being listed: ask again later".to_owned();
+            return watch::channel(Some(Err(Trouble::Failed(what)))).1;
+        }
         let (end, ended) = watch::channel(None);
         running.insert(folder.to_owned(), ended.clone());
         let (mirror, folder) = (Arc::clone(self), folder.to_owned());
@@ -386,50 +413,56 @@ impl Mirror {
             .map(|it| Arc::clone(&it.plan));
         if plan.is_empty() {
             if known.is_some() {
-                held(&self.state).copies.remove(folder);
-                self.discard(&target).map_err(local)?;
+                let mut state = held(&self.state);
+                state.copies.remove(folder);
+                let aside = self.aside(&target);
+                drop(state);
+                drop(aside.map_err(local)?);
             }
             return Ok(());
         }
         if known.as_deref() == Some(&plan) {
-            if let Some(copy) = held(&self.state).copies.get_mut(folder) {
-                copy.pointer = pointer;
-            }
-            return Ok(());
+            return match held(&self.state).copies.get_mut(folder) {
+                Some(copy) => {
+                    copy.pointer = pointer;
+                    Ok(())
+                }
+                // It made room for another one just now.
+                None => Err(Trouble::Changed(self.bucket.shown(folder))),
+            };
         }
         let _turn = self.copying.acquire().await;
-        let bytes = plan.values().map(size).sum();
-        self.make_room(folder, bytes)?;
-        let copied = self
-            .copy_files(folder, &target, &plan, known.as_deref())
-            .await;
-        let mut state = held(&self.state);
-        state.coming -= bytes;
-        copied?;
+        let bytes = plan.values().map(size).fold(0, u64::saturating_add);
+        let _room = self.make_room(folder, bytes)?;
+        self.copy_files(folder, &target, &plan, known.as_deref())
+            .await?;
         let copy = Copy {
             plan: Arc::new(plan),
             pointer,
             bytes,
             used: Instant::now(),
         };
-        state.copies.insert(folder.to_owned(), copy);
+        held(&self.state).copies.insert(folder.to_owned(), copy);
         Ok(())
     }
 
-    /// Removes what was asked for longest ago until there is room, and takes it.
-    fn make_room(&self, folder: &str, bytes: u64) -> Result<(), Trouble> {
+    /// Removes what was asked for longest ago until there is room, and takes it. What is being copied stays: its older
+    /// state may become a part of the newer one.
+    fn make_room<'a>(&'a self, folder: &'a str, bytes: u64) -> Result<Room<'a>, Trouble> {
         let mut gone = Vec::new();
         let mut state = held(&self.state);
         loop {
             let others = state.copies.iter().filter(|(name, _)| *name != folder);
-            let taken: u64 = others.map(|(_, copy)| copy.bytes).sum::<u64>() + state.coming;
-            if taken + bytes <= self.most {
+            let taken = others
+                .map(|(_, copy)| copy.bytes)
+                .chain(state.coming.values().copied())
+                .fold(0, u64::saturating_add);
+            if taken.saturating_add(bytes) <= self.most {
                 break;
             }
-            let idle = state
-                .copies
-                .iter()
-                .filter(|(name, copy)| *name != folder && copy.used.elapsed() > IN_USE);
+            let idle = state.copies.iter().filter(|(name, copy)| {
+                *name != folder && !state.coming.contains_key(*name) && copy.used.elapsed() > IN_USE
+            });
             let Some((name, _)) = idle.min_by_key(|(_, copy)| copy.used) else {
                 return Err(Trouble::Failed(format!(
                     "{} has {bytes} bytes, and of {} for copies {taken} are in use: ask again later, or raise --object-cache-bytes",
@@ -439,27 +472,31 @@ impl Mirror {
             };
             let name = name.clone();
             state.copies.remove(&name);
-            gone.push(name);
-        }
-        state.coming += bytes;
-        drop(state);
-        for name in gone {
             self.listed.invalidate(&name);
-            if let Err(error) = self.discard(&self.root.path().join(&name)) {
-                tracing::warn!(name, %error, "cannot remove a copy");
+            // Under the lock: after it a newer copy may have the name.
+            match self.aside(&self.root.path().join(&name)) {
+                Ok(aside) => gone.push(aside),
+                Err(error) => tracing::warn!(name, %error, "cannot remove a copy"),
             }
         }
-        Ok(())
+        state.coming.insert(folder.to_owned(), bytes);
+        drop(state);
+        // The files go without the lock: they may be many.
+        drop(gone);
+        Ok(Room {
+            state: &self.state,
+            folder,
+        })
     }
 
-    /// Removes a folder that readers may have open.
-    fn discard(&self, folder: &Path) -> std::io::Result<()> {
+    /// Moves a folder that readers may have open to where it is removed.
+    fn aside(&self, folder: &Path) -> std::io::Result<TempDir> {
         let aside = tempfile::Builder::new()
             .prefix(".gone-")
             .tempdir_in(self.root.path())?;
         match fs::rename(folder, aside.path().join("copy")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            _ => Ok(aside),
         }
     }
 
@@ -540,12 +577,12 @@ impl Mirror {
     }
 }
 
-/// Bytes on this machine.
+/// Bytes on this machine: a small file takes a block, so files are bounded in number, too.
 fn size(source: &Source) -> u64 {
     if source.is_too_large {
-        0
+        BLOCK
     } else {
-        source.object.size
+        source.object.size.max(BLOCK)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::value::RawValue;
 use smtt_store::history::columns::{META, TASK_SQL, TASKS};
 use smtt_store::history::place;
 use tokio::runtime::Handle;
@@ -53,13 +54,22 @@ impl Found {
         finished(&self.objects).last().copied().unwrap_or_default()
     }
 
-    /// Parts that the tables have, which a writer that was killed left.
+    /// Parts that the tables have, which a writer that was killed left. Where one of the tables is missing, the parts are
+    /// all that is left of the application.
     fn left_over(&self) -> Vec<&Object> {
-        let last = self
-            .pointed
-            .as_ref()
-            .map_or(0, |(pointer, _)| pointer.last_part);
+        let pointed = self.pointed.as_ref().filter(|_| self.has_tables());
+        let last = pointed.map_or(0, |(pointer, _)| pointer.last_part);
         parts_up_to(&self.objects, last).collect()
+    }
+
+    /// Whether all tables are there that the pointer names.
+    fn has_tables(&self) -> bool {
+        self.pointed.as_ref().is_some_and(|(pointer, _)| {
+            TABLES.into_iter().all(|it| {
+                let name = table(it, &pointer.generation);
+                self.objects.iter().any(|object| object.name == name)
+            })
+        })
     }
 }
 
@@ -93,7 +103,7 @@ async fn put(
     let failed = |what: String| Trouble::Failed(format!("{}: {what}", folder.display()));
     let text = summary(folder).map_err(|error| failed(error.to_string()))?;
     let text = text.ok_or_else(|| failed("the tables have no application".to_owned()))?;
-    let application = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let application = RawValue::from_string(text).map_err(|error| failed(error.to_string()))?;
     let pointer = Pointer {
         generation: new_generation(),
         last_part,
@@ -108,9 +118,12 @@ async fn put(
         // The answer may have been lost, or be that to a second try of a request that was done.
         let now = bucket.pointer(name).await?;
         if now.is_none_or(|(now, _)| now.generation != pointer.generation) {
-            for it in TABLES {
-                // What stays is removed by a later import.
-                let _ = bucket.remove(&own(it)).await;
+            // A request without an answer may still be done: then the pointer names these tables, so they stay. A later
+            // import removes them if it names others.
+            if matches!(trouble, Trouble::Changed(_)) {
+                for it in TABLES {
+                    let _ = bucket.remove(&own(it)).await;
+                }
             }
             return Err(trouble);
         }
@@ -228,6 +241,11 @@ pub(super) fn compact_after(
             lost: 0,
         });
     }
+    if found.pointed.is_some() && !found.has_tables() {
+        bail!(
+            "{shown}: {POINTER} names tables that are not there, so its parts stay: remove that object, and compact again"
+        );
+    }
     if found.pointed.is_some() || found.is_plain() || finished(&found.objects).is_empty() {
         bail!("{shown} has no parts of a history");
     }
@@ -271,4 +289,52 @@ pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble
     let folder = tempfile::tempdir().map_err(failed)?;
     super::list::fetch_meta(bucket, name, &found.objects, last, folder.path()).await?;
     Ok(live::has_last_part(folder.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[&str]) -> Found {
+        let object = |name: &&str| Object {
+            name: (*name).to_owned(),
+            size: 1,
+            tag: None,
+            modified_ms: 0,
+        };
+        let pointer = Pointer {
+            generation: "0123456789abcdef".to_owned(),
+            last_part: 1,
+            application: RawValue::NULL.to_owned(),
+        };
+        let version = object_store::UpdateVersion {
+            e_tag: None,
+            version: None,
+        };
+        Found {
+            objects: names.iter().map(object).collect(),
+            pointed: Some((pointer, version)),
+        }
+    }
+
+    #[test]
+    fn parts_are_left_over_only_where_all_tables_are_there() {
+        let mut names = vec![
+            POINTER,
+            "meta-000001.parquet",
+            "meta-000002.parquet",
+            "meta.0123456789abcdef.parquet",
+            "tasks.0123456789abcdef.parquet",
+            "task_sql.fedcba9876543210.parquet",
+        ];
+        assert!(found(&names).left_over().is_empty(), "a table is missing");
+        names.push("task_sql.0123456789abcdef.parquet");
+        let found = found(&names);
+        let left: Vec<&str> = found
+            .left_over()
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        assert_eq!(left, ["meta-000001.parquet"]);
+    }
 }

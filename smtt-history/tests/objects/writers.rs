@@ -14,6 +14,7 @@ use smtt_history::objects::client::Store;
 use smtt_history::open::{App, exists};
 use smtt_history::out::Kind;
 use xtask::event_log::ID;
+use xtask::http::get;
 use xtask::process::wait_for;
 
 use crate::lab::{self, Bucket, lab};
@@ -451,5 +452,70 @@ fn the_pointer_has_the_application_s_document() -> Result<()> {
     // A folder of this machine is opened the same way.
     let store = Store::open(&Location::Folder(reference.clone()))?;
     ensure!(store.with(ID, None)? == reference);
+    Ok(())
+}
+
+#[test]
+fn tables_stay_where_the_pointer_s_request_has_no_answer() -> Result<()> {
+    let bucket = lab()?.bucket("unanswered")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 50)?;
+    let (proxy, through) = lab::Proxy::start(&bucket)?;
+    proxy.rule(
+        |method, path| match method == "PUT" && path.contains("tables.json") {
+            true => lab::Fault::Status(503),
+            false => lab::Fault::None,
+        },
+    );
+    let text = log.display().to_string();
+    let refused = through.run(&["import", "--store", &through.store(), &text])?;
+    ensure!(!refused.status.success(), "the pointer was not written");
+    // The store may do the request after all.
+    let keys = bucket.keys(&format!("history/{ID}/"))?;
+    ensure!(keys.len() == 3, "{keys:?}");
+    let first = keys[0].split('.').nth(1).context("has a generation")?;
+    let pointer = serde_json::json!({"generation": first, "last_part": 0, "application": {}});
+    let key = format!("history/{ID}/tables.json");
+    bucket.send("PUT", &key, pointer.to_string().as_bytes())?;
+    let remote = bucket.serve(&[])?;
+    get(remote.port, &format!("/api/v1/applications/{ID}/stages"))?;
+    Ok(())
+}
+
+#[test]
+fn parts_stay_where_the_tables_are_missing_and_other_applications_become_compact() -> Result<()> {
+    const OTHER: &str = "app-20260922000000-0002";
+    const THIRD: &str = "app-20260922000000-0003";
+    let bucket = lab()?.bucket("dangling")?;
+    let folder = tempfile::tempdir()?;
+    let log = lab::log(folder.path(), 100)?;
+    let store = folder.path().join("live");
+    parts::write(&store.join(ID), &log, 3, true)?;
+    bucket.upload(&store, "history")?;
+    let pointer = r#"{"generation": "0123456789abcdef", "last_part": 3, "application": {}}"#;
+    let key = |id: &str| format!("history/{id}/tables.json");
+    bucket.send("PUT", &key(ID), pointer.as_bytes())?;
+    let refused = bucket.run(&["compact", "--store", &bucket.store(), ID])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && said.contains("remove that object"),
+        "{said}"
+    );
+    let parts = bucket.keys(&format!("history/{ID}/meta-"))?;
+    ensure!(parts.len() == 3, "{parts:?}");
+    // Two that are damaged keep the third from nothing.
+    bucket.send("PUT", &key(OTHER), b"{")?;
+    let text = fs::read_to_string(&log)?.replace(ID, THIRD);
+    let (third, other) = (folder.path().join(THIRD), folder.path().join("third"));
+    fs::write(&third, text)?;
+    parts::write(&other.join(THIRD), &third, 3, true)?;
+    bucket.upload(&other, "history")?;
+    let done = bucket.run(&["compact", "--store", &bucket.store()])?;
+    let (out, said) = (
+        String::from_utf8_lossy(&done.stdout).into_owned(),
+        String::from_utf8_lossy(&done.stderr).into_owned(),
+    );
+    ensure!(said.contains(OTHER) && said.contains("damaged"), "{said}");
+    ensure!(out.contains(THIRD) && !out.contains(OTHER), "{out}{said}");
     Ok(())
 }

@@ -233,3 +233,28 @@ fn clients_that_do_not_read_make_room_for_one_that_does() {
         drop(greedy);
     });
 }
+
+#[test]
+fn the_time_of_a_connection_ends_between_two_requests() {
+    let life = Duration::from_secs(8);
+    let limits = Limits {
+        life: Some(life),
+        ..FEW
+    };
+    served(limits, |address| {
+        let begin = Instant::now();
+        let (mut rests, mut asks) = (connect(address), connect(address));
+        for client in [&mut rests, &mut asks] {
+            ask(client, "/");
+            read(client, "hello");
+        }
+        // The answer begins before the half of the time, and ends after it.
+        std::thread::sleep((life / 2).saturating_sub(WAIT / 2));
+        ask(&mut asks, "/slow");
+        read(&mut asks, "late");
+        for client in [&mut asks, &mut rests] {
+            assert_eq!(ended(client).0, 0);
+        }
+        assert!(begin.elapsed() < life - Duration::from_secs(1));
+    });
+}

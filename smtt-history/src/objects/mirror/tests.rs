@@ -43,12 +43,12 @@ fn finished_parts_are_copied_and_nothing_else() {
 }
 
 #[test]
-fn a_part_that_is_too_large_takes_no_room() {
+fn a_part_that_is_too_large_takes_the_room_of_a_small_one() {
     let mut all = objects(&["meta-000001.parquet"]);
     all.push(object("meta-000002.parquet", FILE_BYTES + 1));
     let plan = plan_of_parts(&all);
     assert!(plan["meta-000002.parquet"].is_too_large);
-    assert_eq!(plan.values().map(size).sum::<u64>(), 10);
+    assert_eq!(plan.values().map(size).sum::<u64>(), 2 * BLOCK);
 }
 
 #[test]
@@ -107,6 +107,11 @@ fn copy(mirror: &Mirror, name: &str, bytes: u64, used: Instant) {
     held(&mirror.state).copies.insert(name.to_owned(), copy);
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
+}
+
 #[test]
 fn what_was_asked_for_longest_ago_makes_room() {
     let mirror = mirror(100);
@@ -117,14 +122,14 @@ fn what_was_asked_for_longest_ago_makes_room() {
     copy(&mirror, "old", 40, long_ago);
     copy(&mirror, "older", 40, long_ago - Duration::from_secs(1));
     copy(&mirror, "new", 10, Instant::now());
-    mirror.make_room("next", 30).expect("has room");
+    let next = mirror.make_room("next", 30).expect("has room");
     let folder = |name: &str| mirror.folder().join(name).exists();
     assert_eq!(
         (folder("old"), folder("older"), folder("new")),
         (true, false, true)
     );
     // What comes takes its room at once, and what is in use stays.
-    mirror.make_room("second", 50).expect("has room");
+    let second = mirror.make_room("second", 50).expect("has room");
     assert_eq!((folder("old"), folder("new")), (false, true));
     let error = mirror.make_room("third", 20).expect_err("has no room");
     assert!(
@@ -133,8 +138,53 @@ fn what_was_asked_for_longest_ago_makes_room() {
     );
     assert!(folder("new"));
     // A copy takes the room of its own older state.
-    held(&mirror.state).coming = 0;
-    mirror.make_room("new", 100).expect("has room");
+    drop((next, second));
+    let _new = mirror.make_room("new", 100).expect("has room");
+}
+
+#[test]
+fn what_is_being_copied_makes_no_room() {
+    let mirror = mirror(100);
+    let long_ago = Instant::now().checked_sub(2 * IN_USE);
+    let long_ago = long_ago.expect("the machine runs for longer");
+    copy(&mirror, "grows", 40, long_ago);
+    // New parts of an application come to those that are there.
+    let grows = mirror.make_room("grows", 50).expect("has room");
+    mirror.make_room("other", 50).expect_err("has no room");
+    assert!(mirror.folder().join("grows").exists(), "its parts are gone");
+    drop(grows);
+    let _other = mirror.make_room("other", 80).expect("has room");
+    assert!(!mirror.folder().join("grows").exists());
+}
+
+#[test]
+fn a_copy_that_is_given_up_gives_its_room_back() {
+    let mirror = mirror(10_000);
+    let plan = Plan::from([(
+        "meta.parquet".to_owned(),
+        Source {
+            object: object("meta.0123456789abcdef.parquet", 9_000),
+            is_too_large: false,
+        },
+    )]);
+    runtime().block_on(async {
+        let copied = timeout(Duration::ZERO, mirror.copy("app", plan, None));
+        assert!(copied.await.is_err(), "it waits for the store");
+    });
+    assert!(held(&mirror.state).coming.is_empty());
+    mirror.make_room("other", 9_000).expect("has room");
+}
+
+#[test]
+fn only_so_many_folders_are_listed_at_a_time() {
+    let mirror = Arc::new(mirror(100));
+    let (_end, ended) = watch::channel(None);
+    let names = (0..RUNNING).map(|number| (number.to_string(), ended.clone()));
+    held(&mirror.running).extend(names);
+    let brought = runtime().block_on(mirror.bring("next"));
+    let error = brought.expect_err("is one too many");
+    assert!(error.to_string().contains("too many"), "{error}");
+    assert_eq!(held(&mirror.running).len(), RUNNING);
 }
 
 #[test]
@@ -154,4 +204,9 @@ fn the_folders_of_servers_that_were_killed_go() {
         (dead.exists(), living.exists(), other.exists()),
         (false, true, true)
     );
+    // A link leads nowhere.
+    let link = above.path().join("smtt-objects-link");
+    std::os::unix::fs::symlink(&other, &link).expect("links");
+    sweep(above.path(), Duration::ZERO);
+    assert!(other.exists() && link.is_symlink());
 }
