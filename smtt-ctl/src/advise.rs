@@ -37,7 +37,7 @@ pub(super) async fn run(
     if let Some(cluster) = client.cluster().filter(|_| output.is_data()) {
         // Surroundings are of one worker each.
         let applications = serde_json::json!({ "applications": advice.applications });
-        output.data(&beside(&applications, cluster.workers()))?;
+        output.data(&beside(&applications, cluster))?;
     } else if output.is_data() {
         output.data(&advice)?;
     }

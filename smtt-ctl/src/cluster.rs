@@ -381,11 +381,12 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     )))
 }
 
-/// An object with the workers and their errors beside its other fields.
-pub(super) fn beside(fields: &impl Serialize, workers: Value) -> Value {
+/// An object with the workers and their errors beside its other fields, and whether all workers answered.
+pub(super) fn beside(fields: &impl Serialize, cluster: &Cluster) -> Value {
     let mut value = serde_json::to_value(fields).unwrap_or_default();
     if let Value::Object(fields) = &mut value {
-        fields.insert("workers".to_owned(), workers);
+        fields.insert("complete".to_owned(), json!(cluster.missing().0 == 0));
+        fields.insert("workers".to_owned(), cluster.workers());
     }
     value
 }

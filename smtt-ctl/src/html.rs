@@ -12,14 +12,14 @@ mod tables;
 mod tests;
 mod timeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use smtt_model::advise::surroundings::{Process, Surroundings};
 use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Status};
-use smtt_model::rows::{ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
+use smtt_model::rows::{ApplicationKey, ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
 
 use super::args::Filters;
 use super::listing::nothing::nothing;
@@ -110,16 +110,19 @@ pub(super) async fn run(
     }
     let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     let status: Status = client.get("/v1/status").await?;
-    let known: Vec<Option<String>> = report
+    let known: Vec<ApplicationKey> = report
         .applications
         .iter()
-        .map(|application| application.application_id.clone())
+        .map(|application| ApplicationKey {
+            id: application.application_id.clone(),
+            uid: application.uid,
+        })
         .collect();
     let folder = folder(client, filter, output, &known).await?;
     let degraded = !report.degraded.is_empty();
-    for application in report.applications {
+    for (application, name) in report.applications.into_iter().zip(file_names(&known)) {
         let facts = ask(client, filter, application, status.clone()).await?;
-        write(&facts, folder, output)?;
+        write(&facts, folder, &name, output)?;
     }
     Ok(if degraded { Exit::Degraded } else { Exit::Fine })
 }
@@ -132,7 +135,7 @@ async fn folder<'a>(
     client: &Client,
     filter: &Filters,
     output: Option<&'a Path>,
-    known: &[Option<String>],
+    known: &[ApplicationKey],
 ) -> Result<Option<&'a Path>, Failure> {
     let folder = output.filter(|path| path.is_dir());
     if known.is_empty() {
@@ -143,10 +146,19 @@ async fn folder<'a>(
         return Err(Failure::Nothing(NO_APPLICATION.trim_end().to_owned()));
     }
     if known.len() > 1 && folder.is_none() {
-        let first = known.iter().take(100);
-        let ids: Vec<&str> = first.map(|id| id.as_deref().unwrap_or_default()).collect();
+        let ids: BTreeSet<&str> = known
+            .iter()
+            .map(|key| key.id.as_deref().unwrap_or_default())
+            .collect();
+        // The same id of several users is several applications.
+        let user = if ids.len() < known.len() {
+            " and --user"
+        } else {
+            ""
+        };
+        let ids: Vec<&str> = ids.into_iter().take(100).collect();
         return Err(Failure::Question(format!(
-            "a page is about one application, and {} are known: give --app ({}), or a folder as --output",
+            "a page is about one application, and {} are known: give --app ({}){user}, or a folder as --output",
             known.len(),
             shortened(&ids.join(", "), 400)
         )));
@@ -154,14 +166,16 @@ async fn folder<'a>(
     Ok(folder)
 }
 
-/// Writes a page into the folder, the file, or to standard output.
-fn write(facts: &Facts, folder: Option<&Path>, output: Option<&Path>) -> Result<(), Failure> {
+/// Writes a page under its name into the folder, into the file, or to standard output.
+fn write(
+    facts: &Facts,
+    folder: Option<&Path>,
+    name: &str,
+    output: Option<&Path>,
+) -> Result<(), Failure> {
     let text = document::page(facts);
     match (folder, output) {
-        (Some(folder), _) => {
-            let id = facts.application.application_id.as_deref();
-            save(&folder.join(file_name(id.unwrap_or("unknown"))), &text)
-        }
+        (Some(folder), _) => save(&folder.join(name), &text),
         (None, Some(file)) => save(file, &text),
         (None, None) => {
             let mut out = std::io::stdout().lock();
@@ -235,8 +249,38 @@ pub(super) fn save(path: &Path, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file name for an application, whose id is untrusted.
-fn file_name(id: &str) -> String {
+/// File names of the pages of applications, no two of them equal: an executor may claim an id that gives the name of
+/// another application's page. Such applications have the user in the name, and a number where that is not enough.
+fn file_names(known: &[ApplicationKey]) -> Vec<String> {
+    let stem = |key: &ApplicationKey| stem(key.id.as_deref().unwrap_or("unknown"));
+    let mut stems: BTreeMap<String, usize> = BTreeMap::new();
+    for key in known {
+        *stems.entry(stem(key)).or_default() += 1;
+    }
+    let is_alone = |stem: &str| stems.get(stem) == Some(&1);
+    let mut taken: BTreeSet<String> = known.iter().map(stem).filter(|one| is_alone(one)).collect();
+    let mut name = |key: &ApplicationKey| {
+        let stem = stem(key);
+        if is_alone(&stem) {
+            return format!("{stem}.html");
+        }
+        let with_user = match key.uid {
+            Some(uid) => format!("{stem}-user{uid}"),
+            None => stem,
+        };
+        let mut name = with_user.clone();
+        let mut number = 1;
+        while !taken.insert(name.clone()) {
+            number += 1;
+            name = format!("{with_user}-{number}");
+        }
+        format!("{name}.html")
+    };
+    known.iter().map(&mut name).collect()
+}
+
+/// A file name without its end for an application, whose id is untrusted.
+fn stem(id: &str) -> String {
     let safe = |letter: char| {
         if letter.is_ascii_alphanumeric() || letter == '-' || letter == '_' {
             letter
@@ -244,8 +288,7 @@ fn file_name(id: &str) -> String {
             '_'
         }
     };
-    let name: String = id.chars().take(100).map(safe).collect();
-    format!("{name}.html")
+    id.chars().take(100).map(safe).collect()
 }
 
 /// A text of at most `most` characters.

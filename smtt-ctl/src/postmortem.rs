@@ -30,7 +30,7 @@ pub(super) async fn run(
     let Some(executor) = executor else {
         let deaths: Deaths = client.ask("/v1/postmortem", &query).await?;
         if let (Some(cluster), Form::Json) = (client.cluster(), output.form) {
-            output.data(&beside(&deaths, cluster.workers()))?;
+            output.data(&beside(&deaths, cluster))?;
         } else if output.form == Form::Csv && client.cluster().is_some() {
             output.data(&deaths.rows)?;
         } else if output.is_data() {

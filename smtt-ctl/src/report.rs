@@ -249,6 +249,9 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
     text
 }
 
+/// Sources of unattributed faults that are listed: more than a daemon knows.
+const CLASSES: usize = 40;
+
 /// Sources of the unattributed faults.
 fn classes(executors: &[ExecutorRow]) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
@@ -262,9 +265,15 @@ fn classes(executors: &[ExecutorRow]) -> String {
     }
     let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
     sums.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
-    sums.iter()
-        .map(|(class, faults)| format!("  {class}: {}\n", units::count(*faults)))
-        .collect()
+    let others = sums.split_off(sums.len().min(CLASSES));
+    if !others.is_empty() {
+        let faults = others.iter().map(|(_, faults)| *faults);
+        sums.push(("others", faults.fold(0, u64::saturating_add)));
+    }
+    let line = |(class, faults): &(&str, u64)| {
+        format!("  {}: {}\n", table::cut(class, 60), units::count(*faults))
+    };
+    sums.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use super::{WIDTH, bold, finding_text, push, same_remedies, title, wrapped};
 use crate::Output;
 use crate::cluster::named;
 
+/// Findings of an application in a text, and checks that could not be made: no worker may fill the page.
+const FINDINGS: usize = 100;
+
 /// Advice of several workers as text.
 pub(super) fn text(advice: &Advice, output: Output) -> String {
     let mut applications: BTreeMap<_, Vec<&ApplicationAdvice>> = BTreeMap::new();
@@ -113,7 +116,8 @@ pub(crate) fn findings_text(of_workers: &[&ApplicationAdvice], output: Output) -
     let width = output.width.unwrap_or(WIDTH);
     let all = of_workers.len();
     let mut text = String::new();
-    let groups = groups(of_workers);
+    let mut groups = groups(of_workers);
+    let left_out = groups.split_off(groups.len().min(FINDINGS)).len();
     let findings: Vec<Finding> = groups.iter().map(|group| group.finding.clone()).collect();
     for (index, group) in groups.iter().enumerate() {
         text.push('\n');
@@ -128,6 +132,9 @@ pub(crate) fn findings_text(of_workers: &[&ApplicationAdvice], output: Output) -
         push(&mut text, &group.on(all), width, 3);
     }
     text.push('\n');
+    if left_out > 0 {
+        text.push_str(&format!("{left_out} more findings: --json has all\n"));
+    }
     if groups.is_empty() {
         text.push_str("Nothing was found.\n");
     }
@@ -144,9 +151,13 @@ pub(crate) fn findings_text(of_workers: &[&ApplicationAdvice], output: Output) -
     if !unchecked.is_empty() {
         text.push_str("Could not be checked\n");
     }
-    for ((id, why), workers) in unchecked {
+    let more = unchecked.len().saturating_sub(FINDINGS);
+    for ((id, why), workers) in unchecked.into_iter().take(FINDINGS) {
         let line = format!("{id} on {}: {why}", names(&workers));
         push(&mut text, &line, width, 2);
+    }
+    if more > 0 {
+        text.push_str(&format!("  and {more} more: --json has all\n"));
     }
     text
 }
@@ -185,6 +196,24 @@ mod tests {
             }],
             ..ApplicationAdvice::default()
         }
+    }
+
+    #[test]
+    fn no_worker_fills_the_page() {
+        let findings = (0..5000).map(|rdd| finding(rdd, 0.5)).collect();
+        let mut one = of("app-1", "w1", findings);
+        let check = |n: u32| RuleResult {
+            id: format!("rule {n}"),
+            ..RuleResult::default()
+        };
+        one.checks = (0..5000).map(check).collect();
+        let text = findings_text(&[&one], Output::default());
+        assert!(text.lines().count() < 1500, "{}", text.lines().count());
+        assert!(text.contains("\n4900 more findings: --json has all\n"));
+        assert!(
+            text.ends_with("\n  and 4900 more: --json has all\n"),
+            "{text}"
+        );
     }
 
     #[test]

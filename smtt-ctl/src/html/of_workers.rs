@@ -6,10 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome, RuleResult};
 use smtt_model::protocol::{Histories, ListQuery, Status};
-use smtt_model::rows::{ExecutorId, HistoryRow, Listing, PagesRow, RddRow, StageRow, TaskRow};
+use smtt_model::rows::{
+    ApplicationKey, ExecutorId, HistoryRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
+};
 use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS_MAX, STAGES_MAX};
 
-use super::{Asked, Facts, OfWorker, folder, shortened, write};
+use super::{Asked, Facts, OfWorker, file_names, folder, shortened, write};
 use crate::advise::of_workers::groups;
 use crate::args::Filters;
 use crate::client::{Client, with_query};
@@ -37,10 +39,10 @@ pub(super) async fn run(
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
     let reports = Reports::ask(cluster, &filter.question()).await?;
-    let known: Vec<Option<String>> = reports
+    let known: Vec<ApplicationKey> = reports
         .applications
         .iter()
-        .map(|application| application.application_id.clone())
+        .map(OfApplication::key)
         .collect();
     let folder = folder(client, filter, output, &known).await?;
     if known.len() > PAGES {
@@ -50,9 +52,9 @@ pub(super) async fn run(
         )));
     }
     let statuses: Vec<(String, Status)> = cluster.each("/v1/status").await?;
-    for application in reports.applications {
+    for (application, name) in reports.applications.into_iter().zip(file_names(&known)) {
         let facts = ask(cluster, filter, application, &statuses).await?;
-        write(&facts, folder, output)?;
+        write(&facts, folder, &name, output)?;
     }
     Ok(match reports.degraded.is_empty() {
         true => Exit::Fine,
@@ -83,11 +85,12 @@ async fn ask(
     let stages: Listing<StageRow> = cluster.ask("/v1/stages", &largest(STAGES)).await?;
     let tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &largest(TASKS)).await?;
     let advice: Vec<(String, Advice)> = cluster.each(&with_query("/v1/advise", &question)?).await?;
-    let (histories, without_history) = cluster
+    let (histories, mut without_history) = cluster
         .optional::<Histories>(&with_query("/v1/history", &question)?)
         .await;
     // A worker that failed to answer one question is in no part of the page.
     application.keep(cluster);
+    without_history.retain(|worker| application.hosts.contains(worker));
     let own = |who: &ExecutorId| {
         let worker = who.worker.as_deref();
         who.application() == key && worker.is_some_and(|worker| !cluster.has_failed(worker))

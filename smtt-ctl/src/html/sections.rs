@@ -329,8 +329,8 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 Cell::maybe(row.faults.page_faults_major, units::count)
             }),
             Column::new("CPU time", "of the process", rows, |row| {
-                let times =
-                    process(row).and_then(|process| Some(process.user_ns? + process.system_ns?));
+                let times = process(row)
+                    .and_then(|process| Some(process.user_ns?.saturating_add(process.system_ns?)));
                 Cell::maybe(times, units::duration)
             }),
             Column::new("In the kernel", "of the CPU time", rows, |row| {

@@ -241,8 +241,48 @@ fn long_lists_are_cut_and_the_page_says_so() {
 
 #[test]
 fn file_names_stay_in_their_folder() {
-    assert_eq!(file_name("app-20260101-0001"), "app-20260101-0001.html");
-    assert_eq!(file_name("../../etc/passwd\u{0}"), "______etc_passwd_.html");
+    assert_eq!(stem("app-20260101-0001"), "app-20260101-0001");
+    assert_eq!(stem("../../etc/passwd\u{0}"), "______etc_passwd_");
+}
+
+#[test]
+fn no_page_takes_the_place_of_another_one() {
+    let key = |id: &str, uid: u32| ApplicationKey {
+        id: Some(id.to_owned()),
+        uid: Some(uid),
+    };
+    let known = [
+        key("app-1", 1000),
+        key("app-1", 1001),
+        key("app/2", 1000),
+        key("app.2", 1000),
+        key("app-1-user1000", 1002),
+        key("app-3", 1000),
+    ];
+    assert_eq!(
+        file_names(&known),
+        [
+            "app-1-user1000-2.html",
+            "app-1-user1001.html",
+            "app_2-user1000.html",
+            "app_2-user1000-2.html",
+            "app-1-user1000.html",
+            "app-3.html"
+        ]
+    );
+}
+
+#[test]
+fn times_of_a_process_that_a_worker_invents_make_a_page() {
+    let mut facts = facts("app", 1);
+    let process = Process {
+        user_ns: Some(u64::MAX),
+        system_ns: Some(u64::MAX),
+        ..Process::default()
+    };
+    let processes = &mut facts.workers[0].surroundings.processes;
+    processes.insert(facts.application.executors[0].who.pid, process);
+    assert!(document::page(&facts).contains("CPU time"));
 }
 
 #[test]

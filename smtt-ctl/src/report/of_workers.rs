@@ -1,5 +1,7 @@
 //! `smtt-ctl report --cluster`: each application as all workers see it.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use smtt_model::protocol::{ListQuery, REPORT_ROWS};
 use smtt_model::rows::RddGroupRow;
@@ -13,8 +15,12 @@ use crate::client::Client;
 use crate::cluster::{Cluster, OfApplication, Reports, beside, named};
 use crate::listing::nothing::nothing;
 use crate::output::Form as OutputForm;
+use crate::table::cut;
 use crate::{Exit, Failure, Output, columns, groups, listing, users};
 
+/// Reasons of a text, and characters of what a worker says.
+const REASONS: usize = 20;
+const WORDS: usize = 200;
 /// Applications of a text without `--app`.
 const APPLICATIONS: usize = 20;
 /// Message in place of applications.
@@ -62,9 +68,8 @@ fn as_json(reports: &Reports, cluster: &Cluster) -> Value {
         "applications": reports.applications,
         "degraded": degraded.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),
-        "complete": cluster.missing().0 == 0,
     });
-    beside(&fields, cluster.workers())
+    beside(&fields, cluster)
 }
 
 /// Lines about the workers that are in no figure; empty where there are none.
@@ -110,17 +115,33 @@ fn text(client: &Client, reports: &Reports, output: Output) -> String {
         text.push_str(&format!("{worker}: {records} (smtt-ctl status there)\n"));
     }
     text.push_str(&listing::hidden(shown, reports.lost.len() as u64, 0));
-    for (reason, workers) in &reports.degraded {
-        text.push_str(&format!("degraded on {}: {reason}\n", named(workers)));
-    }
+    text.push_str(&degraded(&reports.degraded, output));
     text
 }
 
+/// Lines about figures that are less exact. Workers choose the words, so their number and length are bounded.
+fn degraded(reasons: &BTreeMap<String, Vec<String>>, output: Output) -> String {
+    let width = output.width.unwrap_or(usize::MAX);
+    let mut text = String::new();
+    for (reason, workers) in reasons.iter().take(REASONS) {
+        let line = format!("degraded on {}: {}", named(workers), cut(reason, WORDS));
+        for line in wrapped(&line, width, 0) {
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+    match reasons.len().saturating_sub(REASONS) {
+        0 => text,
+        more => text + &format!("{more} more reasons: --json has all\n"),
+    }
+}
+
 fn application_text(client: &Client, application: &OfApplication, output: Output) -> String {
-    let title = title(
-        application.application_id.as_deref(),
-        application.application_name.as_deref(),
+    let short = |text: &Option<String>| text.as_deref().map(|text| cut(text, WORDS));
+    let (id, name) = (
+        short(&application.application_id),
+        short(&application.application_name),
     );
+    let title = title(id.as_deref(), name.as_deref());
     let mut text = heading(&title, output).trim_start_matches('\n').to_owned();
     if let Some(uid) = application.uid {
         text.push_str(&format!("user {}\n", users::name(uid)));
@@ -194,6 +215,31 @@ fn rdds_text(rdds: &[RddGroupRow], output: Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_workers_say_of_themselves_stays_short() {
+        let reasons = |count: usize, length: usize| {
+            let reason = |n: usize| {
+                (
+                    format!("{n:05} {}", "why ".repeat(length)),
+                    vec![n.to_string()],
+                )
+            };
+            (0..count).map(reason).collect::<BTreeMap<_, _>>()
+        };
+        let narrow = Output {
+            width: Some(60),
+            ..Output::default()
+        };
+        assert_eq!(
+            degraded(&reasons(1, 2), narrow),
+            "degraded on 0: 00000 why why\n"
+        );
+        let flood = degraded(&reasons(5000, 5000), narrow);
+        assert!(flood.len() < 10_000, "{} bytes", flood.len());
+        assert!(flood.lines().all(|line| line.len() <= 62), "{flood}");
+        assert!(flood.ends_with("4980 more reasons: --json has all\n"));
+    }
 
     #[test]
     fn missing_workers_are_named_with_their_reasons_and_not_all_of_them() {

@@ -38,6 +38,7 @@ pub(super) async fn run(
     match output.form {
         OutputForm::Json => output.data(&json!({
             "summary": summary,
+            "complete": cluster.missing().0 == 0,
             "workers": beside(client, &all),
         }))?,
         OutputForm::Csv => {

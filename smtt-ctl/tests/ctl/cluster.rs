@@ -491,6 +491,15 @@ fn status_advice_and_deaths_are_of_all_workers() {
     let deaths = workers.json(&["postmortem", "--json"]);
     assert_eq!(deaths["rows"], json!([]));
     assert_eq!(rows(&deaths["workers"]).len(), 3);
+    let mut addresses = workers.addresses();
+    for (dead, complete) in [(None, true), (Some(dead()), false)] {
+        addresses.extend(dead);
+        for command in ["status", "advise", "postmortem"] {
+            let output = workers.ctl(&addresses, &[command, "--json"]);
+            let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(answer["complete"], complete, "{command}");
+        }
+    }
 }
 
 #[test]

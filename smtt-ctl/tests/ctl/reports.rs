@@ -248,6 +248,13 @@ fn a_worker_that_fails_halfway_is_in_no_figure_and_one_without_history_is_in_all
     assert_eq!(figure(&page, "Page faults"), units::count(both));
     assert!(page.contains("Missing in memory over time"), "{page}");
     assert!(!page.contains("Missing in all figures"));
+    // A worker without executors of the application has nothing that could be missing.
+    let elsewhere = altered(ports[2], |path, body| {
+        (!path.starts_with("/v1/history")).then_some(body)
+    });
+    let page = self::page(&workers, &[ports[0], ports[1], elsewhere], 0);
+    assert_eq!(figure(&page, "Page faults"), units::count(both));
+    assert!(!page.contains("Missing in memory over time"), "{page}");
     let failed = fails("/v1/rdds");
     let output = workers.ctl(&[ports[0], failed], &["report", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");

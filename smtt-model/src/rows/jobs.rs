@@ -256,6 +256,7 @@ impl WorkSums {
                 let sum = self.rows.entry((application, Group::Overflow)).or_default();
                 faults::add(&mut sum.faults, &over.faults);
                 sum.used.add(&over.used);
+                sum.helpers.add(&over.helpers);
                 sum.executors.insert(key);
             }
         });

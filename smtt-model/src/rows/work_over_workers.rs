@@ -142,8 +142,16 @@ impl<'a> Sum<'a> {
         if let Some(more) = &more.helpers {
             row.helpers.get_or_insert_default().add(more);
         }
-        // Without an ended task there are no figures of what tasks used, on any worker.
-        let ended = more.used_tasks > 0;
+        // Without an ended task there are no figures of what tasks used, on any worker. A worker without the kernel's
+        // accounts of its tasks counts none of them in `used_tasks`.
+        let ended = [
+            more.tasks_succeeded,
+            more.tasks_failed,
+            more.tasks_killed,
+            more.used_tasks,
+            more.used_partial_tasks,
+        ];
+        let ended = ended.into_iter().any(|tasks| tasks > 0);
         for (figure, value) in optional(more) {
             let (has, lacks) = self.has.entry(figure).or_default();
             *has |= value.is_some();
@@ -278,6 +286,27 @@ mod tests {
         assert_eq!(rows[0].lower_bounds, ["heap_allocated_bytes"]);
         assert_eq!((rows[1].job_id, rows[1].workers), (Some(8), 1));
         assert!(rows[1].lower_bounds.is_empty());
+    }
+
+    #[test]
+    fn ended_tasks_without_accounts_make_sums_lower_bounds_and_running_ones_do_not() {
+        let of = |tasks_running: u64, tasks_succeeded: u64, used: UsedRow| JobRow {
+            tasks_running,
+            tasks_succeeded,
+            used,
+            used_tasks: u64::from(used.cpu_ns.is_some()),
+            ..JobRow::default()
+        };
+        let cpu = UsedRow {
+            cpu_ns: Some(5),
+            ..UsedRow::default()
+        };
+        for (running, succeeded, bounds) in [(1, 0, 0), (0, 1, 1)] {
+            let without = of(running, succeeded, UsedRow::default());
+            let rows = work_over_workers(&[("w1", &[of(0, 1, cpu)]), ("w2", &[without])], false);
+            assert_eq!(rows[0].used.cpu_ns, Some(5));
+            assert_eq!(rows[0].lower_bounds, ["cpu_ns"][..bounds]);
+        }
     }
 
     #[test]

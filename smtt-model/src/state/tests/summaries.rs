@@ -1,6 +1,6 @@
 //! Stages in quantiles, jobs, and failed tasks, over executors.
 
-use smtt_common::event::used::{ACCOUNTS, CPU_NS, PARTIAL, TaskUsed};
+use smtt_common::event::used::{ACCOUNTS, CPU_NS, HELPER_SHIFT, PARTIAL, TaskUsed, UNTIL_EXIT};
 
 use super::*;
 use crate::rows::{JobRow, Quantiles, StageSummaries, StageSummaryRow, WorkBy, WorkSums};
@@ -123,6 +123,36 @@ fn tasks_that_have_left_the_table_are_missed_in_quantiles() {
     let failed = state.list_failed_tasks(&Filter::default()).rows;
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].task_attempt_id, None);
+}
+
+#[test]
+fn jobs_have_the_helpers_of_stages_that_have_left_the_table() {
+    let mut state = state_with(Limits {
+        stages_per_executor: 8,
+        ..Limits::default()
+    });
+    for task in 0..40_u32 {
+        let id = u64::from(task);
+        ran(&mut state, 1, id, task, TaskOutcome::Succeeded, 7);
+        let mut accounts = [0; ACCOUNTS];
+        accounts[CPU_NS] = 5;
+        let helper = TaskUsed {
+            task_attempt_id: id,
+            accounts,
+            duration_ns: S,
+            present: 1 << CPU_NS,
+            flags: UNTIL_EXIT | 1 << HELPER_SHIFT,
+        };
+        tell(&mut state, 1, 2 * S, Fact::TaskUsed(Box::new(helper)));
+    }
+    let rows = jobs(&state);
+    let over = rows.last().expect("the overflow row");
+    assert_eq!(over.name.as_deref(), Some(crate::rows::OVERFLOW));
+    let sums = rows.iter().filter_map(|row| row.helpers);
+    let (threads, cpu_ns) = sums.fold((0, 0), |(threads, cpu), sum| {
+        (threads + sum.threads, cpu + sum.used.cpu_ns.unwrap_or(0))
+    });
+    assert_eq!((threads, cpu_ns), (40, 200), "{rows:?}");
 }
 
 #[test]
