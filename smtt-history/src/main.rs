@@ -1,7 +1,7 @@
 //! `smtt-history`: imports event logs and serves finished applications.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
                 // The library says at `info` that it tries again; what fails in the end is one line here.
                 .unwrap_or_else(|_| "info,object_store=warn".into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     match run(arguments.command) {

@@ -72,7 +72,9 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
 /// When the executors do not come to rest.
 pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     let start = Instant::now();
-    let mut before = VecDeque::from([(Instant::now(), look(daemon, run)?)]);
+    // The time of a reading is its end, after the kernel's counts were read: the first one may have to wait for the daemon.
+    let first = look(daemon, run)?;
+    let mut before = VecDeque::from([(Instant::now(), first)]);
     while start.elapsed() < LIMIT {
         thread::sleep(LOOK_EVERY);
         let began = Instant::now();
