@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -11,6 +12,8 @@ use smtt_tests::skip::skip;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
+/// The daemon reads the memory of executors once a second.
+const TWO_READINGS: Duration = Duration::from_millis(2200);
 const WORKERS: u64 = 2;
 const MIB_EACH: u64 = 300;
 const HELD_BYTES: u64 = (WORKERS * MIB_EACH) << 20;
@@ -122,18 +125,23 @@ fn python_workers_and_their_control_group_are_measured() -> Result<()> {
         let held = (0..WORKERS).all(|worker| folder.join(format!("worker-{worker}")).exists());
         Ok(held.then_some(()))
     })?;
-    // A reading begins after the workers hold their memory.
-    let row = wait_for("the workers' memory is read", LIMIT, || {
+    // A reading begins after the workers hold their memory, and is up to a second old: it counts where the group has not
+    // changed since then.
+    let (row, current) = wait_for("the workers' memory is read", LIMIT, || {
+        let before = group.current()?;
+        std::thread::sleep(TWO_READINGS);
         let rows = run.rows(&daemon, &["memory"])?;
+        let current = group.current()?;
         let row = rows.into_iter().find(|row| row["executor_id"] == "0");
-        Ok(row.filter(|row| {
+        let row = row.filter(|row| {
             let children = row["children"].as_array().into_iter().flatten();
             let greedy =
                 children.filter(|child| child["resident_bytes"].as_u64() > Some(MIB_EACH << 20));
             greedy.count() as u64 == WORKERS && row["examined_age_ns"].is_u64()
-        }))
+        });
+        let rests = before.abs_diff(current) <= current / 1000;
+        Ok(row.filter(|_| rests).map(|row| (row, current)))
     })?;
-    let current = group.current()?;
     println!("{row}, the group has {current}");
     for child in list(&row, "children")? {
         let (now, told) = (
