@@ -168,11 +168,14 @@ impl Browser {
         self.request("DELETE", &path, None).map(drop)
     }
 
-    /// Memory that only the process of the page has, in bytes: the kernel's figure of the largest renderer.
+    /// Memory that only the process of the page has, in bytes, after a collection of its garbage: the kernel's figure of the
+    /// largest renderer.
     ///
     /// # Errors
     /// When the browser has no renderer.
     pub fn page_bytes(&self) -> Result<u64> {
+        // https://chromedevtools.github.io/devtools-protocol/tot/HeapProfiler/#method-collectGarbage
+        self.devtools("HeapProfiler.collectGarbage", &json!({}))?;
         let bytes = self.renderers()?.into_iter();
         let bytes = bytes.filter_map(|pid| witness::private_bytes(pid).ok());
         bytes.max().context("the browser has no renderer")

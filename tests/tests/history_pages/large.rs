@@ -16,8 +16,8 @@ const SHAPE: Shape = Shape {
 };
 /// Milliseconds of a frame at most: 30 frames a second.
 const FRAME_MS: f64 = 1000.0 / 30.0;
-/// Bytes of the page at most.
-const PAGE_BYTES: u64 = 200 << 20;
+/// Bytes of the page at most, without garbage.
+const PAGE_BYTES: u64 = 100 << 20;
 
 #[test]
 fn a_hundred_thousand_tasks_stay_fluid() -> Result<()> {
