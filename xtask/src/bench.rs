@@ -6,6 +6,7 @@
 mod access;
 mod account;
 mod cluster;
+mod empty;
 mod fault;
 mod history;
 mod job;
@@ -123,6 +124,9 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("job") {
         job::traced(paths, &folder.join("job"))?;
     }
+    if wanted("empty") {
+        empty::empty(paths, &folder.join("empty"))?;
+    }
     if wanted("account") {
         account::account(paths, &folder.join("account"))?;
     }
@@ -155,7 +159,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 17] {
+pub fn names() -> [&'static str; 18] {
     [
         "switch",
         "fault",
@@ -165,6 +169,7 @@ pub fn names() -> [&'static str; 17] {
         "access",
         "task",
         "job",
+        "empty",
         "account",
         "everything",
         "sample",

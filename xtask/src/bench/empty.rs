@@ -1,0 +1,181 @@
+//! What tracing adds to a job of tasks that do nothing, where all that a task costs is Spark's and the marker's.
+//!
+//! Applications with and without the marker live side by side and run rounds in turns, so that each round has a neighbour
+//! of the other kind within seconds, and no JVM is cold. Two of each kind, because two JVMs of one kind differ: the same
+//! code is compiled differently.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::pairs::geometric_mean;
+use super::{RUN_LIMIT, gates, reach, report};
+use crate::daemon::{Daemon, Options};
+use crate::paths::{DEMO_SPARK, Jdk, Paths};
+use crate::spark::{Application, Spark, Submitted};
+use crate::witness;
+
+/// Tasks of a round.
+const TASKS: usize = 10_000;
+/// Rounds of each application that are counted.
+const ROUNDS: usize = 12;
+/// Rounds before them, for the compilers.
+const WARM_UP: usize = 3;
+/// Applications of each kind.
+const OF_EACH: usize = 2;
+/// One executor with all cores.
+const MASTER: &str = "local-cluster[1,2,1024]";
+/// Limit of a traced job's time, as a multiple of the untraced job's.
+const RATIO: f64 = 1.02;
+
+/// An application that waits between its rounds.
+struct Rounds {
+    submitted: Submitted,
+    gates: PathBuf,
+    next: usize,
+}
+
+impl Rounds {
+    fn start(
+        paths: &Paths,
+        spark: &Spark,
+        folder: &Path,
+        name: &str,
+        traced: bool,
+    ) -> Result<Self> {
+        let gates = gates(folder, &format!("gates-{name}"), &[])?;
+        let arguments = [TASKS.to_string(), (WARM_UP + ROUNDS).to_string()];
+        let arguments = [&*arguments[0], &*arguments[1]];
+        let mut application = Application::java(paths, MASTER, "EmptyTasks", &arguments)?
+            .conf("spark.smtt.fixture.barrier", &gates.display().to_string());
+        if traced {
+            application = application.with_marker(paths);
+        }
+        let mut rounds = Self {
+            submitted: application.submit(spark, name)?,
+            gates,
+            next: 0,
+        };
+        rounds.reach()?;
+        Ok(rounds)
+    }
+
+    /// Waits until the last round has ended.
+    fn reach(&mut self) -> Result<()> {
+        let gate = if self.next == WARM_UP + ROUNDS {
+            "end".to_owned()
+        } else {
+            format!("round-{}", self.next)
+        };
+        reach(
+            &mut self.submitted.running,
+            &self.gates.join(format!("{gate}.reached")),
+        )
+    }
+
+    /// CPU seconds of the driver and the executor.
+    fn cpu(&self) -> Result<f64> {
+        let driver = self.submitted.running.pid();
+        let mut pids = witness::descendants(driver)?;
+        pids.push(driver);
+        Ok(pids
+            .into_iter()
+            .filter_map(|pid| witness::cpu_seconds(pid).ok())
+            .sum())
+    }
+
+    /// Runs a round: its seconds, and the CPU seconds of the application and of the daemon.
+    fn run(&mut self, daemon: Option<&Daemon>) -> Result<(f64, f64)> {
+        let cpu = |rounds: &Self| -> Result<f64> {
+            let daemon = daemon.map_or(Ok(0.0), |daemon| witness::cpu_seconds(daemon.pid()))?;
+            Ok(rounds.cpu()? + daemon)
+        };
+        let (begin, before) = (Instant::now(), cpu(self)?);
+        fs::write(self.gates.join(format!("round-{}.go", self.next)), "")?;
+        self.next += 1;
+        self.reach()?;
+        Ok((begin.elapsed().as_secs_f64(), cpu(self)? - before))
+    }
+
+    fn end(mut self) -> Result<()> {
+        fs::write(self.gates.join("end.go"), "")?;
+        self.submitted.result(RUN_LIMIT)?;
+        Ok(())
+    }
+}
+
+/// Compares rounds of empty tasks with marker and daemon with rounds without the marker.
+///
+/// # Errors
+/// When an application or the daemon does not run.
+pub(super) fn empty(paths: &Paths, folder: &Path) -> Result<()> {
+    let release = paths.target.join("release");
+    let daemon = Daemon::start(paths, &release, folder, &Options::default())?;
+    let spark = Spark::new(paths, DEMO_SPARK, &Jdk::main()?, &folder.join("spark"))?;
+    let start = |kind: &str, traced: bool| -> Result<Vec<Rounds>> {
+        let names = (0..OF_EACH).map(|number| format!("{kind}-{number}"));
+        names
+            .map(|name| Rounds::start(paths, &spark, folder, &name, traced))
+            .collect()
+    };
+    let (mut plain, mut traced) = (start("plain", false)?, start("traced", true)?);
+    let (mut time, mut cpu, mut among_plain) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..WARM_UP + ROUNDS {
+        let mut plain_seconds = Vec::new();
+        for (plain, traced) in plain.iter_mut().zip(&mut traced) {
+            // The order alternates: the second of two rounds may profit from the first.
+            let (without, with) = if round % 2 == 0 {
+                let without = plain.run(None)?;
+                (without, traced.run(Some(&daemon))?)
+            } else {
+                let with = traced.run(Some(&daemon))?;
+                (plain.run(None)?, with)
+            };
+            if round >= WARM_UP {
+                println!(
+                    "    round {}: {:.2} s with, {:.2} s without; {:.2} s and {:.2} s of CPU time",
+                    round - WARM_UP + 1,
+                    with.0,
+                    without.0,
+                    with.1,
+                    without.1
+                );
+                time.push(with.0 / without.0);
+                cpu.push(with.1 / without.1);
+                plain_seconds.push(without.0);
+            }
+        }
+        if let [first, second] = *plain_seconds {
+            among_plain.push(second / first);
+        }
+    }
+    let (noise, low, high) = geometric_mean(&among_plain);
+    println!(
+        "    two applications without the marker differ {noise:.3} times, 95 % interval {low:.3} to {high:.3}"
+    );
+    for (ratios, figure) in [(&time, "time"), (&cpu, "CPU time")] {
+        let (mean, low, high) = geometric_mean(ratios);
+        report(
+            &format!("{TASKS} empty tasks, {figure}"),
+            mean,
+            "x",
+            RATIO,
+            &format!(
+                "traced against untraced, geometric mean of {} pairs of rounds, 95 % interval {low:.3} to {high:.3}",
+                ratios.len()
+            ),
+        );
+    }
+    let executors = daemon.rows(&["executors"])?;
+    let facts: f64 = executors
+        .iter()
+        .filter_map(|row| row["facts"].as_f64())
+        .sum();
+    println!("    {facts:.0} facts of {} executors", executors.len());
+    for rounds in plain.into_iter().chain(traced) {
+        rounds.end()?;
+    }
+    Ok(())
+}
