@@ -109,6 +109,9 @@ fn text(row: &TaskRow, width: usize) -> String {
         Some(splits) => lines.extend(splits_lines(splits, row)),
         None => lines.push("what it used is not known: docs/TASKS.md says when".to_owned()),
     }
+    if let Some(splits) = &row.splits_by_input {
+        lines.extend(splits_lines(splits, row));
+    }
     lines.extend(spark_line(&row.used));
     if let Some(functions) = &row.functions {
         lines.extend(functions_lines(functions));
@@ -278,6 +281,10 @@ mod tests {
             functions: Some(functions),
             task_attempt_id: Some(u64::MAX),
             reason: Some(format!("{}\nat Main.java", "long ".repeat(40))),
+            splits_by_input: Some(SplitsRow {
+                progress_by: "input".to_owned(),
+                ..splits.clone()
+            }),
             splits: Some(splits),
             ..TaskRow::default()
         };
@@ -287,6 +294,9 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(".^^.^^.^^.^^"), "{text}");
+        for by in ["time", "input"] {
+            assert!(text.contains(&format!("12 parts of equal {by}")), "{text}");
+        }
         assert!(
             text.contains(" 75.0 %") && text.contains(" 25.0 %"),
             "{text}"

@@ -105,7 +105,8 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
     };
     let row = &document.json;
     let field = |name: &str, of: fn(i64) -> Cell| Cell::number(&row[name], of);
-    let splits: Option<SplitsRow> = serde_json::from_value(row["splits"].clone()).ok();
+    let splits = |name: &str| serde_json::from_value::<SplitsRow>(row[name].clone()).ok();
+    let (by_time, by_input) = (splits("splits"), splits("splits_by_input"));
     Ok(html! {
         @if let Some(functions) = &functions {
             h2 { "Functions" }
@@ -139,7 +140,10 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
             ("Peak of execution memory", field("execution_memory_peak_bytes", Cell::Bytes)),
             ("Page faults", field("page_faults", Cell::Count)),
         ]))
-        @if let Some(splits) = &splits { (life(splits)) }
+        @if by_time.is_some() { h2 { "Its life in parts" } }
+        @for (id, splits) in [("life", &by_time), ("life-by-input", &by_input)] {
+            @if let Some(splits) = splits { (life(id, splits)) }
+        }
         @if let Some(functions) = &functions { (spans(asked, functions)?) }
         p.soft { "Measured by the daemon of " bdi { (cut(&document.host)) } "." }
     })
@@ -287,17 +291,16 @@ fn activities(functions: &FunctionsRow) -> Markup {
 }
 
 /// The task's life in parts: a picture and the same numbers.
-fn life(splits: &SplitsRow) -> Markup {
+fn life(id: &str, splits: &SplitsRow) -> Markup {
     let parts = splits.interpolated.len().min(LANES);
     let all = SERIES.iter().filter_map(|(field, title, of)| {
         let series = splits.series.get(*field)?;
         (series.parts.len() == parts).then_some((title, of, series))
     });
     html! {
-        h2 { "Its life in parts" }
         p.soft { (parts) " parts of equal " (cut(&splits.progress_by)) "; " (splits.measured_points)
             " readings, a part without one is interpolated." }
-        div.wide tabindex="0" role="region" aria-label="Life in parts" { table.data id="life" {
+        div.wide tabindex="0" role="region" aria-label="Life in parts" { table.data id=(id) {
             thead { tr { th.words { "Series" } th { "Picture" } th { "Total" }
                 @for part in 1..=parts { th { (part) } } } }
             tbody {

@@ -49,6 +49,8 @@ export function panel(line) {
   let isAsking = false;
   /** The time under the pointer, in milliseconds. */
   let cursor = null;
+  /** Whether a key put it there: then its words name each part. */
+  let isByKey = false;
 
   const chosen = () => {
     const { by, executor } = controls.elements;
@@ -80,7 +82,7 @@ export function panel(line) {
         data.asked = address;
         paint();
         items();
-        tell(false);
+        tell(isByKey);
       }
       data.state = isSame(answered, wanted()) ? "ready" : "moving";
     } catch (error) {
@@ -295,16 +297,21 @@ export function panel(line) {
   function tell(isKey) {
     if (!answer) return;
     said.setAttribute("aria-live", isKey ? "polite" : "off");
+    const text = words(isKey);
+    // A screen reader would say the same text again.
+    if (said.textContent !== text) said.textContent = text;
+  }
+
+  function words(isKey) {
     if (cursor === null) {
-      said.textContent = answer.statistic[0].toUpperCase() + answer.statistic.slice(1) + ", a cell is " +
+      return answer.statistic[0].toUpperCase() + answer.statistic.slice(1) + ", a cell is " +
         clock(answer.cellMs, answer.cellMs < 1000 ? 1 : 1000) + (answer.intervalMs
         ? "; a point every " + [...new Set(answer.intervalMs)].map((ms) => clock(ms, ms % 1000 ? 1 : 1000)).join(" to ") : "");
-      return;
     }
     const at = cellOf(cursor);
     const count = answer.collections[at];
     const total = answer.total[at];
-    said.textContent = clock(cursor, Math.min(999, answer.cellMs)) + ": " + (total === null ? "not measured"
+    return clock(cursor, Math.min(999, answer.cellMs)) + ": " + (total === null ? "not measured"
       : bytesOf(total) + " in " + answer.measured[at] + (answer.measured[at] === 1 ? " executor" : " executors") +
         ", at most " + bytesOf(answer.most[at]) + (count ? "; collections: " + count : "") +
         (isKey ? ". " + answer.series.filter((series) => series.values[at])
@@ -314,6 +321,7 @@ export function panel(line) {
   /** Puts the cursor at a time, or takes it away. */
   function place(ms, isKey) {
     cursor = ms;
+    isByKey = isKey && ms !== null;
     data.cursor = ms === null ? "" : String(ms);
     if (!answer) return;
     paint();
@@ -352,7 +360,7 @@ export function panel(line) {
     if (!view) return;
     const query = new URLSearchParams({ from: Math.round(view.from), to: Math.round(view.to), ...chosen() });
     link.href = data.table + "?" + query;
-    if (answer) { items(); tell(false); }
+    if (answer) { items(); tell(isByKey); }
     if (!isSame(answered, wanted())) ask(); else data.state = "ready";
   }
 

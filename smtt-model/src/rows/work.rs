@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
+use super::splits::reads_its_input;
 use super::{
     ExecutorId, Filter, FunctionsRow, HelperRow, HelperSumRow, Listing, NO_RDD, OVERFLOW,
     PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
@@ -156,6 +157,9 @@ pub struct TaskRow {
     /// The task's life in parts; only where one task or ended tasks were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub splits: Option<SplitsRow>,
+    /// The same in parts of equal input; only of an ended task whose thread read its input itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splits_by_input: Option<SplitsRow>,
     /// Where the task's time went, by function; only where one task or ended tasks were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub functions: Option<FunctionsRow>,
@@ -291,6 +295,11 @@ impl State {
         let splits = is_whole.then(|| self.splits(task)).flatten();
         let functions = is_whole.then(|| self.functions(&executor.tasks, task));
         let shown = task.shown();
+        let used = UsedRow::new(&shown.figures);
+        let by_input = splits
+            .as_ref()
+            .filter(|_| !shown.partial && reads_its_input(&used));
+        let splits_by_input = by_input.and_then(SplitsRow::by_input);
         TaskRow {
             who: who.clone(),
             stage_id: task.stage.map(|stage| stage.id),
@@ -310,12 +319,13 @@ impl State {
             execution_memory_peak_bytes: task.execution_peak_bytes(),
             execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
             python_worker_peak_bytes: task.python_peak_bytes,
-            used: UsedRow::new(&shown.figures),
+            used,
             helpers: task.helpers.iter().map(HelperRow::new).collect(),
             used_until: shown.until.map(str::to_owned),
             used_duration_ns: Some(shown.duration_ns).filter(|time| *time > 0),
             used_is_partial: shown.partial,
             splits,
+            splits_by_input,
             functions: functions.flatten(),
             consumers,
             rdd_ids: task.rdds.iter().filter_map(|rdd| rdd.id()).collect(),

@@ -1,6 +1,8 @@
 //! The parts of tasks' lives, and stages in quantiles, compared with a known course and with Spark's REST API.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -24,7 +26,11 @@ const FIGURES: [&str; 4] = [
 ];
 
 fn parts(task: &Value, name: &str) -> Result<Vec<u64>> {
-    let parts = task["splits"]["series"][name]["parts"].as_array();
+    parts_of(task, "splits", name)
+}
+
+fn parts_of(task: &Value, splits: &str, name: &str) -> Result<Vec<u64>> {
+    let parts = task[splits]["series"][name]["parts"].as_array();
     let parts = parts.with_context(|| format!("no {name} in {task}"))?;
     Ok(parts.iter().filter_map(Value::as_u64).collect())
 }
@@ -197,6 +203,83 @@ fn tasks_show_the_course_of_their_use_and_stages_their_quantiles() -> Result<()>
     let failed = daemon.rows(&["tasks", "--failed", "--app", &application])?;
     ensure!(failed.is_empty(), "{failed:?}");
     assert_eq!(run.finish(&["end"])?, "RESULT halves 2");
+    drop(daemon);
+    lab.passed()
+}
+
+/// Lines of the file, the first quarter of them slow, and characters of each with its end.
+const LINES: usize = 16_000;
+const LINE: usize = 4_000;
+/// Microseconds of CPU time of a slow line.
+const SLOW_US: usize = 1_500;
+
+#[test]
+fn a_slow_quarter_of_the_input_is_a_quarter_of_its_parts() -> Result<()> {
+    let lab = SparkLab::new("4.3.0")?;
+    let daemon = lab.daemon()?;
+    let path = lab.folder().join("lines.txt");
+    let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
+    let rest = "x".repeat(LINE - 5);
+    for line in 0..LINES {
+        let kind = if line < LINES / 4 { "slow" } else { "fast" };
+        writeln!(file, "{kind}{rest}")?;
+    }
+    file.into_inner()?.sync_all()?;
+    let (path, slow_us) = (path.to_string_lossy(), SLOW_US.to_string());
+    let application = Application::java(
+        &lab.paths,
+        "local-cluster[1,1,1024]",
+        "SlowQuarter",
+        &[&path, &slow_us],
+    )?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
+    run.reach("end")?;
+    let application = run.submitted.application_id()?;
+    let tasks = wait_for("both tasks have their accounts", LIMIT, || {
+        let rows = run.rows(&daemon, &["tasks"])?;
+        let done = rows.iter().all(|row| row["used_until"] == "task_end");
+        Ok((done && rows.len() == 2).then_some(rows))
+    })?;
+    let slow = tasks.iter().max_by_key(|row| row["duration_ns"].as_u64());
+    let id = number(slow.context("no task")?, "task_attempt_id")?.to_string();
+    println!("{}", daemon.ask(&["task", &id, "--app", &application])?);
+    let task = daemon.rows(&["task", &id, "--app", &application])?;
+    let task = &task[0];
+    // Spark's own count of the input, and what the thread read by the kernel's.
+    let spark = spark_tasks(&run.submitted)?;
+    let spark = spark.iter().find(|it| it["taskId"].to_string() == id);
+    let metrics = &spark.context("Spark lacks the task")?["taskMetrics"]["inputMetrics"];
+    let input = number(metrics, "bytesRead")?;
+    ensure!(
+        input >= (LINES * LINE) as u64 && number(task, "input_bytes")? == input,
+        "{input}: {task}"
+    );
+    ensure!(task["splits_by_input"]["progress_by"] == "input", "{task}");
+    let share = |splits: &str, name: &str| -> Result<f64> {
+        let parts = parts_of(task, splits, name)?;
+        let all: u64 = parts.iter().sum();
+        ensure!(
+            parts.len() == 12 && task["splits"]["series"][name]["total"] == all,
+            "{task}"
+        );
+        Ok(parts[..3].iter().sum::<u64>() as f64 / all as f64)
+    };
+    let cpu = [
+        share("splits", "cpu_ns")?,
+        share("splits_by_input", "cpu_ns")?,
+    ];
+    let read = share("splits_by_input", "call_read_bytes")?;
+    println!("CPU time of the first quarter of time and of input: {cpu:.3?}");
+    // Between two readings, a second apart, growth is even: the last slow lines share theirs with fast ones.
+    ensure!(
+        cpu[0] < 0.6 && cpu[1] > 0.75 && cpu[1] > cpu[0] + 0.2,
+        "{cpu:?}: {task}"
+    );
+    ensure!((read - 0.25).abs() < 0.001, "{read}");
+    assert_eq!(
+        run.finish(&["end"])?,
+        format!("RESULT slow {} of {LINES}", LINES / 4)
+    );
     drop(daemon);
     lab.passed()
 }
