@@ -37,8 +37,7 @@ pub const LATER_KINDS: &[Kind] = &[
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
-pub const LATER_STRINGS: &[(Kind, usize)] =
-    &[(Kind::RDD_DESCRIBED, 2), (Kind::STAGE_DESCRIBED, 3)];
+pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::RDD_DESCRIBED, 2), (Kind::STAGE_DESCRIBED, 3)];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
