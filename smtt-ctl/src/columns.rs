@@ -303,7 +303,7 @@ pub const RDDS: ListingKind = ListingKind {
             EXECUTOR,
             RDD,
             column("name", "NAME", Form::Text, 0),
-            column("node", "NODE", Form::Text, 5),
+            column("node", "NODE", Form::Text, 6),
             column("storage_level_name", "LEVEL", Form::Level, 7),
             column("partitions_cached", "CACHED", Form::Count, 4),
             FAULTS,

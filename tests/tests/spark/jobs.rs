@@ -45,12 +45,9 @@ fn scopes(log: &Path) -> Result<BTreeMap<u64, Scope>> {
         let Ok(event) = serde_json::from_str::<Value>(line) else {
             continue;
         };
-        for rdd in event["Stage Info"]["RDD Info"]
-            .as_array()
-            .into_iter()
-            .flatten()
-        {
-            // A job's start has its stages in a list; each of them that is submitted has an event.
+        // A job's start has its stages in a list; each of them that is submitted has an event of its own.
+        let rdds = event["Stage Info"]["RDD Info"].as_array();
+        for rdd in rdds.into_iter().flatten() {
             let scope = match rdd["Scope"].as_str() {
                 Some(scope) => {
                     let scope: Value = serde_json::from_str(scope)?;
