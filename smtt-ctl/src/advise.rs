@@ -7,7 +7,7 @@ use smtt_model::advise::{
     Advice, ApplicationAdvice, Evidence, Finding, RuleOutcome, RuleResult, Severity,
 };
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::Number;
+use smtt_model::rows::{Number, made_at};
 use smtt_model::units;
 use unicode_width::UnicodeWidthStr;
 
@@ -181,8 +181,11 @@ fn finding_text(
         finding.id,
         finding.subject.executor_ids.join(", ")
     );
-    if let Some(site) = &finding.subject.call_site {
-        about.push_str(&format!("; made at {site}"));
+    if let Some(place) = made_at(
+        finding.subject.call_site.as_deref(),
+        finding.subject.node.as_deref(),
+    ) {
+        about.push_str(&format!("; made at {place}"));
     }
     push(&mut text, &about, width, 3);
     push(&mut text, &format!("costs: {}", cost(finding)), width, 3);
@@ -303,6 +306,7 @@ mod tests {
             subject: Subject {
                 executor_ids: vec!["0".to_owned()],
                 call_site: Some("cache at Job.java:17".to_owned()),
+                node: Some("InMemoryTableScan".to_owned()),
                 ..Subject::default()
             },
             window: "so far".to_owned(),
@@ -350,6 +354,7 @@ mod tests {
         for part in [
             "1. [high] RDD 7",
             "made at cache at Job.java:17",
+            "node InMemoryTableScan",
             "costs: 50.0 % of the storage memory",
             "     storage memory now: 3.0 MiB",
             "       rdd.unpersist()",

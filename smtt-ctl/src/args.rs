@@ -63,6 +63,9 @@ pub enum FailOn {
 pub enum By {
     /// The description of the SQL execution that the RDDs worked for first: all runs of a query are one row.
     Query,
+    /// The plan node of a query that made the RDDs, by its name, such as Exchange; outside of queries the operation, such
+    /// as map.
+    Node,
     /// The place in the application that created the RDDs.
     Callsite,
     /// The name of the RDDs.
@@ -75,6 +78,7 @@ impl From<By> for GroupBy {
     fn from(by: By) -> Self {
         match by {
             By::Query => Self::Query,
+            By::Node => Self::Node,
             By::Callsite => Self::CallSite,
             By::Name => Self::Name,
             By::Rdd => Self::Rdd,

@@ -296,13 +296,14 @@ pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",
     what: "RDDs",
     shows_faults: true,
-    columns: &with_page_walks::<12, 2, 28>(
+    columns: &with_page_walks::<13, 2, 29>(
         [
             APPLICATION,
             USER,
             EXECUTOR,
             RDD,
             column("name", "NAME", Form::Text, 0),
+            column("node", "NODE", Form::Text, 6),
             column("storage_level_name", "LEVEL", Form::Level, 7),
             column("partitions_cached", "CACHED", Form::Count, 4),
             FAULTS,

@@ -42,6 +42,7 @@ macro_rules! columns {
 pub(super) const fn kind(by: By) -> ListingKind {
     let (what, columns): (_, &[Column]) = match by {
         By::Query => ("queries with RDDs", columns!("QUERY")),
+        By::Node => ("plan nodes of RDDs", columns!("NODE")),
         By::Callsite => ("call sites of RDDs", columns!("CALL SITE")),
         By::Name => ("names of RDDs", columns!("NAME")),
         By::Rdd => ("RDDs", columns!("RDD")),
@@ -57,6 +58,7 @@ pub(super) const fn kind(by: By) -> ListingKind {
 pub(super) const fn title(by: By) -> &'static str {
     match by {
         By::Query => "RDDs by query",
+        By::Node => "RDDs by plan node",
         By::Callsite => "RDDs by call site",
         By::Name => "RDDs by name",
         By::Rdd => "RDDs over all executors",

@@ -79,6 +79,9 @@ pub struct Subject {
     /// Call site in the application that created the RDD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_site: Option<String>,
+    /// Plan node or operation that made the RDD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// One number that supports a finding.
@@ -237,6 +240,7 @@ impl Rdd<'_> {
             rdd_id: self.id,
             rdd_name: row.and_then(|row| row.name.clone()),
             call_site: self.call_site().map(str::to_owned),
+            node: self.node().map(str::to_owned),
         }
     }
 }

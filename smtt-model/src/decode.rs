@@ -238,6 +238,10 @@ pub struct RddDescribed {
     pub storage_level_text: String,
     /// Ids of the RDD's parents.
     pub parents: Vec<u32>,
+    /// Name of the plan node or of the operation that made the RDD; empty where Spark has none.
+    pub node: String,
+    /// Spark's id of that node, unique in the application; empty where Spark has none.
+    pub node_id: String,
 }
 
 /// See [`Kind::STAGE_DESCRIBED`].

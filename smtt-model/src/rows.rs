@@ -33,7 +33,7 @@ pub use jobs::{JobRow, WorkBy, WorkSums};
 pub use memory::{
     CgroupRow, ChildRow, LimitRow, MemoryPart, MemoryRow, PeakRow, memory_limits, peaks,
 };
-pub use over_executors::RddOverExecutors;
+pub use over_executors::{RddOverExecutors, made_at};
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};

@@ -142,6 +142,8 @@ fn contexts(state: &mut State, n: u32) {
                 rdd_id: id,
                 name: name(u64::from(id)),
                 call_site: name(1),
+                node: name(2),
+                node_id: id.to_string(),
                 parents: (0..300).collect(),
                 ..RddDescribed::default()
             })),

@@ -37,7 +37,7 @@ pub const LATER_KINDS: &[Kind] = &[
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
-pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::STAGE_DESCRIBED, 3)];
+pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::RDD_DESCRIBED, 2), (Kind::STAGE_DESCRIBED, 3)];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -153,9 +153,17 @@ pub const MARKER_FACTS: &[Schema] = &[
         entry: "rddDescribed",
         words: &["rdd_id", "partitions", "storage_level"],
         ranges: false,
-        // parents: ids joined with commas.
-        strings: &["name", "call_site", "storage_level_text", "parents"],
-        string_limits: &[300, 400, 100, 600],
+        // parents: ids joined with commas. node and node_id: name and id of Spark's innermost scope around the RDD, empty
+        // where there is none.
+        strings: &[
+            "name",
+            "call_site",
+            "storage_level_text",
+            "parents",
+            "node",
+            "node_id",
+        ],
+        string_limits: &[300, 400, 100, 600, 300, 40],
     },
     Schema {
         kind: Kind::STAGE_DESCRIBED,

@@ -3,7 +3,7 @@
 use crate::users;
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
-use smtt_model::rows::ExecutorKind;
+use smtt_model::rows::{ExecutorKind, made_at};
 use smtt_model::state::{FaultFigures, history};
 use smtt_model::time::date;
 use smtt_model::units;
@@ -334,9 +334,10 @@ fn card(
             line.line("code", &[], &finding.id);
             line.text(", on executors ");
             line.claimed(&finding.subject.executor_ids.join(", "));
-            if let Some(site) = &finding.subject.call_site {
+            let subject = &finding.subject;
+            if let Some(place) = made_at(subject.call_site.as_deref(), subject.node.as_deref()) {
                 line.text("; made at ");
-                line.claimed(site);
+                line.claimed(&place);
             }
             if let Some(hosts) = hosts {
                 line.text("; ");

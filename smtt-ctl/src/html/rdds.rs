@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow};
+use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow, made_at};
 use smtt_model::units;
 
 use super::document::no_walks;
@@ -49,12 +49,12 @@ impl Figures for Rdd<'_> {
 
     fn name_cell(&self) -> Cell {
         let name = self.name().unwrap_or("(no name)");
-        let site = self.call_site();
+        let site = made_at(self.call_site(), self.node());
         let shown = match self.id {
             Some(id) => format!("{id}: {}", shortened(name, 160)),
             None => name.to_owned(),
         };
-        Cell::Name(shown, shortened(site.unwrap_or_default(), 160))
+        Cell::Name(shown, shortened(&site.unwrap_or_default(), 160))
     }
 
     /// A ratio of page walks over all executors: the mean, by their cycles.

@@ -82,6 +82,7 @@ fn facts(name: &str, rdds: u32) -> Facts {
         rdd_id: Some(id),
         name: Some(name.to_owned()),
         call_site: Some(name.to_owned()),
+        node: Some(format!("node {name}")),
         storage_level: Some(name.to_owned()),
         storage_memory_bytes: u64::from(id + 1) * MIB,
         storage_memory_peak_bytes: u64::from(id + 1) * MIB,
@@ -133,6 +134,7 @@ fn facts(name: &str, rdds: u32) -> Facts {
                 subject: Subject {
                     executor_ids: vec![name.to_owned()],
                     call_site: Some(name.to_owned()),
+                    node: Some(format!("node {name}")),
                     ..Subject::default()
                 },
                 ..Finding::default()

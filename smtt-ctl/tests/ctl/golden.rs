@@ -9,7 +9,7 @@ use super::cluster::with_jobs;
 use super::workers::{Workers, dead};
 use super::{Daemon, ctl, job, pages};
 
-const LISTINGS: [&[&str]; 12] = [
+const LISTINGS: [&[&str]; 14] = [
     &["executors"],
     &["jobs"],
     &["stages"],
@@ -26,7 +26,17 @@ const LISTINGS: [&[&str]; 12] = [
         "--limit",
         "3",
     ],
+    &[
+        "rdds",
+        "--rdd",
+        "users*",
+        "--columns",
+        "rdd,node,node_id",
+        "--limit",
+        "3",
+    ],
     &["rdds", "--by", "name", "--limit", "5"],
+    &["rdds", "--by", "node"],
     &["blocks", "--limit", "3"],
     &["pages", "--limit", "3"],
     &["report"],
@@ -40,6 +50,8 @@ pub fn daemon() -> Daemon {
             rdd_id,
             name: format!("users by day {rdd_id}"),
             call_site: "cache at Users.scala:7".to_owned(),
+            node: "WholeStageCodegen (1)".to_owned(),
+            node_id: format!("{}", rdd_id / 2),
             storage_level: DISK | MEMORY | DESERIALIZED | 2 << REPLICATION_SHIFT,
             ..RddDescribed::default()
         })));

@@ -244,7 +244,13 @@ fn rdds_are_added_up_by_what_they_have_in_common() {
         let rows = rows.as_array().expect("rows").iter();
         rows.filter_map(|row| row[field].as_u64()).sum()
     };
-    for (by, rows) in [("query", 1), ("callsite", 2), ("name", 62), ("rdd", 62)] {
+    for (by, rows) in [
+        ("query", 1),
+        ("node", 2),
+        ("callsite", 2),
+        ("name", 62),
+        ("rdd", 62),
+    ] {
         let groups = daemon.json(&["rdds", "--by", by, "--json"]);
         assert_eq!(
             groups.as_array().map(Vec::len),
@@ -265,6 +271,10 @@ fn rdds_are_added_up_by_what_they_have_in_common() {
     let said = text(&daemon, &["rdds", "--by", "callsite", "--rdd", "users*"]);
     assert!(said.contains("cache at Users.scala:7"), "{said}");
     assert!(said.contains("CALL SITE"), "{said}");
+    let said = text(&daemon, &["rdds", "--by", "node", "--rdd", "users*"]);
+    assert!(said.contains("WholeStageCodegen (1)"), "{said}");
+    let said = text(&daemon, &["report", "--by", "node"]);
+    assert!(said.contains("\nRDDs by plan node\n"), "{said}");
     let said = text(&daemon, &["report", "--by", "name"]);
     assert!(
         said.contains("\nRDDs by name\n") && said.contains("hidden: 51 of 61 rows"),

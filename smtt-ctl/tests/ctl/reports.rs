@@ -272,7 +272,7 @@ fn worst(key: &str, value: &mut Value) {
     .any(|end| key.ends_with(end));
     match value {
         Value::Number(_) if is_figure => *value = json!(u64::MAX),
-        Value::String(name) if ["name", "call_site", "host", "title"].contains(&key) => {
+        Value::String(name) if ["name", "call_site", "node", "host", "title"].contains(&key) => {
             *name = "</bdi><script>alert(1)</script>\u{202e}\u{1b}[31m".repeat(2000);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| worst(key, item)),

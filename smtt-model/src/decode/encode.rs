@@ -115,6 +115,8 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                         &rdd.call_site,
                         &rdd.storage_level_text,
                         &parents.join(","),
+                        &rdd.node,
+                        &rdd.node_id,
                     ],
                 ),
             )

@@ -217,7 +217,18 @@ pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::encode::encode;
-    use super::super::{DecodeError, Event, Fact, StageDescribed, decode};
+    use super::super::{DecodeError, Event, Fact, RddDescribed, StageDescribed, decode};
+
+    fn event(fact: Fact) -> Event {
+        Event {
+            time_ns: 1,
+            executor: 1,
+            pid: 1,
+            tid: 1,
+            uid: 0,
+            fact,
+        }
+    }
 
     #[test]
     fn a_stage_of_an_earlier_marker_has_no_query() {
@@ -227,19 +238,32 @@ mod tests {
             name: "collect".into(),
             ..StageDescribed::default()
         };
-        let (mut header, mut payload) = encode(&Event {
-            time_ns: 1,
-            executor: 1,
-            pid: 1,
-            tid: 1,
-            uid: 0,
-            fact: Fact::StageDescribed(stage.clone()),
-        });
+        let (mut header, mut payload) = encode(&event(Fact::StageDescribed(stage.clone())));
         // Three empty strings: a length of two bytes each.
         payload.truncate(payload.len() - 6);
         header.payload_bytes = payload.len() as u32;
         let decoded = decode(&header, &payload).expect("an earlier form");
         assert_eq!(decoded.fact, Fact::StageDescribed(stage));
+        payload.truncate(payload.len() - 1);
+        header.payload_bytes = payload.len() as u32;
+        let cut = decode(&header, &payload);
+        assert!(matches!(cut, Err(DecodeError::Truncated { .. })));
+    }
+
+    #[test]
+    fn an_rdd_of_an_earlier_marker_has_no_node() {
+        let rdd = RddDescribed {
+            rdd_id: 3,
+            name: "links".into(),
+            parents: vec![1, 2],
+            ..RddDescribed::default()
+        };
+        let (mut header, mut payload) = encode(&event(Fact::RddDescribed(Box::new(rdd.clone()))));
+        // Two empty strings.
+        payload.truncate(payload.len() - 4);
+        header.payload_bytes = payload.len() as u32;
+        let decoded = decode(&header, &payload).expect("an earlier form");
+        assert_eq!(decoded.fact, Fact::RddDescribed(Box::new(rdd)));
         payload.truncate(payload.len() - 1);
         header.payload_bytes = payload.len() as u32;
         let cut = decode(&header, &payload);

@@ -204,6 +204,8 @@ fn rdd(fields: &Fields<'_>) -> Result<RddDescribed, DecodeError> {
             .split(',')
             .filter_map(|id| id.trim().parse().ok())
             .collect(),
+        node: fields.text("node"),
+        node_id: fields.text("node_id"),
     })
 }
 

@@ -38,10 +38,11 @@ proptest! {
         header.payload_bytes = cut as u32;
         let decoded = decode(&header, &payload[..cut]);
         // A marker of before a string was appended sends a payload that ends where that string would begin.
-        let earlier = matches!(
-            &decoded,
-            Ok(Event { fact: Fact::StageDescribed(stage), .. }) if stage.job_description.is_empty()
-        );
+        let earlier = match &decoded {
+            Ok(Event { fact: Fact::StageDescribed(stage), .. }) => stage.job_description.is_empty(),
+            Ok(Event { fact: Fact::RddDescribed(rdd), .. }) => rdd.node_id.is_empty(),
+            _ => false,
+        };
         prop_assert!(earlier || is_truncated(&decoded));
     }
 
@@ -59,7 +60,9 @@ proptest! {
         let at = at.index(payload.len());
         payload[at] = value;
         if let Ok(Event { fact: Fact::RddDescribed(rdd), .. }) = decode(&header, &payload) {
-            prop_assert!(!rdd.name.chars().any(char::is_control));
+            for text in [&rdd.name, &rdd.node, &rdd.node_id] {
+                prop_assert!(!text.chars().any(char::is_control));
+            }
         }
     }
 }
@@ -88,7 +91,14 @@ fn control_characters_do_not_reach_a_terminal() {
     let bytes = payload(
         &[1, 1, 0],
         &[],
-        &["a\u{1b}[2Jb\nc\u{202e}d", "", "", "3,x,4"],
+        &[
+            "a\u{1b}[2Jb\nc\u{202e}d",
+            "",
+            "",
+            "3,x,4",
+            "Scan\u{1b}]0;x\u{7}\nusers",
+            "1\u{9b}",
+        ],
     );
     let Ok(Event {
         fact: Fact::RddDescribed(rdd),
@@ -99,6 +109,8 @@ fn control_characters_do_not_reach_a_terminal() {
     };
     assert_eq!(rdd.name, "a\u{fffd}[2Jb c\u{fffd}d");
     assert_eq!(rdd.parents, [3, 4]);
+    assert_eq!(rdd.node, "Scan\u{fffd}]0;x\u{fffd} users");
+    assert_eq!(rdd.node_id, "1\u{fffd}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Rows of RDDs added up: by query, call site, name or RDD, over executors.
+//! Rows of RDDs added up: by query, plan node, call site, name or RDD, over executors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +12,8 @@ use crate::state::FaultFigures;
 pub enum GroupBy {
     /// The description of the SQL execution: all runs of a query are one group.
     Query,
+    /// The plan node or operation that made the RDDs, by its name.
+    Node,
     /// The place in the application that created the RDDs.
     CallSite,
     /// The name; RDDs without a name by their call site.
@@ -27,7 +29,7 @@ pub struct RddGroupRow {
     pub application_id: Option<String>,
     /// User of the executors, as the kernel says.
     pub uid: Option<u32>,
-    /// Common value of the group; `(no SQL)`, `(no call site)` or `(no name)` for RDDs without it.
+    /// Common value of the group; `(no SQL)`, `(no node)`, `(no call site)` or `(no name)` for RDDs without it.
     pub group: String,
     /// SQL executions that the RDDs worked for first.
     pub sql_executions: u64,
@@ -118,6 +120,7 @@ fn key(rdd: &RddRow, by: GroupBy) -> String {
             (Some(id), None) => Some(format!("query {id}")),
             (None, _) => special.map(str::to_owned),
         },
+        GroupBy::Node => special.or(rdd.node.as_deref()).map(str::to_owned),
         GroupBy::CallSite => special.or(site).map(str::to_owned),
         GroupBy::Name => name.or(site).map(str::to_owned),
         GroupBy::Rdd => match (rdd.rdd_id, name.or(site)) {
@@ -129,6 +132,7 @@ fn key(rdd: &RddRow, by: GroupBy) -> String {
     text.unwrap_or_else(|| {
         match by {
             GroupBy::Query => "(no SQL)",
+            GroupBy::Node => "(no node)",
             GroupBy::CallSite => "(no call site)",
             GroupBy::Name | GroupBy::Rdd => "(no name)",
         }
@@ -192,6 +196,7 @@ mod tests {
                 rdd_id: (index % 7 > 0).then_some(index / 3),
                 name: (index % 5 > 0).then(|| format!("name {}", index % 4)),
                 call_site: (index % 3 > 0).then(|| format!("site {}", index % 6)),
+                node: (index % 5 > 1).then(|| format!("node {}", index % 9)),
                 sql_execution_id: (index % 4 > 0).then_some(u64::from(index / 20)),
                 sql_description: (index % 8 > 1).then(|| format!("query {}", index / 100)),
                 partitions_cached: number(),
@@ -228,6 +233,7 @@ mod tests {
             .collect();
         for by in [
             GroupBy::Query,
+            GroupBy::Node,
             GroupBy::CallSite,
             GroupBy::Name,
             GroupBy::Rdd,
@@ -272,6 +278,45 @@ mod tests {
         assert_eq!(groups[0].group, "SELECT count(*) FROM users");
         assert_eq!((groups[0].sql_executions, groups[0].rdds), (100, 2000));
         assert_eq!(groups[0].faults.page_faults, Some(20_000));
+    }
+
+    #[test]
+    fn the_rdds_of_a_plan_node_are_one_row_and_those_without_one_another() {
+        let rdd = |id: u32, node: Option<&str>, faults| RddRow {
+            rdd_id: Some(id),
+            name: Some("MapPartitionsRDD".to_owned()),
+            node: node.map(str::to_owned),
+            faults: FaultFigures {
+                page_faults: Some(faults),
+                ..FaultFigures::default()
+            },
+            ..RddRow::default()
+        };
+        let none = RddRow {
+            name: Some("(no RDD)".to_owned()),
+            ..RddRow::default()
+        };
+        let rows = [
+            rdd(1, Some("Exchange"), 5),
+            rdd(2, Some("Exchange"), 7),
+            rdd(3, Some("WholeStageCodegen (1)"), 3),
+            rdd(4, None, 2),
+            none,
+        ];
+        let groups = rdd_groups(&rows, GroupBy::Node);
+        let seen: Vec<(&str, u64, Option<u64>)> = groups
+            .iter()
+            .map(|row| (row.group.as_str(), row.rdds, row.faults.page_faults))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("Exchange", 2, Some(12)),
+                ("WholeStageCodegen (1)", 1, Some(3)),
+                ("(no node)", 1, Some(2)),
+                ("(no RDD)", 0, None),
+            ]
+        );
     }
 
     #[test]

@@ -65,4 +65,50 @@ impl<'a> RddOverExecutors<'a> {
     pub fn call_site(&self) -> Option<&'a str> {
         self.rows.iter().find_map(|row| row.call_site.as_deref())
     }
+
+    /// Plan node or operation that made the RDD.
+    #[must_use]
+    pub fn node(&self) -> Option<&'a str> {
+        self.rows.iter().find_map(|row| row.node.as_deref())
+    }
+}
+
+/// Where an RDD was made: its call site, and its node where the call site does not begin with it, as in
+/// `map at Job.java:7`.
+#[must_use]
+pub fn made_at(call_site: Option<&str>, node: Option<&str>) -> Option<String> {
+    let named = |site: &str, node: &str| {
+        site.strip_prefix(node)
+            .is_some_and(|rest| rest.starts_with(" at "))
+    };
+    match (call_site, node) {
+        (None, None) => None,
+        (None, Some(node)) => Some(format!("node {node}")),
+        (Some(site), Some(node)) if !named(site, node) => Some(format!("{site}, node {node}")),
+        (Some(site), _) => Some(site.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_at;
+
+    #[test]
+    fn a_node_is_named_where_the_call_site_does_not_name_it() {
+        let said = |site, node| made_at(site, node).unwrap_or_default();
+        let site = "count at Job.scala:9";
+        assert_eq!(said(Some(site), Some("count")), site);
+        assert_eq!(said(Some(site), None), site);
+        assert_eq!(
+            said(Some(site), Some("Exchange")),
+            "count at Job.scala:9, node Exchange"
+        );
+        // The beginning of another word.
+        assert_eq!(
+            said(Some(site), Some("cou")),
+            "count at Job.scala:9, node cou"
+        );
+        assert_eq!(said(None, Some("Exchange")), "node Exchange");
+        assert_eq!(made_at(None, None), None);
+    }
 }

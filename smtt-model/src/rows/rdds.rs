@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, matches};
 use crate::attribute::{Doing, RddKey};
+use crate::decode::RddDescribed;
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that reports reads of cached blocks, and the class of that hook.
@@ -23,6 +24,13 @@ pub struct RddRow {
     pub name: Option<String>,
     /// Call site in the application that created the RDD.
     pub call_site: Option<String>,
+    /// Plan node of the query, or operation outside of queries, that made the RDD, as Spark names it: `Exchange`, `map`;
+    /// absent where Spark has none and where the marker is older.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// Spark's id of that node: equal for the RDDs of one node, unique in the application.
+    #[serde(default)]
+    pub node_id: Option<String>,
     /// SQL execution that the RDD worked for first, by the ids of stages; absent outside of SQL executions, and until the
     /// driver's plugin has described a stage.
     #[serde(default)]
@@ -251,20 +259,21 @@ impl State {
         let nothing = Rdd::default();
         let rdd = executor.rdds.get(&key).unwrap_or(&nothing);
         let said = rdd.described.as_ref();
+        let text = |of: fn(&RddDescribed) -> &String| {
+            said.map(of).filter(|text| !text.is_empty()).cloned()
+        };
         let name = match key {
             RddKey::None => Some(NO_RDD.to_owned()),
             RddKey::Overflow => Some(OVERFLOW.to_owned()),
-            RddKey::Id(_) => said
-                .map(|said| said.name.clone())
-                .filter(|name| !name.is_empty()),
+            RddKey::Id(_) => text(|said| &said.name),
         };
         RddRow {
             who: ExecutorId::new(executor),
             rdd_id: key.id(),
             name,
-            call_site: said
-                .map(|said| said.call_site.clone())
-                .filter(|site| !site.is_empty()),
+            call_site: text(|said| &said.call_site),
+            node: text(|said| &said.node),
+            node_id: text(|said| &said.node_id),
             sql_execution_id: None,
             sql_description: None,
             storage_level: said

@@ -47,6 +47,8 @@ impl HeapBytes for RddDescribed {
             + self.call_site.capacity()
             + self.storage_level_text.capacity()
             + vec_bytes(&self.parents)
+            + self.node.capacity()
+            + self.node_id.capacity()
     }
 }
 

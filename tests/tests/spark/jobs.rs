@@ -1,15 +1,18 @@
 //! Jobs and SQL executions: the same lists as Spark's, with the tasks of their stages.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::job_trace::same_trace;
 use smtt_tests::json::{list, number, text};
-use smtt_tests::lab::SparkLab;
+use smtt_tests::lab::{Run, SparkLab};
 use smtt_tests::task_metrics::{same_metrics, same_metrics_of_jobs};
 use smtt_tests::truth::agree;
+use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
 /// A job or SQL execution: its id, its SQL executions or jobs, and its tasks that succeeded and failed.
@@ -30,11 +33,92 @@ fn objects(value: &Value) -> Result<&[Value]> {
         .with_context(|| format!("no list: {value}"))?)
 }
 
+/// Scope of an RDD: its name and its id, where it has one.
+type Scope = (Option<String>, Option<String>);
+
+/// The innermost scope of every RDD of the stages in Spark's event log.
+fn scopes(log: &Path) -> Result<BTreeMap<u64, Scope>> {
+    let lines = fs::read_to_string(log).with_context(|| format!("no log {}", log.display()))?;
+    let mut found = BTreeMap::new();
+    for line in lines.lines().filter(|line| line.contains("\"RDD Info\"")) {
+        // Spark may still write the last line.
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        // A job's start has its stages in a list; each of them that is submitted has an event of its own.
+        let rdds = event["Stage Info"]["RDD Info"].as_array();
+        for rdd in rdds.into_iter().flatten() {
+            let scope = match rdd["Scope"].as_str() {
+                Some(scope) => {
+                    let scope: Value = serde_json::from_str(scope)?;
+                    // Names of scans may end with a blank.
+                    let name = text(&scope, "name")?.trim().to_owned();
+                    (Some(name), Some(text(&scope, "id")?))
+                }
+                None => (None, None),
+            };
+            found.insert(number(rdd, "RDD ID")?, scope);
+        }
+    }
+    Ok(found)
+}
+
+/// Each RDD has the plan node or operation that Spark's event log says, and `--by node` adds up the RDDs of each.
+fn same_nodes(run: &Run, daemon: &Daemon, log: &Path) -> Result<BTreeSet<String>> {
+    let found = agree("RDDs with their plan nodes", || {
+        let expected: BTreeSet<(u64, Scope)> = scopes(log)?.into_iter().collect();
+        let mut seen = BTreeSet::new();
+        for row in run.rows(daemon, &["rdds"])? {
+            let text = |field: &str| row[field].as_str().map(str::to_owned);
+            if let Some(id) = row["rdd_id"].as_u64() {
+                seen.insert((id, (text("node"), text("node_id"))));
+            }
+        }
+        Ok((expected, seen))
+    })?;
+    let mut named = BTreeMap::<String, u64>::new();
+    for (name, _) in scopes(log)?.into_values() {
+        let name = name.unwrap_or_else(|| "(no node)".to_owned());
+        *named.entry(name).or_default() += 1;
+    }
+    agree("RDDs by plan node", || {
+        let sum = |rows: &[Value]| -> (u64, u64) {
+            let of = |field: &str| rows.iter().filter_map(|row| row[field].as_u64()).sum();
+            (of("page_faults"), of("storage_memory_bytes"))
+        };
+        let parts = sum(&run.rows(daemon, &["rdds"])?);
+        let groups = run.rows(daemon, &["rdds", "--by", "node"])?;
+        let mut seen = BTreeMap::new();
+        for group in &groups {
+            if number(group, "rdds")? > 0 {
+                seen.insert(text(group, "group")?, number(group, "rdds")?);
+            }
+        }
+        let expected = BTreeSet::from([(named.clone(), parts)]);
+        Ok((expected, BTreeSet::from([(seen, sum(&groups))])))
+    })?;
+    println!("{found} RDDs by plan node: {named:?}");
+    Ok(named.into_keys().collect())
+}
+
 #[test]
 fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let application = Application::python(&lab.paths, LOCAL_CLUSTER, "queries.py", &[])?;
+    let events = lab.folder().join("events");
+    fs::create_dir(&events)?;
+    let mut application = Application::python(&lab.paths, LOCAL_CLUSTER, "queries.py", &[])?;
+    for (key, value) in [
+        ("spark.eventLog.enabled", "true"),
+        (
+            "spark.eventLog.dir",
+            &format!("file://{}", events.display()),
+        ),
+        ("spark.eventLog.rolling.enabled", "false"),
+        ("spark.eventLog.compress", "false"),
+    ] {
+        application = application.conf(key, value);
+    }
     let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
     run.reach("end")?;
 
@@ -137,6 +221,12 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
         Ok((expected, BTreeSet::from([(seen, sum(&groups))])))
     })?;
     ensure!(grouped == 1 && runs.len() == 2, "{runs:?}");
+
+    let log = events.join(format!("{}.inprogress", run.submitted.application_id()?));
+    let nodes = same_nodes(&run, &daemon, &log)?;
+    for node in ["Exchange", "WholeStageCodegen (1)", "range", "textFile"] {
+        ensure!(nodes.contains(node), "not tested: no {node} in {nodes:?}");
+    }
 
     // The CPU time of a job is that of its stages, and no less than Spark has for them.
     let stages = run.submitted.rest("stages?status=complete")?;

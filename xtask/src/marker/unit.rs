@@ -20,12 +20,13 @@ const ONE_PASSED: &str =
     "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
 /// Tests that cannot run with the agent and without Unsafe: one has a stand-in for a class of Spark with hooks, the
 /// others need Spark's own classes, some of which call Unsafe, or a warning of the marker.
-const NOT_QUIET: [&str; 6] = [
+const NOT_QUIET: [&str; 7] = [
     "AttachedTest",
     "HistoryListenerTest",
     "HistoryPartsTest",
     "HistoryStoreTest",
     "HistoryTest",
+    "PlanNodeTest",
     "TaskMemoryTest",
 ];
 /// A test that needs Hadoop's user, whose `getSubject` the JDKs from [`UNSAFE_WARNS`] on refuse.

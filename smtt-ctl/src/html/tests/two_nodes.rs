@@ -83,6 +83,7 @@ fn rdd_row(executor: u64, (id, name, mib, ratio, _): (u32, &str, u64, f64, f64))
         rdd_id: Some(id),
         name: Some(name.to_owned()),
         call_site: Some(format!("{name} at Recommend.scala:{}", 20 + id)),
+        node: Some(name.to_owned()),
         storage_level: Some("memory, serialised".to_owned()),
         partitions: Some(64),
         partitions_cached: 32,

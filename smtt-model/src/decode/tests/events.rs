@@ -209,13 +209,15 @@ fn fact() -> impl Strategy<Value = Fact> {
         (
             (any::<u32>(), any::<u64>(), any::<u64>()),
             (text(), text(), text()),
-            proptest::collection::vec(any::<u32>(), 0..9)
+            proptest::collection::vec(any::<u32>(), 0..9),
+            (text(), "[a-z0-9_]{0,40}")
         )
             .prop_map(
                 |(
                     (rdd_id, partitions, storage_level),
                     (name, call_site, storage_level_text),
                     parents,
+                    (node, node_id),
                 )| Fact::RddDescribed(Box::new(RddDescribed {
                     rdd_id,
                     partitions,
@@ -223,7 +225,9 @@ fn fact() -> impl Strategy<Value = Fact> {
                     name,
                     call_site,
                     storage_level_text,
-                    parents
+                    parents,
+                    node,
+                    node_id
                 }))
             ),
         (

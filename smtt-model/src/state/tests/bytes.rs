@@ -84,6 +84,33 @@ fn a_driver_counts_as_an_executor_once_it_runs_tasks() {
 }
 
 #[test]
+fn a_node_is_counted_and_absent_where_there_is_none() {
+    let mut state = state();
+    let rdd = |node: &str, node_id: &str| {
+        Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id: 7,
+            name: "MapPartitionsRDD".to_owned(),
+            node: node.to_owned(),
+            node_id: node_id.to_owned(),
+            ..RddDescribed::default()
+        }))
+    };
+    let of = |state: &State| {
+        let row = the_rdd(state, 1, 7);
+        (row.node, row.node_id)
+    };
+    tell(&mut state, 1, S, described("app-1", "0"));
+    tell(&mut state, 1, S, rdd("", ""));
+    assert_eq!(of(&state), (None, None));
+    let before = state.bytes();
+    tell(&mut state, 1, 2 * S, rdd("Exchange", "12"));
+    let exchange = (Some("Exchange".to_owned()), Some("12".to_owned()));
+    assert_eq!(of(&state), exchange);
+    assert_eq!(state.bytes(), before + "Exchange12".len());
+    assert_eq!(state.bytes(), recount(&state));
+}
+
+#[test]
 fn a_claim_of_another_user_is_another_application() {
     let mut state = state();
     tell_as(&mut state, 666, 1, S, described("app-victim", "7"));

@@ -212,6 +212,8 @@ final class Contract {
     static final int RDD_DESCRIBED_CALL_SITE = 0x0481;
     static final int RDD_DESCRIBED_STORAGE_LEVEL_TEXT = 0x0482;
     static final int RDD_DESCRIBED_PARENTS = 0x0483;
+    static final int RDD_DESCRIBED_NODE = 0x0484;
+    static final int RDD_DESCRIBED_NODE_ID = 0x0485;
 
     // Words and strings of stageDescribed.
     static final int STAGE_DESCRIBED_STAGE_ID = 0x0500;

@@ -15,9 +15,19 @@ final class Description {
         return this;
     }
 
+    /** Longer texts are cut here, before the catalogue keeps them and sends them to every executor. */
     Description text(int string, String value) {
-        values[form.words.length + form.placeOfString(string)] = value == null ? "" : value;
+        int place = form.placeOfString(string);
+        values[form.words.length + place] = value == null ? "" : cut(value, form.limits[place]);
         return this;
+    }
+
+    /** At most as many characters as the fact has bytes: {@link FactWriter} cuts the rest of what takes more. */
+    private static String cut(String value, int most) {
+        if (value.length() <= most) {
+            return value;
+        }
+        return value.substring(0, Character.isHighSurrogate(value.charAt(most - 1)) ? most - 1 : most);
     }
 
     /** Words, then strings. */

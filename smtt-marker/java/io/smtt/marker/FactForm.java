@@ -7,7 +7,7 @@ enum FactForm {
     EXECUTOR_DESCRIBED(1, "executorDescribed", "slots_address slot_count start_unix_ms heap_max_bytes missing_hooks flags", false, "application_id application_name executor_id host spark_version java_version missing_hook_names", 200, 250, 100, 200, 60, 60, 700),
     THREAD_REGISTERED(2, "threadRegistered", "slot_address tid generation", false, "thread_name", 128),
     THREAD_GONE(3, "threadGone", "slot_address tid generation", false, ""),
-    RDD_DESCRIBED(4, "rddDescribed", "rdd_id partitions storage_level", false, "name call_site storage_level_text parents", 300, 400, 100, 600),
+    RDD_DESCRIBED(4, "rddDescribed", "rdd_id partitions storage_level", false, "name call_site storage_level_text parents node node_id", 300, 400, 100, 600, 300, 40),
     STAGE_DESCRIBED(5, "stageDescribed", "stage_id stage_attempt tasks job_id rdd_id", false, "name sql_execution_id sql_description job_description", 400, 20, 300, 300),
     TASK_STARTED(6, "taskStarted", "task_attempt_id stage_id stage_attempt partition attempt_number job_id", false, ""),
     TASK_ENDED(7, "taskEnded", "task_attempt_id stage_id stage_attempt outcome execution_memory_peak_bytes", false, "reason", 500),

@@ -128,7 +128,8 @@ final class StageListener extends SparkListener {
         }
     }
 
-    private void describe(RDDInfo rdd) throws Exception {
+    void describe(RDDInfo rdd) throws Exception {
+        PlanNode node = PlanNode.of(rdd);
         StorageLevel level = rdd.storageLevel();
         StringBuilder parents = new StringBuilder();
         for (Iterator<?> ids = sequence(rdd, "parentIds"); ids.hasNext(); ) {
@@ -143,6 +144,8 @@ final class StageListener extends SparkListener {
                         .text(Contract.RDD_DESCRIBED_CALL_SITE, rdd.callSite())
                         .text(Contract.RDD_DESCRIBED_STORAGE_LEVEL_TEXT, level.description())
                         .text(Contract.RDD_DESCRIBED_PARENTS, parents.toString())
+                        .text(Contract.RDD_DESCRIBED_NODE, node.name)
+                        .text(Contract.RDD_DESCRIBED_NODE_ID, node.id)
                         .values());
     }
 

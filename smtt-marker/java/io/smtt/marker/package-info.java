@@ -59,6 +59,7 @@
  *
  * Descriptions of RDDs and stages
  *   StageListener      reads descriptions from the driver's listener bus
+ *   PlanNode           the plan node or operation that made an RDD
  *   Description        one description, its fields by name
  *   Catalogue          the latest description of each RDD and stage, on the driver
  *   Descriptions       requests descriptions in an executor, and reports them

@@ -28,6 +28,21 @@ final class DescriptionTest {
     }
 
     @Test
+    void aLongTextIsCutBeforeItIsKept() {
+        char[] many = new char[1 << 20];
+        Arrays.fill(many, 'x');
+        Object[] values = stage(1).text(Contract.STAGE_DESCRIBED_NAME, new String(many)).values();
+        Check.same("characters", 400, ((String) values[5]).length());
+        // A character outside of the basic plane at the cut goes as a whole.
+        String pair = new String(many, 0, 399) + "\ud83d\ude00";
+        values = stage(1).text(Contract.STAGE_DESCRIBED_NAME, pair).values();
+        Check.same("the text", pair.substring(0, 399), values[5]);
+        String fits = new String(many, 0, 398) + "\ud83d\ude00";
+        values = stage(1).text(Contract.STAGE_DESCRIBED_NAME, fits).values();
+        Check.same("a text that fits", fits, values[5]);
+    }
+
+    @Test
     void theCatalogueGivesWhatChanged() {
         Catalogue catalogue = new Catalogue();
         catalogue.put(Catalogue.STAGE, "1", stage(1).values());
