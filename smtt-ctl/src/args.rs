@@ -21,7 +21,7 @@ use smtt_store::record::Kind;
     after_help = "Examples:\n  smtt-ctl rdds --sort page_faults_write\n  smtt-ctl rdds --rdd 'users*' --columns rdd,name,faults,storage_memory_peak_bytes\n  smtt-ctl tasks --app app-20260101120000-0001 --stage 3 --json\n  smtt-ctl executors --watch 5\n  smtt-ctl top\n\nExit codes: 0 answered, 1 nothing matches or no answer can be given (with --fail-on degraded also: answered but degraded), 2 wrong usage, 3 answered without some workers of --cluster, 69 daemon unreachable, 77 no permission, 78 wrong configuration"
 )]
 pub struct Args {
-    /// Socket of the daemon.
+    /// Socket of the daemon; with --host the one on that machine.
     #[arg(
         long,
         global = true,

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::cluster::{Cluster, Merge, with_host};
 use super::columns::ListingKind;
+use super::ssh::{SshError, Tunnel};
 
 /// Timeout for the first byte of a response, and between two pieces of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +39,14 @@ pub enum ClientError {
     /// No permission to use the socket.
     #[error("no permission for {}: run as root, or join the socket's group (usermod -aG smtt $USER, then log in again)", .0.display())]
     NoPermission(PathBuf),
+    /// ssh does not bring the request to the daemon.
+    #[error("cannot reach smtt-daemon at {socket}: {error}")]
+    NoSsh {
+        /// Machine and socket.
+        socket: String,
+        /// What is wrong.
+        error: SshError,
+    },
     /// The daemon rejected the request.
     #[error("{0}")]
     Refused(String),
@@ -50,6 +59,9 @@ pub enum ClientError {
     /// No worker of the cluster has answered.
     #[error("none of {0} workers answered")]
     NoWorker(usize),
+    /// The answers of all workers are larger than there is room for.
+    #[error("the answers of all {0} workers are too large: narrow with --app or --limit")]
+    TooLarge(usize),
     /// The response is invalid.
     #[error("smtt-daemon at {} answered wrongly: {reason}", .path.display())]
     Broken {
@@ -64,6 +76,7 @@ pub enum ClientError {
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    tunnel: Option<Arc<Tunnel>>,
     cluster: Option<Arc<Cluster>>,
 }
 
@@ -73,6 +86,17 @@ impl Client {
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            tunnel: None,
+            cluster: None,
+        }
+    }
+
+    /// Client of the daemon of another machine. Its path is a name for messages.
+    #[must_use]
+    pub fn through(tunnel: Tunnel) -> Self {
+        Self {
+            path: tunnel.shown().into(),
+            tunnel: Some(Arc::new(tunnel)),
             cluster: None,
         }
     }
@@ -82,6 +106,7 @@ impl Client {
     pub fn of(cluster: Cluster) -> Self {
         Self {
             path: PathBuf::new(),
+            tunnel: None,
             cluster: Some(Arc::new(cluster)),
         }
     }
@@ -189,21 +214,28 @@ impl Client {
         }
     }
 
+    async fn connect(&self) -> Result<UnixStream, ClientError> {
+        let path = self.path.clone();
+        if let Some(tunnel) = &self.tunnel {
+            let socket = tunnel.shown();
+            let failed = |error| ClientError::NoSsh { socket, error };
+            return tunnel.connect().await.map_err(failed);
+        }
+        UnixStream::connect(&path)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => ClientError::NoPermission(path),
+                _ => ClientError::Unreachable { path, error },
+            })
+    }
+
     /// Sends a request and returns the response with its body unread.
     async fn send(
         &self,
         path_and_query: &str,
         accept: &str,
     ) -> Result<(Response<Incoming>, Connection), ClientError> {
-        let stream = UnixStream::connect(&self.path)
-            .await
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => ClientError::NoPermission(self.path.clone()),
-                _ => ClientError::Unreachable {
-                    path: self.path.clone(),
-                    error,
-                },
-            })?;
+        let stream = self.connect().await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.broken(error.to_string()))?;

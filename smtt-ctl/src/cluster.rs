@@ -8,12 +8,14 @@ mod answer;
 mod bounds;
 mod credentials;
 mod merge;
+mod question;
 mod reports;
 mod spec;
 mod transport;
 mod work;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,9 +23,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use smtt_model::protocol::ListQuery;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
+use self::question::Twin;
 use self::transport::{Access, Trouble};
 use super::args::{Args, ClusterArgs, Command};
 use super::client::{ClientError, with_query};
@@ -34,6 +35,7 @@ use super::{Exit, Failure, say};
 pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
 
+pub(super) use self::answer::harmless;
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 
@@ -41,8 +43,6 @@ pub use self::spec::Worker;
 pub const WORKER: &str = "worker";
 /// Column with the name of the worker.
 const HOST: Column = column(WORKER, "HOST", Form::Text, 0);
-/// Workers that are asked at the same time: below the 1,024 files that a process may open by default.
-const AT_A_TIME: usize = 512;
 
 /// Workers whose daemons are asked together.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub struct Cluster {
     deadline: Duration,
     /// What is known of the workers in this run, by name.
     said: Mutex<BTreeMap<String, Said>>,
+    /// Workers with the identity of another one of the list, by name.
+    claimed: Mutex<BTreeMap<String, Twin>>,
 }
 
 /// What is known of a worker.
@@ -61,8 +63,30 @@ enum Said {
     Answered,
     /// It answered, but does not measure a figure that others do.
     Lacks(String),
+    /// Its answer is larger than there is room for.
+    TooLarge(String),
     /// It did not answer, or wrongly.
     Failed(String),
+}
+
+impl Said {
+    /// Why the worker is in no figure; `None` where it is.
+    fn trouble(&self) -> Option<Trouble> {
+        match self {
+            Self::TooLarge(reason) => Some(Trouble::TooLarge(reason.clone())),
+            Self::Failed(reason) => Some(Trouble::Failed(reason.clone())),
+            Self::Answered | Self::Lacks(_) => None,
+        }
+    }
+}
+
+impl From<&Trouble> for Said {
+    fn from(trouble: &Trouble) -> Self {
+        match trouble {
+            Trouble::TooLarge(reason) => Self::TooLarge(reason.clone()),
+            Trouble::Refused(reason) | Trouble::Failed(reason) => Self::Failed(reason.clone()),
+        }
+    }
 }
 
 impl Cluster {
@@ -70,12 +94,14 @@ impl Cluster {
     ///
     /// # Errors
     /// When the list of workers or a file of credentials cannot be read.
-    pub async fn find(args: &ClusterArgs, spec: &str) -> Result<Self, Failure> {
+    pub async fn find(args: &ClusterArgs, socket: &Path) -> Result<Self, Failure> {
+        let workers = spec::workers(args).await?;
         Ok(Self {
-            access: Arc::new(Access::load(args)?),
-            workers: spec::workers(spec, args.is_tls(), args.deadline).await?,
+            access: Arc::new(Access::load(args, socket, &workers)?),
+            workers,
             deadline: args.deadline,
             said: Mutex::default(),
+            claimed: Mutex::default(),
         })
     }
 
@@ -96,11 +122,10 @@ impl Cluster {
         path_and_query: &str,
         limit: Option<usize>,
     ) -> Result<Vec<(String, Answer)>, ClientError> {
-        let share = bounds::share(self.workers.len());
         let answers = self.bytes(path_and_query).await;
         let mut parts = Vec::new();
         let mut troubles = Vec::new();
-        for (name, part) in answer::read_all::<Answer>(answers, share, limit) {
+        for (name, part) in answer::read_all::<Answer>(answers, limit) {
             match part {
                 Ok(part) => {
                     let lack = part.lack();
@@ -108,7 +133,7 @@ impl Cluster {
                     parts.push((name, part));
                 }
                 Err(trouble) => {
-                    self.note(&name, Said::Failed(trouble.to_string()));
+                    self.note(&name, Said::from(&trouble));
                     troubles.push(trouble);
                 }
             }
@@ -144,41 +169,6 @@ impl Cluster {
         Answer::merge(parts, path, &question)
     }
 
-    /// The bodies of the answers, in the order of the workers.
-    async fn bytes(&self, path_and_query: &str) -> Vec<(String, Result<Vec<u8>, Trouble>)> {
-        let places = Arc::new(Semaphore::new(AT_A_TIME));
-        let share = bounds::share(self.workers.len());
-        let path: Arc<str> = path_and_query.into();
-        let mut asked = JoinSet::new();
-        let mut answers = Vec::new();
-        for (index, worker) in self.workers.iter().enumerate() {
-            if let Some(Said::Failed(reason)) = self.said().get(&worker.name) {
-                let answer = Err(Trouble::Failed(reason.clone()));
-                answers.push((index, worker.name.clone(), answer));
-                continue;
-            }
-            let (worker, access) = (worker.clone(), Arc::clone(&self.access));
-            let (places, path) = (Arc::clone(&places), Arc::clone(&path));
-            let deadline = self.deadline;
-            asked.spawn(async move {
-                let _place = places.acquire_owned().await;
-                let answer = access.get(&worker, &path, share);
-                let answer = match tokio::time::timeout(deadline, answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(Trouble::Failed(format!("no answer within {deadline:?}"))),
-                };
-                (index, worker.name, answer)
-            });
-        }
-        // Every body is here before the first one is parsed: parsing would use up the time of the others.
-        answers.extend(asked.join_all().await);
-        answers.sort_by_key(|(index, ..)| *index);
-        answers
-            .into_iter()
-            .map(|(_, name, answer)| (name, answer))
-            .collect()
-    }
-
     /// The failure of a question that no worker answered.
     fn none(&self, troubles: &[Trouble]) -> ClientError {
         if let Some(Trouble::Refused(first)) = troubles.first()
@@ -190,17 +180,25 @@ impl Cluster {
             self.said().clear();
             return ClientError::Refused(first.clone());
         }
-        ClientError::NoWorker(self.workers.len())
+        let is_large = |trouble: &Trouble| matches!(trouble, Trouble::TooLarge(_));
+        match troubles.iter().all(is_large) && !troubles.is_empty() {
+            true => ClientError::TooLarge(self.workers.len()),
+            false => ClientError::NoWorker(self.workers.len()),
+        }
     }
 
     fn said(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Said>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn claimed(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Twin>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps what is known of a worker; a failure stays.
     fn note(&self, name: &str, said: Said) {
         let mut all = self.said();
-        if !matches!(all.get(name), Some(Said::Failed(_))) {
+        if all.get(name).and_then(Said::trouble).is_none() {
             all.insert(name.to_owned(), said);
         }
     }
@@ -208,23 +206,27 @@ impl Cluster {
     /// Forgets what is known of the workers: the next question asks all of them.
     pub(super) fn begin(&self) {
         self.said().clear();
+        self.claimed().clear();
     }
 
     /// The workers with their errors, for JSON.
     pub(super) fn workers(&self) -> Value {
-        let said = self.said();
+        let (said, claimed) = (self.said(), self.claimed());
         let row = |worker: &Worker| {
             let mut row = Map::new();
             row.insert("host".to_owned(), json!(worker.name));
-            let (error, lacks) = match said.get(&worker.name) {
-                Some(Said::Failed(reason)) => (Some(reason), None),
-                Some(Said::Lacks(what)) => (None, Some(what)),
-                _ => (None, None),
-            };
+            let said = said.get(&worker.name);
+            let error = said.and_then(Said::trouble);
+            let error = error.map(|trouble| trouble.to_string());
             row.insert("error".to_owned(), json!(error));
-            if let Some(lacks) = lacks {
-                row.insert("lacks".to_owned(), json!(lacks));
+            if let Some(Said::Lacks(what)) = said {
+                row.insert("lacks".to_owned(), json!(what));
             }
+            match claimed.get(&worker.name) {
+                Some(Twin::Same(name)) => row.insert("same_as".to_owned(), json!(name)),
+                Some(Twin::Claims(name)) => row.insert("claims".to_owned(), json!(name)),
+                None => None,
+            };
             Value::Object(row)
         };
         self.workers.iter().map(row).collect()
@@ -236,10 +238,9 @@ impl Cluster {
         &self,
         path_and_query: &str,
     ) -> (Vec<(String, Answer)>, Vec<String>) {
-        let share = bounds::share(self.workers.len());
         let (mut parts, mut without) = (Vec::new(), Vec::new());
         let answers = self.bytes(path_and_query).await;
-        for (name, part) in answer::read_all::<Answer>(answers, share, None) {
+        for (name, part) in answer::read_all::<Answer>(answers, None) {
             match part {
                 Ok(part) => parts.push((name, part)),
                 Err(_) if self.has_failed(&name) => {}
@@ -251,50 +252,77 @@ impl Cluster {
 
     /// Whether a worker failed to answer a question of this run.
     pub(super) fn has_failed(&self, name: &str) -> bool {
-        matches!(self.said().get(name), Some(Said::Failed(_)))
+        self.said().get(name).and_then(Said::trouble).is_some()
     }
 
-    /// The workers that did not answer, by reason.
+    /// The workers that are in no figure, by reason.
     pub(super) fn failures(&self) -> Vec<(String, Vec<String>)> {
         let said = self.said();
         let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for worker in &self.workers {
-            if let Some(Said::Failed(reason)) = said.get(&worker.name) {
-                let names = reasons.entry(reason.clone()).or_default();
+            if let Some(trouble) = said.get(&worker.name).and_then(Said::trouble) {
+                let names = reasons.entry(trouble.to_string()).or_default();
                 names.push(worker.name.clone());
             }
         }
         reasons.into_iter().collect()
     }
 
-    /// Workers that did not answer, and all workers.
+    /// Workers that are in no figure, and all workers; a worker with two names is one.
     pub(super) fn missing(&self) -> (usize, usize) {
-        let said = self.said();
-        let failed = |said: &&Said| matches!(said, Said::Failed(_));
-        (said.values().filter(failed).count(), self.workers.len())
+        let is_twin = |twin: &&Twin| matches!(twin, Twin::Same(_));
+        let twins = self.claimed().values().filter(is_twin).count();
+        let failed = self.said().values().filter_map(Said::trouble).count();
+        (failed, self.workers.len() - twins)
     }
 
     /// A line about sums that lack workers; empty where they lack none.
     pub(super) fn incomplete(&self) -> String {
-        match self.missing() {
-            (0, _) => String::new(),
-            (missing, all) => {
-                format!("incomplete: {missing} of {all} workers did not answer and are in no sum\n")
+        let (missing, all) = self.missing();
+        let is_large = |said: &&Said| matches!(said, Said::TooLarge(_));
+        let large = self.said().values().filter(is_large).count();
+        match (missing - large, large) {
+            (0, 0) => String::new(),
+            (silent, 0) => {
+                format!("incomplete: {silent} of {all} workers did not answer and are in no sum\n")
             }
+            (0, large) => format!(
+                "incomplete: the answers of {large} of {all} workers are too large and are in no sum\n"
+            ),
+            (silent, large) => format!(
+                "incomplete: {silent} of {all} workers did not answer, the answers of {large} are too large; they are in no sum\n"
+            ),
         }
     }
 
     /// Names the workers that did not answer, or not fully, and returns what that makes of an exit.
     pub(super) fn end(&self, exit: Exit) -> Exit {
-        let said = self.said();
-        let mut lines: BTreeMap<(bool, String), Vec<&str>> = BTreeMap::new();
+        let (said, claimed) = (self.said(), self.claimed());
+        let mut lines: BTreeMap<(Exit, String), Vec<&str>> = BTreeMap::new();
         for worker in &self.workers {
-            let line = match said.get(&worker.name) {
-                Some(Said::Failed(reason)) => (true, reason.clone()),
-                Some(Said::Lacks(what)) => (false, format!("does not measure {what}")),
-                _ => continue,
-            };
-            lines.entry(line).or_default().push(&worker.name);
+            let name = worker.name.as_str();
+            let twin = claimed.get(name).map(|twin| match twin {
+                Twin::Same(other) => (
+                    Exit::Fine,
+                    format!("the same daemon as {other}, counted once"),
+                ),
+                Twin::Claims(other) => (
+                    Exit::Degraded,
+                    format!(
+                        "answers with the identity of {other} but did not give its answer: both count"
+                    ),
+                ),
+            });
+            let answer = said.get(name).and_then(|said| match said {
+                Said::Answered => None,
+                Said::Lacks(what) => Some((Exit::Degraded, format!("does not measure {what}"))),
+                Said::TooLarge(reason) | Said::Failed(reason) => {
+                    Some((Exit::Partial, reason.clone()))
+                }
+            });
+            for line in [twin, answer].into_iter().flatten() {
+                lines.entry(line).or_default().push(name);
+            }
         }
         for ((_, reason), names) in &lines {
             match names.as_slice() {
@@ -302,10 +330,10 @@ impl Cluster {
                 names => say(&format!("workers {}: {reason}", names.join(", "))),
             }
         }
-        let failed = lines.keys().any(|(failed, _)| *failed);
+        let has = |kind: Exit| lines.keys().any(|(exit, _)| *exit == kind);
         match exit {
-            Exit::Fine | Exit::Degraded | Exit::Failed if failed => Exit::Partial,
-            Exit::Fine if !lines.is_empty() => Exit::Degraded,
+            Exit::Fine | Exit::Degraded | Exit::Failed if has(Exit::Partial) => Exit::Partial,
+            Exit::Fine if has(Exit::Degraded) => Exit::Degraded,
             exit => exit,
         }
     }
@@ -377,7 +405,23 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         Command::Pmu { .. } => "pmu",
     };
     Err(Failure::Question(format!(
-        "smtt-ctl {name} asks one worker: run it there, without --cluster"
+        "smtt-ctl {name} asks one worker: run it there, or with one --host, without --cluster"
+    )))
+}
+
+/// Refuses commands that read files or measure: they do so on this machine.
+pub(super) fn check_one(args: &Args) -> Result<(), Failure> {
+    let name = match &args.command {
+        Command::Doctor { .. } => "doctor",
+        Command::Calibrate { .. } => "calibrate",
+        Command::Pmu { .. } => "pmu",
+        Command::Trace(query) if !query.follow || query.folder.is_some() => {
+            "trace without --follow"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::Question(format!(
+        "smtt-ctl {name} asks the machine on which it runs: run it there, without --host"
     )))
 }
 

@@ -20,6 +20,7 @@ mod peaks;
 mod pmu;
 mod postmortem;
 mod report;
+pub mod ssh;
 mod status;
 mod summary;
 pub mod table;
@@ -42,9 +43,10 @@ pub use crate::output::Output;
 
 use crate::client::{Client, ClientError};
 use crate::cluster::Cluster;
+use crate::ssh::{Settings, SshError, Tunnel};
 
 /// Result of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
     /// The command succeeded.
     Fine = 0,
@@ -118,10 +120,18 @@ impl Failure {
                 | ClientError::Broken { .. }
                 | ClientError::NoWorker(_),
             ) => Exit::Unreachable,
-            Self::Client(ClientError::NoPermission(_)) => Exit::NoPermission,
-            Self::Client(ClientError::Busy(_) | ClientError::Unknown(_)) | Self::Nothing(_) => {
-                Exit::Failed
-            }
+            Self::Client(
+                ClientError::NoPermission(_)
+                | ClientError::NoSsh {
+                    error: SshError::NoPermission { .. },
+                    ..
+                },
+            ) => Exit::NoPermission,
+            Self::Client(ClientError::NoSsh { .. }) => Exit::Unreachable,
+            Self::Client(
+                ClientError::Busy(_) | ClientError::Unknown(_) | ClientError::TooLarge(_),
+            )
+            | Self::Nothing(_) => Exit::Failed,
             Self::Client(ClientError::Refused(_)) | Self::Question(_) => Exit::Usage,
             Self::Config(_) => Exit::BadConfig,
             Self::Trace { error, .. }
@@ -163,18 +173,29 @@ pub fn run(args: &Args) -> Exit {
     }
 }
 
+/// The client of the daemons that the arguments name.
+fn client(runtime: &Runtime, args: &Args) -> Result<Client, Failure> {
+    let of = &args.cluster;
+    match (&of.cluster, of.host.as_slice()) {
+        (None, []) => Ok(Client::new(&args.socket)),
+        (None, [place]) => {
+            cluster::check_one(args)?;
+            let settings = Settings::of(of, &args.socket).map_err(Failure::Question)?;
+            Ok(Client::through(Tunnel::new(place.clone(), settings)))
+        }
+        _ => {
+            cluster::check(args)?;
+            let found = runtime.block_on(Cluster::find(of, &args.socket))?;
+            Ok(Client::of(found))
+        }
+    }
+}
+
 /// Asks as often as the arguments say.
 fn asked(runtime: &Runtime, args: &Args) -> Exit {
-    let client = match &args.cluster.cluster {
-        None => Client::new(&args.socket),
-        Some(spec) => {
-            let found = cluster::check(args)
-                .and_then(|()| runtime.block_on(Cluster::find(&args.cluster, spec)));
-            match found {
-                Ok(cluster) => Client::of(cluster),
-                Err(failure) => return ended(Err(failure)),
-            }
-        }
+    let client = match client(runtime, args) {
+        Ok(client) => client,
+        Err(failure) => return ended(Err(failure)),
     };
     let output = Output::detect(args);
     let answer = || answered(runtime, &client, output, &args.command);

@@ -29,8 +29,10 @@ pub(super) fn repeat(
                 failure @ (Failure::Nothing(_)
                 | Failure::Client(
                     ClientError::Unreachable { .. }
+                    | ClientError::NoSsh { .. }
                     | ClientError::Busy(_)
                     | ClientError::NoWorker(_)
+                    | ClientError::TooLarge(_)
                     | ClientError::Broken { .. },
                 )),
             ) => say(&failure.to_string()),

@@ -43,10 +43,14 @@ mod pages;
 mod questions;
 #[path = "ctl/reports.rs"]
 mod reports;
+#[path = "ctl/room.rs"]
+mod room;
 #[path = "ctl/tasks.rs"]
 mod tasks;
 #[path = "ctl/tls.rs"]
 mod tls;
+#[path = "ctl/twins.rs"]
+mod twins;
 #[path = "ctl/workers.rs"]
 mod workers;
 

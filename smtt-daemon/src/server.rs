@@ -1,6 +1,7 @@
 //! The HTTP side: routes of the Unix socket and of the metrics port, and the socket itself.
 
 pub mod advice;
+pub mod answered;
 mod connections;
 mod deaths;
 mod heavy;

@@ -26,6 +26,7 @@ use smtt_model::rows::{PageWalksShown, Summary};
 use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
+use crate::server::answered::Answered;
 use crate::timed_reads::TimedReads;
 
 /// How long `status` waits for the state.
@@ -72,6 +73,7 @@ pub struct Shared {
     keeper: OnceLock<Arc<Keeper>>,
     history: OnceLock<Arc<Condition>>,
     followers: Arc<Followers>,
+    answered: Answered,
     /// Slot files of living executors, for the threads that inspect their memory.
     slots: Mutex<HashMap<u64, Weak<SlotFile>>>,
     ready: AtomicBool,
@@ -106,6 +108,7 @@ impl Shared {
             keeper: OnceLock::new(),
             history: OnceLock::new(),
             followers: Arc::default(),
+            answered: Answered::default(),
             slots: Mutex::default(),
             ready: AtomicBool::new(false),
             progress: Arc::default(),
@@ -119,6 +122,12 @@ impl Shared {
     #[must_use]
     pub fn making(&self) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(&self.making)
+    }
+
+    /// The answers that this daemon has given.
+    #[must_use]
+    pub const fn answered(&self) -> &Answered {
+        &self.answered
     }
 
     /// Values that are fixed when the daemon starts.

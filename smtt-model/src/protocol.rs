@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `/v1/status` | [`Status`] |
 //! | `/v1/doctor` | array of [`MachineCheck`] |
+//! | `/v1/answered` | [`Answered`] |
 //! | `/v1/executors`, `/v1/stages`, `/v1/tasks`, `/v1/rdds`, `/v1/blocks` | [`crate::rows::Listing`] |
 //! | `/v1/memory` | the same, of [`crate::rows::MemoryRow`] |
 //! | `/v1/pages`, `/v1/pages/blocks`, `/v1/pages/tasks`, `/v1/pages/executors` | the same, of [`crate::rows::PagesRow`] |
@@ -237,6 +238,20 @@ pub struct FollowQuery {
 
 /// Field of the line that reports how many records a client has missed.
 pub const LOST: &str = "lost_records";
+
+/// Header of a question with an id that the client has chosen.
+pub const QUESTION: &str = "smtt-question";
+/// Header of an answer with the identity of the daemon.
+pub const INSTANCE: &str = "smtt-instance";
+
+/// The last answers of the daemon, by which a client that knows it by two names finds that both are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Identity of this run of the daemon: random, and the same in the header `smtt-instance` of each answer.
+    pub instance: String,
+    /// SHA-256 of the last 256 answers to questions with a header `smtt-question`, the oldest first: of that header's value, a line feed, the path with its query, a line feed, and the answer's bytes.
+    pub digests: Vec<String>,
+}
 
 /// Memory of executors over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@ const NONE: &str = "";
 const PATHS: &[(&str, &str, &str, &str)] = &[
     ("/v1/status", "one", "protocol::Status", NONE),
     ("/v1/doctor", "list", "protocol::MachineCheck", NONE),
+    ("/v1/answered", "one", "protocol::Answered", NONE),
     ("/v1/executors", "rows", "rows::ExecutorRow", LIST),
     ("/v1/jobs", "rows", "rows::JobRow", LIST),
     ("/v1/queries", "rows", "rows::JobRow", LIST),
@@ -86,7 +87,9 @@ curl --unix-socket /run/smtt/smtt.sock 'http://smtt/v1/rdds?app=PageRank&sort=pa
 
 The metrics port (`[web] listen_address`) has `/`, `/metrics`, `/-/healthy` and `/-/ready`. With `[web] api = true` it also has the paths below except `/v1/doctor` and `/v1/trace/follow`, for clients with the credentials of `users_file` or `basic_auth_users` (Basic), or `token_file` (`Authorization: Bearer`). [SECURITY.md](SECURITY.md) says who may ask. `smtt-ctl LISTING --json` prints the rows of the same answers.
 
-`smtt-ctl --cluster SPEC LISTING --json` prints an object: `rows`, each with its `worker`, `rows_total` and `summary` over all workers, and `workers`, a list of `{\"host\": ..., \"error\": ...}` where `error` is null for workers that answered; `lacks` names what a worker does not measure, and `complete` says whether all workers answered. Rows of `jobs` and `queries` are sums over workers: they have `workers` (how many), `lower_bounds` (figures that some of these do not measure), and null for `jobs` or `stages` where a worker does not name all of them; `--per-worker` gives the rows of each worker. `report` has `applications`, each with `hosts`, `summary`, `executors`, `rdds` (sums over executors), `stages`, `tasks` and `advice` (by worker), and `degraded`, `lost`, `complete` and `workers`. `advise` has `applications`, `complete` and `workers`, `postmortem` its fields, `complete` and `workers`; `status` has `summary`, `complete` and `workers`, each with its `status`.
+`smtt-ctl --cluster SPEC LISTING --json` prints an object: `rows`, each with its `worker`, `rows_total` and `summary` over all workers, and `workers`, a list of `{\"host\": ..., \"error\": ...}` where `error` is null for workers that answered; `lacks` names what a worker does not measure, `same_as` the worker that is the same daemon and is counted in its place, `claims` a worker with the same identity that is not proved to be the same, and `complete` says whether all workers answered. Rows of `jobs` and `queries` are sums over workers: they have `workers` (how many), `lower_bounds` (figures that some of these do not measure), and null for `jobs` or `stages` where a worker does not name all of them; `--per-worker` gives the rows of each worker. `report` has `applications`, each with `hosts`, `summary`, `executors`, `rdds` (sums over executors), `stages`, `tasks` and `advice` (by worker), and `degraded`, `lost`, `complete` and `workers`. `advise` has `applications`, `complete` and `workers`, `postmortem` its fields, `complete` and `workers`; `status` has `summary`, `complete` and `workers`, each with its `status`.
+
+Each answer below `/v1/` has a header `smtt-instance`: a random identity of this run of the daemon. A question may have a header `smtt-question` of up to 64 characters; `/v1/answered` then lists the digest of its answer. A client that got two answers with one identity asks at one name whether the answer from the other name was given there. Only the daemon that gave an answer lists its digest, so a worker with another's identity cannot take its place ([SECURITY.md](SECURITY.md)).
 
 ## What stays
 

@@ -6,6 +6,7 @@
 mod chromium;
 mod debian;
 pub mod objects;
+pub mod openssh;
 pub mod prometheus;
 mod spark;
 mod toolchain;
@@ -44,9 +45,9 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
         "set-up in {} (set SMTT_CACHE for another place)",
         paths.cache.display()
     );
-    // The demo has one version; Prometheus is for the tests.
+    // The demo has one version; Prometheus and OpenSSH are for the tests.
     let tests = versions.len() > 1;
-    let extra = usize::from(versions.contains(&DEMO_SPARK)) + usize::from(tests);
+    let extra = usize::from(versions.contains(&DEMO_SPARK)) + 2 * usize::from(tests);
     let mut steps = Steps::new(5 + versions.len() + extra);
     debian::packages(paths, &mut steps)?;
     toolchain::kernel_side(paths, &mut steps)?;
@@ -59,6 +60,7 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
     }
     if tests {
         prometheus::step(paths, &mut steps)?;
+        openssh::step(paths, &mut steps)?;
     }
     marker_step(paths, &mut steps)?;
     fixture_step(paths, &mut steps)

@@ -184,6 +184,8 @@ const STAGES: [Stage; 14] = [
                 "--test",
                 "prometheus",
                 "--test",
+                "ssh",
+                "--test",
                 "trace_crash",
                 "--",
                 "--test-threads=1",

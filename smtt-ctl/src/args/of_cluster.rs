@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use super::seconds;
+use crate::ssh::Place;
 
 /// Workers to ask together, and how.
 #[derive(Clone, Debug, ClapArgs)]
@@ -16,7 +17,19 @@ pub struct ClusterArgs {
     /// (dns4:, dns6: for addresses of one family).
     #[arg(long, global = true, env = "SMTT_CLUSTER", value_name = "SPEC")]
     pub cluster: Option<String>,
-    /// Time for the answer of a worker, in seconds.
+    /// Ask the daemon of this machine by ssh, through its socket (--socket): one for any command, several (or beside
+    /// --cluster) for listings. ssh must log in there without a question.
+    #[arg(
+        long,
+        global = true,
+        value_name = "[USER@]HOST[:PORT]",
+        value_parser = Place::parse
+    )]
+    pub host: Vec<Place>,
+    /// Configuration of ssh instead of the user's.
+    #[arg(long, global = true, env = "SMTT_SSH_CONFIG", value_name = "PATH")]
+    pub ssh_config: Option<PathBuf>,
+    /// Time for the answer of a worker, in seconds. ssh has 10 s at least to connect.
     #[arg(long, global = true, default_value = "2", value_parser = seconds, value_name = "SECONDS")]
     pub deadline: Duration,
     /// File with the token for the workers.

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::transport::Trouble;
-use super::{Merge, WORKER, bounds};
+use super::{Merge, WORKER};
 
 /// Characters of a message from a worker.
 const MESSAGE: usize = 200;
@@ -16,12 +16,11 @@ type Answered<Answer> = (String, Result<Answer, Trouble>);
 /// what their system calls take is more than a second CPU gives.
 pub(super) fn read_all<Answer: DeserializeOwned + Merge>(
     answers: Vec<Answered<Vec<u8>>>,
-    share: u64,
     limit: Option<usize>,
 ) -> Vec<Answered<Answer>> {
     let one = |(name, answer): Answered<Vec<u8>>| {
         let part = answer.and_then(|bytes| {
-            read::<Answer>(&bytes, &name, share, limit)
+            read::<Answer>(&bytes, &name, limit)
                 .map_err(|reason| Trouble::Failed(format!("answered wrongly: {reason}")))
         });
         (name, part)
@@ -33,10 +32,8 @@ pub(super) fn read_all<Answer: DeserializeOwned + Merge>(
 fn read<Answer: DeserializeOwned + Merge>(
     bytes: &[u8],
     name: &str,
-    share: u64,
     limit: Option<usize>,
 ) -> Result<Answer, String> {
-    bounds::check(bytes, share)?;
     let mut value: Value =
         serde_json::from_slice(bytes).map_err(|error| message(&error.to_string()))?;
     if !is_plain(bytes) {
@@ -72,7 +69,7 @@ fn is_harmful(letter: char) -> bool {
 }
 
 /// Text without harmful characters.
-fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     text.replace(is_harmful, "\u{fffd}")
 }
 
@@ -120,7 +117,7 @@ mod tests {
             ..Listing::default()
         };
         let answer = serde_json::to_vec(&listing).expect("written");
-        let rows = |limit| read::<Listing<Value>>(&answer, "w", 1 << 20, limit);
+        let rows = |limit| read::<Listing<Value>>(&answer, "w", limit);
         assert_eq!(rows(None).expect("read").rows.len(), 2);
         assert_eq!(rows(Some(2)).expect("read").rows[1]["worker"], "w");
         let error = rows(Some(1)).expect_err("too many");
@@ -145,7 +142,7 @@ mod tests {
                 };
                 (format!("w{at}"), answer)
             });
-            let read = read_all::<Listing<Value>>(answers.collect(), 1 << 20, None);
+            let read = read_all::<Listing<Value>>(answers.collect(), None);
             assert_eq!(read.len(), count);
             for (at, (name, part)) in read.into_iter().enumerate() {
                 assert_eq!(name, format!("w{at}"));
@@ -178,7 +175,7 @@ mod tests {
             );
             let summary = serde_json::to_string(&smtt_model::rows::Summary::default());
             let answer = rows.replace("SUMMARY", &summary.expect("written"));
-            let read = read::<Listing<Value>>(answer.as_bytes(), "w", 1 << 20, None).expect("read");
+            let read = read::<Listing<Value>>(answer.as_bytes(), "w", None).expect("read");
             let shown = read.rows[0]["x"].to_string();
             assert!(shown.contains("a\u{fffd}b"), "{text}: {shown}");
         }

@@ -12,6 +12,8 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::Failure;
+use crate::args::ClusterArgs;
+use crate::ssh::Place;
 
 /// Port of the daemon where the list names none.
 const PORT: u16 = 10871;
@@ -19,6 +21,8 @@ const PORT: u16 = 10871;
 const FILE_MAX: u64 = 4 << 20;
 /// Workers of a cluster.
 const WORKERS_MAX: usize = 10_000;
+/// Workers by ssh: each has a process here.
+const SSH_MAX: usize = 64;
 
 /// A worker of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +35,21 @@ pub struct Worker {
     pub port: u16,
     /// Name that the worker's certificate must have; `None` without TLS.
     pub certified: Option<String>,
+    /// The machine whose socket ssh brings here, in place of host and port.
+    pub ssh: Option<Place>,
+}
+
+impl Worker {
+    /// A worker that is reached by ssh.
+    fn by_ssh(place: Place) -> Self {
+        Self {
+            name: String::new(),
+            host: place.text.clone(),
+            port: 0,
+            certified: None,
+            ssh: Some(place),
+        }
+    }
 }
 
 /// Addresses of a name that are workers.
@@ -59,11 +78,35 @@ struct Labels {
     scheme: Option<String>,
 }
 
-/// The workers of a specification. `tls` holds where it names no scheme; a name is resolved within `deadline`.
+/// The workers of `--cluster` and `--host`.
 ///
 /// # Errors
 /// When the file or the name cannot be read, or names no worker.
-pub async fn workers(spec: &str, tls: bool, deadline: Duration) -> Result<Vec<Worker>, Failure> {
+pub async fn workers(args: &ClusterArgs) -> Result<Vec<Worker>, Failure> {
+    let mut found = Vec::new();
+    if let Some(spec) = &args.cluster {
+        found = in_spec(spec, args.is_tls(), args.deadline).await?;
+        if found.is_empty() {
+            return Err(wrong(spec, "it names no worker"));
+        }
+    }
+    found.extend(args.host.iter().cloned().map(Worker::by_ssh));
+    let named = named(found);
+    let spec = args.cluster.as_deref().unwrap_or_default();
+    if named.len() > WORKERS_MAX {
+        let many = format!("it names more than {WORKERS_MAX} workers");
+        return Err(wrong(spec, &many));
+    }
+    if named.iter().filter(|worker| worker.ssh.is_some()).count() > SSH_MAX {
+        return Err(Failure::Question(format!(
+            "more than {SSH_MAX} workers by ssh: query their ports with --cluster ([web] api)"
+        )));
+    }
+    Ok(named)
+}
+
+/// The workers of a specification. `tls` holds where it names no scheme; a name is resolved within `deadline`.
+async fn in_spec(spec: &str, tls: bool, deadline: Duration) -> Result<Vec<Worker>, Failure> {
     let name = [
         ("dns:", Family::One),
         ("dns4:", Family::V4),
@@ -71,18 +114,9 @@ pub async fn workers(spec: &str, tls: bool, deadline: Duration) -> Result<Vec<Wo
     ]
     .into_iter()
     .find_map(|(prefix, family)| Some((spec.strip_prefix(prefix)?, family)));
-    let found = match name {
-        Some((name, family)) => resolved(spec, name, family, tls, deadline).await?,
-        None => listed(Path::new(spec), tls)?,
-    };
-    let named = named(found);
-    match named.len() {
-        0 => Err(wrong(spec, "it names no worker")),
-        1..=WORKERS_MAX => Ok(named),
-        _ => Err(wrong(
-            spec,
-            &format!("it names more than {WORKERS_MAX} workers"),
-        )),
+    match name {
+        Some((name, family)) => resolved(spec, name, family, tls, deadline).await,
+        None => listed(Path::new(spec), tls),
     }
 }
 
@@ -124,6 +158,7 @@ async fn resolved(
         host,
         port,
         certified: tls.then(|| name.to_owned()),
+        ssh: None,
     };
     let hosts = addresses.iter().map(IpAddr::to_string);
     Ok(hosts.map(worker).collect())
@@ -202,8 +237,12 @@ fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// A worker as `host`, `host:port` or `[address]:port`, with `http://` or `https://` before it where wanted.
+/// A worker as `host`, `host:port` or `[address]:port`, with `http://` or `https://` before it where wanted, or as
+/// `ssh://[user@]host[:port]`.
 fn worker(text: &str, tls: bool) -> Result<Worker, String> {
+    if let Some(place) = text.strip_prefix("ssh://") {
+        return Ok(Worker::by_ssh(Place::parse(place)?));
+    }
     let wrong = || format!("{text:?} is no worker: write HOST or HOST:PORT");
     let (rest, tls) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
         (Some(rest), _) => (rest, true),
@@ -232,6 +271,7 @@ fn worker(text: &str, tls: bool) -> Result<Worker, String> {
         host: host.to_owned(),
         port,
         certified: tls.then(|| host.to_owned()),
+        ssh: None,
     })
 }
 
@@ -244,13 +284,26 @@ fn named(workers: Vec<Worker>) -> Vec<Worker> {
             once.push(worker);
         }
     }
-    let hosts: BTreeSet<&str> = once.iter().map(|worker| worker.host.as_str()).collect();
-    let is_known_by_host = hosts.len() == once.len();
-    for worker in &mut once {
+    let by_port = |worker: &&Worker| worker.ssh.is_none();
+    let hosts: BTreeSet<&str> = once
+        .iter()
+        .filter(by_port)
+        .map(|worker| worker.host.as_str())
+        .collect();
+    let is_known_by_host = hosts.len() == once.iter().filter(by_port).count();
+    let mut taken = BTreeSet::new();
+    for worker in once.iter_mut().filter(|worker| worker.ssh.is_none()) {
         worker.name = match (is_known_by_host, worker.host.contains(':')) {
             (true, _) => worker.host.clone(),
             (false, true) => format!("[{}]:{}", worker.host, worker.port),
             (false, false) => format!("{}:{}", worker.host, worker.port),
+        };
+        taken.insert(worker.name.clone());
+    }
+    for worker in once.iter_mut().filter(|worker| worker.ssh.is_some()) {
+        worker.name = match taken.contains(&worker.host) {
+            true => format!("ssh://{}", worker.host),
+            false => worker.host.clone(),
         };
     }
     once
@@ -259,6 +312,8 @@ fn named(workers: Vec<Worker>) -> Vec<Worker> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Args;
+    use clap::Parser as _;
     use std::io::Write as _;
 
     fn found(name: &str, text: &str, tls: bool) -> Result<Vec<Worker>, String> {
@@ -271,7 +326,10 @@ mod tests {
             .build()
             .expect("a runtime");
         let spec = path.to_str().expect("a path");
-        let found = runtime.block_on(workers(spec, tls, Duration::from_secs(2)));
+        let mut arguments = vec!["smtt-ctl", "--cluster", spec, "executors"];
+        arguments.extend(tls.then_some("--tls"));
+        let args = Args::parse_from(arguments);
+        let found = runtime.block_on(workers(&args.cluster));
         found.map_err(|failure| failure.to_string())
     }
 
@@ -309,6 +367,23 @@ mod tests {
                 ("127.0.0.1:2", "127.0.0.1", 2, true),
                 ("[::1]:3", "::1", 3, false),
             ]
+        );
+    }
+
+    #[test]
+    fn workers_by_ssh_have_names_of_their_own() {
+        let text = "a\nssh://a\nssh://me@b:22\nssh://me@b:22\n";
+        let workers = found("hosts", text, false).expect("workers");
+        let names: Vec<&str> = workers.iter().map(|worker| worker.name.as_str()).collect();
+        assert_eq!(names, ["a", "ssh://a", "me@b:22"]);
+        assert!(workers[0].ssh.is_none() && workers[1].ssh.is_some());
+        let many: String = (0..65).map(|at| format!("ssh://w{at}\n")).collect();
+        let error = found("hosts", &many, false).expect_err("too many");
+        assert!(error.contains("more than 64 workers by ssh"), "{error}");
+        let error = found("hosts", "ssh://-oProxyCommand=x\n", false).expect_err("an option");
+        assert!(
+            error.contains("line 1") && error.contains("is no machine"),
+            "{error}"
         );
     }
 

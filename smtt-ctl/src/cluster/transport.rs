@@ -1,34 +1,42 @@
-//! One request to one worker, over TCP with or without TLS, with a bounded answer.
+//! One request to one worker, over TCP with or without TLS or by ssh, whose answer goes where it is bounded.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use smtt_model::units;
+use smtt_model::protocol::{INSTANCE, QUESTION};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::answer::message;
+use super::bounds::Larger;
 use super::{Worker, credentials};
 use crate::Failure;
 use crate::args::ClusterArgs;
 use crate::client::Connection;
+use crate::ssh::{Settings, Tunnel};
 
 /// Bytes of a refusal that are read.
 const REFUSAL: usize = 64 << 10;
+/// Characters of an identity.
+const IDENTITY: usize = 64;
 
 /// Why a worker has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// It does not accept the question, in these words.
     Refused(String),
+    /// Its answer is larger than there is room for.
+    TooLarge(String),
     /// Another reason.
     Failed(String),
 }
@@ -36,9 +44,25 @@ pub(super) enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(reason) | Self::Failed(reason) => out.write_str(reason),
+            Self::Refused(reason) | Self::TooLarge(reason) | Self::Failed(reason) => {
+                out.write_str(reason)
+            }
         }
     }
+}
+
+impl From<Larger> for Trouble {
+    fn from(larger: Larger) -> Self {
+        Self::TooLarge(larger.to_string())
+    }
+}
+
+/// What a worker is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    pub path_and_query: &'a str,
+    /// An id by which the daemon remembers its answer.
+    pub id: Option<&'a str>,
 }
 
 fn failed(reason: impl fmt::Display) -> Trouble {
@@ -49,6 +73,8 @@ fn failed(reason: impl fmt::Display) -> Trouble {
 pub(super) struct Access {
     authorization: Option<HeaderValue>,
     tls: Option<TlsConnector>,
+    /// Sockets that ssh brings here, by name of the worker.
+    tunnels: BTreeMap<String, Tunnel>,
 }
 
 impl fmt::Debug for Access {
@@ -62,8 +88,16 @@ impl Access {
     ///
     /// # Errors
     /// When one cannot be used.
-    pub fn load(args: &ClusterArgs) -> Result<Self, Failure> {
+    pub fn load(args: &ClusterArgs, socket: &Path, workers: &[Worker]) -> Result<Self, Failure> {
+        let mut tunnels = BTreeMap::new();
+        for worker in workers {
+            if let Some(place) = &worker.ssh {
+                let settings = Settings::of(args, socket).map_err(Failure::Question)?;
+                tunnels.insert(worker.name.clone(), Tunnel::new(place.clone(), settings));
+            }
+        }
         Ok(Self {
+            tunnels,
             authorization: credentials::authorization(args)?,
             // Without TLS in the arguments the list may ask for it: then the system's authorities hold.
             tls: match args.is_tls() {
@@ -73,13 +107,27 @@ impl Access {
         })
     }
 
-    /// Requests a path of a worker. Its answer has `share` bytes at most.
+    /// Lets ssh connect, which takes longer than an answer.
+    pub async fn prepare(&self, worker: &Worker) -> Result<(), Trouble> {
+        match self.tunnels.get(&worker.name) {
+            Some(tunnel) => tunnel.open().await.map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks a worker. The pieces of its answer go to `take`; returns the identity that the worker claims.
     pub async fn get(
         &self,
         worker: &Worker,
-        path_and_query: &str,
-        share: u64,
-    ) -> Result<Vec<u8>, Trouble> {
+        question: Question<'_>,
+        take: impl FnMut(&[u8]) -> Result<(), Larger> + Send,
+    ) -> Result<Option<String>, Trouble> {
+        if let Some(tunnel) = self.tunnels.get(&worker.name) {
+            // The account is what the socket knows: no credentials cross it.
+            let stream = tunnel.connect().await.map_err(failed)?;
+            return self.request(stream, worker, None, question, take).await;
+        }
+        let authorization = self.authorization.as_ref();
         let stream = TcpStream::connect((worker.host.as_str(), worker.port))
             .await
             .map_err(|error| failed(format!("cannot connect: {error}")))?;
@@ -90,7 +138,9 @@ impl Access {
                     "not asked: without TLS the credentials would cross the network in clear text (--tls, --cacert)",
                 ));
             }
-            return self.request(stream, worker, path_and_query, share).await;
+            return self
+                .request(stream, worker, authorization, question, take)
+                .await;
         };
         let connector = self
             .tls
@@ -102,29 +152,35 @@ impl Access {
             .connect(name, stream)
             .await
             .map_err(|error| failed(format!("no TLS: {error}")))?;
-        self.request(stream, worker, path_and_query, share).await
+        self.request(stream, worker, authorization, question, take)
+            .await
     }
 
     async fn request(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         worker: &Worker,
-        path_and_query: &str,
-        share: u64,
-    ) -> Result<Vec<u8>, Trouble> {
+        authorization: Option<&HeaderValue>,
+        question: Question<'_>,
+        take: impl FnMut(&[u8]) -> Result<(), Larger> + Send,
+    ) -> Result<Option<String>, Trouble> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(failed)?;
         let _connection = Connection::run(connection);
         let host = match worker.host.contains(':') {
+            _ if worker.ssh.is_some() => "smtt".to_owned(),
             true => format!("[{}]:{}", worker.host, worker.port),
             false => format!("{}:{}", worker.host, worker.port),
         };
-        let mut request = Request::get(path_and_query)
+        let mut request = Request::get(question.path_and_query)
             .header(HOST, host)
             .header(ACCEPT, "application/json");
-        if let Some(value) = &self.authorization {
+        if let Some(value) = authorization {
             request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(id) = question.id {
+            request = request.header(QUESTION, id);
         }
         let request = request.body(Empty::<Bytes>::new()).map_err(failed)?;
         let response = sender
@@ -132,12 +188,31 @@ impl Access {
             .await
             .map_err(|error| failed(format!("no HTTP: {error}")))?;
         let status = response.status();
-        let body = whole(response.into_body(), share).await?;
         if status == StatusCode::OK {
-            return Ok(body);
+            let instance = instance(response.headers());
+            read(response.into_body(), take).await?;
+            return Ok(instance);
         }
-        Err(refusal(status, &body))
+        let mut said = Vec::new();
+        let take = |more: &[u8]| {
+            said.extend_from_slice(more);
+            match said.len() {
+                0..=REFUSAL => Ok(()),
+                _ => Err(Larger::ThanAny),
+            }
+        };
+        match read(response.into_body(), take).await {
+            Ok(()) | Err(Trouble::TooLarge(_)) => Err(refusal(status, &said)),
+            Err(trouble) => Err(trouble),
+        }
     }
+}
+
+/// The identity that an answer claims, if it is one.
+fn instance(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(INSTANCE)?.to_str().ok()?;
+    let is_identity = value.len() <= IDENTITY && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_identity && !value.is_empty()).then(|| value.to_owned())
 }
 
 /// Whether what is sent to this address stays on this machine.
@@ -145,28 +220,22 @@ fn is_local(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// A body of `share` bytes at most.
-async fn whole(mut body: Incoming, share: u64) -> Result<Vec<u8>, Trouble> {
-    let mut bytes = Vec::new();
+/// Reads a body to its end, or until `take` refuses.
+async fn read(
+    mut body: Incoming,
+    mut take: impl FnMut(&[u8]) -> Result<(), Larger>,
+) -> Result<(), Trouble> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| failed(format!("its answer breaks off: {error}")))?;
-        let Some(data) = frame.data_ref() else {
-            continue;
-        };
-        if (bytes.len() + data.len()) as u64 > share {
-            return Err(failed(format!(
-                "its answer is larger than {}: select less, as with --app or --limit",
-                units::bytes(share)
-            )));
+        if let Some(data) = frame.data_ref() {
+            take(data)?;
         }
-        bytes.extend_from_slice(data);
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// What another status than 200 says.
 fn refusal(status: StatusCode, body: &[u8]) -> Trouble {
-    let body = body.get(..REFUSAL).unwrap_or(body);
     let answer: Option<Value> = serde_json::from_slice(body).ok();
     let said = answer
         .as_ref()

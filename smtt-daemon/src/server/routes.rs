@@ -21,6 +21,7 @@ use smtt_web::guard::{add_headers, admit};
 
 use super::Web;
 use super::advice::advice;
+use super::answered::remember;
 use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
@@ -58,7 +59,7 @@ type Held = State<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
-    listings()
+    listings(&shared)
         .route("/v1/doctor", get(doctor))
         .route("/v1/trace/follow", get(follow_route))
         .with_state(Service::new(Arc::clone(&shared), Names::Shown))
@@ -72,8 +73,12 @@ pub fn control_router(shared: Arc<Shared>) -> Router {
 }
 
 /// The routes whose answers end, and for which the daemon does nothing beyond reading its state.
-fn listings() -> Router<Service> {
+fn listings(shared: &Arc<Shared>) -> Router<Service> {
     Router::new()
+        .route(
+            "/v1/answered",
+            get(async |State(service): Held| Json(service.shared.answered().list())),
+        )
         .route(
             "/v1/status",
             get(|State(service): Held| {
@@ -171,6 +176,7 @@ fn listings() -> Router<Service> {
             "/v1/pages/executors",
             get(|held, query| pages(held, query, PagesBy::Executor)),
         )
+        .route_layer(from_fn_with_state(Arc::clone(shared), remember))
 }
 
 /// The routes of the metrics port, whose metrics show names or hide them.
@@ -181,7 +187,7 @@ pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
         .route("/", get(landing))
         .route(&path, get(metrics));
     if service.web.api && !service.web.guard.is_open() {
-        router = router.merge(listings());
+        router = router.merge(listings(&service.shared));
     }
     // A request for a path that does not exist is answered by the router, and tells nothing.
     let guard = service.web.guard.clone();

@@ -252,7 +252,7 @@ impl WorkSums {
             }
             let over = &executor.tasks.stages_over_cap;
             let all = filter.stage.is_none() && filter.rdd.is_none();
-            if over.rows > 0 && all && in_part(u64::MAX) {
+            if over.is_shown() && all && in_part(u64::MAX) {
                 let sum = self.rows.entry((application, Group::Overflow)).or_default();
                 faults::add(&mut sum.faults, &over.faults);
                 sum.used.add(&over.used);

@@ -269,7 +269,7 @@ impl State {
                     .map(|(key, stage)| row(*key, stage)),
             );
             let over = executor.tasks.stages_over_cap;
-            if over.rows > 0 && filter.stage.is_none() && filter.rdd.is_none() {
+            if over.is_shown() && filter.stage.is_none() && filter.rdd.is_none() {
                 rows.push(StageRow {
                     who: who.clone(),
                     name: Some(OVERFLOW.to_owned()),

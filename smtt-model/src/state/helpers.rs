@@ -137,18 +137,20 @@ impl Tasks {
         }
     }
 
-    /// Counts what helpers used for a stage; false where the bytes do not fit.
+    /// Counts what helpers used for a stage: in its row, or in the overflow row where the stage has none or the bytes do
+    /// not fit. False where they do not.
     pub(super) fn stage_helpers_gain(
         &mut self,
         stage: StageKey,
         more: &HelperSum,
         caps: &Caps,
     ) -> bool {
-        if let Some(mut stage) = self.stages.get_mut(&stage) {
-            return stage.helpers_gain(more, caps);
+        let row = self.stages.get_mut(&stage);
+        let fits = row.map(|mut stage| stage.helpers_gain(more, caps));
+        if fits != Some(true) {
+            self.stages_over_cap.helpers.add(more);
         }
-        self.stages_over_cap.helpers.add(more);
-        true
+        fits != Some(false)
     }
 }
 
@@ -247,6 +249,40 @@ mod tests {
         let heap = tasks.helper_heap(TASK, Helper::PYTHON_WRITER, Some(64), &caps);
         assert_eq!(heap, unknown);
         assert!(tasks.tasks.get(&TASK).is_none());
+    }
+
+    #[test]
+    fn helpers_for_whose_sum_a_stage_has_no_room_are_in_the_overflow_row() {
+        let stage = StageKey { id: 3, attempt: 1 };
+        let full = Caps::new(Limits::default(), 0);
+        for known_first in [true, false] {
+            let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+            tasks.used(&record(0, 7), &caps);
+            drop(tasks.stage(stage, &caps));
+            let join = |tasks: &mut Tasks| {
+                let brought = tasks
+                    .task(TASK, &caps)
+                    .and_then(|mut task| task.join(Some(stage)));
+                tasks.joined(Some(stage), brought, 1, &full);
+            };
+            if known_first {
+                join(&mut tasks);
+                // The task has a sum for this kind already, and needs no room.
+                let mut task = tasks.tasks.get_mut(&TASK).expect("a task");
+                assert!(task.helper(Helper::PYTHON_WRITER, &caps).is_some());
+                drop(task);
+                let refused = tasks.used(&record(1, 10), &full);
+                assert_eq!(refused, Outcome::OverCap("bytes"));
+            } else {
+                tasks.used(&record(1, 10), &caps);
+                join(&mut tasks);
+            }
+            assert!(tasks.stages.get(&stage).expect("a stage").helpers.is_none());
+            let over = tasks.stages_over_cap;
+            let sum = (over.helpers.threads, over.helpers.figures.account(CPU_NS));
+            assert_eq!(sum, (1, Some(10)), "stage known first: {known_first}");
+            assert!(over.rows == 0 && over.is_shown(), "{over:?}");
+        }
     }
 
     #[test]

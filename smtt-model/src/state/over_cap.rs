@@ -19,11 +19,17 @@ pub struct OverCap {
     pub walks: WalkCounters,
     /// What the tasks of the folded rows used.
     pub used: Used,
-    /// What threads used that helped the tasks of folded stages.
+    /// What threads used that helped the tasks of folded stages, or of stages without room for a sum.
     pub helpers: HelperSum,
 }
 
 impl OverCap {
+    /// Whether the overflow row has anything to show.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        self.rows > 0 || self.helpers != HelperSum::default()
+    }
+
     fn add(&mut self, more: &Self) {
         self.rows += more.rows;
         faults::add(&mut self.faults, &more.faults);

@@ -263,6 +263,7 @@ impl Tasks {
             let used = brought.used;
             self.stage_gains(stage, &used.figures, Counted::default(), used.counted());
             if let Some(helpers) = &brought.helpers {
+                // Without room they are in the overflow row.
                 self.stage_helpers_gain(stage, helpers, caps);
             }
             if let Some(mut stage) = self.stages.get_mut(&stage) {
