@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::bucket::{Bucket, Object, POINTER, Pointer, Trouble};
+use super::bucket::{Bucket, POINTER, Pointer, Trouble};
 use crate::workers::uncopied;
 
 use plan::{Plan, missing_tables, plan_of_parts, plan_of_tables, plan_of_workers, size};

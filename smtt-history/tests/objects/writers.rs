@@ -450,7 +450,7 @@ fn the_pointer_has_the_application_s_document() -> Result<()> {
     let own: serde_json::Value = serde_json::from_str(&app.all(Kind::Application)[0].1)?;
     ensure!(pointer["application"] == own, "{pointer:#}");
     // A folder of this machine is opened the same way.
-    let store = Store::open(&Location::Folder(reference.clone()))?;
+    let store = Store::open(&Location::Folder(reference.clone()), 0)?;
     ensure!(store.with(ID, None)? == reference);
     Ok(())
 }

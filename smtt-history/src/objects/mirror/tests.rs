@@ -1,5 +1,6 @@
 //! Which objects become files of a copy, and how copies make room.
 
+use super::super::bucket::Object;
 use super::plan::{BLOCK, Source};
 use super::*;
 use crate::live::FILE_BYTES;
