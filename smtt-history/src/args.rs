@@ -40,6 +40,8 @@ pub enum Command {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
+        #[command(flatten)]
+        copies: Copies,
         /// Also where the last part is missing: the driver is dead.
         #[arg(long)]
         dead: bool,
@@ -51,6 +53,8 @@ pub enum Command {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
+        #[command(flatten)]
+        copies: Copies,
         /// The application's id.
         app: String,
         /// Its attempt, where the cluster manager counts them.
@@ -64,6 +68,8 @@ pub enum Command {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
+        #[command(flatten)]
+        copies: Copies,
         /// The application's id, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         app: String,
         /// Writes JSON.
@@ -75,6 +81,8 @@ pub enum Command {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
+        #[command(flatten)]
+        copies: Copies,
         /// Id of the first run, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         first: String,
         /// Id of the second run.
@@ -99,10 +107,17 @@ pub enum Command {
         /// Bytes of open applications at most.
         #[arg(long, default_value_t = 256 << 20)]
         cache_bytes: u64,
-        /// Bytes of copies from a bucket at most, in the temporary folder.
-        #[arg(long, default_value_t = 8 << 30)]
-        object_cache_bytes: u64,
+        #[command(flatten)]
+        copies: Copies,
     },
+}
+
+/// Copies of what a bucket has.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Copies {
+    /// Bytes of copies from a bucket at most, in the temporary folder.
+    #[arg(long, default_value_t = 8 << 30)]
+    pub object_cache_bytes: u64,
 }
 
 /// What protects a server.

@@ -257,7 +257,7 @@ pub fn write(app: &App, spans: &Spans, sink: &mut dyn Sink) -> Result<Counts> {
                 _ => match DOCUMENTS.iter().find(|it| it.name == name) {
                     Some(documents) => self::documents(app, documents, &mut push),
                     None if name == TASKS.name => table(app, &TASKS, &mut push),
-                    None => metrics::metrics(app, &mut push),
+                    None => metrics::metrics(app, &mut push).map(drop),
                 },
             }
         })?;

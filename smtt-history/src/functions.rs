@@ -117,7 +117,7 @@ impl Files {
     /// those that the executor ran, where it is given, the newest daemon's newest part counts.
     ///
     /// # Errors
-    /// When a file cannot be read, or the texts of the spans have [`SPAN_BYTES`].
+    /// When a file cannot be read, or the texts of the spans have more than [`SPAN_BYTES`].
     pub fn task(&self, id: i64, executor: Option<&str>) -> Result<Option<OfTask>, Trouble> {
         let mut left = crate::workers::BYTES;
         let found = self.read(TASKS.name, "task_id", &mut left, |reader| {
@@ -235,9 +235,9 @@ mod tests {
             done.expect("writes");
         }
         let files = Files::of(folder.path(), "app-1", None, None).expect("lists");
-        let all = files.all_spans_up_to(4 * 508 + 1).expect("fits");
+        let all = files.all_spans_up_to(4 * 508).expect("fits");
         assert_eq!(all.len(), 4);
-        for bytes in [0, 508, 4 * 508] {
+        for bytes in [0, 508, 4 * 508 - 1] {
             let refused = files.all_spans_up_to(bytes);
             assert!(matches!(refused, Err(Trouble::Unreadable(_))), "{bytes}");
         }

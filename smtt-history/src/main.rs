@@ -79,7 +79,8 @@ fn run(command: Command) -> Result<bool> {
                 log_bytes: max_bytes,
                 ..Bounds::default()
             };
-            let store = Store::open(&store)?;
+            // An import copies nothing.
+            let store = Store::open(&store, 0)?;
             let mut is_whole = true;
             for log in logs {
                 // Who names a log by a link means its target.
@@ -111,8 +112,13 @@ fn run(command: Command) -> Result<bool> {
             }
             Ok(is_whole)
         }
-        Command::Compact { store, dead, apps } => {
-            let store = Store::open(&store)?;
+        Command::Compact {
+            store,
+            copies,
+            dead,
+            apps,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
             let is_all = apps.is_empty();
             let mut is_whole = true;
             for app in if is_all { store.names()? } else { apps } {
@@ -139,11 +145,12 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Export {
             store,
+            copies,
             app,
             attempt,
             to,
         } => {
-            let store = Store::open(&store)?;
+            let store = Store::open(&store, copies.object_cache_bytes)?;
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are no functions.
@@ -159,8 +166,14 @@ fn run(command: Command) -> Result<bool> {
             export(&opened, &spans, &to)?;
             Ok(is_whole)
         }
-        Command::Advise { store, app, json } => {
-            let found = advise::advise(&named(&Store::open(&store)?, &app)?)?;
+        Command::Advise {
+            store,
+            copies,
+            app,
+            json,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let found = advise::advise(&named(&store, &app)?)?;
             say(&if json {
                 serde_json::to_string_pretty(&found)? + "\n"
             } else {
@@ -169,11 +182,12 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Diff {
             store,
+            copies,
             first,
             second,
             json,
         } => {
-            let store = Store::open(&store)?;
+            let store = Store::open(&store, copies.object_cache_bytes)?;
             let (left, right) = (named(&store, &first)?, named(&store, &second)?);
             let found = diff::diff(store.folder(), &left, &right)?;
             say(&if json {
@@ -188,7 +202,7 @@ fn run(command: Command) -> Result<bool> {
             listen,
             protection,
             cache_bytes,
-            object_cache_bytes,
+            copies,
         } => {
             let files = Files {
                 config: protection.web_config.as_deref(),
@@ -200,7 +214,7 @@ fn run(command: Command) -> Result<bool> {
                 Location::Folder(folder) => (folder, None),
                 Location::Bucket(url) => {
                     let bucket = Arc::new(Bucket::open(&url)?);
-                    let mirror = Mirror::new(bucket, object_cache_bytes);
+                    let mirror = Mirror::new(bucket, copies.object_cache_bytes);
                     let mirror = mirror.context("cannot make a temporary folder")?;
                     (mirror.folder().to_owned(), Some(Arc::new(mirror)))
                 }

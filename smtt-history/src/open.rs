@@ -16,7 +16,7 @@ use smtt_store::read::ParquetError;
 use tempfile::TempDir;
 
 use crate::live;
-use crate::out::Kind;
+use crate::out::{Kind, OWN_BYTES};
 
 /// Documents of one kind, in the table's order: id and JSON text.
 type Documents = Vec<(String, String)>;
@@ -116,22 +116,24 @@ pub fn exists(folder: &Path) -> bool {
 /// # Errors
 /// When the table cannot be read.
 pub fn summary(folder: &Path) -> Result<Option<String>, ParquetError> {
+    summary_up_to(folder, OWN_BYTES)
+}
+
+/// As [`summary`], of at most `most` bytes.
+///
+/// # Errors
+/// As [`summary`], and when it has more.
+pub fn summary_up_to(folder: &Path, most: usize) -> Result<Option<String>, ParquetError> {
     let meta = Reader::open(&place::table(folder, META.name), META.name)?;
     if meta.rows() == 0 {
         return Ok(None);
     }
     let first = std::slice::from_ref(&(0..1));
-    if meta
-        .texts("kind", first)?
-        .first()
-        .cloned()
-        .flatten()
-        .as_deref()
-        != Some(Kind::Application.name())
-    {
+    let kind = meta.texts_up_to("kind", first, most)?.pop().flatten();
+    if kind.as_deref() != Some(Kind::Application.name()) {
         return Ok(None);
     }
-    Ok(meta.texts("json", first)?.pop().flatten())
+    Ok(meta.texts_up_to("json", first, most)?.pop().flatten())
 }
 
 /// Id and attempt that the application's document says.

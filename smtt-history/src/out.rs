@@ -22,7 +22,7 @@ const TEXT_BYTES: usize = 32 << 20;
 /// Rows of SQL metrics in a row group at most.
 const SQL_ROWS: usize = 4 * GROUP_ROWS;
 /// Bytes of the application's, the environment's or the import's document at most. They have room whatever the others take.
-const OWN_BYTES: usize = 4 << 20;
+pub(crate) const OWN_BYTES: usize = 4 << 20;
 /// How the names of folders begin and end that are not finished.
 const UNFINISHED: (&str, &str) = (".import-", ".inprogress");
 /// Key of the application's id in a table's own metadata.
@@ -140,7 +140,7 @@ impl<T> Rows<T> {
 
     fn write(&mut self, folder: &Path, batch: &Batch) -> Result<(), ParquetError> {
         if self.writer.is_none() {
-            self.writer = Some(Writer::create(batch.table(), folder, "import", &[])?);
+            self.writer = Some(Writer::create(batch.table(), folder, "import", &[])?.thorough());
         }
         match &mut self.writer {
             Some(writer) => writer.write(batch),
@@ -341,7 +341,8 @@ impl Out {
         for ((kind, (_, id)), text) in &self.documents {
             documents.push(&[Cell::Text(kind.name()), Cell::Text(id), Cell::Text(text)]);
         }
-        let mut meta = Writer::create(&META, folder, "import", &[(APPLICATION_KEY, id)])?;
+        let meta = Writer::create(&META, folder, "import", &[(APPLICATION_KEY, id)])?;
+        let mut meta = meta.thorough();
         meta.write(&documents)?;
         let sizes = Sizes {
             tasks: self.tasks.finish(id)?,

@@ -3,15 +3,19 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use smtt_store::history::place;
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{Found, REST, TASKS, files, reader};
+use smtt_store::history::workers::{FOLDER, Found, REST, TASKS, files, reader};
 use smtt_store::read::ParquetError;
 
 /// Bytes of documents in one answer.
 pub const BYTES: usize = 128 << 20;
+
+/// Bytes of the kinds of a file's documents.
+const KIND_BYTES: usize = 32 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +26,11 @@ pub enum Trouble {
     /// A folder cannot be read.
     #[error("{0}")]
     Folder(#[from] io::Error),
+    /// The bucket's folder of workers could not be copied.
+    #[error(
+        "what the workers wrote about this application cannot be copied from the store now, so it is missing here: ask again"
+    )]
+    Uncopied,
     /// The documents are more than [`BYTES`].
     #[error(
         "the documents have more than {BYTES} bytes: ask for one worker by its host (host=NAME)"
@@ -78,6 +87,30 @@ pub(crate) fn opened(file: &Found) -> Result<Option<Reader>, ParquetError> {
     }
 }
 
+/// Texts of a column in some rows, which take their bytes from `left`. No more are read.
+pub(crate) fn texts(
+    reader: &Reader,
+    column: &str,
+    rows: &[Range<u64>],
+    left: &mut usize,
+) -> Result<Vec<Option<String>>, Trouble> {
+    let texts = reader.texts_within(column, rows, *left)?;
+    let texts = texts.ok_or(Trouble::TooLarge)?;
+    *left -= texts.iter().flatten().map(String::len).sum::<usize>();
+    Ok(texts)
+}
+
+/// The mark in a folder of copies that says that the workers' part of an application is missing there.
+pub(crate) fn uncopied(store: &Path, application: &str) -> PathBuf {
+    store.join(FOLDER).join(format!(".uncopied-{application}"))
+}
+
+/// Kinds of a file's documents.
+pub(crate) fn kinds(reader: &Reader) -> Result<Vec<Option<String>>, Trouble> {
+    let mut left = KIND_BYTES;
+    texts(reader, "kind", &[0..reader.rows()], &mut left)
+}
+
 impl Files {
     /// Files of an application, of one user's executors and one host where these are given.
     ///
@@ -90,6 +123,10 @@ impl Files {
         host: Option<&str>,
     ) -> Result<Self, Trouble> {
         let mut all = files(store, application)?;
+        let is_name = || place::name(application, None).is_some();
+        if all.is_empty() && is_name() && uncopied(store, application).exists() {
+            return Err(Trouble::Uncopied);
+        }
         all.retain(|file| user.is_none_or(|user| user == file.uid));
         let mut users: Vec<u32> = all.iter().map(|file| file.uid).collect();
         users.dedup();
@@ -113,7 +150,7 @@ impl Files {
     pub fn documents(&self, kind: &str) -> Result<Vec<Document>, Trouble> {
         let mut left = BYTES;
         self.read(REST.name, "id", &mut left, |reader| {
-            let kinds = reader.texts("kind", &[0..reader.rows()])?;
+            let kinds = kinds(reader)?;
             Ok(ranges(kinds.iter().map(|it| it.as_deref() == Some(kind))))
         })
     }
@@ -176,7 +213,7 @@ impl Files {
         table: &'static str,
         id: &str,
         left: &mut usize,
-        select: impl Fn(&Reader) -> Result<Vec<Range<u64>>, ParquetError>,
+        select: impl Fn(&Reader) -> Result<Vec<Range<u64>>, Trouble>,
     ) -> Result<Vec<Document>, Trouble> {
         let mut all = Vec::new();
         for file in self.of_table(table) {
@@ -191,12 +228,14 @@ impl Files {
                 let ids = reader.numbers(id, &rows)?.into_iter();
                 ids.map(|id| id.unwrap_or_default().to_string()).collect()
             } else {
-                let ids = reader.texts(id, &rows)?.into_iter();
+                let ids = texts(&reader, id, &rows, left)?.into_iter();
                 ids.map(Option::unwrap_or_default).collect()
             };
-            for (id, text) in ids.into_iter().zip(reader.texts("json", &rows)?) {
+            for (id, text) in ids.into_iter().zip(texts(&reader, "json", &rows, left)?) {
                 let text = text.unwrap_or_default();
-                *left = left.checked_sub(text.len()).ok_or(Trouble::TooLarge)?;
+                // Documents of a few bytes are bounded in number by their place in memory.
+                let own = size_of::<Document>();
+                *left = left.checked_sub(own).ok_or(Trouble::TooLarge)?;
                 all.push(Document {
                     uid: file.uid,
                     host: file.name.host.clone(),
@@ -211,3 +250,6 @@ impl Files {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+mod tests;

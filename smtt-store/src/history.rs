@@ -9,6 +9,7 @@
 
 pub mod batch;
 pub mod columns;
+pub mod derived;
 pub mod parts;
 pub mod place;
 pub mod read;

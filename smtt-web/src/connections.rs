@@ -12,11 +12,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::response::Response;
 use axum::serve::Listener;
 use hyper::Request;
-use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -28,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::holding::holding;
 use crate::meter::Meter;
 use crate::tls::Tls;
 
@@ -67,9 +67,9 @@ pub trait Peer: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Prepares a new connection, of which the kernel holds this many bytes of an answer.
     fn prepare(&self, _kernel_bytes: usize) {}
 
-    /// Whether the kernel holds bytes of the answer that would stay with it after the stream is closed.
-    fn holds_unsent(&self) -> bool {
-        false
+    /// Bytes of the answer that the kernel holds and that the client does not have yet.
+    fn unsent(&self) -> u64 {
+        0
     }
 
     /// The answer is with the client: closing the stream loses nothing.
@@ -86,12 +86,12 @@ impl Peer for TcpStream {
         set_reset(self, true);
     }
 
-    fn holds_unsent(&self) -> bool {
+    fn unsent(&self) -> u64 {
         let mut bytes = 0_i32;
         // SAFETY: the descriptor is open, and the request writes one integer.
         let asked =
             unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-        asked == 0 && bytes > 0
+        u64::try_from(bytes).map_or(0, |bytes| if asked == 0 { bytes } else { 0 })
     }
 
     fn finish(&self) {
@@ -199,6 +199,7 @@ async fn answer<Io: Peer>(
         meter: Arc::clone(&meter),
         stalled: None,
         check: None,
+        unsent: None,
     };
     let answered = async {
         let Some(tls) = tls else {
@@ -240,12 +241,7 @@ async fn carry(
         async move {
             let answer: Result<Response, Infallible> = answer.await;
             answer.map(|answer| match rests {
-                Some(rests) => answer.map(|body| {
-                    Body::new(Ending {
-                        body,
-                        _rests: rests,
-                    })
-                }),
+                Some(rests) => answer.map(|body| holding(body, rests)),
                 None => answer,
             })
         }
@@ -290,32 +286,6 @@ impl Drop for Rests {
     }
 }
 
-/// A body that says when it has been handed over.
-struct Ending {
-    body: Body,
-    _rests: Rests,
-}
-
-impl hyper::body::Body for Ending {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// A stream whose writes fail when the peer reads nothing for a while, or less than the least rate.
 struct Watched<Io> {
     io: Io,
@@ -325,9 +295,11 @@ struct Watched<Io> {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Runs while the last bytes wait for the peer.
     check: Option<Pin<Box<Sleep>>>,
+    /// Bytes of a complete answer that the client did not have at the last check.
+    unsent: Option<u64>,
 }
 
-impl<Io> Watched<Io> {
+impl<Io: Peer> Watched<Io> {
     fn count(&self, written: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(bytes)) = written {
             self.meter.wrote(*bytes);
@@ -337,6 +309,35 @@ impl<Io> Watched<Io> {
     fn wait_for_check(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let check = self.check.get_or_insert_with(|| Box::pin(sleep(CHECK)));
         check.as_mut().poll(context)
+    }
+
+    /// Whether the client lacks bytes of a complete answer, and has sent nothing since. Until it has them the connection
+    /// does not rest: otherwise its place would go to another one, or the time for its next request would end, while the
+    /// client still reads.
+    fn is_read_from_kernel(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.meter.rests() || self.meter.has_heard() {
+            self.unsent = None;
+            return false;
+        }
+        loop {
+            let unsent = self.io.unsent();
+            if unsent == 0 {
+                if self.unsent.take().is_some() {
+                    self.meter.rest();
+                }
+                self.check = None;
+                return false;
+            }
+            if self.unsent.is_none_or(|before| unsent < before) {
+                self.unsent = Some(unsent);
+                self.stalled = None;
+                self.meter.set_blocked(false);
+            }
+            if self.wait_for_check(context).is_pending() {
+                return true;
+            }
+            self.check = None;
+        }
     }
 
     /// Judges the result of a write.
@@ -366,9 +367,15 @@ impl<Io: Peer> AsyncRead for Watched<Io> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if read.is_pending() {
             self.meter.wait_for_bytes();
+        } else if into.filled().len() > before {
+            self.meter.hear();
+        } else if matches!(read, Poll::Ready(Ok(()))) && self.unsent.is_some() {
+            // The client has ended its side and still reads: the check of its bytes comes back here.
+            return Poll::Pending;
         }
         read
     }
@@ -401,12 +408,15 @@ impl<Io: Peer> AsyncWrite for Watched<Io> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(context);
+        if matches!(flushed, Poll::Ready(Ok(()))) && self.is_read_from_kernel(context) {
+            return self.judge(Poll::Pending, context);
+        }
         self.judge(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.io).poll_shutdown(context);
-        if matches!(ended, Poll::Ready(Ok(()))) && self.io.holds_unsent() {
+        if matches!(ended, Poll::Ready(Ok(()))) && self.io.unsent() > 0 {
             // The place is free when the answer is with the client: otherwise the kernel's memory had no bound.
             while self.wait_for_check(context).is_ready() {
                 self.check = None;

@@ -22,8 +22,11 @@ pub struct Meter {
     begun: AtomicU64,
     blocked: AtomicU64,
     written: AtomicU64,
-    /// When the last bytes of the answer were handed over, where the connection waits for another request.
+    /// When the last bytes of the answer were handed over, and then when the client had them, where the connection waits for
+    /// another request.
     rested: AtomicU64,
+    /// The client sent bytes after its request.
+    heard: AtomicBool,
     /// The answer has no time limit.
     pub endless: Endless,
 }
@@ -38,6 +41,7 @@ impl Default for Meter {
             blocked: AtomicU64::new(0),
             written: AtomicU64::new(0),
             rested: AtomicU64::new(0),
+            heard: AtomicBool::new(false),
             endless: Endless::default(),
         }
     }
@@ -69,12 +73,28 @@ impl Meter {
         for figure in [&self.begun, &self.blocked, &self.written, &self.rested] {
             figure.store(0, Ordering::Relaxed);
         }
+        self.heard.store(false, Ordering::Relaxed);
         self.asked.store(self.now(), Ordering::Relaxed);
     }
 
     /// The answer is complete, and the connection may carry another request.
     pub fn rest(&self) {
         self.rested.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Whether the answer is complete, and the connection may carry another request.
+    pub fn rests(&self) -> bool {
+        self.rested.load(Ordering::Relaxed) != 0
+    }
+
+    /// The client sent bytes.
+    pub fn hear(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client sent bytes after its last request.
+    pub fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// The kernel took bytes of the answer.

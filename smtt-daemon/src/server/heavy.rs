@@ -1,17 +1,14 @@
 //! Heavy answers take turns: each may hold all rows of a listing until its client has read them.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Bytes, Frame, SizeHint};
 use serde_json::json;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use smtt_web::holding;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 /// Heavy answers at a time, from the question to the last byte.
@@ -44,7 +41,7 @@ impl Turns {
         let making = Arc::clone(&self.making).lock_owned().await;
         // A client that hangs up does not stop the thread: turn and lock stay with it.
         super::routes::off_loop(move || {
-            let answer = make().map(|body| Body::new(Turn { body, _turn: turn }));
+            let answer = make().map(|body| holding(body, turn));
             drop(making);
             answer
         })
@@ -58,30 +55,4 @@ fn busy() -> Response {
     let retry = [(header::RETRY_AFTER, WAIT.as_secs().to_string())];
     let answer = (retry, Json(json!({ "error": error })));
     (StatusCode::SERVICE_UNAVAILABLE, answer).into_response()
-}
-
-/// A body that keeps the turn until it is sent or given up.
-struct Turn {
-    body: Body,
-    _turn: OwnedSemaphorePermit,
-}
-
-impl hyper::body::Body for Turn {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -268,6 +268,10 @@ fn faults(
     let files = match Files::of(store, app.id(), None, None) {
         // Their page faults cannot be attributed.
         Err(Trouble::Ambiguous(_)) => return Ok(()),
+        Err(trouble @ Trouble::Uncopied) => {
+            tracing::warn!("{}: page faults are left out: {trouble}", app.id());
+            return Ok(());
+        }
         files => files?,
     };
     let of = files.page_faults()?;

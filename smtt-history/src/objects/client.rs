@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use futures_util::StreamExt as _;
 use smtt_store::history::place;
-use smtt_store::history::workers;
 use tokio::runtime::Runtime;
 
 use super::Location;
@@ -34,11 +33,11 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens a store. Nothing is asked of a bucket yet.
+    /// Opens a store; copies from a bucket have so many bytes at most. Nothing is asked of it yet.
     ///
     /// # Errors
     /// When the environment has a wrong setting, or no temporary folder can be made.
-    pub fn open(location: &Location) -> Result<Self> {
+    pub fn open(location: &Location, copies: u64) -> Result<Self> {
         let url = match location {
             Location::Folder(folder) => return Ok(Self::Folder(folder.clone())),
             Location::Bucket(url) => url,
@@ -51,7 +50,7 @@ impl Store {
             let _in = runtime.enter();
             Arc::new(Bucket::open(url)?)
         };
-        let mirror = Mirror::new(bucket, u64::MAX).context("cannot make a temporary folder")?;
+        let mirror = Mirror::keeping(bucket, copies).context("cannot make a temporary folder")?;
         Ok(Self::Bucket {
             runtime,
             mirror: Arc::new(mirror),
@@ -61,18 +60,12 @@ impl Store {
     /// A folder that has an application, named `ID` or `ID/ATTEMPT`, and what the workers know of it.
     ///
     /// # Errors
-    /// When the bucket gives no answer.
+    /// When the bucket gives no answer, or the copies have no room.
     pub fn with(&self, application: &str, attempt: Option<&str>) -> Result<&Path> {
         match self {
             Self::Folder(folder) => Ok(folder),
             Self::Bucket { runtime, mirror } => {
-                if let Some(name) = place::name(application, attempt) {
-                    let workers = format!("{}/{application}", workers::FOLDER);
-                    runtime.block_on(async {
-                        mirror.update(&name).await?;
-                        mirror.update(&workers).await
-                    })?;
-                }
+                runtime.block_on(mirror.copied(application, attempt))?;
                 Ok(mirror.folder())
             }
         }
@@ -108,7 +101,7 @@ impl Store {
         match self {
             Self::Folder(folder) => live::compact(folder, name, is_dead),
             Self::Bucket { runtime, mirror } => {
-                publish::compact(runtime.handle(), mirror.bucket(), name, is_dead)
+                publish::compact(runtime.handle(), mirror, name, is_dead)
             }
         }
     }

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::bucket::{Bucket, Object, Trouble};
 use super::mirror::finished;
 use crate::live::{self, FILE_BYTES};
-use crate::open::summary;
-use crate::serve::applications::LISTED;
+use crate::open::summary_up_to;
+use crate::serve::applications::{LISTED, TEXTS};
 
 /// How long a list is good.
 const FRESH: Duration = Duration::from_secs(5);
@@ -31,8 +31,6 @@ const TIME: Duration = Duration::from_secs(600);
 const QUESTIONS: usize = 32;
 /// Bytes of documents in memory at most.
 const BYTES: u64 = 128 << 20;
-/// Bytes of a document in the list at most, and of all of them. One has less than a kilobyte, and its name.
-const TEXTS: (usize, usize) = (256 << 10, 32 << 20);
 /// KiB of tables that are copied at a time for their documents.
 const TABLES_KIB: u32 = 512 << 10;
 
@@ -99,7 +97,7 @@ async fn document(
         bucket
             .fetch(&format!("{name}/{}", object.name), object, &to)
             .await?;
-        return Ok(summary(folder.path()).ok().flatten());
+        return Ok(summary_up_to(folder.path(), TEXTS.0).ok().flatten());
     }
     let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
         return Ok(None);

@@ -4,25 +4,28 @@
 //! an object that has not changed is copied once. Where the store gives no answer, a copy that is there is still good: what
 //! has ended does not change.
 
-use std::collections::{BTreeMap, HashMap};
+mod files;
+mod plan;
+
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
 use moka::sync::Cache;
 use nix::fcntl::OFlag;
-use smtt_store::history::columns::{META, TASK_SQL, TASKS};
-use smtt_store::history::{parts, place, workers};
+use smtt_store::history::{place, workers};
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::bucket::{Bucket, Object, POINTER, Pointer, Trouble};
-use crate::live::FILE_BYTES;
-use crate::open::exists;
+use super::bucket::{Bucket, POINTER, Pointer, Trouble};
+use crate::workers::uncopied;
+
+use plan::{Plan, missing_tables, plan_of_parts, plan_of_tables, plan_of_workers, size};
+pub(super) use plan::{finished, parts_up_to, table};
 
 /// How long a listing is good; how long a failed one is not tried again.
 const FRESH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
@@ -38,23 +41,12 @@ const COPIES: (usize, usize) = (4, 8);
 const RUNNING: usize = 1_000;
 /// Listings of an application whose objects change while they are copied.
 const TRIES: u32 = 5;
-/// Bytes that a file takes at least.
-const BLOCK: u64 = 4096;
 /// Names whose last listing is remembered.
 const NAMES: u64 = 100_000;
+/// Applications at most whose workers' part is missing.
+const MARKED: usize = 10_000;
 /// Prefix of the folder of a server, which has the copies.
 const FOLDER: &str = "smtt-objects-";
-
-/// An object that is a file of the copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
-    object: Object,
-    /// It is larger than a reader accepts: the copy has a file without content that the reader refuses for its size.
-    is_too_large: bool,
-}
-
-/// Files of a copy by their paths in it.
-type Plan = BTreeMap<String, Source>;
 
 /// A copy.
 #[derive(Debug)]
@@ -62,6 +54,8 @@ struct Copy {
     plan: Arc<Plan>,
     /// The pointer's ETag, where the tables have one.
     pointer: Option<String>,
+    /// Tables that the pointer names and that are not there: the copy has the parts.
+    missing: Vec<String>,
     bytes: u64,
     used: Instant,
 }
@@ -88,6 +82,42 @@ impl Drop for Room<'_> {
 
 type Ended = watch::Receiver<Option<Result<(), Trouble>>>;
 
+/// A listing that runs. However it ends, its name is free again, and those who wait for it have an answer.
+struct Running {
+    mirror: Arc<Mirror>,
+    folder: String,
+    end: watch::Sender<Option<Result<(), Trouble>>>,
+    result: Option<Result<(), Trouble>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (mirror, folder) = (&self.mirror, &self.folder);
+        let result = self.result.take().unwrap_or_else(|| {
+            let shown = mirror.bucket.shown(folder);
+            let what = format!("{shown}: the copy ended by an error of this program");
+            Err(Trouble::Failed(what))
+        });
+        if let Err(trouble) = &result {
+            tracing::warn!("{trouble}");
+        }
+        let said = (Instant::now(), result.clone().err());
+        mirror.listed.insert(folder.clone(), said);
+        held(&mirror.running).remove(folder);
+        // Those who waited may have gone.
+        let _ = self.end.send(Some(result));
+    }
+}
+
+/// What the pointer says of the files of a plan.
+#[derive(Debug, Default)]
+struct Pointed {
+    /// Its ETag, where the files are its tables.
+    tag: Option<String>,
+    /// Tables that it names and that are not there.
+    missing: Vec<String>,
+}
+
 /// Copies of applications.
 pub struct Mirror {
     bucket: Arc<Bucket>,
@@ -95,12 +125,16 @@ pub struct Mirror {
     /// Held as long as the folder is in use.
     _in_use: Option<File>,
     most: u64,
+    /// How long a copy that was asked for does not make room for others.
+    in_use: Duration,
     state: Mutex<State>,
     running: Mutex<HashMap<String, Ended>>,
     /// When a name was last listed, and why that failed.
     listed: Cache<String, (Instant, Option<Trouble>)>,
     /// Folders of workers that were not there when they were last listed.
     absent: Cache<String, ()>,
+    /// Applications whose workers' part is missing.
+    marked: Mutex<HashSet<String>>,
     copying: Semaphore,
 }
 
@@ -132,89 +166,6 @@ fn sweep(above: &Path, age: Duration) {
     }
 }
 
-/// Number of a part from its file's name.
-fn part(name: &str) -> Option<(&'static str, u64)> {
-    [META.name, TASKS.name, TASK_SQL.name]
-        .into_iter()
-        .find_map(|table| {
-            let digits = name.strip_prefix(table)?.strip_prefix('-')?;
-            let digits = digits.strip_suffix(".parquet")?;
-            let number = digits.parse::<u64>().ok()?;
-            (number > 0 && digits == format!("{number:06}")).then_some((table, number))
-        })
-}
-
-/// Numbers of the finished parts among objects, ascending.
-pub(super) fn finished(objects: &[Object]) -> Vec<u64> {
-    let numbers = objects.iter().filter_map(|object| part(&object.name));
-    let metas = numbers.filter(|(table, _)| *table == META.name);
-    let mut numbers: Vec<u64> = metas.map(|(_, number)| number).collect();
-    numbers.sort_unstable();
-    numbers
-}
-
-/// Objects of the parts up to a number.
-pub(super) fn parts_up_to(objects: &[Object], last: u64) -> impl Iterator<Item = &Object> {
-    let is_of = move |object: &&Object| part(&object.name).is_some_and(|(_, it)| it <= last);
-    objects.iter().filter(is_of)
-}
-
-/// Name of a table's object.
-pub(super) fn table(table: &str, generation: &str) -> String {
-    format!("{table}.{generation}.parquet")
-}
-
-/// Files of an application that only has parts: the finished ones, of which readers take so many.
-fn plan_of_parts(objects: &[Object]) -> Plan {
-    let numbers = finished(objects);
-    // One more says to readers that there are more.
-    let last = numbers.get(parts::MOST).or(numbers.last()).copied();
-    let Some(last) = last else {
-        return Plan::new();
-    };
-    let found = parts_up_to(objects, last).filter(|object| {
-        part(&object.name).is_some_and(|(_, number)| numbers.binary_search(&number).is_ok())
-    });
-    let source = |object: &Object| Source {
-        is_too_large: object.size > FILE_BYTES,
-        object: object.clone(),
-    };
-    found
-        .map(|object| (object.name.clone(), source(object)))
-        .collect()
-}
-
-/// Files of the tables, `None` where one is missing.
-fn plan_of_tables(objects: &[Object], generation: Option<&str>) -> Option<Plan> {
-    let tables = [META.name, TASKS.name, TASK_SQL.name].map(|name| {
-        let file = format!("{name}.parquet");
-        let wanted = generation.map_or_else(|| file.clone(), |it| table(name, it));
-        let object = objects.iter().find(|object| object.name == wanted)?;
-        let source = Source {
-            object: object.clone(),
-            is_too_large: false,
-        };
-        Some((file, source))
-    });
-    tables.into_iter().collect()
-}
-
-/// Files of workers.
-fn plan_of_workers(objects: &[Object]) -> Plan {
-    let found = objects.iter().filter(|object| {
-        let parts = object.name.split_once('/');
-        parts.is_some_and(|(user, file)| workers::is_file(user, file))
-    });
-    let source = |object: &Object| Source {
-        is_too_large: object.size > FILE_BYTES,
-        object: object.clone(),
-    };
-    let found = found.take(workers::LISTED);
-    found
-        .map(|object| (object.name.clone(), source(object)))
-        .collect()
-}
-
 impl std::fmt::Debug for Mirror {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Mirror")
@@ -229,16 +180,29 @@ impl Mirror {
     /// # Errors
     /// When the temporary folder cannot be written.
     pub fn new(bucket: Arc<Bucket>, most: u64) -> std::io::Result<Self> {
+        Self::with(bucket, most, IN_USE)
+    }
+
+    /// As [`Mirror::new`], for a command: all its copies are in use to its end.
+    ///
+    /// # Errors
+    /// As [`Mirror::new`].
+    pub fn keeping(bucket: Arc<Bucket>, most: u64) -> std::io::Result<Self> {
+        Self::with(bucket, most, Duration::MAX)
+    }
+
+    fn with(bucket: Arc<Bucket>, most: u64, in_use: Duration) -> std::io::Result<Self> {
         sweep(&std::env::temp_dir(), Duration::from_secs(60));
         let root = tempfile::Builder::new().prefix(FOLDER).tempdir()?;
-        let in_use = File::open(root.path())?;
-        let _in_use = in_use.try_lock().is_ok().then_some(in_use);
+        let lock = File::open(root.path())?;
+        let _in_use = lock.try_lock().is_ok().then_some(lock);
         fs::create_dir(root.path().join(workers::FOLDER))?;
         Ok(Self {
             bucket,
             root,
             _in_use,
             most,
+            in_use,
             state: Mutex::default(),
             running: Mutex::default(),
             listed: Cache::builder()
@@ -249,6 +213,7 @@ impl Mirror {
                 .max_capacity(NAMES)
                 .time_to_live(TIME)
                 .build(),
+            marked: Mutex::default(),
             copying: Semaphore::new(COPIES.0),
         })
     }
@@ -265,10 +230,17 @@ impl Mirror {
         &self.bucket
     }
 
-    /// Brings an application and what the workers know of it.
+    /// Bytes of copies at most.
+    #[must_use]
+    pub const fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Brings an application and what the workers know of it. Where the latter cannot be copied, the application is there
+    /// without it, and its readers find a mark ([`uncopied`]).
     ///
     /// # Errors
-    /// When the store gives no answer and there is no copy.
+    /// When the store gives no answer for the application itself and there is no copy.
     pub async fn refresh(
         self: &Arc<Self>,
         application: &str,
@@ -279,7 +251,52 @@ impl Mirror {
         };
         let workers = format!("{}/{application}", workers::FOLDER);
         let (own, workers) = tokio::join!(self.bring(&name), self.bring(&workers));
-        own.and(workers)
+        own?;
+        self.mark(application, workers.err())
+    }
+
+    /// As [`Mirror::refresh`], however long it takes.
+    ///
+    /// # Errors
+    /// As [`Mirror::refresh`].
+    pub async fn copied(&self, application: &str, attempt: Option<&str>) -> Result<(), Trouble> {
+        let Some(name) = place::name(application, attempt) else {
+            return Ok(());
+        };
+        self.update(&name).await?;
+        let workers = format!("{}/{application}", workers::FOLDER);
+        let trouble = self.update(&workers).await.err();
+        if let Some(trouble) = &trouble {
+            tracing::warn!("what the workers wrote is left out: {trouble}");
+        }
+        self.mark(application, trouble)
+    }
+
+    /// Says beside the copies whether the workers' part of an application is missing.
+    fn mark(&self, application: &str, trouble: Option<Trouble>) -> Result<(), Trouble> {
+        let mut marked = held(&self.marked);
+        if trouble.is_some() == marked.contains(application) {
+            return Ok(());
+        }
+        let path = uncopied(self.folder(), application);
+        let done = match trouble {
+            Some(trouble) if marked.len() >= MARKED => return Err(trouble),
+            Some(_) => File::create(&path).map(|_| {
+                marked.insert(application.to_owned());
+            }),
+            None => fs::remove_file(&path).map(|()| {
+                marked.remove(application);
+            }),
+        };
+        done.map_err(|error| Trouble::Failed(format!("{}: {error}", path.display())))
+    }
+
+    /// Tables that an application's pointer names and that the bucket does not have.
+    #[must_use]
+    pub fn missing(&self, name: &str) -> Vec<String> {
+        let state = held(&self.state);
+        let copy = state.copies.get(name);
+        copy.map(|copy| copy.missing.clone()).unwrap_or_default()
     }
 
     /// The next question lists the application again.
@@ -305,7 +322,8 @@ impl Mirror {
             Some((at, Some(trouble))) if at.elapsed() < FRESH.1 => Err(trouble),
             _ => {
                 let mut ended = self.begin(folder);
-                let patience = if has_copy { PATIENCE.0 } else { PATIENCE.1 };
+                let is_late = has_copy || self.is_marked(folder);
+                let patience = if is_late { PATIENCE.0 } else { PATIENCE.1 };
                 let waiting = ended.wait_for(Option::is_some);
                 match timeout(patience, waiting).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(())),
@@ -320,8 +338,24 @@ impl Mirror {
         if has_copy { Ok(()) } else { result }
     }
 
+    /// Whether it is the workers' part of an application that is answered without it.
+    fn is_marked(&self, folder: &str) -> bool {
+        let of = folder.strip_prefix(workers::FOLDER);
+        let application = of.and_then(|it| it.strip_prefix('/'));
+        application.is_some_and(|it| held(&self.marked).contains(it))
+    }
+
     /// Begins a listing, where none of that name runs.
     fn begin(self: &Arc<Self>, folder: &str) -> Ended {
+        let (mirror, name) = (Arc::clone(self), folder.to_owned());
+        self.begin_with(folder, async move { mirror.update(&name).await })
+    }
+
+    fn begin_with(
+        self: &Arc<Self>,
+        folder: &str,
+        update: impl Future<Output = Result<(), Trouble>> + Send + 'static,
+    ) -> Ended {
         let mut running = held(&self.running);
         if let Some(ended) = running.get(folder) {
             return ended.clone();
@@ -332,24 +366,22 @@ impl Mirror {
         }
         let (end, ended) = watch::channel(None);
         running.insert(folder.to_owned(), ended.clone());
-        let (mirror, folder) = (Arc::clone(self), folder.to_owned());
+        let mut of = Running {
+            mirror: Arc::clone(self),
+            folder: folder.to_owned(),
+            end,
+            result: None,
+        };
         tokio::spawn(async move {
-            let result = match timeout(TIME, mirror.update(&folder)).await {
+            of.result = Some(match timeout(TIME, update).await {
                 Ok(result) => result,
                 Err(_) => Err(Trouble::Failed(format!(
                     "{}: copying took longer than {} s",
-                    mirror.bucket.shown(&folder),
+                    of.mirror.bucket.shown(&of.folder),
                     TIME.as_secs()
                 ))),
-            };
-            if let Err(trouble) = &result {
-                tracing::warn!("{trouble}");
-            }
-            let said = (Instant::now(), result.clone().err());
-            mirror.listed.insert(folder.clone(), said);
-            held(&mirror.running).remove(&folder);
-            // Those who waited may have gone.
-            let _ = end.send(Some(result));
+            });
+            drop(of);
         });
         ended
     }
@@ -359,7 +391,7 @@ impl Mirror {
         let mut pause = Duration::from_millis(100);
         let mut tries = 0;
         loop {
-            match self.update_once(folder).await {
+            match self.update_once(folder, tries == TRIES).await {
                 // Another process replaced the tables while they were copied.
                 Err(Trouble::Absent(_) | Trouble::Changed(_)) if tries < TRIES => {
                     tries += 1;
@@ -371,7 +403,8 @@ impl Mirror {
         }
     }
 
-    async fn update_once(&self, folder: &str) -> Result<(), Trouble> {
+    /// `is_last` says that what is missing stays so: no other process is replacing the tables.
+    async fn update_once(&self, folder: &str, is_last: bool) -> Result<(), Trouble> {
         let objects = self.bucket.list(folder).await?;
         if folder.starts_with(workers::FOLDER) {
             let plan = plan_of_workers(&objects);
@@ -380,7 +413,7 @@ impl Mirror {
             } else {
                 self.absent.invalidate(folder);
             }
-            return self.copy(folder, plan, None).await;
+            return self.copy(folder, plan, Pointed::default()).await;
         }
         if let Some(object) = objects.iter().find(|object| object.name == POINTER) {
             let known = held(&self.state)
@@ -393,17 +426,38 @@ impl Mirror {
             let changed = || Trouble::Changed(self.bucket.shown(folder));
             let pointed = self.bucket.pointer(folder).await?;
             let (Pointer { generation, .. }, version) = pointed.ok_or_else(changed)?;
-            let plan = plan_of_tables(&objects, Some(&generation)).ok_or_else(changed)?;
-            return self.copy(folder, plan, version.e_tag).await;
+            if let Some(plan) = plan_of_tables(&objects, Some(&generation)) {
+                let pointed = Pointed {
+                    tag: version.e_tag,
+                    missing: Vec::new(),
+                };
+                return self.copy(folder, plan, pointed).await;
+            }
+            let missing = missing_tables(&objects, &generation);
+            let is_known = self.missing(folder) == missing;
+            let plan = plan_of_parts(&objects);
+            if plan.is_empty() || !(is_last || is_known) {
+                return Err(changed());
+            }
+            if !is_known {
+                tracing::warn!(
+                    "{}: {POINTER} names tables that are not there ({}): what its parts have is shown",
+                    self.bucket.shown(folder),
+                    missing.join(", ")
+                );
+            }
+            return self
+                .copy(folder, plan, Pointed { tag: None, missing })
+                .await;
         }
         // A folder of another store that was copied into the bucket.
         let plain = plan_of_tables(&objects, None);
         let plan = plain.unwrap_or_else(|| plan_of_parts(&objects));
-        self.copy(folder, plan, None).await
+        self.copy(folder, plan, Pointed::default()).await
     }
 
     /// Makes the copy of a folder the one that was planned.
-    async fn copy(&self, folder: &str, plan: Plan, pointer: Option<String>) -> Result<(), Trouble> {
+    async fn copy(&self, folder: &str, plan: Plan, pointed: Pointed) -> Result<(), Trouble> {
         let target = self.root.path().join(folder);
         let local =
             |error: std::io::Error| Trouble::Failed(format!("{}: {error}", target.display()));
@@ -424,7 +478,7 @@ impl Mirror {
         if known.as_deref() == Some(&plan) {
             return match held(&self.state).copies.get_mut(folder) {
                 Some(copy) => {
-                    copy.pointer = pointer;
+                    (copy.pointer, copy.missing) = (pointed.tag, pointed.missing);
                     Ok(())
                 }
                 // It made room for another one just now.
@@ -438,7 +492,8 @@ impl Mirror {
             .await?;
         let copy = Copy {
             plan: Arc::new(plan),
-            pointer,
+            pointer: pointed.tag,
+            missing: pointed.missing,
             bytes,
             used: Instant::now(),
         };
@@ -461,7 +516,9 @@ impl Mirror {
                 break;
             }
             let idle = state.copies.iter().filter(|(name, copy)| {
-                *name != folder && !state.coming.contains_key(*name) && copy.used.elapsed() > IN_USE
+                *name != folder
+                    && !state.coming.contains_key(*name)
+                    && copy.used.elapsed() > self.in_use
             });
             let Some((name, _)) = idle.min_by_key(|(_, copy)| copy.used) else {
                 return Err(Trouble::Failed(format!(
@@ -498,91 +555,6 @@ impl Mirror {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(aside),
         }
-    }
-
-    async fn copy_files(
-        &self,
-        folder: &str,
-        target: &Path,
-        plan: &Plan,
-        known: Option<&Plan>,
-    ) -> Result<(), Trouble> {
-        let local =
-            |error: std::io::Error| Trouble::Failed(format!("{}: {error}", target.display()));
-        let is_same =
-            |name: &String, source: &Source| known.and_then(|it| it.get(name)) == Some(source);
-        // New parts of an application that runs come to those that are there.
-        let only_more = known.is_some_and(|known| {
-            known
-                .iter()
-                .all(|(name, source)| plan.get(name) == Some(source))
-        }) && target.is_dir()
-            && !exists(target);
-        let staging = tempfile::Builder::new()
-            .prefix(".copy-")
-            .tempdir_in(self.root.path())
-            .map_err(local)?;
-        let mut wanted: Vec<(String, Source)> = Vec::new();
-        for (name, source) in plan {
-            if only_more && is_same(name, source) {
-                continue;
-            }
-            let to = staging.path().join(name);
-            if let Some(above) = to.parent() {
-                fs::create_dir_all(above).map_err(local)?;
-            }
-            let is_there = is_same(name, source) && fs::hard_link(target.join(name), &to).is_ok();
-            if !is_there {
-                wanted.push((name.clone(), source.clone()));
-            }
-        }
-        let fetches = wanted.clone().into_iter().map(|(name, source)| {
-            let to = staging.path().join(name);
-            self.fetch(folder, source, to)
-        });
-        let mut fetches = futures_util::stream::iter(fetches).buffer_unordered(COPIES.1);
-        while let Some(fetched) = fetches.next().await {
-            fetched?;
-        }
-        drop(fetches);
-        if !only_more {
-            let (from, to) = (staging.path().to_owned(), target.to_owned());
-            let published = tokio::task::spawn_blocking(move || place::publish(&from, &to, true));
-            let published = published
-                .await
-                .map_err(|error| Trouble::Failed(error.to_string()))?;
-            return published.map(drop).map_err(local);
-        }
-        // A part without its `meta` does not exist.
-        wanted.sort_by_key(|(name, _)| {
-            part(name).map(|(table, number)| (number, table == META.name))
-        });
-        for (name, _) in wanted {
-            let to = target.join(&name);
-            if let Some(above) = to.parent() {
-                fs::create_dir_all(above).map_err(local)?;
-            }
-            fs::rename(staging.path().join(name), to).map_err(local)?;
-        }
-        Ok(())
-    }
-
-    async fn fetch(&self, folder: &str, source: Source, to: PathBuf) -> Result<(), Trouble> {
-        if source.is_too_large {
-            let file = File::create_new(&to).and_then(|file| file.set_len(FILE_BYTES + 1));
-            return file.map_err(|error| Trouble::Failed(format!("{}: {error}", to.display())));
-        }
-        let name = format!("{folder}/{}", source.object.name);
-        self.bucket.fetch(&name, &source.object, &to).await
-    }
-}
-
-/// Bytes on this machine: a small file takes a block, so files are bounded in number, too.
-fn size(source: &Source) -> u64 {
-    if source.is_too_large {
-        BLOCK
-    } else {
-        source.object.size.max(BLOCK)
     }
 }
 

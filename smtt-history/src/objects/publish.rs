@@ -203,27 +203,24 @@ pub fn import(
     Ok(done)
 }
 
-/// Replaces an application's parts in a bucket by its tables.
+/// Replaces an application's parts in a bucket by its tables. They are copied first, into a folder of their own with the
+/// bound of `mirror`.
 ///
 /// # Errors
 /// As [`live::compact`].
-pub fn compact(
-    handle: &Handle,
-    bucket: &Arc<Bucket>,
-    name: &str,
-    is_dead: bool,
-) -> Result<Compacted> {
-    compact_after(handle, bucket, name, is_dead, || {})
+pub fn compact(handle: &Handle, mirror: &Mirror, name: &str, is_dead: bool) -> Result<Compacted> {
+    compact_after(handle, mirror, name, is_dead, || {})
 }
 
 /// Makes the tables, does `then`, and replaces the parts.
 pub(super) fn compact_after(
     handle: &Handle,
-    bucket: &Arc<Bucket>,
+    mirror: &Mirror,
     name: &str,
     is_dead: bool,
     then: impl FnOnce(),
 ) -> Result<Compacted> {
+    let (bucket, most) = (mirror.bucket(), mirror.most());
     if !place::is_safe(name) {
         bail!("{name:?} is no application's folder");
     }
@@ -249,7 +246,7 @@ pub(super) fn compact_after(
     if found.pointed.is_some() || found.is_plain() || finished(&found.objects).is_empty() {
         bail!("{shown} has no parts of a history");
     }
-    let mirror = Mirror::new(Arc::clone(bucket), u64::MAX)?;
+    let mirror = Mirror::keeping(Arc::clone(bucket), most)?;
     handle.block_on(mirror.update(name))?;
     let mut done = live::compact(mirror.folder(), name, is_dead)?;
     then();

@@ -1,21 +1,45 @@
 //! The list of applications.
 
 use maud::html;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::place::{Place, quoted};
 use super::shown::Cell;
 use super::table::{Choice, Column, Request, documents, form};
 use super::{Page, document};
-use crate::serve::Refusal;
-use crate::serve::applications::{Listing, list};
+use crate::serve::applications::{Listing, TEXTS, listed};
 use crate::serve::routes::Parameters;
+
+/// Fields of an attempt that the table has.
+const FIELDS: [&str; 6] = [
+    "completed",
+    "sparkUser",
+    "appSparkVersion",
+    "startTimeEpoch",
+    "endTimeEpoch",
+    "duration",
+];
+
+/// What the table has of an application.
+fn shown(application: Value) -> Value {
+    let plain = |value: &Value| match value {
+        Value::Array(_) | Value::Object(_) => Value::Null,
+        value => value.clone(),
+    };
+    let newest = &application["attempts"][0];
+    let attempt = FIELDS.map(|name| (name, plain(&newest[name])));
+    let attempt: Value = attempt.into_iter().collect();
+    json!({
+        "id": plain(&application["id"]),
+        "name": plain(&application["name"]),
+        "attempts": [attempt],
+    })
+}
 
 /// The page.
 pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) -> Page {
     let request = Request::new(parameters)?;
-    let text = list(listing, &Parameters(Vec::new()))?;
-    let all: Vec<Value> = serde_json::from_str(&text).map_err(Refusal::failed)?;
+    let all = listed(listing, &Parameters(Vec::new()), TEXTS, shown)?;
     let id = |json: &Value| json["id"].as_str().unwrap_or_default().to_owned();
     let status = |json: &Value| match json["attempts"][0]["completed"].as_bool() {
         Some(true) => "COMPLETED",

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
+use smtt_store::history::place;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
@@ -124,10 +125,23 @@ pub(crate) fn application(app: &App) -> Result<Value, Refusal> {
     serde_json::from_str(&text.1).map_err(Refusal::failed)
 }
 
+/// How the import went, and tables that the bucket's pointer names and that are not there.
 async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
-    work(server, id, None, |app| {
-        let text = app.one(Kind::Import, "").map(str::to_owned);
-        text.ok_or_else(|| Refusal::failed("the tables do not say how they were imported"))
+    let bucket = server.settings.bucket.clone();
+    let missing = bucket.zip(place::name(&id, None));
+    work(server, id, None, move |app| {
+        let text = app.one(Kind::Import, "");
+        let text =
+            text.ok_or_else(|| Refusal::failed("the tables do not say how they were imported"))?;
+        let missing = missing.map(|(bucket, name)| bucket.missing(&name));
+        let Some(missing) = missing.filter(|it| !it.is_empty()) else {
+            return Ok(text.to_owned());
+        };
+        let mut json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
+        if let Value::Object(fields) = &mut json {
+            fields.insert("missingTables".to_owned(), missing.into());
+        }
+        Ok(json.to_string())
     })
     .await
 }

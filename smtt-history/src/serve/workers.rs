@@ -21,6 +21,7 @@ impl From<Trouble> for Refusal {
         match trouble {
             Trouble::TooLarge => Self::bad(trouble.to_string()),
             Trouble::Ambiguous(_) => Self(StatusCode::CONFLICT, trouble.to_string()),
+            Trouble::Uncopied => Self(StatusCode::SERVICE_UNAVAILABLE, trouble.to_string()),
             Trouble::Unreadable(_) | Trouble::Folder(_) => Self::failed(trouble),
         }
     }

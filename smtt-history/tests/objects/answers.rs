@@ -138,7 +138,7 @@ fn a_folder_that_was_copied_into_a_bucket_is_a_store_with_the_workers_part() -> 
 }
 
 /// A worker's file in a store.
-fn worker(store: &Path) -> Result<()> {
+pub fn worker(store: &Path) -> Result<()> {
     use smtt_store::history::batch::{Batch, Cell};
     use smtt_store::history::workers::{FOLDER, REST};
     use smtt_store::history::write::Writer;

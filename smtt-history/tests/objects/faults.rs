@@ -271,5 +271,60 @@ fn copies_are_bounded() -> Result<()> {
     ensure!(status == 503, "{status}: {text}");
     let said = remote.log()?;
     ensure!(said.contains("--object-cache-bytes"), "{said}");
+    // Commands, too.
+    let store = through.store();
+    let more = ["--object-cache-bytes", "1000"];
+    for command in [
+        &["advise", "--store", &store, ID][..],
+        &["diff", "--store", &store, ID, OTHER],
+    ] {
+        let refused = through.run(&[command, &more].concat())?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(
+            !refused.status.success() && said.contains("--object-cache-bytes"),
+            "{command:?}: {said}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn an_application_is_answered_without_what_workers_wrote_where_that_cannot_be_copied() -> Result<()>
+{
+    let (proxy, through, bucket) = two("workers")?;
+    let folder = tempfile::tempdir()?;
+    crate::answers::worker(folder.path())?;
+    bucket.upload(folder.path(), "history")?;
+    proxy.rule(
+        |_, path| match path.contains("source") && path.contains("workers") {
+            true => Fault::Status(503),
+            false => Fault::None,
+        },
+    );
+    let remote = through.serve(&[])?;
+    get(remote.port, &stages(ID))?;
+    let workers = format!("/smtt/v1/applications/{ID}/workers");
+    let (status, text) = request(remote.port, &workers, "")?;
+    ensure!(
+        status == 503 && text.contains("cannot be copied"),
+        "{status}: {text}"
+    );
+    let said = remote.log()?;
+    ensure!(said.contains("source=workers"), "{said}");
+    // A command writes what it has, names what is missing, and says so by its exit code.
+    let csv = folder.path().join("csv").display().to_string();
+    let store = through.store();
+    let done = through.run(&["export", "--store", &store, ID, "--csv", &csv])?;
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    ensure!(
+        done.status.code() == Some(1) && said.contains("source=workers"),
+        "{said}"
+    );
+    // When the store answers again, it is there.
+    proxy.rule(|_, _| Fault::None);
+    wait_for("the workers' part", LIMIT, || {
+        let (status, text) = request(remote.port, &workers, "")?;
+        Ok((status == 200 && text.contains("host-1")).then_some(()))
+    })?;
     Ok(())
 }

@@ -450,7 +450,7 @@ fn the_pointer_has_the_application_s_document() -> Result<()> {
     let own: serde_json::Value = serde_json::from_str(&app.all(Kind::Application)[0].1)?;
     ensure!(pointer["application"] == own, "{pointer:#}");
     // A folder of this machine is opened the same way.
-    let store = Store::open(&Location::Folder(reference.clone()))?;
+    let store = Store::open(&Location::Folder(reference.clone()), 0)?;
     ensure!(store.with(ID, None)? == reference);
     Ok(())
 }
@@ -503,6 +503,16 @@ fn parts_stay_where_the_tables_are_missing_and_other_applications_become_compact
     );
     let parts = bucket.keys(&format!("history/{ID}/meta-"))?;
     ensure!(parts.len() == 3, "{parts:?}");
+    // A server shows what the parts have, and says what is missing.
+    let remote = bucket.serve(&[])?;
+    let stages = get(remote.port, &format!("/api/v1/applications/{ID}/stages"))?;
+    ensure!(stages.contains("\"numCompleteTasks\":"), "{stages}");
+    let import = get(remote.port, &format!("/smtt/v1/applications/{ID}/import"))?;
+    let import: serde_json::Value = serde_json::from_str(&import)?;
+    let missing = import["missingTables"].as_array().map_or(0, Vec::len);
+    ensure!(missing == 3 && import["parts"] == 3, "{import}");
+    let said = remote.log()?;
+    ensure!(said.contains("names tables that are not there"), "{said}");
     // Two that are damaged keep the third from nothing.
     bucket.send("PUT", &key(OTHER), b"{")?;
     let text = fs::read_to_string(&log)?.replace(ID, THIRD);

@@ -204,6 +204,17 @@ impl Batch {
         }
     }
 
+    /// The number of a column in a row.
+    #[must_use]
+    pub fn number(&self, column: usize, row: usize) -> Option<i64> {
+        match &self.columns[column] {
+            Values::Numbers { values, there } if there.get(row).copied().unwrap_or(true) => {
+                values.get(row).copied()
+            }
+            _ => None,
+        }
+    }
+
     /// Present numbers of a column, and for each row whether it has one (empty where every row has one).
     #[must_use]
     pub fn numbers(&self, column: usize, order: &[u32]) -> (Vec<i64>, Vec<i16>) {

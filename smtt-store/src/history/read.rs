@@ -12,6 +12,7 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
 
+use super::derived::{self, DERIVED, DERIVED_KEY};
 use super::{MAGIC_KEY, VERSION, VERSION_KEY};
 use crate::read::guarded;
 
@@ -28,6 +29,8 @@ const READ_BYTES: usize = 512 << 20;
 pub struct Reader {
     file: SerializedFileReader<File>,
     groups: Vec<u64>,
+    /// Row groups in which columns have no values of their own.
+    derived: [Vec<bool>; DERIVED.len()],
 }
 
 impl Reader {
@@ -77,7 +80,11 @@ impl Reader {
         if !schema.columns().iter().all(|column| is_flat(column)) {
             return Err(damaged("a column is repeated or nested"));
         }
-        let reader = Self { file, groups };
+        let mut reader = Self {
+            file,
+            groups,
+            derived: Default::default(),
+        };
         if reader.said(MAGIC_KEY).as_deref() != Some(table) {
             return Err(damaged(&format!("no table {table} of a history")));
         }
@@ -87,6 +94,9 @@ impl Reader {
             return Err(damaged(&format!(
                 "format version {version:?}, this program reads {VERSION} and its neighbours"
             )));
+        }
+        if let Some(text) = reader.said(DERIVED_KEY) {
+            reader.derived = derived::parsed(&text, reader.groups.len());
         }
         Ok(reader)
     }
@@ -123,18 +133,55 @@ impl Reader {
     }
 
     /// Numbers of a column in ascending, disjoint ranges of rows; `None` for an absent value or a column that the file
-    /// does not have.
+    /// does not have. Where the values of a row group follow from other columns, they are computed.
     ///
     /// # Errors
     /// When the file is damaged.
     pub fn numbers(&self, column: &str, rows: &[Range<u64>]) -> Result<Vec<Option<i64>>> {
+        let mut values = self.own_numbers(column, rows)?;
+        let known = DERIVED.iter().zip(&self.derived);
+        let mut known = known.filter(|((name, _), groups)| *name == column && !groups.is_empty());
+        let Some(((_, of), groups)) = known.next() else {
+            return Ok(values);
+        };
+        let mut sources = Vec::new();
+        for column in *of {
+            sources.push(self.own_numbers(column, rows)?);
+        }
+        let (mut start, mut place) = (0, 0);
+        for (at, &count) in self.groups.iter().enumerate() {
+            let end = start + count;
+            let here = rows
+                .iter()
+                .map(|range| range.end.min(end).saturating_sub(range.start.max(start)));
+            let next = place + usize::try_from(here.sum::<u64>()).unwrap_or(usize::MAX);
+            if groups.get(at) == Some(&true) {
+                let rows = (place..).zip(values.iter_mut().take(next).skip(place));
+                for (row, value) in rows {
+                    let of_row = sources.iter().map(|it| it.get(row).copied().flatten());
+                    *value = derived::sum(of_row);
+                }
+            }
+            (start, place) = (end, next);
+        }
+        Ok(values)
+    }
+
+    /// Numbers of a column as they are in the file.
+    pub(super) fn own_numbers(
+        &self,
+        column: &str,
+        rows: &[Range<u64>],
+    ) -> Result<Vec<Option<i64>>> {
         self.column(column, rows, &mut |reader, ranges, out| match reader {
             ColumnReader::Int32ColumnReader(reader) => {
-                read(reader, ranges, out, |value| i64::from(*value))
+                read(reader, ranges, out, |value| Some(i64::from(*value)))
             }
-            ColumnReader::Int64ColumnReader(reader) => read(reader, ranges, out, |value| *value),
+            ColumnReader::Int64ColumnReader(reader) => {
+                read(reader, ranges, out, |value| Some(*value))
+            }
             ColumnReader::BoolColumnReader(reader) => {
-                read(reader, ranges, out, |value| i64::from(*value))
+                read(reader, ranges, out, |value| Some(i64::from(*value)))
             }
             _ => Err(wrong_type(column)),
         })
@@ -148,33 +195,48 @@ impl Reader {
         self.texts_up_to(column, rows, READ_BYTES)
     }
 
-    /// Texts of a column, of fewer than `most` bytes together.
+    /// Texts of a column, of at most `most` bytes together.
     ///
     /// # Errors
-    /// As [`Reader::texts`].
+    /// As [`Reader::texts`], and when there are more.
     pub fn texts_up_to(
         &self,
         column: &str,
         rows: &[Range<u64>],
         most: usize,
     ) -> Result<Vec<Option<String>>> {
-        let mut left = most;
+        self.texts_within(column, rows, most)?.ok_or_else(|| {
+            ParquetError::General(format!(
+                "column {column} has more than {most} bytes in these rows"
+            ))
+        })
+    }
+
+    /// Texts of a column; `None` where they have more than `most` bytes together. No text beyond is kept.
+    ///
+    /// # Errors
+    /// As [`Reader::texts`].
+    pub fn texts_within(
+        &self,
+        column: &str,
+        rows: &[Range<u64>],
+        most: usize,
+    ) -> Result<Option<Vec<Option<String>>>> {
+        let (mut left, mut is_beyond) = (most, false);
         let texts = self.column(column, rows, &mut |reader, ranges, out| match reader {
             ColumnReader::ByteArrayColumnReader(reader) => read(reader, ranges, out, |value| {
-                left = left.saturating_sub(value.len());
-                if left == 0 {
-                    return String::new();
+                match left.checked_sub(value.len()) {
+                    Some(rest) => left = rest,
+                    None => is_beyond = true,
                 }
-                String::from_utf8_lossy(value.data()).into_owned()
+                (!is_beyond).then(|| String::from_utf8_lossy(value.data()).into_owned())
             }),
             _ => Err(wrong_type(column)),
-        })?;
-        if left == 0 {
-            return Err(ParquetError::General(format!(
-                "column {column} has {most} bytes or more in these rows"
-            )));
+        });
+        if is_beyond {
+            return Ok(None);
         }
-        Ok(texts)
+        texts.map(Some)
     }
 
     #[expect(clippy::type_complexity, reason = "used by the two functions above")]
@@ -227,12 +289,14 @@ fn wrong_type(column: &str) -> ParquetError {
     ParquetError::General(format!("column {column} has an unexpected type"))
 }
 
+/// Reads the rows of ranges. Where `of` gives no value it has enough, and the rest is not read.
 fn read<T: DataType, V>(
     mut reader: ColumnReaderImpl<T>,
     ranges: &[Range<u64>],
     out: &mut Vec<Option<V>>,
-    mut of: impl FnMut(&T::T) -> V,
+    mut of: impl FnMut(&T::T) -> Option<V>,
 ) -> Result<()> {
+    let enough = || ParquetError::General("the values are beyond their bound".to_owned());
     let (mut values, mut levels) = (Vec::new(), Vec::new());
     let mut at = 0;
     for range in ranges {
@@ -251,16 +315,18 @@ fn read<T: DataType, V>(
             }
             at += records as u64;
             if of_levels == 0 || levels.is_empty() {
-                out.extend(values[..present].iter().map(|value| Some(of(value))));
+                for value in &values[..present] {
+                    out.push(Some(of(value).ok_or_else(enough)?));
+                }
             } else {
                 let mut present = values.iter();
-                out.extend(levels.iter().map(|&level| {
-                    if level > 0 {
-                        present.next().map(&mut of)
-                    } else {
-                        None
-                    }
-                }));
+                for &level in &levels {
+                    let value = if level > 0 { present.next() } else { None };
+                    out.push(match value {
+                        Some(value) => Some(of(value).ok_or_else(enough)?),
+                        None => None,
+                    });
+                }
             }
         }
     }

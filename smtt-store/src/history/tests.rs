@@ -291,3 +291,120 @@ fn claims_of_rows_and_repeated_columns_are_refused() {
     let error = Reader::open(&path, "task_sql").err().expect("is refused");
     assert!(error.to_string().contains("repeated"), "{error}");
 }
+
+/// A task's row: index, partition, and values by the names of columns.
+fn task(id: i64, partition: Option<i64>, values: &[(&str, i64)]) -> Vec<Cell<'static>> {
+    let mut row = vec![Cell::None; TASKS.columns.len()];
+    row[2] = Cell::Number(id);
+    row[3] = Cell::Number(id % 50);
+    row[5] = Cell::optional(partition);
+    for (name, value) in values {
+        let at = TASKS.columns.iter().position(|it| it.name == *name);
+        row[at.expect("is a column")] = Cell::Number(*value);
+    }
+    row
+}
+
+#[test]
+fn values_that_follow_from_other_columns_take_no_room_and_are_read_as_they_were() {
+    const GROUP: i64 = 100;
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut expected: Vec<[Option<i64>; 3]> = Vec::new();
+    let mut write = |thorough: bool| -> (Reader, u64) {
+        let name = if thorough { "thorough" } else { "plain" };
+        let own = folder.path().join(name);
+        fs::create_dir(&own).expect("makes a folder");
+        let writer = Writer::create(&TASKS, &own, "1", &[]).expect("creates");
+        let mut writer = if thorough { writer.thorough() } else { writer };
+        expected.clear();
+        for group in 0..5 {
+            let mut batch = Batch::new(&TASKS);
+            for id in group * GROUP..(group + 1) * GROUP {
+                // Of the third group one partition is another, of the fourth the log has none.
+                let partition = match group {
+                    2 if id == 250 => Some(7),
+                    3 => None,
+                    _ => Some(id % 50),
+                };
+                let (minor, major) = (id * 7919 % 1000, id * 104_729 % 500);
+                let total = minor + major + i64::from(id == 451);
+                let mut values = vec![("minor_gc_time_ms", minor), ("major_gc_time_ms", major)];
+                // Some tasks have no peaks at all.
+                let mut total_of = None;
+                if id % 3 == 0 {
+                    values.clear();
+                } else {
+                    values.push(("total_gc_time_ms", total));
+                    total_of = Some(total);
+                }
+                let mut unified = None;
+                if id % 2 == 0 {
+                    let (execution, storage) = (id * 31, id * 1_000_003);
+                    values.push(("peak_on_heap_execution_bytes", execution));
+                    values.push(("peak_on_heap_storage_bytes", storage));
+                    values.push(("peak_on_heap_unified_bytes", execution + storage));
+                    unified = Some(execution + storage);
+                }
+                expected.push([partition, total_of, unified]);
+                batch.push(&task(id, partition, &values));
+            }
+            writer.write(&batch).expect("writes");
+        }
+        let bytes = writer.finish().expect("finishes").bytes;
+        let path = place::table(&own, TASKS.name);
+        (Reader::open(&path, TASKS.name).expect("opens"), bytes)
+    };
+    let columns = [
+        "partition",
+        "total_gc_time_ms",
+        "peak_on_heap_unified_bytes",
+    ];
+    let (plain, plain_bytes) = write(false);
+    let (thorough, bytes) = write(true);
+    assert!(bytes < plain_bytes, "{bytes} and {plain_bytes} bytes");
+    let all = [0..500];
+    for reader in [&plain, &thorough] {
+        for (at, column) in columns.iter().enumerate() {
+            let of: Vec<_> = expected.iter().map(|row| row[at]).collect();
+            assert_eq!(reader.numbers(column, &all).expect("reads"), of, "{column}");
+            let ranges = [3..4, 198..203, 249..252, 299..305, 499..500];
+            let rows = ranges.iter().flat_map(|it| it.clone());
+            let of: Vec<_> = rows.map(|row| of[row as usize]).collect();
+            let some = reader.numbers(column, &ranges).expect("reads");
+            assert_eq!(some, of, "{column}");
+        }
+    }
+    // In the file are only the row groups where a value is another one.
+    let own = |column: &str| -> Vec<usize> {
+        let values = thorough.own_numbers(column, &all).expect("reads");
+        let count = |rows: &[Option<i64>]| rows.iter().flatten().count();
+        values.chunks(GROUP as usize).map(count).collect()
+    };
+    assert_eq!(own("partition"), [0, 0, 100, 0, 0]);
+    let total = own("total_gc_time_ms");
+    assert!(total[4] > 0 && total[..4] == [0; 4], "{total:?}");
+    assert_eq!(own("peak_on_heap_unified_bytes"), [0; 5]);
+    let said = thorough.said(super::derived::DERIVED_KEY);
+    assert!(said.is_some_and(|it| it.contains("partition:0-1,") && it.contains("partition:4-4")));
+    assert_eq!(plain.said(super::derived::DERIVED_KEY), None);
+}
+
+#[test]
+fn a_text_that_names_no_row_groups_says_nothing() {
+    for text in [
+        "",
+        "partition",
+        "partition:",
+        "partition:x-y",
+        "partition:2-1",
+        "partition:0-9",
+        "partition:0-18446744073709551615",
+        "task_id:0-1",
+        ",,:-,",
+    ] {
+        let parsed = super::derived::parsed(text, 3);
+        assert!(parsed.iter().all(Vec::is_empty), "{text:?}: {parsed:?}");
+    }
+    let [partition, ..] = super::derived::parsed("partition:1-1,partition:0-0,partition:2-2", 3);
+    assert_eq!(partition, [false, true, true]);
+}

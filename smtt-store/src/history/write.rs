@@ -1,37 +1,65 @@
-//! Writes a table: the encoding of each column is the one that makes the first row group smallest.
+//! Writes a table: the encoding of each column, and the level of the codec, are those that make the first row group smallest.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
-use parquet::errors::Result;
+use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
+use parquet::data_type::ByteArray;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
-use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::{ColumnPath, TypePtr};
+use parquet::schema::types::{ColumnDescPtr, ColumnPath, TypePtr};
 
 use super::batch::Batch;
 use super::columns::{Column, Kind, Table};
+use super::derived::{self, DERIVED_KEY};
 use super::{MAGIC_KEY, VERSION, VERSION_KEY, place};
 
 /// Rows of a row group at most.
 pub const GROUP_ROWS: usize = 100_000;
-/// Rows with which encodings are tried.
-const TRIED_ROWS: usize = 100_000;
+/// Level of the codec where a table is written while a job runs.
+const LEVEL: i32 = 9;
+/// Levels that are tried for a table that is written once. A lower one is often better for numbers without order: it takes
+/// fewer of the short matches that cost more than they save.
+const LEVELS: [i32; 3] = [9, 3, 1];
+/// The level that is tried for the best encoding of a column, and bytes of the column at most: it takes a second for 3 MB.
+const LAST: (i32, u64) = (19, 512 << 10);
 /// Bytes of a page of numbers at most: a column of a row group is one page, so that the codec sees all of it.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// How a column is encoded.
+/// How the values of a column become bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Encoded {
     Dictionary,
     Plain,
     Delta,
+}
+
+/// An encoding, and the level of the codec.
+type Form = (Encoded, i32);
+
+/// A column of a row group as it will be in the file.
+struct Chunk {
+    form: Form,
+    bytes: Vec<u8>,
+    closed: ColumnCloseResult,
+}
+
+/// The column of a row group that is to be written.
+struct Source<'a> {
+    column: &'static Column,
+    described: ColumnDescPtr,
+    at: usize,
+    batch: &'a Batch,
+    order: &'a [u32],
+    /// Its values follow from other columns, and are left out.
+    is_derived: bool,
 }
 
 /// A finished table.
@@ -51,6 +79,12 @@ pub struct Writer {
     said: Vec<(String, String)>,
     file: Option<File>,
     writer: Option<SerializedFileWriter<File>>,
+    /// Forms of the columns that have been written.
+    forms: Vec<Option<Form>>,
+    levels: &'static [i32],
+    last: Option<(i32, u64)>,
+    /// Row groups so far, and columns without values of their own in some of them.
+    groups: (usize, derived::Groups),
     rows: u64,
     is_done: bool,
 }
@@ -82,6 +116,10 @@ impl Writer {
                 .collect(),
             file: Some(file),
             writer: None,
+            forms: vec![None; table.columns.len()],
+            levels: &[LEVEL],
+            last: None,
+            groups: (0, derived::Groups::default()),
             rows: 0,
             is_done: false,
         })
@@ -91,6 +129,13 @@ impl Writer {
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.finished.set_file_name(name);
+        self
+    }
+
+    /// Takes more time to make the file smaller, and leaves out what follows from other columns.
+    #[must_use]
+    pub const fn thorough(mut self) -> Self {
+        (self.levels, self.last) = (&LEVELS, Some(LAST));
         self
     }
 
@@ -104,21 +149,43 @@ impl Writer {
         }
         let order = batch.order();
         if let Some(file) = self.file.take() {
-            let forms = choose(batch, &order)?;
-            self.writer = Some(self.open(file, &forms)?);
+            self.writer = Some(self.open(file)?);
         }
-        if let Some(writer) = &mut self.writer {
-            let mut group = writer.next_row_group()?;
-            for (at, column) in self.table.columns.iter().enumerate() {
-                let Some(mut out) = group.next_column()? else {
-                    break;
-                };
-                write_column(&mut out, column, at, batch, &order)?;
-                out.close()?;
-            }
-            group.close()?;
-            self.rows += batch.len() as u64;
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
+        let described = writer.schema_descr().columns().to_vec();
+        let derived = match self.last {
+            Some(_) => derived::of_batch(batch),
+            None => Vec::new(),
+        };
+        let mut group = writer.next_row_group()?;
+        for ((at, column), described) in self.table.columns.iter().enumerate().zip(described) {
+            let source = Source {
+                column,
+                described,
+                at,
+                batch,
+                order: &order,
+                is_derived: derived.contains(&at),
+            };
+            let chunk = match self.forms[at] {
+                _ if source.is_derived => {
+                    self.groups.1.add(at, self.groups.0);
+                    source.chunk((Encoded::Plain, LEVEL))?
+                }
+                Some(form) => source.chunk(form)?,
+                None => {
+                    let best = source.smallest(self.levels, self.last)?;
+                    self.forms[at] = Some(best.form);
+                    best
+                }
+            };
+            group.append_column(&Bytes::from(chunk.bytes), chunk.closed)?;
         }
+        group.close()?;
+        self.groups.0 += 1;
+        self.rows += batch.len() as u64;
         Ok(())
     }
 
@@ -138,8 +205,11 @@ impl Writer {
     /// When a step fails; the file is then removed.
     pub fn finish(mut self) -> Result<Written> {
         if let Some(file) = self.file.take() {
-            let forms = vec![Form::Plain; self.table.columns.len()];
-            self.writer = Some(self.open(file, &forms)?);
+            self.writer = Some(self.open(file)?);
+        }
+        let columns = self.table.columns;
+        if let Some(text) = self.groups.1.text(|at| columns[at].name) {
+            self.say(DERIVED_KEY, &text);
         }
         let mut bytes = 0;
         if let Some(writer) = self.writer.take() {
@@ -158,7 +228,7 @@ impl Writer {
         })
     }
 
-    fn open(&self, file: File, forms: &[Form]) -> Result<SerializedFileWriter<File>> {
+    fn open(&self, file: File) -> Result<SerializedFileWriter<File>> {
         let mut pairs = vec![
             KeyValue::new(MAGIC_KEY.to_owned(), self.table.name.to_owned()),
             KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_string()),
@@ -166,10 +236,7 @@ impl Writer {
         for (key, value) in &self.said {
             pairs.push(KeyValue::new(key.clone(), value.clone()));
         }
-        let mut properties = properties()?.set_key_value_metadata(Some(pairs));
-        for (column, form) in self.table.columns.iter().zip(forms) {
-            properties = encoded(properties, column, *form);
-        }
+        let properties = properties().set_key_value_metadata(Some(pairs));
         SerializedFileWriter::new(
             file,
             schema(self.table.columns)?,
@@ -189,21 +256,18 @@ impl Drop for Writer {
 
 /// No statistics: in a row group of some thousand rows they are larger than the data, and every reader of an application
 /// asks for its stages by the sorted column.
-fn properties() -> Result<WriterPropertiesBuilder> {
-    Ok(WriterProperties::builder()
+fn properties() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
         .set_created_by(concat!("smtt ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(9)?))
         .set_statistics_enabled(EnabledStatistics::None)
         .set_data_page_row_count_limit(usize::MAX)
-        .set_offset_index_disabled(true))
+        .set_offset_index_disabled(true)
 }
 
-fn encoded(
-    properties: WriterPropertiesBuilder,
-    column: &Column,
-    form: Form,
-) -> WriterPropertiesBuilder {
+fn encoded(column: &Column, (encoding, level): Form) -> Result<WriterProperties> {
     let path = ColumnPath::from(column.name);
+    let codec = Compression::ZSTD(ZstdLevel::try_new(level)?);
+    let properties = properties().set_compression(codec);
     // The first document of `meta` is read for each line of the list of applications, so texts have smaller pages.
     let properties = if column.kind == Kind::Text {
         properties
@@ -212,15 +276,17 @@ fn encoded(
             .set_column_data_page_size_limit(path.clone(), PAGE_BYTES)
             .set_column_dictionary_page_size_limit(path.clone(), PAGE_BYTES)
     };
-    match form {
-        Form::Dictionary => properties.set_column_dictionary_enabled(path, true),
-        Form::Plain => properties
+    let plain = |properties: WriterPropertiesBuilder, encoding| {
+        properties
             .set_column_dictionary_enabled(path.clone(), false)
-            .set_column_encoding(path, Encoding::PLAIN),
-        Form::Delta => properties
-            .set_column_dictionary_enabled(path.clone(), false)
-            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-    }
+            .set_column_encoding(path.clone(), encoding)
+    };
+    let properties = match encoding {
+        Encoded::Dictionary => properties.set_column_dictionary_enabled(path, true),
+        Encoded::Plain => plain(properties, Encoding::PLAIN),
+        Encoded::Delta => plain(properties, Encoding::DELTA_BINARY_PACKED),
+    };
+    Ok(properties.build())
 }
 
 /// The schema in Parquet's own notation.
@@ -245,84 +311,97 @@ fn schema(columns: &[Column]) -> Result<TypePtr> {
     Ok(Arc::new(parse_message_type(&text)?))
 }
 
-/// For each column the form that gives the fewest bytes for the first rows.
-fn choose(batch: &Batch, order: &[u32]) -> Result<Vec<Form>> {
-    let tried = &order[..order.len().min(TRIED_ROWS)];
-    let mut forms = Vec::new();
-    for (at, column) in batch.table().columns.iter().enumerate() {
-        let candidates: &[Form] = match column.kind {
-            Kind::Flag => &[],
-            Kind::Text => &[Form::Dictionary, Form::Plain],
-            Kind::Int | Kind::Long | Kind::Time => &[Form::Dictionary, Form::Plain, Form::Delta],
+impl Source<'_> {
+    /// The smallest of the forms that suit the column.
+    fn smallest(&self, levels: &[i32], last: Option<(i32, u64)>) -> Result<Chunk> {
+        let encodings: &[Encoded] = match self.column.kind {
+            Kind::Flag => &[Encoded::Plain],
+            Kind::Text => &[Encoded::Dictionary, Encoded::Plain],
+            Kind::Int | Kind::Long | Kind::Time => {
+                &[Encoded::Dictionary, Encoded::Plain, Encoded::Delta]
+            }
         };
-        let mut best = (usize::MAX, Form::Plain);
-        for &form in candidates {
-            let bytes = encoded_bytes(batch, at, tried, form)?;
-            if bytes < best.0 {
-                best = (bytes, form);
+        let mut best = self.chunk((encodings[0], levels[0]))?;
+        let try_form = |best: &mut Chunk, form| -> Result<()> {
+            let chunk = self.chunk(form)?;
+            if chunk.bytes.len() < best.bytes.len() {
+                *best = chunk;
+            }
+            Ok(())
+        };
+        for &encoding in encodings {
+            for &level in levels {
+                if (encoding, level) != (encodings[0], levels[0]) {
+                    try_form(&mut best, (encoding, level))?;
+                }
             }
         }
-        forms.push(best.1);
+        let bytes = u64::try_from(best.closed.metadata.uncompressed_size()).unwrap_or(u64::MAX);
+        if let Some((level, _)) = last.filter(|(_, most)| bytes <= *most) {
+            let form = (best.form.0, level);
+            try_form(&mut best, form)?;
+        }
+        Ok(best)
     }
-    Ok(forms)
-}
 
-fn encoded_bytes(batch: &Batch, at: usize, order: &[u32], form: Form) -> Result<usize> {
-    let column = &batch.table().columns[at..=at];
-    let properties = encoded(properties()?, &column[0], form).build();
-    let mut bytes = Vec::new();
-    let mut writer = SerializedFileWriter::new(&mut bytes, schema(column)?, Arc::new(properties))?;
-    let mut group = writer.next_row_group()?;
-    if let Some(mut out) = group.next_column()? {
-        write_column(&mut out, &column[0], at, batch, order)?;
-        out.close()?;
+    fn chunk(&self, form: Form) -> Result<Chunk> {
+        let properties = Arc::new(encoded(self.column, form)?);
+        let mut sink = TrackedWrite::new(Vec::new());
+        let pages = Box::new(SerializedPageWriter::new(&mut sink));
+        let writer = get_column_writer(self.described.clone(), properties, pages);
+        let closed = self.write(writer)?;
+        let bytes = sink.into_inner()?;
+        Ok(Chunk {
+            form,
+            bytes,
+            closed,
+        })
     }
-    group.close()?;
-    writer.close()?;
-    bytes.flush()?;
-    Ok(bytes.len())
-}
 
-fn write_column(
-    out: &mut SerializedColumnWriter<'_>,
-    column: &Column,
-    at: usize,
-    batch: &Batch,
-    order: &[u32],
-) -> Result<()> {
-    if column.kind == Kind::Text {
-        let mut levels = Vec::new();
-        let texts: Vec<ByteArray> = batch
-            .texts(at, order)
-            .inspect(|text| levels.push(i16::from(text.is_some())))
-            .flatten()
-            .map(ByteArray::from)
-            .collect();
-        let levels = column.optional.then_some(levels.as_slice());
-        out.typed::<ByteArrayType>()
-            .write_batch(&texts, levels, None)?;
-        return Ok(());
-    }
-    let (values, levels) = batch.numbers(at, order);
-    let levels = column.optional.then_some(levels.as_slice());
-    match column.kind {
-        Kind::Int => {
-            let small: Vec<i32> = values
-                .iter()
-                .map(|&value| {
-                    i32::try_from(value).unwrap_or(if value < 0 { i32::MIN } else { i32::MAX })
-                })
+    fn write(&self, writer: ColumnWriter<'_>) -> Result<ColumnCloseResult> {
+        let Self {
+            at, batch, order, ..
+        } = *self;
+        if let ColumnWriter::ByteArrayColumnWriter(mut out) = writer {
+            let mut levels = Vec::new();
+            let texts: Vec<ByteArray> = batch
+                .texts(at, order)
+                .inspect(|text| levels.push(i16::from(text.is_some())))
+                .flatten()
+                .map(ByteArray::from)
                 .collect();
-            out.typed::<Int32Type>().write_batch(&small, levels, None)?;
+            let levels = self.column.optional.then_some(levels.as_slice());
+            out.write_batch(&texts, levels, None)?;
+            return out.close();
         }
-        Kind::Flag => {
-            let flags: Vec<bool> = values.iter().map(|&value| value != 0).collect();
-            out.typed::<BoolType>().write_batch(&flags, levels, None)?;
-        }
-        _ => {
-            out.typed::<Int64Type>()
-                .write_batch(&values, levels, None)?;
+        let (values, levels) = if self.is_derived {
+            (Vec::new(), vec![0; order.len()])
+        } else {
+            batch.numbers(at, order)
+        };
+        let levels = self.column.optional.then_some(levels.as_slice());
+        match writer {
+            ColumnWriter::Int32ColumnWriter(mut out) => {
+                let most = |value: i64| if value < 0 { i32::MIN } else { i32::MAX };
+                let small = values
+                    .iter()
+                    .map(|&value| i32::try_from(value).unwrap_or_else(|_| most(value)));
+                out.write_batch(&small.collect::<Vec<i32>>(), levels, None)?;
+                out.close()
+            }
+            ColumnWriter::BoolColumnWriter(mut out) => {
+                let flags: Vec<bool> = values.iter().map(|&value| value != 0).collect();
+                out.write_batch(&flags, levels, None)?;
+                out.close()
+            }
+            ColumnWriter::Int64ColumnWriter(mut out) => {
+                out.write_batch(&values, levels, None)?;
+                out.close()
+            }
+            _ => Err(ParquetError::General(format!(
+                "column {} has a type that no table has",
+                self.column.name
+            ))),
         }
     }
-    Ok(())
 }

@@ -24,6 +24,8 @@ const FEW: Limits = Limits {
 const WAIT: Duration = Duration::from_secs(4);
 /// Bytes of the answer of `/long`: more than all buffers.
 const LONG: usize = 64 << 20;
+/// Bytes of the answer of `/kernel`: the server's kernel takes them at once, and a [`slow`] client does not.
+const KERNEL: usize = 48 << 10;
 
 /// Runs `ask` while a server with these limits has a thread of its own.
 fn served(limits: Limits, ask: impl FnOnce(SocketAddr)) {
@@ -40,6 +42,7 @@ fn served(limits: Limits, ask: impl FnOnce(SocketAddr)) {
             let router = Router::new()
                 .route("/", get(async || "hello"))
                 .route("/long", get(async || vec![b'x'; LONG]))
+                .route("/kernel", get(async || vec![b'x'; KERNEL]))
                 .route(
                     "/slow",
                     get(async || {
@@ -64,6 +67,41 @@ fn connect(address: SocketAddr) -> Client {
         .set_read_timeout(Some(Duration::from_secs(30)))
         .expect("sets a limit");
     client
+}
+
+/// A client whose kernel takes few bytes that it has not read.
+fn slow(address: SocketAddr) -> Client {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let connected = runtime.expect("a runtime").block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("makes a socket");
+        socket.set_recv_buffer_size(4096).expect("sets a limit");
+        let stream = socket.connect(address).await.expect("connects");
+        stream.into_std().expect("leaves the runtime")
+    });
+    connected.set_nonblocking(false).expect("may wait");
+    connected
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("sets a limit");
+    connected
+}
+
+/// Reads the answer of `/kernel`, in pieces with pauses.
+fn read_kernel(client: &mut Client) -> usize {
+    let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
+    loop {
+        let count = client.read(&mut bytes).expect("the answer is whole");
+        assert!(count > 0, "closed after {} bytes", all.len());
+        all.extend_from_slice(&bytes[..count]);
+        let head = all.windows(4).position(|it| it == b"\r\n\r\n");
+        if let Some(head) = head
+            && all.len() >= head + 4 + KERNEL
+        {
+            return all.len() - head - 4;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn ask(client: &mut Client, path: &str) {
@@ -154,6 +192,78 @@ fn a_connection_between_two_requests_makes_room_before_an_answer_that_is_read_sl
             let mut some = vec![0; LONG / 4];
             client.read_exact(&mut some).expect("it goes on");
         }
+    });
+}
+
+#[test]
+fn a_client_that_still_reads_its_last_answer_from_the_kernel_does_not_rest() {
+    served(FEW, |address| {
+        let mut reading = slow(address);
+        ask(&mut reading, "/kernel");
+        // Complete for the server, and longer ago than the last answers of the others.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut resting: Vec<Client> = (1..FEW.connections)
+            .map(|_| {
+                let mut client = connect(address);
+                ask(&mut client, "/");
+                read(&mut client, "hello");
+                client
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200));
+        let mut new = connect(address);
+        ask(&mut new, "/");
+        read(&mut new, "hello");
+        assert_eq!(ended(&mut resting[0]).0, 0, "the first that rests goes");
+        assert_eq!(read_kernel(&mut reading), KERNEL);
+        // Then it rests as the others do, and carries another request.
+        ask(&mut reading, "/");
+        read(&mut reading, "hello");
+    });
+}
+
+#[test]
+fn the_time_for_the_next_request_begins_when_the_last_answer_is_with_the_client() {
+    let limits = Limits {
+        head: Duration::from_millis(500),
+        ..FEW
+    };
+    served(limits, |address| {
+        let mut reading = slow(address);
+        ask(&mut reading, "/kernel");
+        std::thread::sleep(limits.head * 4);
+        assert_eq!(read_kernel(&mut reading), KERNEL);
+        let (bytes, time) = ended(&mut reading);
+        assert_eq!(bytes, 0);
+        assert!(time < Duration::from_secs(15), "{time:?}");
+    });
+}
+
+#[test]
+fn a_client_that_ends_its_side_has_the_whole_answer() {
+    served(FEW, |address| {
+        let mut reading = slow(address);
+        ask(&mut reading, "/kernel");
+        std::thread::sleep(Duration::from_millis(300));
+        reading.shutdown(std::net::Shutdown::Write).expect("ends");
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(read_kernel(&mut reading), KERNEL);
+        assert_eq!(ended(&mut reading).0, 0);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_from_the_kernel_is_closed() {
+    let limits = Limits {
+        stall: Duration::from_millis(500),
+        ..FEW
+    };
+    served(limits, |address| {
+        let mut client = slow(address);
+        ask(&mut client, "/kernel");
+        std::thread::sleep(Duration::from_secs(3));
+        let (bytes, _) = ended(&mut client);
+        assert!(bytes < KERNEL, "{bytes} bytes");
     });
 }
 

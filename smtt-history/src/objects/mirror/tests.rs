@@ -1,6 +1,10 @@
 //! Which objects become files of a copy, and how copies make room.
 
+use super::super::bucket::Object;
+use super::plan::{BLOCK, Source};
 use super::*;
+use crate::live::FILE_BYTES;
+use crate::workers::{Files, Trouble as OfWorkers};
 
 fn object(name: &str, size: u64) -> Object {
     Object {
@@ -101,6 +105,7 @@ fn copy(mirror: &Mirror, name: &str, bytes: u64, used: Instant) {
     let copy = Copy {
         plan: Arc::default(),
         pointer: None,
+        missing: Vec::new(),
         bytes,
         used,
     };
@@ -168,7 +173,7 @@ fn a_copy_that_is_given_up_gives_its_room_back() {
         },
     )]);
     runtime().block_on(async {
-        let copied = timeout(Duration::ZERO, mirror.copy("app", plan, None));
+        let copied = timeout(Duration::ZERO, mirror.copy("app", plan, Pointed::default()));
         assert!(copied.await.is_err(), "it waits for the store");
     });
     assert!(held(&mirror.state).coming.is_empty());
@@ -209,4 +214,68 @@ fn the_folders_of_servers_that_were_killed_go() {
     std::os::unix::fs::symlink(&other, &link).expect("links");
     sweep(above.path(), Duration::ZERO);
     assert!(other.exists() && link.is_symlink());
+}
+
+#[test]
+fn a_copy_that_panics_leaves_its_name_free_and_says_so() {
+    let mirror = Arc::new(mirror(100));
+    runtime().block_on(async {
+        let mut ended = mirror.begin_with("app", async { panic!("on purpose") });
+        let waiting = timeout(Duration::from_secs(30), ended.wait_for(Option::is_some)).await;
+        let result = waiting.expect("has an end").expect("is said").clone();
+        let error = result.expect("has an end").expect_err("has no copy");
+        assert!(
+            error.to_string().contains("an error of this program"),
+            "{error}"
+        );
+        assert!(held(&mirror.running).is_empty());
+        // Another copy may begin.
+        let mut ended = mirror.begin_with("app", async { Ok(()) });
+        let result = ended
+            .wait_for(Option::is_some)
+            .await
+            .expect("is said")
+            .clone();
+        result.expect("has an end").expect("is copied");
+    });
+}
+
+#[test]
+fn the_copies_of_a_command_make_no_room_for_one_another() {
+    let url = "s3://bucket/prefix".parse().expect("is an address");
+    let bucket = Bucket::open(&url).expect("needs no answer");
+    let mirror = Mirror::keeping(Arc::new(bucket), 100).expect("makes a folder");
+    let long_ago = Instant::now().checked_sub(2 * IN_USE);
+    copy(
+        &mirror,
+        "first",
+        60,
+        long_ago.expect("the machine runs for longer"),
+    );
+    let error = mirror.make_room("second", 60).expect_err("has no room");
+    assert!(
+        error.to_string().contains("--object-cache-bytes"),
+        "{error}"
+    );
+    assert!(mirror.folder().join("first").exists());
+    let _second = mirror.make_room("second", 40).expect("has room");
+}
+
+#[test]
+fn a_missing_part_of_workers_is_marked_until_it_is_copied() {
+    let mirror = mirror(100);
+    let of = || Files::of(mirror.folder(), "app-1", None, None);
+    assert!(of().expect("no worker wrote").is_empty());
+    for _ in 0..2 {
+        let trouble = Trouble::Failed("no answer".to_owned());
+        mirror.mark("app-1", Some(trouble)).expect("marks");
+        assert!(matches!(of(), Err(OfWorkers::Uncopied)));
+        assert!(mirror.is_marked("source=workers/app-1") && !mirror.is_marked("app-1"));
+    }
+    assert!(Files::of(mirror.folder(), "app-2", None, None).is_ok());
+    assert!(Files::of(mirror.folder(), "../app-1", None, None).is_ok());
+    for _ in 0..2 {
+        mirror.mark("app-1", None).expect("takes the mark away");
+        assert!(of().expect("no worker wrote").is_empty());
+    }
 }

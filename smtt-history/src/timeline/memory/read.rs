@@ -16,7 +16,7 @@ use super::{Gap, History, LIMITS, Limit, Memory, Moment};
 use crate::open::App;
 use crate::out::Kind;
 use crate::timeline::model::{Model, cut};
-use crate::workers::{BYTES, Files, Trouble, opened, ranges};
+use crate::workers::{BYTES, Files, Trouble, kinds, opened, ranges, texts};
 
 /// Points of one history. A daemon writes at most 240.
 const POINTS: usize = 2_000;
@@ -73,8 +73,8 @@ pub fn state(files: &Files) -> u64 {
     hash.finish()
 }
 
-/// Documents of a kind in a file.
-fn texts(
+/// Documents of a kind in a file, which take their bytes from `left`.
+fn documents(
     reader: &Reader,
     kinds: &[Option<String>],
     kind: &str,
@@ -84,10 +84,8 @@ fn texts(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let all: Vec<String> = reader.texts("json", &rows)?.into_iter().flatten().collect();
-    let bytes = all.iter().map(String::len).sum();
-    *left = left.checked_sub(bytes).ok_or(Trouble::TooLarge)?;
-    Ok(all)
+    let all = texts(reader, "json", &rows, left)?;
+    Ok(all.into_iter().flatten().collect())
 }
 
 fn is_narrow(point: &Point) -> bool {
@@ -107,21 +105,21 @@ impl Reading {
             return Ok(());
         };
         let run: Run = (file.name.host.clone(), file.name.run);
-        let kinds = reader.texts("kind", &[0..reader.rows()])?;
-        for text in texts(&reader, &kinds, "history", left)? {
+        let kinds = kinds(&reader)?;
+        for text in documents(&reader, &kinds, "history", left)? {
             self.bytes += text.len();
             match serde_json::from_str(&text) {
                 Ok(row) => self.history(&run, row),
                 Err(_) => self.left_out += 1,
             }
         }
-        for text in texts(&reader, &kinds, "memory", left)? {
+        for text in documents(&reader, &kinds, "memory", left)? {
             match serde_json::from_str::<MemoryRow>(&text) {
                 Ok(row) => self.limits(&run, &row),
                 Err(_) => self.left_out += 1,
             }
         }
-        for text in texts(&reader, &kinds, "rdd", left)? {
+        for text in documents(&reader, &kinds, "rdd", left)? {
             let Ok(Named {
                 rdd_id: Some(id),
                 name: Some(name),
@@ -134,7 +132,7 @@ impl Reading {
             }
         }
         let known = self.written.entry(run).or_default();
-        for text in texts(&reader, &kinds, "worker", left)? {
+        for text in documents(&reader, &kinds, "worker", left)? {
             let Ok(Written {
                 written_unix_ms: Some(unix_ms),
                 written_boot_ns: Some(boot_ns),

@@ -195,3 +195,20 @@ async fn hostile_documents_are_text_and_bounded() {
         answer["notes"]
     );
 }
+
+#[tokio::test]
+async fn documents_beyond_the_bound_are_refused_before_they_are_read() {
+    let store = Store::new(&TASKS_OF_TWO);
+    // In a few kilobytes on disk more than a reader of texts takes at once.
+    let text = "x".repeat(1 << 20);
+    let mut batch = Batch::new(&REST);
+    for _ in 0..520 {
+        batch.push(&["history", "1", &text].map(Cell::Text));
+    }
+    store.write("node-1", 10, &[batch]);
+    let (status, text) = store
+        .get("/smtt/v1/applications/app-1/timeline/memory")
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{text}");
+    assert!(text.contains("ask for one worker"), "{text}");
+}
