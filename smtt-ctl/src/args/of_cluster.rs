@@ -17,8 +17,8 @@ pub struct ClusterArgs {
     /// (dns4:, dns6: for addresses of one family).
     #[arg(long, global = true, env = "SMTT_CLUSTER", value_name = "SPEC")]
     pub cluster: Option<String>,
-    /// Ask the daemon of this machine by ssh, through its socket (--socket): one for any command, several (or beside
-    /// --cluster) for listings. ssh must log in there without a question.
+    /// Ask the daemon on HOST by ssh, through its socket there (--socket): one HOST for any command that asks a daemon,
+    /// several, or beside --cluster, for listings. ssh must log in without a question.
     #[arg(
         long,
         global = true,

@@ -292,8 +292,8 @@ mod tests {
                     );
                 }
             }
-            for worker in 0..workers {
-                if wants[worker] <= total / workers as u64 {
+            for (worker, wants) in wants.iter().enumerate() {
+                if *wants <= total / workers as u64 {
                     assert_ne!(room.take(worker).map_err(|_| ()), Err(()));
                 }
             }

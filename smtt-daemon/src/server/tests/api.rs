@@ -7,6 +7,7 @@ use std::path::Path;
 use super::limits::{both, connect, get, large};
 use super::*;
 use crate::metrics::Names;
+use smtt_model::protocol;
 
 const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 /// Header with the token, and the other one with the name `ann` and the password `secret`.
@@ -14,8 +15,9 @@ const BEARER: &str = "Authorization: Bearer 5f4dcc3b5aa765d61d8327deb882cf99\r\n
 const BASIC: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
 
 /// Paths that the metrics port can serve.
-const LISTINGS: [&str; 20] = [
+const LISTINGS: [&str; 21] = [
     "/v1/status",
+    "/v1/answered",
     "/v1/executors",
     "/v1/stages",
     "/v1/stages/summary",
@@ -101,6 +103,67 @@ fn the_port_serves_listings_to_those_who_authenticate() {
         let mut answer = String::new();
         std::io::Read::read_to_string(&mut stream, &mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    });
+}
+
+#[test]
+fn a_daemon_lists_the_digests_of_its_answers_under_one_identity() {
+    use sha2::Digest as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let web = Web::load(&config(folder.path())).expect("a web");
+    both(&large(300), web, |served| {
+        let ask = |path: &str, id: &str| {
+            // HTTP/1.0: the body is as it is, without the sizes of its pieces.
+            let question = format!("{path} HTTP/1.0\r\nsmtt-question: {id}\r\n{BEARER}Accept: */*");
+            let (head, body) = get(connect(served.port), &question);
+            let name = "smtt-instance: ";
+            let identity = head.lines().find_map(|line| line.strip_prefix(name));
+            (identity.expect("an identity").to_owned(), head, body)
+        };
+        let listed = || {
+            // The other listener knows both.
+            let own = std::os::unix::net::UnixStream::connect(&served.socket).expect("connected");
+            let (_, body) = get(own, "/v1/answered HTTP/1.0\r\nAccept: */*");
+            let listed = serde_json::from_str(&body).expect("JSON");
+            let protocol::Answered { instance, digests } = listed;
+            (instance, digests)
+        };
+        // A body that is made at once, and one in pieces.
+        let mut expected = Vec::new();
+        for (path, id) in [("/v1/status", "a"), ("/v1/rdds?sort=name", "b")] {
+            let (identity, _, body) = ask(path, id);
+            assert!(
+                path == "/v1/status" || body.len() > 1 << 17,
+                "{}",
+                body.len()
+            );
+            let digest = sha2::Sha256::digest(format!("{id}\n{path}\n{body}"));
+            expected.push(
+                digest
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect::<String>(),
+            );
+            assert_eq!(listed(), (identity, expected.clone()));
+        }
+        // No digest: a refusal, a question without an id, and one with an id that is too long.
+        ask("/v1/rdds?nonsense=1", "c");
+        get(
+            connect(served.port),
+            &format!("/v1/status HTTP/1.0\r\n{BEARER}Accept: */*"),
+        );
+        ask("/v1/status", &"x".repeat(65));
+        assert_eq!(listed().1, expected);
+        // The list is bounded, and the oldest go first.
+        for id in 0..300 {
+            ask("/v1/answered", &id.to_string());
+        }
+        let (_, digests) = listed();
+        assert_eq!(digests.len(), 256);
+        assert!(!digests.contains(&expected[1]));
+        // Who has no credentials learns nothing of it.
+        let (head, _) = get(connect(served.port), "/v1/status");
+        assert!(!head.contains("smtt-instance"), "{head}");
     });
 }
 
