@@ -95,8 +95,21 @@ pub struct Slot {
     pub state: u32,
     /// Facts that this slot's threads have emitted since the JVM started; never reset.
     pub facts_emitted: u64,
+    /// Reserved addresses of the Java heap, the same in each slot: the kernel side knows only the slot of the thread that
+    /// registers. Zero bytes where they are not known.
+    pub heap: Range,
     /// Room for later words.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 7],
+}
+
+/// A range of addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// Number of bytes.
+    pub bytes: u64,
 }
 
 /// The words of a slot that the kernel side reads, as one copy.

@@ -45,7 +45,7 @@ pub struct Settings {
     pub executor_rows: u32,
     /// Offset of each account of [`crate::event::used`] in the kernel's `task_struct`; 0 when not found. That of
     /// `DISK_WAIT_NS` is the offset of the pointer `delays`.
-    pub account_offsets: [u32; crate::event::used::ACCOUNTS],
+    pub account_offsets: [u32; crate::event::used::KERNEL_ACCOUNTS],
     /// Offset of `blkio_delay` in the kernel's `task_delay_info`.
     pub blkio_delay_offset: u32,
     /// Offset of `group_exit_code` in the kernel's `signal_struct`; 0 when not found.
@@ -54,6 +54,8 @@ pub struct Settings {
     pub signal_maxrss_offset: u32,
     /// Bytes of a page, the unit of `maxrss`.
     pub page_bytes: u32,
+    /// Offset of `address` in the kernel's `vm_fault`; 0 when not found.
+    pub vm_fault_address_offset: u32,
 }
 
 /// Value of the process table (key: process id in the initial pid namespace).
@@ -107,7 +109,19 @@ pub struct Thread {
     /// When the running fault began, in nanoseconds of CLOCK_MONOTONIC; zero for none. Only the thread itself writes it,
     /// and only in a window of the daemon's timer of faults.
     pub fault_began: u64,
+    /// Reserved addresses of the Java heap; zero bytes where they are not known.
+    pub heap: crate::context::Range,
+    /// Pages of the Java heap that the thread touched first, and other pages. Only the thread itself writes them.
+    pub touched: [u64; 2],
+    /// Page of the fault that began last, with [`FIRST_TOUCH`] and where it was a write [`FIRST_WRITE`]; zero where the
+    /// page was there.
+    pub first_touch: u64,
 }
+
+/// Bit of [`Thread::first_touch`]: the page was not there.
+pub const FIRST_TOUCH: u64 = 1;
+/// Bit of [`Thread::first_touch`]: the access was a write.
+pub const FIRST_WRITE: u64 = 2;
 
 impl Thread {
     /// Index of the place in `pending` that is in use after this number of `changes`.
@@ -206,7 +220,8 @@ coded! {
         ADOPT_EXECUTOR = 1 "adopt_executor",
         /// pid, executor key: make it a child of that executor.
         ADOPT_CHILD = 2 "adopt_child",
-        /// tid, executor key, slot address: give the thread of the executor's process a slot.
+        /// tid, executor key, slot address, start and bytes of the Java heap: give the thread of the executor's process a
+        /// slot.
         ADOPT_THREAD = 3 "adopt_thread",
         /// pid, executor key, hot word, task attempt id, stage id, stage attempt: set the task of a Python worker.
         SET_WORKER = 4 "set_worker",
@@ -239,9 +254,9 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 132);
+    assert!(size_of::<Settings>() == 136);
     assert!(size_of::<Process>() == 56);
-    assert!(size_of::<Thread>() == 176);
+    assert!(size_of::<Thread>() == 216);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
     assert!(size_of::<Group>() == 16);

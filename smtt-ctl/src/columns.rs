@@ -38,6 +38,8 @@ const SPARK_COLLECTION: Column = column("spark_collection_ns", "SPARK GC", Form:
 const CPU_WAIT: Column = column("cpu_wait_ns", "CPU WAIT", Form::Duration, 4);
 const DISK_WAIT: Column = column("disk_wait_ns", "DISK WAIT", Form::Duration, 4);
 const ALLOCATED: Column = column("heap_allocated_bytes", "ALLOC", Form::Bytes, 3);
+const TOUCHED_HEAP: Column = column("touched_heap_bytes", "TOUCHED HEAP", Form::Bytes, 7);
+const TOUCHED_NATIVE: Column = column("touched_native_bytes", "TOUCHED NATIVE", Form::Bytes, 7);
 const COLLECTION: Column = column("collection_ns", "GC", Form::Duration, 4);
 const SWITCHES: Column = column("context_switches", "SWITCHES", Form::Count, 6);
 const DISK_READ: Column = column("disk_read_bytes", "DISK R", Form::Bytes, 6);
@@ -142,7 +144,7 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<25, 2, 41>(
+    columns: &with_page_walks::<27, 2, 43>(
         [
             APPLICATION,
             USER,
@@ -160,6 +162,8 @@ pub const STAGES: ListingKind = ListingKind {
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
+            TOUCHED_HEAP,
+            TOUCHED_NATIVE,
             COLLECTION,
             SWITCHES,
             DISK_READ,
@@ -197,6 +201,8 @@ macro_rules! work_columns {
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
+            TOUCHED_HEAP,
+            TOUCHED_NATIVE,
             COLLECTION,
             SWITCHES,
             DISK_READ,
@@ -242,7 +248,7 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<24, 5, 43>(
+    columns: &with_page_walks::<26, 5, 45>(
         [
             APPLICATION,
             USER,
@@ -258,6 +264,8 @@ pub const TASKS: ListingKind = ListingKind {
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
+            TOUCHED_HEAP,
+            TOUCHED_NATIVE,
             COLLECTION,
             SPARK_COLLECTION,
             SWITCHES,
@@ -398,6 +406,8 @@ mod tests {
             cpu_wait_ns: Some(0),
             disk_wait_ns: Some(0),
             heap_allocated_bytes: Some(0),
+            touched_heap_bytes: Some(0),
+            touched_native_bytes: Some(0),
             collection_ns: Some(0),
             context_switches: Some(0),
             disk_read_bytes: Some(0),

@@ -112,6 +112,7 @@ fn text(row: &TaskRow, width: usize) -> String {
     if let Some(splits) = &row.splits_by_input {
         lines.extend(splits_lines(splits, row));
     }
+    lines.extend(touched_line(&row.used));
     lines.extend(spark_line(&row.used));
     if let Some(functions) = &row.functions {
         lines.extend(functions_lines(functions));
@@ -125,6 +126,17 @@ fn text(row: &TaskRow, width: usize) -> String {
     }
     let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
     cut_lines.collect()
+}
+
+/// The memory that was not there before the task touched it.
+fn touched_line(used: &UsedRow) -> Option<String> {
+    let all = units::bytes(used.touched_bytes?);
+    let parts = used.touched_heap_bytes.zip(used.touched_native_bytes);
+    let parts = parts.map_or_else(String::new, |(heap, native)| {
+        let [heap, native] = [heap, native].map(units::bytes);
+        format!(": {heap} of the heap, {native} of other memory")
+    });
+    Some(format!("touched {all} of memory first{parts}"))
 }
 
 /// Spark's own times of the task, to compare.
@@ -286,6 +298,12 @@ mod tests {
                 ..splits.clone()
             }),
             splits: Some(splits),
+            used: UsedRow {
+                touched_bytes: Some(3 << 30),
+                touched_heap_bytes: Some(1 << 30),
+                touched_native_bytes: Some(2 << 30),
+                ..UsedRow::default()
+            },
             ..TaskRow::default()
         };
         let text = text(&row, 80);
@@ -302,6 +320,8 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Main.java"));
+        let first = "touched 3.0 GiB of memory first: 1.0 GiB of the heap, 2.0 GiB of other memory";
+        assert!(text.contains(first), "{text}");
         // No series is cut.
         assert_eq!(text.matches('…').count(), 1, "{text}");
     }

@@ -14,8 +14,8 @@ use aya_ebpf::{
 use smtt_common::event::{
     Kind,
     used::{
-        ACCOUNTS, DISK_WAIT_NS, PARTIAL, TaskBegin, TaskUsed, UNTIL_END, UNTIL_EXIT, UNTIL_NEXT,
-        helper,
+        ACCOUNTS, DISK_WAIT_NS, KERNEL_ACCOUNTS, PARTIAL, TaskBegin, TaskUsed, UNTIL_END,
+        UNTIL_EXIT, UNTIL_NEXT, helper,
     },
 };
 
@@ -23,6 +23,7 @@ use crate::{
     emit::own_record_with,
     maps::{NO_TASK, TASKS, account_offset, setting},
     tables::thread_executor,
+    touched,
 };
 
 /// The running thread begins a task, or to help one. `flags` are those of [`TaskBegin`].
@@ -47,8 +48,9 @@ pub fn begin(executor: u64, task_attempt_id: u64, flags: u32) {
         (*row).executor = executor;
         (*row).task_attempt_id = task_attempt_id;
         (*row).flags = flags;
-        (*row).time_ns = bpf_ktime_get_boot_ns();
-        (*row).present = read((&raw mut (*row).accounts).cast());
+        let now = bpf_ktime_get_boot_ns();
+        (*row).time_ns = now;
+        (*row).present = read((&raw mut (*row).accounts).cast(), now);
     }
     if thread_executor(tid) != executor {
         // The daemon removed the thread meanwhile, because it forgot the executor.
@@ -131,11 +133,11 @@ fn send(row: *mut TaskBegin, until: u32) {
         executor,
         false,
         |used: *mut TaskUsed| unsafe {
-            let present = (*row).present & read(accounts(used));
+            let present = (*row).present & read(accounts(used), (*row).time_ns);
             let begin: *const u64 = (&raw const (*row).accounts).cast();
             let mut account = 0;
             while account < ACCOUNTS {
-                // An absent account is zero in both readings.
+                // An account that only one reading has is absent, whatever its difference.
                 let place = accounts(used).add(account);
                 *place = (*place).wrapping_sub(*begin.add(account));
                 account += 1;
@@ -154,19 +156,20 @@ fn accounts(used: *mut TaskUsed) -> *mut u64 {
     unsafe { (&raw mut (*used).accounts).cast() }
 }
 
-/// A bit for each account.
-const ALL: u32 = (1 << ACCOUNTS) - 1;
+/// A bit for each account that the kernel keeps.
+const ALL: u32 = (1 << KERNEL_ACCOUNTS) - 1;
 
-/// Reads the running thread's accounts to `place`, zero where there is none; returns a bit for each that there is.
+/// Reads the running thread's accounts to `place`, zero where there is none; returns a bit for each that there is. The
+/// first reading of the task is at `since_ns`.
 ///
 /// No branch depends on what a helper returns: the verifier of Linux 6.1 follows each, and eleven are too many for it.
 #[inline(always)]
-fn read(place: *mut u64) -> u32 {
+fn read(place: *mut u64, since_ns: u64) -> u32 {
     // SAFETY: the helper has no precondition.
     let task = unsafe { bpf_get_current_task() };
     let mut absent = 0;
     let mut account = 0;
-    while account < ACCOUNTS {
+    while account < KERNEL_ACCOUNTS {
         let offset = account_offset(account);
         // SAFETY (here and below): the callers pass places for all accounts.
         let value = unsafe { place.add(account) };
@@ -183,7 +186,8 @@ fn read(place: *mut u64) -> u32 {
         }
         account += 1;
     }
-    ALL & !absent
+    let touched = touched::read(place, bpf_get_current_pid_tgid() as u32, since_ns);
+    ALL & !absent | touched
 }
 
 /// Copies a word of the kernel; 1 where there is none, and zero in its place.

@@ -7,6 +7,7 @@
 //! | [`tables`] | the only writer of the tables of executors, processes and threads |
 //! | [`pending`] | faults on their way from a thread's row to their context's row |
 //! | [`accounts`] | the only writer of the table of running tasks: what a task used |
+//! | [`touched`] | pages that a thread touched first |
 //! | [`shares`] | limits per executor and per user: rows of the tables, bytes of the ring |
 //! | [`emit`] | the only writer to the ring |
 //! | [`probe`] | one file per family of hooks |
@@ -25,12 +26,14 @@ mod probe {
     pub mod exit;
     pub mod fault;
     pub mod fault_time;
+    pub mod first_touch;
     pub mod marker;
     pub mod page_walk;
 }
 mod pending;
 mod shares;
 mod tables;
+mod touched;
 
 /// The kernel offers the helpers used here to GPL-compatible programs only.
 #[unsafe(link_section = "license")]

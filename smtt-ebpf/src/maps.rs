@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
-    event::used::{ACCOUNTS, TaskBegin},
+    event::used::{ACCOUNTS, KERNEL_ACCOUNTS, TaskBegin},
     page_walk::WalkCounters,
     settings::{
         Buckets, Budget, Group, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
@@ -29,6 +29,10 @@ pub static PROCESSES: HashMap<u32, Process> = HashMap::with_max_entries(4096, 0)
 /// Thread id -> slot. Executors have some hundred threads with a slot.
 #[map]
 pub static THREADS: HashMap<u32, Thread> = HashMap::with_max_entries(16_384, 0);
+
+/// Where a new row of [`THREADS`] is made, because the stack has no room for it.
+#[map]
+pub static NEW_THREAD: PerCpuArray<Thread> = PerCpuArray::with_max_entries(1, 0);
 
 /// Thread id -> accounts of the thread when it began the task that it runs. Only a thread with a row in [`THREADS`] has
 /// one, so the limits of that table hold here too.
@@ -137,6 +141,10 @@ pub static SAMPLING: PerCpuArray<Sampling> = PerCpuArray::with_max_entries(1, 0)
 #[map]
 pub static FAULT_WINDOW: Array<u64> = Array::with_max_entries(1, 0);
 
+/// Since when first touches of pages are counted, in nanoseconds since boot: the daemon writes it. Zero: they are not.
+#[map]
+pub static TOUCHES_SINCE: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Settings that the daemon writes before the object is loaded.
 #[unsafe(no_mangle)]
 static SETTINGS: Global<Settings> = Global::new(Settings {
@@ -158,11 +166,12 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     thread_rows: 0,
     process_rows: 0,
     executor_rows: 0,
-    account_offsets: [0; ACCOUNTS],
+    account_offsets: [0; KERNEL_ACCOUNTS],
     blkio_delay_offset: 0,
     signal_exit_code_offset: 0,
     signal_maxrss_offset: 0,
     page_bytes: 0,
+    vm_fault_address_offset: 0,
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.

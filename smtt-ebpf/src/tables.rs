@@ -10,19 +10,19 @@ use aya_ebpf::{
     },
 };
 use smtt_common::{
-    context::SlotHead,
+    context::{Range, SlotHead},
     counter::Counter,
     settings::{
-        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, Thread,
-        executor_key, executor_pid,
+        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, executor_key,
+        executor_pid,
     },
 };
 
 use crate::{
     accounts,
     maps::{
-        BUDGETS, EXECUTORS, NO_CONTEXT_COUNTERS, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
-        announce, compare_exchange, count, take_all, withdraw,
+        BUDGETS, EXECUTORS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
+        compare_exchange, count, take_all, withdraw,
     },
     pending,
     shares::{
@@ -236,19 +236,11 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
 }
 
 /// Sets the slot of a thread; false when there is no room for another thread of that executor.
+///
+/// The new row is made in [`NEW_THREAD`], because the stack has no room for it. Another program that preempts this one on
+/// its processor may write there as well: then the row is not as it was made, and goes again.
 #[inline(always)]
-pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
-    let row = Thread {
-        slot_address,
-        executor,
-        pid: executor_pid(executor),
-        changes: 0,
-        head: NO_HEAD,
-        pending: [NO_CONTEXT_COUNTERS; 2],
-        not_served: 0,
-        fault_page: 0,
-        fault_began: 0,
-    };
+pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64, heap: &Range) -> bool {
     // SAFETY: copied at once.
     if unsafe { THREADS.get(tid) }
         .is_some_and(|thread| thread.executor == executor && thread.slot_address == slot_address)
@@ -257,15 +249,31 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
         return true;
     }
     pending::flush(tid);
-    // The row's previous executor, zero for none. A plain number: the compiler may leave one half of an `Option`
-    // undefined, and the verifier rejects a read of it.
+    // The row's previous executor, zero for none, and its counts: the accounts of a running task are differences. Plain
+    // numbers: the compiler may leave one half of an `Option` undefined, and the verifier rejects a read of it.
+    let (mut before, mut touched) = (0, [0; 2]);
     // SAFETY: copied at once.
-    let before = unsafe { THREADS.get(tid) }.map_or(0, |thread| thread.executor);
+    if let Some(thread) = unsafe { THREADS.get(tid) } {
+        before = thread.executor;
+        touched = thread.touched;
+    }
     let new = before != executor;
     if new && !claim(executor, Table::Threads) {
         return refuse_thread(executor);
     }
-    if THREADS.insert(tid, row, u64::from(BPF_ANY)).is_err() {
+    let Some(row) = NEW_THREAD.get_ptr_mut(0) else {
+        return refuse_thread(executor);
+    };
+    // SAFETY: the row of this processor; all its other fields stay zero.
+    let inserted = unsafe {
+        (*row).slot_address = slot_address;
+        (*row).executor = executor;
+        (*row).pid = executor_pid(executor);
+        (*row).heap = *heap;
+        (*row).touched = touched;
+        THREADS.insert(tid, &*row, u64::from(BPF_ANY)).is_ok()
+    };
+    if !inserted {
         if new {
             release(executor, Table::Threads, 1);
         }
@@ -274,6 +282,15 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64) -> bool {
     if new && before != 0 {
         // The row outlived its thread, and the thread id is reused.
         release(before, Table::Threads, 1);
+    }
+    // A row that has gone meanwhile was given back by who removed it.
+    // SAFETY: copied at once.
+    let as_made = unsafe { THREADS.get(tid) }.is_none_or(|thread| {
+        thread.executor == executor && thread.slot_address == slot_address && thread.heap == *heap
+    });
+    if !as_made && THREADS.remove(tid).is_ok() {
+        release(executor, Table::Threads, 1);
+        return refuse_thread(executor);
     }
     true
 }

@@ -37,7 +37,7 @@ impl VerdictState {
 /// Verdict on one probe, as `smtt-ctl status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Row of the table: `fault`, `fault_major`, `fault_time`, `marker`, `exit`, `fork`, `exec`.
+    /// Row of the table: `fault`, `fault_major`, `fault_time`, `first_touch`, `marker`, `exit`, `fork`, `exec`.
     pub name: String,
     /// Attachment point in the kernel or in a library.
     pub hook: String,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use smtt_common::context::{Access, Activity, ContextWord, Region};
+use smtt_common::context::{Access, Activity, ContextWord, Range, Region};
 use smtt_common::counter::FaultCounters;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_config::{FaultHook, ProbeSettings};
@@ -269,7 +269,7 @@ fn workload(probes: &mut Probes) -> (Readings, u64) {
     for _ in 0..THREADS {
         let (tid, slot) = told.recv().expect("the threads tell");
         probes
-            .adopt_thread(executor, tid, slot)
+            .adopt_thread(executor, tid, slot, Range::default())
             .expect("a row for the thread");
     }
     starts

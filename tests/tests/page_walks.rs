@@ -16,7 +16,7 @@ use perf_event_open_sys::bindings::{
     PERF_COUNT_HW_CACHE_ITLB, PERF_COUNT_HW_CACHE_RESULT_MISS, PERF_TYPE_HW_CACHE, perf_event_attr,
 };
 use perf_event_open_sys::perf_event_open;
-use smtt_common::context::{Access, Activity, ContextWord, Region};
+use smtt_common::context::{Access, Activity, ContextWord, Range, Region};
 use smtt_common::counter::ContextKey;
 use smtt_common::page_walk::WalkCounters;
 use smtt_config::{FaultHook, ProbeSettings};
@@ -168,7 +168,7 @@ fn measure_once<Kept>(
     let (mut probes, _kept) = load()?;
     let executor = probes.adopt_executor(std::process::id())?;
     for (tid, slot) in slots {
-        probes.adopt_thread(executor, tid, slot)?;
+        probes.adopt_thread(executor, tid, slot, Range::default())?;
     }
     let mut sum = BTreeMap::new();
     read(&mut probes, &mut sum)?;

@@ -95,8 +95,8 @@ macro_rules! of_module {
 
 /// Offsets of every field of a struct; a field that is missing here does not compile.
 macro_rules! offsets {
-    ($java:ident, $before:literal, $type:ident: $($field:ident),+ $(; $left_out:ident)?) => {
-        let $type { $($field: _,)+ $($left_out: _)? } = $type::default();
+    ($java:ident, $before:literal, $type:ident: $($field:ident),+ $(; $($left_out:ident),+)?) => {
+        let $type { $($field: _,)+ $($($left_out: _),+)? } = $type::default();
         $($java.int(&upper(&[$before, stringify!($field)]), offset_of!($type, $field));)+
     };
 }
@@ -134,7 +134,7 @@ final class Contract {{
         collection_ended_ns, addresses_told_ns);
     java.group("Slot file: offsets in a slot.");
     offsets!(java, "slot", Slot: hot, task_attempt_id, stage_id, stage_attempt, partition, attempt_number, tid, generation,
-        job_id, state, facts_emitted; reserved);
+        job_id, state, facts_emitted; heap, reserved);
     java.group("Hot word: places of its fields.");
     named!(java.int: HOT_ACTIVITY_SHIFT, HOT_ACCESS_SHIFT, HOT_REGION_SHIFT, HOT_RDD_SHIFT);
     named!(java.long: HOT_FIELD_MASK);

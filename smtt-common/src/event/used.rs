@@ -1,7 +1,9 @@
 //! What a task attempt used, by the kernel's accounts of the thread that ran it.
 
 /// Number of accounts.
-pub const ACCOUNTS: usize = 11;
+pub const ACCOUNTS: usize = 14;
+/// Number of accounts that the kernel itself keeps of each thread: the first ones.
+pub const KERNEL_ACCOUNTS: usize = 11;
 
 /// Index of an account: time on a CPU, in nanoseconds.
 pub const CPU_NS: usize = 0;
@@ -26,6 +28,13 @@ pub const CALL_WRITTEN_BYTES: usize = 8;
 pub const DISK_READ_BYTES: usize = 9;
 /// Index of an account: bytes of pages that became dirty and go to a disk.
 pub const DISK_WRITTEN_BYTES: usize = 10;
+/// Index of an account of the kernel side: bytes of the Java heap that the thread touched first, in whole pages.
+pub const TOUCHED_HEAP_BYTES: usize = 11;
+/// Index of an account of the kernel side: bytes of other memory that the thread touched first, in whole pages.
+pub const TOUCHED_NATIVE_BYTES: usize = 12;
+/// Index of an account of the kernel side: bytes that the thread touched first, in whole pages, where it is not known which
+/// of them are in the Java heap. It takes the place of the other two.
+pub const TOUCHED_EITHER_BYTES: usize = 13;
 
 /// Bit of `flags` in [`super::Kind::TASK_BEGUN`]: the task ran before the marker knew it.
 pub const BEGUN_LATE: u64 = 1;

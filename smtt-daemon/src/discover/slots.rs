@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, ensure};
 use nix::fcntl::OFlag;
 use smtt_common::context::{
-    HEADER_SIZE, Header, HeapAddresses, MAGIC, SLOT_COUNT, SLOT_IN_USE, SLOT_SIZE, Slot, VERSION,
+    HEADER_SIZE, Header, HeapAddresses, MAGIC, Range, SLOT_COUNT, SLOT_IN_USE, SLOT_SIZE, Slot,
+    VERSION,
 };
 use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, innermost_id};
@@ -21,6 +22,8 @@ pub struct ThreadSlot {
     pub tid: u32,
     /// Address of the slot in the executor.
     pub address: u64,
+    /// Addresses of the Java heap; zero bytes where they are not known.
+    pub heap: Range,
 }
 
 /// A slot file, open.
@@ -100,6 +103,10 @@ impl SlotFile {
                 Some(ThreadSlot {
                     tid: *host.get(&inner)?,
                     address: self.address + (HEADER_SIZE + index * SLOT_SIZE) as u64,
+                    heap: Range {
+                        start: long(slot, offset_of!(Slot, heap.start)),
+                        bytes: long(slot, offset_of!(Slot, heap.bytes)),
+                    },
                 })
             })
             .collect()
@@ -154,10 +161,7 @@ impl SlotFile {
         let reported: u64 = self
             .slots()?
             .chunks_exact(SLOT_SIZE)
-            .map(|slot| {
-                let at = offset_of!(Slot, facts_emitted);
-                u64::from_le_bytes(slot[at..at + 8].try_into().unwrap_or_default())
-            })
+            .map(|slot| long(slot, offset_of!(Slot, facts_emitted)))
             .fold(0, u64::wrapping_add);
         let without_slot = read_u64(&self.file, offset_of!(Header, facts_without_slot))?;
         Ok(reported.wrapping_add(without_slot))
@@ -172,6 +176,10 @@ impl SlotFile {
 
 fn word(slot: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(slot[at..at + 4].try_into().unwrap_or_default())
+}
+
+fn long(slot: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(slot[at..at + 8].try_into().unwrap_or_default())
 }
 
 fn read_u32(file: &File, at: usize) -> std::io::Result<u32> {

@@ -488,7 +488,7 @@ fn add_rows(
     threads: &[ThreadSlot],
 ) -> anyhow::Result<()> {
     let with_threads = threads.iter().try_for_each(|thread| {
-        probes.adopt_thread(executor, thread.tid, thread.address)?;
+        probes.adopt_thread(executor, thread.tid, thread.address, thread.heap)?;
         // If the thread ended before its row was added, the next thread with this id would inherit the row.
         if Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
             return Ok(());

@@ -3,13 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use aya::maps::Array;
 use aya::programs::RawTracePoint;
 use smtt_config::FaultHook;
+use smtt_machine::clock::now_boot_ns;
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use super::cpus::Change;
 use super::health::verdict;
-use super::table::{Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
+use super::table::{
+    FIRST_TOUCH, Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
+};
 use super::{Probes, kernel_function};
 
 /// The hooks of page faults, which every process on the machine pays for. Raw tracepoints and trampolines are detached
@@ -59,6 +63,7 @@ impl Probes {
             let since = *hooks.idle_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= hooks.idle_after && !hooks.links.is_empty() {
                 let links = std::mem::take(&mut hooks.links);
+                self.say_touches_counted();
                 tracing::debug!("no executor lives: page faults are not counted");
                 // The kernel waits until no processor runs the hook. Where no thread can be made, the wait is here.
                 let _ = std::thread::Builder::new()
@@ -85,7 +90,27 @@ impl Probes {
                 *known = verdict;
             }
         }
+        self.say_touches_counted();
         tracing::debug!(took = ?start.elapsed(), "an executor lives: page faults are counted");
+    }
+
+    /// Tells the kernel side since when first touches of pages are counted: only the raw tracepoints see them.
+    fn say_touches_counted(&mut self) {
+        let hooks = &self.fault_hooks;
+        let see = hooks.rows.iter().any(|row| row.rung == RUNG_RAW_TRACEPOINT);
+        let since = if see && !hooks.links.is_empty() {
+            now_boot_ns()
+        } else {
+            0
+        };
+        let table = self.ebpf.map_mut("TOUCHES_SINCE");
+        let set = table.context("no table TOUCHES_SINCE").and_then(|table| {
+            let mut table = Array::<_, u64>::try_from(table)?;
+            Ok(table.set(0, since, 0)?)
+        });
+        if let Err(error) = set {
+            tracing::error!("the memory that tasks touched first is not known: {error:#}");
+        }
     }
 
     /// Attaches every row but the marker's.
@@ -129,6 +154,12 @@ impl Probes {
                     VerdictState::NotApplicable,
                     "switched off by [probe.fault] hook",
                 )
+            } else if row.probe == FIRST_TOUCH && fault_rung != Some(RUNG_RAW_TRACEPOINT) {
+                verdict(
+                    row,
+                    VerdictState::NotApplicable,
+                    "only the raw tracepoints of page faults see which memory a task touches first",
+                )
             } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
                 verdict(
                     row,
@@ -140,11 +171,16 @@ impl Probes {
             {
                 verdict(row, VerdictState::Unsupported, reason)
             } else {
-                self.attach(row)
+                let verdict = self.attach(row);
+                if row.probe == FIRST_TOUCH && verdict.verdict == VerdictState::Ok {
+                    self.fault_hooks.rows.push(row);
+                }
+                verdict
             };
             self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
             self.verdicts.push(verdict);
         }
+        self.say_touches_counted();
         self.access_known = fault_rung.is_some_and(|rung| rung != RUNG_SOFTWARE);
     }
 

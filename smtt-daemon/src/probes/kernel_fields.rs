@@ -3,8 +3,8 @@
 use std::fs;
 
 use smtt_common::event::used::{
-    ACCOUNTS, CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES,
-    DISK_WAIT_NS, DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY,
+    CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES, DISK_WAIT_NS,
+    DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, KERNEL_ACCOUNTS, SWITCHES_INVOLUNTARY,
     SWITCHES_VOLUNTARY,
 };
 use smtt_common::settings::Settings;
@@ -19,7 +19,7 @@ const THREAD: &str = "task_struct";
 type Field = (&'static str, &'static str);
 
 /// The account, the field of `task_struct`, and the field in it where it is a struct.
-const FIELDS: [(usize, &str, Option<Field>); ACCOUNTS - 1] = [
+const FIELDS: [(usize, &str, Option<Field>); KERNEL_ACCOUNTS - 1] = [
     (CPU_NS, "se", Some(("sched_entity", "sum_exec_runtime"))),
     (CPU_WAIT_NS, "sched_info", Some(("sched_info", "run_delay"))),
     (SWITCHES_VOLUNTARY, "nvcsw", None),
@@ -76,6 +76,9 @@ pub(super) fn set(settings: &mut Settings) -> Option<String> {
     }
     if let Ok(disabled) = thread("pagefault_disabled") {
         settings.task_pagefault_disabled_offset = disabled;
+    }
+    if let Ok(address) = types.offset("vm_fault", "address") {
+        settings.vm_fault_address_offset = address;
     }
     accounts(settings, &types);
     ids.err()

@@ -1,7 +1,7 @@
 //! Rows of executors, processes and threads that the daemon adds to the kernel side's tables, and removes.
 
 use anyhow::{Context as _, bail};
-use smtt_common::context::SlotHead;
+use smtt_common::context::{Range, SlotHead};
 use smtt_common::settings::{Process, ROLE_CHILD, TableOperation, Thread};
 use smtt_machine::proc::{Handle, Started};
 
@@ -49,7 +49,8 @@ impl Probes {
         Ok(process.executor)
     }
 
-    /// Sets the slot of a thread in the kernel side's table. A thread that registered itself keeps its slot.
+    /// Sets the slot of a thread in the kernel side's table, and the addresses of its Java heap. A thread that registered
+    /// itself keeps its slot.
     ///
     /// # Errors
     /// When the table of threads is full, or the executor has used up its share.
@@ -58,6 +59,7 @@ impl Probes {
         executor: u64,
         tid: u32,
         slot_address: u64,
+        heap: Range,
     ) -> anyhow::Result<()> {
         let known = self
             .map::<u32, Thread>("THREADS")?
@@ -66,7 +68,13 @@ impl Probes {
         if known
             || self.change(
                 TableOperation::ADOPT_THREAD,
-                &[u64::from(tid), executor, slot_address],
+                &[
+                    u64::from(tid),
+                    executor,
+                    slot_address,
+                    heap.start,
+                    heap.bytes,
+                ],
             )?
         {
             return Ok(());

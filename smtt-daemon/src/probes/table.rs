@@ -68,6 +68,9 @@ const FAULT_HANDLER: &str = "handle_mm_fault";
 
 const ONLY: &str = "";
 
+/// What the rung `raw_tracepoint` needs besides to say which memory a task touched first.
+pub const FIRST_TOUCH: &str = "first_touch";
+
 /// Every probe, in the order in which they are attached.
 pub const TABLE: &[Row] = &[
     Row {
@@ -160,5 +163,26 @@ pub const TABLE: &[Row] = &[
         program: "fault_major",
         rung: ONLY,
         without: "major faults are not distinguished",
+    },
+    Row {
+        probe: FIRST_TOUCH,
+        hook: Hook::FunctionReturn("do_huge_pmd_anonymous_page"),
+        program: "large_page",
+        rung: ONLY,
+        without: "a large page counts as one small page in the memory that tasks touched first",
+    },
+    Row {
+        probe: FIRST_TOUCH,
+        hook: Hook::FunctionReturn("do_swap_page"),
+        program: "swapped_out",
+        rung: ONLY,
+        without: "pages that come back from swap are in the memory that tasks touched first",
+    },
+    Row {
+        probe: FIRST_TOUCH,
+        hook: Hook::FunctionReturn("task_numa_fault"),
+        program: "numa_hint",
+        rung: ONLY,
+        without: "hint faults of the kernel's NUMA balancing are in the memory that tasks touched first",
     },
 ];

@@ -7,7 +7,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::programs::RawTracePointContext;
 use smtt_common::{
-    context::SlotHead,
+    context::{Range, SlotHead},
     settings::{Owner, TableOperation},
 };
 
@@ -37,7 +37,13 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             rows::adopt_executor(subject as u32, &owner).is_some()
         }
         TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
-        TableOperation::ADOPT_THREAD => rows::adopt_thread(subject as u32, executor, ctx.arg(3)),
+        TableOperation::ADOPT_THREAD => {
+            let heap = Range {
+                start: ctx.arg(4),
+                bytes: ctx.arg(5),
+            };
+            rows::adopt_thread(subject as u32, executor, ctx.arg(3), &heap)
+        }
         TableOperation::SET_WORKER => {
             rows::set_worker(
                 subject as u32,

@@ -33,9 +33,11 @@ use crate::{
     },
     pending,
     shares::{spend_on_sample, uid},
-    tables,
+    tables, touched,
 };
 
+/// Bit of the x86 error code: the page was there, and the access had no right to it.
+const ERROR_PRESENT: u64 = 1 << 0;
 /// Bit of the x86 error code: the access was a write.
 const ERROR_WRITE: u64 = 1 << 1;
 /// End of the lower half of the address space; user addresses are below it.
@@ -46,7 +48,8 @@ const MAJOR: u32 = 4;
 /// `page_fault_user(address, registers, error code)`: a fault of user code.
 #[raw_tracepoint]
 pub fn fault_user(ctx: RawTracePointContext) -> i32 {
-    fault::<true>(ctx.arg(0), access(ctx.arg(2)));
+    let error_code = ctx.arg(2);
+    fault::<true>(ctx.arg(0), access(error_code), is_fresh(error_code));
     0
 }
 
@@ -58,7 +61,8 @@ pub fn fault_kernel(ctx: RawTracePointContext) -> i32 {
     if address >= USER_END || !may_be_traced(running_pid()) || faults_off() {
         return 0;
     }
-    fault::<true>(address, access(ctx.arg(2)));
+    let error_code = ctx.arg(2);
+    fault::<true>(address, access(error_code), is_fresh(error_code));
     0
 }
 
@@ -76,6 +80,7 @@ pub fn not_served() {
             (*thread).not_served = 1;
             (*thread).fault_began = 0;
         }
+        touched::take_back(thread);
     } else if let Some(process) = PROCESSES.get_ptr_mut(pid) {
         add(unsafe { &raw mut (*process).not_served }, 1);
     }
@@ -98,9 +103,9 @@ const FLAG_WRITE: u32 = 1;
 const FLAG_TRIED: u32 = 1 << 5;
 
 /// `VM_FAULT_RETRY` of the kernel's `enum vm_fault_reason`: the handler will be called again for the same fault.
-const RESULT_RETRY: u32 = 0x400;
+pub(super) const RESULT_RETRY: u32 = 0x400;
 /// `VM_FAULT_ERROR`: the fault is not served, and the kernel does not count it.
-const RESULT_ERROR: u32 = 0x873;
+pub(super) const RESULT_ERROR: u32 = 0x873;
 
 /// The return of `handle_mm_fault(vma, address, flags, registers)`, by its trampoline. The result decides as in the
 /// kernel's own count: a retried fault counts when it is done.
@@ -140,6 +145,7 @@ fn handled(address: u64, flags: u32, registers: u64) {
         } else {
             ACCESS_WRITE
         },
+        false,
     );
 }
 
@@ -148,7 +154,7 @@ fn handled(address: u64, flags: u32, registers: u64) {
 #[perf_event]
 pub fn fault_software(ctx: PerfEventContext) -> i32 {
     // SAFETY: the context is this program's own.
-    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
+    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN, false);
     0
 }
 
@@ -156,7 +162,7 @@ pub fn fault_software(ctx: PerfEventContext) -> i32 {
 #[perf_event]
 pub fn fault_software_major(ctx: PerfEventContext) -> i32 {
     // SAFETY: as above.
-    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN);
+    fault::<false>(unsafe { (*ctx.ctx).addr }, ACCESS_UNKNOWN, false);
     0
 }
 
@@ -176,6 +182,11 @@ fn access(error_code: u64) -> u32 {
     } else {
         ACCESS_WRITE
     }
+}
+
+#[inline(always)]
+fn is_fresh(error_code: u64) -> bool {
+    error_code & ERROR_PRESENT == 0
 }
 
 /// Whether the kernel tries an access whose fault it will not serve (it has a fallback): no page fault in
@@ -207,9 +218,10 @@ fn running_pid() -> u32 {
 ///
 /// With `BEFORE` the hook runs before the kernel handles the fault. Where the kernel does not serve it but sends a signal,
 /// it counts none: then the program of signals leaves a mark ([`not_served`]), and the next exception of the same thread
-/// (of the same process, for threads without a row) is left out.
+/// (of the same process, for threads without a row) is left out. Only there the processor says whether the page was
+/// `fresh`.
 #[inline(always)]
-fn fault<const BEFORE: bool>(address: u64, access: u32) {
+fn fault<const BEFORE: bool>(address: u64, access: u32, fresh: bool) {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
     if !may_be_traced(pid) {
@@ -219,6 +231,9 @@ fn fault<const BEFORE: bool>(address: u64, access: u32) {
         // SAFETY (here and below): the row was just looked up, and only its own thread removes it while the thread runs.
         && unsafe { (*thread).pid } == pid
     {
+        if BEFORE {
+            touched::fault(thread, address, access, fresh);
+        }
         if BEFORE && unsafe { (*thread).not_served != 0 } {
             unsafe { (*thread).not_served = 0 };
             return;

@@ -1,5 +1,7 @@
 //! The marker's facts: one program for all JNI entry points. The attachment's cookie identifies the entry point.
 
+use core::mem::offset_of;
+
 use aya_ebpf::{
     EbpfContext,
     helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::bpf_get_attach_cookie},
@@ -8,7 +10,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::warn;
 use smtt_common::{
-    context::SlotHead,
+    context::{Range, Slot, SlotHead},
     counter::{Counter, ExecutorCounters},
     event::{
         Kind, PAYLOAD_MAX,
@@ -113,9 +115,13 @@ fn send(kind: Kind, executor: u64, row: *mut ExecutorCounters, address: u64, byt
 #[inline(always)]
 fn register(tid: u32, executor: u64, address: u64) {
     // SAFETY: the helper checks the address.
-    if let Ok(slot_address) = unsafe { bpf_probe_read_user(address as *const u64) } {
-        tables::adopt_thread(tid, executor, slot_address);
-    }
+    let Ok(slot_address) = (unsafe { bpf_probe_read_user(address as *const u64) }) else {
+        return;
+    };
+    let heap = slot_address.wrapping_add(offset_of!(Slot, heap) as u64);
+    // SAFETY: the helper checks the address.
+    let heap = unsafe { bpf_probe_read_user(heap as *const Range) }.unwrap_or_default();
+    tables::adopt_thread(tid, executor, slot_address, &heap);
 }
 
 /// Removes a thread that gives its own slot back. Facts about other threads are ignored: those threads are removed

@@ -2,8 +2,9 @@
 
 use core::ptr;
 
-use smtt_common::context::{HEADER_SIZE, Header, MAGIC, SLOT_SIZE, VERSION};
+use smtt_common::context::{HEADER_SIZE, Header, MAGIC, Range, SLOT_SIZE, Slot, VERSION};
 
+use crate::vm_structs;
 use crate::{Env, Ref};
 
 /// Most slots one JVM may ask for: bounds the memory of a mistaken caller to 8 MiB.
@@ -37,7 +38,7 @@ pub extern "system" fn Java_io_smtt_marker_Native_createSlots(
     answer
 }
 
-/// Maps the file, makes its pages resident and writes the header.
+/// Maps the file, makes its pages resident and writes the header, and the addresses of the heap into each slot.
 fn map(fd: i32, bytes: usize, slot_count: u32) -> i64 {
     // SAFETY: fd is a file that we own.
     if unsafe { libc::ftruncate(fd, bytes as libc::off_t) } < 0 {
@@ -77,6 +78,17 @@ fn map(fd: i32, bytes: usize, slot_count: u32) -> i64 {
     };
     // SAFETY: the mapping is page-aligned, longer than a header, and no other thread knows it yet.
     unsafe { start.cast::<Header>().write_volatile(header) };
+    let heap = vm_structs::heap().map_or_else(Range::default, |(start, end)| Range {
+        start,
+        bytes: end.wrapping_sub(start),
+    });
+    for index in 0..slot_count as usize {
+        // SAFETY: inside the mapping, which has room for as many slots behind the header.
+        unsafe {
+            let slot = start.cast::<u8>().add(HEADER_SIZE + index * SLOT_SIZE);
+            (&raw mut (*slot.cast::<Slot>()).heap).write_volatile(heap);
+        }
+    }
     start as i64
 }
 

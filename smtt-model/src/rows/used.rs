@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use smtt_common::event::used::{
     CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES, DISK_WAIT_NS,
     DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY,
+    TOUCHED_EITHER_BYTES, TOUCHED_HEAP_BYTES, TOUCHED_NATIVE_BYTES,
 };
 
 use crate::state::{HelperSum, HelperUsed, Used};
 
 /// Figures of an [`UsedRow`].
-const FIGURES: usize = 27;
+const FIGURES: usize = 30;
 
 /// Figures of the threads that ran tasks. A figure is absent where the kernel or the JVM does not keep it, or where the
 /// task has no first reading.
@@ -42,6 +43,15 @@ pub struct UsedRow {
     /// The kernel's count of the thread's page faults with a disk access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_major_faults: Option<u64>,
+    /// Bytes of pages that were not in memory before the thread touched them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched_bytes: Option<u64>,
+    /// The part of `touched_bytes` in the Java heap; absent where it is not known where the heap is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched_heap_bytes: Option<u64>,
+    /// The part of `touched_bytes` outside of the Java heap; absent where it is not known where the heap is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched_native_bytes: Option<u64>,
     /// Bytes that the thread's system calls read from files and pipes, also from the page cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_read_bytes: Option<u64>,
@@ -153,6 +163,12 @@ impl UsedRow {
         let time = |index: usize| used.times.map(|times| times[index]);
         let of_ms = |ms: u64| ms.saturating_mul(1_000_000);
         let involuntary = used.account(SWITCHES_INVOLUNTARY);
+        let touched = [
+            TOUCHED_HEAP_BYTES,
+            TOUCHED_NATIVE_BYTES,
+            TOUCHED_EITHER_BYTES,
+        ];
+        let touched = touched.into_iter().filter_map(|part| used.account(part));
         Self {
             cpu_ns: used.account(CPU_NS),
             cpu_wait_ns: used.account(CPU_WAIT_NS),
@@ -166,6 +182,9 @@ impl UsedRow {
             context_switches_involuntary: involuntary,
             thread_minor_faults: used.account(FAULTS_MINOR),
             thread_major_faults: used.account(FAULTS_MAJOR),
+            touched_bytes: touched.reduce(u64::saturating_add),
+            touched_heap_bytes: used.account(TOUCHED_HEAP_BYTES),
+            touched_native_bytes: used.account(TOUCHED_NATIVE_BYTES),
             call_read_bytes: used.account(CALL_READ_BYTES),
             call_written_bytes: used.account(CALL_WRITTEN_BYTES),
             disk_read_bytes: used.account(DISK_READ_BYTES),
@@ -208,6 +227,9 @@ impl UsedRow {
             &mut self.context_switches_involuntary,
             &mut self.thread_minor_faults,
             &mut self.thread_major_faults,
+            &mut self.touched_bytes,
+            &mut self.touched_heap_bytes,
+            &mut self.touched_native_bytes,
             &mut self.call_read_bytes,
             &mut self.call_written_bytes,
             &mut self.disk_read_bytes,
@@ -244,6 +266,9 @@ impl UsedRow {
             ),
             ("thread_minor_faults", self.thread_minor_faults),
             ("thread_major_faults", self.thread_major_faults),
+            ("touched_bytes", self.touched_bytes),
+            ("touched_heap_bytes", self.touched_heap_bytes),
+            ("touched_native_bytes", self.touched_native_bytes),
             ("call_read_bytes", self.call_read_bytes),
             ("call_written_bytes", self.call_written_bytes),
             ("disk_read_bytes", self.disk_read_bytes),
@@ -263,5 +288,62 @@ impl UsedRow {
             ("spark_run_ns", self.spark_run_ns),
             ("spark_collection_ns", self.spark_collection_ns),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_common::event::used::TaskUsed;
+
+    use super::*;
+
+    fn row(parts: &[(usize, u64)]) -> UsedRow {
+        let mut used = TaskUsed::default();
+        for (account, bytes) in parts {
+            used.accounts[*account] = *bytes;
+            used.present |= 1 << account;
+        }
+        UsedRow::new(&Used::of_accounts(&used))
+    }
+
+    #[test]
+    fn memory_that_was_touched_first_is_divided_where_the_heap_is_known() {
+        let known = row(&[(TOUCHED_HEAP_BYTES, 4096), (TOUCHED_NATIVE_BYTES, 0)]);
+        assert_eq!(
+            (
+                known.touched_bytes,
+                known.touched_heap_bytes,
+                known.touched_native_bytes
+            ),
+            (Some(4096), Some(4096), Some(0))
+        );
+        let whole = row(&[(TOUCHED_EITHER_BYTES, 8192)]);
+        assert_eq!(whole.touched_bytes, Some(8192));
+        assert_eq!(
+            (whole.touched_heap_bytes, whole.touched_native_bytes),
+            (None, None)
+        );
+        let mut sum = known;
+        sum.add(&whole);
+        assert_eq!(
+            (sum.touched_bytes, sum.touched_heap_bytes),
+            (Some(12_288), Some(4096))
+        );
+        assert_eq!(row(&[(CPU_NS, 1)]).touched_bytes, None);
+    }
+
+    #[test]
+    fn each_figure_has_its_name() {
+        let mut row = UsedRow::default();
+        for (number, figure) in row.figures_mut().into_iter().enumerate() {
+            *figure = Some(number as u64);
+        }
+        let json = serde_json::to_value(row).expect("JSON");
+        let object = json.as_object().expect("an object");
+        assert_eq!(object.len(), FIGURES);
+        for (number, (name, figure)) in row.figures().into_iter().enumerate() {
+            assert_eq!(figure, Some(number as u64), "{name}");
+            assert_eq!(json[name].as_u64(), figure, "{name}");
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! What running tasks have used so far, read at the daemon's pace. Such figures are replaced by the accounts at the
 //! task's end and are in no sum.
 
-use smtt_common::event::used::{ACCOUNTS, CALL_READ_BYTES, CPU_NS, FAULTS_MAJOR, FAULTS_MINOR};
+use smtt_common::event::used::{
+    ACCOUNTS, CALL_READ_BYTES, CPU_NS, FAULTS_MAJOR, FAULTS_MINOR, KERNEL_ACCOUNTS,
+};
 
 use super::bytes::Caps;
 use super::splits::{CPU, FAULTS, HEAP, Live, Parts, Point, READ, Splits, Totals, WALKS};
@@ -59,7 +61,9 @@ fn totals(figures: &Used, walks: Option<u64>) -> Totals {
 impl Live {
     fn figures(&self) -> Used {
         let heap = Some(self.heap_bytes).filter(|bytes| *bytes != u64::MAX);
-        Used::so_far(self.accounts, self.present, heap)
+        let mut accounts = [0; ACCOUNTS];
+        accounts[..KERNEL_ACCOUNTS].copy_from_slice(&self.accounts);
+        Used::so_far(accounts, self.present, heap)
     }
 }
 
@@ -116,8 +120,9 @@ impl Task {
         let Some(live) = self.live(caps) else {
             return false;
         };
-        live.accounts = reading.accounts;
-        live.present = reading.present;
+        live.accounts
+            .copy_from_slice(&reading.accounts[..KERNEL_ACCOUNTS]);
+        live.present = reading.present & ((1 << KERNEL_ACCOUNTS) - 1);
         live.duration_ns = reading.duration_ns;
         live.partial = reading.partial;
         let states = [

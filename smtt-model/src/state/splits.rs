@@ -7,7 +7,7 @@
 mod shape;
 mod small;
 
-use smtt_common::event::used::ACCOUNTS;
+use smtt_common::event::used::KERNEL_ACCOUNTS;
 
 pub use self::shape::parts_of;
 use self::shape::{State, Sum};
@@ -110,7 +110,8 @@ impl Points {
 /// What a running task used until its last reading. A task has one only while it runs, and only once it was read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
-    pub(super) accounts: [u64; ACCOUNTS],
+    /// The accounts that the kernel itself keeps.
+    pub(super) accounts: [u64; KERNEL_ACCOUNTS],
     /// Bytes that the task's thread has allocated on the Java heap; `u64::MAX` where they are not known.
     pub(super) heap_bytes: u64,
     pub(super) duration_ns: u64,
@@ -122,7 +123,7 @@ pub(super) struct Live {
 impl Default for Live {
     fn default() -> Self {
         Self {
-            accounts: [0; ACCOUNTS],
+            accounts: [0; KERNEL_ACCOUNTS],
             heap_bytes: u64::MAX,
             duration_ns: 0,
             present: 0,

@@ -46,7 +46,7 @@ impl Used {
         add_each(&mut self.times, more.times);
     }
 
-    pub(super) fn of_accounts(used: &TaskUsed) -> Self {
+    pub(crate) fn of_accounts(used: &TaskUsed) -> Self {
         let present = used.present & ((1 << ACCOUNTS) - 1);
         let mut accounts = used.accounts;
         for (account, value) in accounts.iter_mut().enumerate() {

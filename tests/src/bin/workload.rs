@@ -42,6 +42,8 @@ mod resync;
 mod scenario;
 #[path = "workload/starting.rs"]
 mod starting;
+#[path = "workload/touched.rs"]
+mod touched;
 #[path = "workload/victim.rs"]
 mod victim;
 #[path = "workload/walks.rs"]
@@ -147,6 +149,8 @@ fn main() -> Result<()> {
         "starting" => starting::starting,
         "victim" => victim::victim,
         "claims" => victim::claims,
+        "touched" => touched::touched,
+        "hidden" => touched::hidden,
         "twins" => races::twins,
         "touch_and_tell" => races::touch_and_tell,
         other => bail!("there is no scenario {other}"),

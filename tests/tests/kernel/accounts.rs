@@ -41,7 +41,7 @@ const TICK_NS: u64 = 10_000_000;
 /// Switch of the kernel for the accounts of waits for disks.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
 
-fn accounts_of(lab: &KernelLab, executor: u64) -> Result<Vec<TaskUsed>> {
+pub fn accounts_of(lab: &KernelLab, executor: u64) -> Result<Vec<TaskUsed>> {
     lab.of_kind(executor, Kind::TASK_USED)
         .into_iter()
         .map(

@@ -60,7 +60,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
     let executor = lab.probes.adopt_executor(found.pid)?;
     for thread in found.threads() {
         lab.probes
-            .adopt_thread(executor, thread.tid, thread.address)?;
+            .adopt_thread(executor, thread.tid, thread.address, thread.heap)?;
     }
     ensure!(
         lab.probes.adopt_executor(found.pid)? == executor,

@@ -42,4 +42,5 @@ mod soak;
 mod stale;
 mod starts;
 mod suspend;
+mod touched;
 mod victim;

@@ -349,7 +349,7 @@ fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
     let executor = lab.probes.adopt_executor(found.pid)?;
     for thread in found.threads() {
         lab.probes
-            .adopt_thread(executor, thread.tid, thread.address)?;
+            .adopt_thread(executor, thread.tid, thread.address, thread.heap)?;
     }
     found.slots.request_resync(43)?;
     let said = workload.run()?;

@@ -28,4 +28,5 @@ mod slow_disk;
 mod splits;
 mod storage;
 mod tasks;
+mod touched;
 mod trace;

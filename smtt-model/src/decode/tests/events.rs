@@ -416,11 +416,11 @@ fn fact() -> impl Strategy<Value = Fact> {
                 allocated_bytes,
             }
         }),
-        (any::<[u64; 13]>(), any::<[u32; 2]>()).prop_map(|(words, flags)| {
+        (any::<[u64; 16]>(), any::<[u32; 2]>()).prop_map(|(words, flags)| {
             Fact::TaskUsed(Box::new(TaskUsed {
                 task_attempt_id: words[0],
-                accounts: words[1..12].try_into().expect("eleven accounts"),
-                duration_ns: words[12],
+                accounts: words[1..15].try_into().expect("fourteen accounts"),
+                duration_ns: words[15],
                 present: flags[0],
                 flags: flags[1],
             }))

@@ -77,6 +77,8 @@ fn figures_of_a_running_task_are_shown_and_in_no_sum() {
     );
     assert_eq!(running.used.heap_allocated_bytes, Some(77));
     assert_eq!(running.used.collection_ns, None);
+    // It is counted by the kernel side only, and read at the end.
+    assert_eq!(running.used.touched_heap_bytes, None);
     let stage = |state: &State| state.list_stages(&Filter::default()).rows.remove(0);
     assert_eq!(
         (stage(&state).used.cpu_ns, stage(&state).used_tasks),

@@ -63,7 +63,7 @@ extern "C" fn mend(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
 
 extern "C" fn nothing(_: i32) {}
 
-fn handle(signal: i32, handler: usize, flags: i32) -> Result<()> {
+pub(crate) fn handle(signal: i32, handler: usize, flags: i32) -> Result<()> {
     // SAFETY: a valid action of plain data, whose handlers only make system calls.
     let set = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 use smtt_common::context::{
-    Access, Activity, ContextWord, HEADER_SIZE, Header, Region, SLOT_SIZE, Slot,
+    Access, Activity, ContextWord, HEADER_SIZE, Header, Range, Region, SLOT_SIZE, Slot,
 };
 use smtt_common::event::marker::{SYMBOL_PREFIX, schema};
 use smtt_common::event::{Kind, MARKER_FACTS};
@@ -152,6 +152,11 @@ impl Marker {
 
     /// Gives the calling thread a slot and registers the thread.
     pub fn register(&self) -> Result<OwnSlot> {
+        self.register_with(Range::default())
+    }
+
+    /// As [`Self::register`], in a program whose Java heap has these addresses.
+    pub fn register_with(&self, heap: Range) -> Result<OwnSlot> {
         let index = self.next_slot.fetch_add(1, Ordering::Relaxed);
         if index >= SLOTS {
             bail!("more than {SLOTS} threads");
@@ -162,6 +167,7 @@ impl Marker {
         unsafe {
             (&raw mut (*slot).hot).write_volatile(0);
             (&raw mut (*slot).tid).write_volatile(tid);
+            (&raw mut (*slot).heap).write_volatile(heap);
             (&raw mut (*slot).state).write_volatile(1);
         }
         SLOT.set(index + 1);

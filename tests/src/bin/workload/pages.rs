@@ -17,11 +17,11 @@ use crate::{Options, say, wait};
 
 const MIB: usize = 1 << 20;
 /// Size of a large page on x86-64 and on most other processors with small pages of 4 KiB.
-const LARGE: usize = 2 * MIB;
+pub(crate) const LARGE: usize = 2 * MIB;
 
 /// Memory that stays until the program ends, between two inaccessible guard pages: the mapping never merges with a
 /// neighbour.
-fn alone(bytes: usize) -> Result<usize> {
+pub(crate) fn alone(bytes: usize) -> Result<usize> {
     let start = map(bytes + 2 * PAGE)?;
     for guard in [start, start + PAGE + bytes] {
         // SAFETY: a page of the mapping made above.
@@ -54,7 +54,7 @@ fn map_with(bytes: usize, flags: i32) -> Result<usize> {
     Ok(start as usize)
 }
 
-fn advise(start: usize, bytes: usize, advice: i32) -> std::io::Result<()> {
+pub(crate) fn advise(start: usize, bytes: usize, advice: i32) -> std::io::Result<()> {
     // SAFETY: memory of this program; no other code uses it.
     if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
         Ok(())
