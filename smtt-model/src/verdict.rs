@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub const PAGE_WALKS: &str = "page_walks";
 /// Name of the access-monitoring (DAMON) probe in status and metrics.
 pub const HOTNESS: &str = "hotness";
+/// Name of the probe that makes the memory that tasks touched first exact.
+pub const FIRST_TOUCH: &str = "first_touch";
 
 /// State of one row of the probe table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,13 +7,11 @@ use aya::maps::Array;
 use aya::programs::RawTracePoint;
 use smtt_config::FaultHook;
 use smtt_machine::clock::now_boot_ns;
-use smtt_model::verdict::{Verdict, VerdictState};
+use smtt_model::verdict::{FIRST_TOUCH, Verdict, VerdictState};
 
 use super::cpus::Change;
 use super::health::verdict;
-use super::table::{
-    FIRST_TOUCH, Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE,
-};
+use super::table::{Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
 use super::{Probes, kernel_function};
 
 /// The hooks of page faults, which every process on the machine pays for. Raw tracepoints and trampolines are detached

@@ -1,5 +1,7 @@
 //! Every probe as a row: its name, its hook, its program, what is lost without it and which rows can replace it.
 
+use smtt_model::verdict::FIRST_TOUCH;
+
 /// How a row is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -67,9 +69,6 @@ pub const RUNG_SOFTWARE: &str = "software";
 const FAULT_HANDLER: &str = "handle_mm_fault";
 
 const ONLY: &str = "";
-
-/// What the rung `raw_tracepoint` needs besides to say which memory a task touched first.
-pub const FIRST_TOUCH: &str = "first_touch";
 
 /// Every probe, in the order in which they are attached.
 pub const TABLE: &[Row] = &[
