@@ -19,6 +19,8 @@ use super::{Probes, kernel_function};
 pub(super) struct FaultHooks {
     rows: Vec<&'static Row>,
     links: Vec<Box<dyn Send>>,
+    /// Trampolines of [`FIRST_TOUCH`], which stay: attaching them takes tens of milliseconds.
+    kept: Vec<Box<dyn Send>>,
     /// When the last executor ended.
     idle_since: Option<Instant>,
     idle_after: Duration,
@@ -29,6 +31,7 @@ impl FaultHooks {
         Self {
             rows: Vec::new(),
             links: Vec::new(),
+            kept: Vec::new(),
             idle_since: None,
             idle_after,
         }
@@ -169,11 +172,7 @@ impl Probes {
             {
                 verdict(row, VerdictState::Unsupported, reason)
             } else {
-                let verdict = self.attach(row);
-                if row.probe == FIRST_TOUCH && verdict.verdict == VerdictState::Ok {
-                    self.fault_hooks.rows.push(row);
-                }
-                verdict
+                self.attach(row)
             };
             self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
             self.verdicts.push(verdict);
@@ -187,8 +186,14 @@ impl Probes {
         let attached = match row.hook {
             Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row, name),
             Hook::FunctionReturn(name) => {
-                kernel_function::attach_return(&mut self.ebpf, row.program, name)
-                    .map(|link| self.fault_hooks.links.push(Box::new(link)))
+                kernel_function::attach_return(&mut self.ebpf, row.program, name).map(|link| {
+                    let hooks = &mut self.fault_hooks;
+                    let links = match row.probe {
+                        FIRST_TOUCH => &mut hooks.kept,
+                        _ => &mut hooks.links,
+                    };
+                    links.push(Box::new(link));
+                })
             }
             Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
             Hook::Software(event) => self.cpus.attach(&mut self.ebpf, row.program, event),
