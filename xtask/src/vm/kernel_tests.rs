@@ -46,7 +46,11 @@ const FOREIGN: &[Chosen] = &[
     ("page_walks", "guest_", 1200),
 ];
 /// Tests that run again at the end, when the guest has swap: swapped-out memory must be reported.
-const SWAPPED: Chosen = ("kernel", "pages::pages_that pages::every touched::the_memory", 600);
+const SWAPPED: Chosen = (
+    "kernel",
+    "pages::pages_that pages::every touched::the_memory",
+    600,
+);
 /// Tests with a JVM that run last, on the processor whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
 /// Tests that use up the machine's memory, in the guest that has a daemon.
