@@ -421,6 +421,9 @@ fn slowest(mut tests: Vec<(Duration, String)>) -> String {
     format!("\nslowest tests\n{}", lines.concat())
 }
 
+/// Time for processes that a test started to end after cargo.
+const LEFT_BEHIND: Duration = Duration::from_secs(20);
+
 /// Runs cargo, prints its output as it arrives and parses it.
 fn run(
     paths: &Paths,
@@ -499,6 +502,25 @@ fn run(
         }
         thread::sleep(Duration::from_millis(50));
     };
+    // A process that a test has left behind may hold the output, long after cargo has ended.
+    let read = |within: Duration| {
+        let start = Instant::now();
+        while !(names.is_finished() && reader.is_finished()) {
+            if start.elapsed() > within {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        true
+    };
+    if !read(LEFT_BEHIND) {
+        eprintln!("a process that a test left behind holds the output: ending its group");
+        // SAFETY: kill(2) takes two integers. The group has a member that holds our pipe, so its id is in use.
+        unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
+        if !read(LEFT_BEHIND) {
+            bail!("a process that a test left behind, in a group of its own, holds the output");
+        }
+    }
     let names = names.join().unwrap_or_default();
     if let Ok(output) = reader.join() {
         said.tally.add(output.results());
