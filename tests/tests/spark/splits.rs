@@ -241,13 +241,14 @@ fn a_slow_quarter_of_the_input_is_a_quarter_of_its_parts() -> Result<()> {
         Ok((done && rows.len() == 2).then_some(rows))
     })?;
     let slow = tasks.iter().max_by_key(|row| row["duration_ns"].as_u64());
-    let id = number(slow.context("no task")?, "task_attempt_id")?.to_string();
+    let attempt = number(slow.context("no task")?, "task_attempt_id")?;
+    let id = attempt.to_string();
     println!("{}", daemon.ask(&["task", &id, "--app", &application])?);
     let task = daemon.rows(&["task", &id, "--app", &application])?;
     let task = &task[0];
     // Spark's own count of the input, and what the thread read by the kernel's.
     let spark = spark_tasks(&run.submitted)?;
-    let spark = spark.iter().find(|it| it["taskId"].to_string() == id);
+    let spark = spark.iter().find(|it| it["taskId"] == attempt);
     let metrics = &spark.context("Spark lacks the task")?["taskMetrics"]["inputMetrics"];
     let input = number(metrics, "bytesRead")?;
     ensure!(
