@@ -147,6 +147,8 @@ fn a_connection_carries_requests_and_rests_make_room_for_new_ones() {
                     ask(&mut client, "/");
                     read(&mut client, "hello");
                 }
+                // The server finds that the client has its answer when it checks the kernel's queue.
+                std::thread::sleep(CHECK * 5);
                 client
             })
             .collect();
