@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::pairs::geometric_mean;
-use super::{RUN_LIMIT, gates, reach, report};
+use super::{RUN_LIMIT, gates, median, reach, report};
 use crate::daemon::{Daemon, Options};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::spark::{Application, Spark, Submitted};
@@ -29,6 +29,22 @@ const OF_EACH: usize = 2;
 const MASTER: &str = "local-cluster[1,2,1024]";
 /// Limit of a traced job's time, as a multiple of the untraced job's.
 const RATIO: f64 = 1.02;
+
+/// Whose CPU time is told apart.
+const PARTS: [&str; 3] = ["driver", "executor", "daemon"];
+
+/// Seconds of a round.
+struct Round {
+    seconds: f64,
+    /// CPU seconds of each of [`PARTS`].
+    cpu: [f64; PARTS.len()],
+}
+
+impl Round {
+    fn cpu(&self) -> f64 {
+        self.cpu.iter().sum()
+    }
+}
 
 /// An application that waits between its rounds.
 struct Rounds {
@@ -75,28 +91,31 @@ impl Rounds {
         )
     }
 
-    /// CPU seconds of the driver and the executor.
-    fn cpu(&self) -> Result<f64> {
+    /// CPU seconds of the driver, of the executor, and of a daemon.
+    fn cpu(&self, daemon: Option<&Daemon>) -> Result<[f64; PARTS.len()]> {
         let driver = self.submitted.running.pid();
-        let mut pids = witness::descendants(driver)?;
-        pids.push(driver);
-        Ok(pids
-            .into_iter()
-            .filter_map(|pid| witness::cpu_seconds(pid).ok())
-            .sum())
+        let executors = witness::descendants(driver)?.into_iter();
+        Ok([
+            witness::cpu_seconds(driver)?,
+            executors
+                .filter_map(|pid| witness::cpu_seconds(pid).ok())
+                .sum(),
+            daemon.map_or(Ok(0.0), |daemon| witness::cpu_seconds(daemon.pid()))?,
+        ])
     }
 
-    /// Runs a round: its seconds, and the CPU seconds of the application and of the daemon.
-    fn run(&mut self, daemon: Option<&Daemon>) -> Result<(f64, f64)> {
-        let cpu = |rounds: &Self| -> Result<f64> {
-            let daemon = daemon.map_or(Ok(0.0), |daemon| witness::cpu_seconds(daemon.pid()))?;
-            Ok(rounds.cpu()? + daemon)
-        };
-        let (begin, before) = (Instant::now(), cpu(self)?);
+    /// Runs a round.
+    fn run(&mut self, daemon: Option<&Daemon>) -> Result<Round> {
+        let (begin, before) = (Instant::now(), self.cpu(daemon)?);
         fs::write(self.gates.join(format!("round-{}.go", self.next)), "")?;
         self.next += 1;
         self.reach()?;
-        Ok((begin.elapsed().as_secs_f64(), cpu(self)? - before))
+        let seconds = begin.elapsed().as_secs_f64();
+        let mut cpu = self.cpu(daemon)?;
+        for (after, before) in cpu.iter_mut().zip(before) {
+            *after -= before;
+        }
+        Ok(Round { seconds, cpu })
     }
 
     fn end(mut self) -> Result<()> {
@@ -122,6 +141,7 @@ pub(super) fn empty(paths: &Paths, folder: &Path) -> Result<()> {
     };
     let (mut plain, mut traced) = (start("plain", false)?, start("traced", true)?);
     let (mut time, mut cpu, mut among_plain) = (Vec::new(), Vec::new(), Vec::new());
+    let mut added = [const { Vec::new() }; PARTS.len()];
     for round in 0..WARM_UP + ROUNDS {
         let mut plain_seconds = Vec::new();
         for (plain, traced) in plain.iter_mut().zip(&mut traced) {
@@ -137,14 +157,17 @@ pub(super) fn empty(paths: &Paths, folder: &Path) -> Result<()> {
                 println!(
                     "    round {}: {:.2} s with, {:.2} s without; {:.2} s and {:.2} s of CPU time",
                     round - WARM_UP + 1,
-                    with.0,
-                    without.0,
-                    with.1,
-                    without.1
+                    with.seconds,
+                    without.seconds,
+                    with.cpu(),
+                    without.cpu()
                 );
-                time.push(with.0 / without.0);
-                cpu.push(with.1 / without.1);
-                plain_seconds.push(without.0);
+                time.push(with.seconds / without.seconds);
+                cpu.push(with.cpu() / without.cpu());
+                for ((all, with), without) in added.iter_mut().zip(with.cpu).zip(without.cpu) {
+                    all.push((with - without) * 1e6 / TASKS as f64);
+                }
+                plain_seconds.push(without.seconds);
             }
         }
         if let [first, second] = *plain_seconds {
@@ -166,6 +189,12 @@ pub(super) fn empty(paths: &Paths, folder: &Path) -> Result<()> {
                 "traced against untraced, geometric mean of {} pairs of rounds, 95 % interval {low:.3} to {high:.3}",
                 ratios.len()
             ),
+        );
+    }
+    for (part, all) in PARTS.iter().zip(&mut added) {
+        println!(
+            "    added to a task by the {part}: {:.1} us of CPU time",
+            median(all)
         );
     }
     let executors = daemon.rows(&["executors"])?;

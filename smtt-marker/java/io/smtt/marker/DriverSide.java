@@ -26,7 +26,7 @@ public final class DriverSide implements DriverPlugin {
     @Override
     public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
         try {
-            context.addSparkListener(new StageListener(catalogue));
+            listen(context, new StageListener(catalogue));
             local = catalogue;
         } catch (Throwable e) {
             Warnings.once("RDDs will have no names", e);
@@ -37,6 +37,18 @@ public final class DriverSide implements DriverPlugin {
             Warnings.once("no history is written", e);
         }
         return Collections.emptyMap();
+    }
+
+    /**
+     * In the queue of Spark's own listener, which every application has. In one of its own a listener costs the driver a
+     * wake-up for each event of each task.
+     */
+    private static void listen(SparkContext context, StageListener listener) {
+        try {
+            context.listenerBus().addToStatusQueue(listener);
+        } catch (LinkageError anotherSpark) {
+            context.addSparkListener(listener);
+        }
     }
 
     /** An executor asks: everything described since the number it has seen. */
