@@ -181,15 +181,6 @@ impl Browser {
         bytes.max().context("the browser has no renderer")
     }
 
-    /// CPU time of the processes that have pages, in seconds.
-    ///
-    /// # Errors
-    /// When the browser has no renderer.
-    pub fn page_cpu_seconds(&self) -> Result<f64> {
-        let all = self.renderers()?.into_iter();
-        Ok(all.filter_map(|pid| witness::cpu_seconds(pid).ok()).sum())
-    }
-
     fn renderers(&self) -> Result<Vec<u32>> {
         let mut all = witness::descendants(self.shown.pid())?;
         all.retain(|pid| witness::command_line(*pid).contains("--type=renderer"));
