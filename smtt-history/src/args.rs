@@ -42,10 +42,11 @@ pub enum Command {
         store: Location,
         #[command(flatten)]
         copies: Copies,
-        /// Also where the last part is missing: the driver is dead.
-        #[arg(long)]
+        /// Compacts the named applications also where their last part is missing. Only for drivers that are dead: name
+        /// their applications.
+        #[arg(long, requires = "apps")]
         dead: bool,
-        /// Folders of applications in the store; all whose drivers wrote a last part where none is given.
+        /// Folders of applications in the store. Without names: all applications whose drivers wrote a last part.
         apps: Vec<String>,
     },
     /// Writes an application for other programs.
