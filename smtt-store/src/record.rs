@@ -324,7 +324,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "kind",
         Value::Text(|r| Some(r.kind.name())),
-        "what was done, see below",
+        "what was done, see the kinds above",
     ),
     column(
         "executor_id",

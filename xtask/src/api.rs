@@ -103,7 +103,7 @@ The interface is version 1, the `v1` of its paths. While it is served:
 
 A change beyond that gets `v2` paths beside these, and `v1` is served for two more minor releases. The fields of `page_walks` and of the flattened figures of page walks depend on the CPU; a new CPU may add some. CHANGELOG.md names every addition.
 
-Units are in names: `_ns` nanoseconds, `_bytes` bytes, `_share` and `_ratio` 0 to 1 unless said otherwise. Times are of the worker's clock. An error is `{\"error\": \"...\"}` with a status of 400 (wrong query), 500 or 503 (too many requests at a time; ask again).
+Units are in names: `_ns` nanoseconds, `_bytes` bytes, `_share` and `_ratio` 0 to 1 unless said otherwise. Times are of the worker's clock. An error is `{\"error\": \"...\"}` with a status of 400 (wrong query), 404 (no such report), 500 or 503 (too many requests at a time; ask again). The metrics port answers requests without valid credentials with 401, or with 503 while it verifies other passwords; these answers are plain text.
 
 ";
 
