@@ -205,6 +205,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// The folder with the files of the gates.
+    #[must_use]
+    pub fn gates(&self) -> &Path {
+        &self.gates
+    }
+
     /// Waits until the application stands at the gate.
     ///
     /// # Errors

@@ -21,6 +21,7 @@
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
 //! | [`steps`] | lines between a test and a program that it starts |
 //! | [`task_metrics`] | what tasks read, wrote, exchanged and spilled, compared with Spark |
+//! | [`thread_context`] | what threads publish for other profilers, by a reader from outside |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
 //! | [`workload`] | the native workload as a process |
 //!
@@ -46,6 +47,7 @@ pub mod skip;
 pub mod slot;
 pub mod steps;
 pub mod task_metrics;
+pub mod thread_context;
 pub mod truth;
 pub mod workload;
 

@@ -89,7 +89,11 @@ pub struct Stage {
     killed: u64,
 }
 
-fn array(value: Value, what: &str) -> Result<Vec<Value>> {
+/// The rows of a list.
+///
+/// # Errors
+/// When the value is no list.
+pub fn array(value: Value, what: &str) -> Result<Vec<Value>> {
     match value {
         Value::Array(rows) => Ok(rows),
         other => bail!("{what} is not a list: {other}"),

@@ -47,6 +47,8 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// Limit of the nanoseconds of one change of context and back.
 const SWITCH_NS: f64 = 2.0;
+/// Limit of the nanoseconds of one change of context where it is published for other profilers.
+const PUBLISHED_NS: f64 = 5.0;
 /// Limit of the daemon's CPU time while executors idle, in per cent of one CPU.
 const IDLE_PERCENT: f64 = 0.5;
 /// Limit of the CPU time of the daemon's readings of executors' memory, in per cent of one CPU.
@@ -219,7 +221,7 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
     let main = Jdk::main()?;
     let newest = Jdk::all().pop().filter(|jdk| jdk.release >= UNSAFE_WARNS);
     for jdk in [Some(&main), newest.as_ref()].into_iter().flatten() {
-        let figures = switches(paths, jdk, folder, &[""])?;
+        let figures = switches(paths, jdk, folder, &["", "=otel"])?;
         report(
             &format!("context switch, JDK {}", jdk.release),
             figures[0],
@@ -228,6 +230,17 @@ fn switch(paths: &Paths, folder: &Path) -> Result<()> {
             &format!(
                 "enter and exit, ThreadLocal included; lower quartile {:.2} ns",
                 figures[1]
+            ),
+        );
+        report(
+            &format!("published switch, JDK {}", jdk.release),
+            figures[2] / 2.0,
+            "ns",
+            PUBLISHED_NS,
+            &format!(
+                "one of two changes, option otel=true; both take {:.2} ns, {:.2} times the ones without",
+                figures[2],
+                figures[2] / figures[0]
             ),
         );
     }

@@ -74,6 +74,15 @@ impl Constants {
         let _ = writeln!(self.0, "    static final String {name} = \"{value}\";");
     }
 
+    /// Texts by their index.
+    fn texts(&mut self, name: &str, values: &[&str]) {
+        let _ = writeln!(self.0, "    static final String[] {name} = {{");
+        for value in values {
+            let _ = writeln!(self.0, "        \"{value}\",");
+        }
+        let _ = writeln!(self.0, "    }};");
+    }
+
     fn long(&mut self, name: &str, value: u64) {
         let _ = writeln!(self.0, "    static final long {name} = {value:#x}L;");
     }
@@ -140,6 +149,9 @@ final class Contract {{
     named!(java.long: HOT_FIELD_MASK);
     java.group("Hot word: activities.");
     codes!(java, "activity", Activity);
+    let names: Vec<_> = (0..).map_while(|code| Activity(code).name()).collect();
+    assert_eq!(names.len(), Activity::ALL.len(), "a code has no name");
+    java.texts("ACTIVITY_NAMES", &names);
     java.group("Hot word: accesses and regions.");
     codes!(java, "access", Access);
     codes!(java, "region", Region);

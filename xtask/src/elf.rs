@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{ElfFile, FileHeader as _, ProgramHeader as _};
-use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{
+    LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, ObjectSymbolTable as _,
+    RelocationFlags, RelocationTarget, SymbolKind,
+};
 
 /// A 64-bit little-endian file: every processor with a library of the marker uses that form.
 pub struct Elf<'data> {
@@ -101,6 +104,33 @@ impl<'data> Elf<'data> {
                 Some((text(symbol.name_bytes().ok()?), place))
             })
             .collect()
+    }
+
+    /// Offset of an exported variable of each thread in its library's block.
+    #[must_use]
+    pub fn thread_local(&self, name: &str) -> Option<u64> {
+        self.file
+            .dynamic_symbols()
+            .find(|symbol| {
+                !symbol.is_undefined()
+                    && symbol.kind() == SymbolKind::Tls
+                    && symbol.name_bytes() == Ok(name.as_bytes())
+            })
+            .map(|symbol| symbol.address())
+    }
+
+    /// Address of the first place that the loader fills with a relocation of this type for a symbol.
+    #[must_use]
+    pub fn relocation(&self, name: &str, kind: u32) -> Option<u64> {
+        let symbols = self.file.dynamic_symbol_table()?;
+        self.file
+            .dynamic_relocations()?
+            .find(|(_, relocation)| {
+                relocation.flags() == RelocationFlags::Elf { r_type: kind }
+                    && matches!(relocation.target(), RelocationTarget::Symbol(index)
+                        if symbols.symbol_by_index(index).is_ok_and(|symbol| symbol.name_bytes() == Ok(name.as_bytes())))
+            })
+            .map(|(address, _)| address)
     }
 
     /// The `length` bytes at an address, from the section that holds them.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64};
+use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, R_X86_64_TLSDESC};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
@@ -18,6 +18,11 @@ use crate::paths::Jdk;
 
 /// File name of the agent's jar.
 pub const JAR_NAME: &str = "smtt-marker.jar";
+
+/// The library with the variable of a thread's context, in the jar only, and the name of its variable.
+pub const THREAD_CONTEXT_LIBRARY: &str = "libsmtt_thread_context.so";
+/// The variable by which OpenTelemetry's profilers find what a thread does.
+pub const THREAD_CONTEXT: &str = "otel_thread_ctx_v1";
 
 /// The jar's manifest, except its version: entry points of the agent at start and on attach.
 const MANIFEST: &str = "Premain-Class: io.smtt.marker.Agent
@@ -152,6 +157,10 @@ fn build_jar(
         fs::create_dir_all(&bundled)?;
         fs::copy(library, bundled.join(LIBRARY_NAME))
             .with_context(|| format!("cannot copy {}", library.display()))?;
+        // A compiler of C for another processor is not there in general: without the library, `otel=true` says so.
+        if *processor == std::env::consts::ARCH {
+            build_thread_context(root, &bundled.join(THREAD_CONTEXT_LIBRARY))?;
+        }
     }
     let manifest = work.join("MANIFEST.MF");
     fs::write(
@@ -173,6 +182,52 @@ fn build_jar(
     let jar = out_dir.join(JAR_NAME);
     fs::rename(&part, &jar).with_context(|| format!("cannot replace {}", jar.display()))?;
     Ok(jar)
+}
+
+/// Compiles the library with the variable of a thread's context, and checks that readers will find the variable.
+fn build_thread_context(root: &Path, library: &Path) -> Result<()> {
+    let mut compiler = Command::new("cc");
+    compiler.args([
+        "-std=c99",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fPIC",
+        "-shared",
+        "-nostdlib",
+        "-fvisibility=hidden",
+        "-ftls-model=global-dynamic",
+        "-Wl,-z,now",
+        "-Wl,-soname,libsmtt_thread_context.so",
+    ]);
+    if cfg!(target_arch = "x86_64") {
+        // The form of access that the proposal recommends; other processors have it without a word.
+        compiler.arg("-mtls-dialect=gnu2");
+    }
+    compiler
+        .arg("-o")
+        .arg(library)
+        .arg(root.join("smtt-marker/native/thread_context.c"));
+    run(
+        &mut compiler,
+        "cc compiles the library of threads' contexts",
+    )?;
+    let bytes = fs::read(library)?;
+    let elf = Elf::parse(&bytes).with_context(|| format!("cannot read {}", library.display()))?;
+    ensure!(
+        elf.thread_local(THREAD_CONTEXT).is_some(),
+        "{} does not export {THREAD_CONTEXT} as a variable of each thread",
+        library.display()
+    );
+    if elf.machine() == EM_X86_64 {
+        ensure!(
+            elf.relocation(THREAD_CONTEXT, R_X86_64_TLSDESC).is_some(),
+            "{} does not access {THREAD_CONTEXT} by a TLS descriptor",
+            library.display()
+        );
+    }
+    Ok(())
 }
 
 /// Every Java source below a folder.

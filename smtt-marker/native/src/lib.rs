@@ -16,6 +16,7 @@ mod exhaustion;
 mod memory;
 mod object;
 mod pad;
+mod publish;
 mod resident;
 mod slots;
 mod vm_structs;

@@ -93,7 +93,7 @@ fn map(fd: i32, bytes: usize, slot_count: u32) -> i64 {
 }
 
 /// The last error of this thread.
-fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     // SAFETY: the location is valid for the thread's life.
     unsafe { *libc::__errno_location() }
 }

@@ -28,5 +28,6 @@ mod slow_disk;
 mod splits;
 mod storage;
 mod tasks;
+mod thread_context;
 mod touched;
 mod trace;

@@ -28,11 +28,13 @@ public final class Context {
         long rdd = pipeline != null ? pipeline.rdd : before & Words.RDD_BITS;
         Memory.putLongOrdered(slot, tag | rdd);
         Memory.loadFence();
+        state.show(tag | rdd);
         return before;
     }
 
     /** Leaves the function: restores the previous word. */
     public static void exit(ThreadState state, long before) {
         Memory.putLongOrdered(state.slot, before);
+        state.show(before);
     }
 }

@@ -72,6 +72,25 @@ final class Contract {
     static final int ACTIVITY_PYTHON_WORKER = 14;
     static final int ACTIVITY_INSERT = 15;
     static final int ACTIVITY_HASH_GROW = 16;
+    static final String[] ACTIVITY_NAMES = {
+        "idle",
+        "compute",
+        "shuffle_write",
+        "sort",
+        "spill",
+        "merge",
+        "shuffle_fetch",
+        "task_deserialize",
+        "cache_read",
+        "cache_write",
+        "result_serialize",
+        "broadcast",
+        "evict",
+        "python_exchange",
+        "python_worker",
+        "insert",
+        "hash_grow",
+    };
 
     // Hot word: accesses and regions.
     static final int ACCESS_NONE = 0;

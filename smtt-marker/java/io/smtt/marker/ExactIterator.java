@@ -17,36 +17,34 @@ final class ExactIterator extends AbstractIterator<Object> {
 
     @Override
     public boolean hasNext() {
-        long slot = slot();
-        long before = Memory.getLong(slot);
-        Memory.putLongOrdered(slot, word);
-        Memory.loadFence();
+        ThreadState here = here();
+        long before = here.hot();
+        here.hot(word);
         try {
             return source.hasNext();
         } finally {
-            Memory.putLongOrdered(slot, before);
+            here.hot(before);
         }
     }
 
     @Override
     public Object next() {
-        long slot = slot();
-        long before = Memory.getLong(slot);
-        Memory.putLongOrdered(slot, word);
-        Memory.loadFence();
+        ThreadState here = here();
+        long before = here.hot();
+        here.hot(word);
         try {
             return source.next();
         } finally {
-            Memory.putLongOrdered(slot, before);
+            here.hot(before);
         }
     }
 
-    private long slot() {
+    private ThreadState here() {
         ThreadState here = state;
         if (here.thread != Thread.currentThread()) {
             here = ThreadState.current();
             state = here;
         }
-        return here.slot;
+        return here;
     }
 }

@@ -65,6 +65,7 @@ final class ExecutorIdentity {
         if (!SlotFile.create()) {
             return false;
         }
+        Published.describe(application, conf.get("spark.app.name", ""), env.executorId());
         toldApplication = application;
         toldMissing = MissingHooks.count();
         ThreadState.current().facts.begin(FactForm.EXECUTOR_DESCRIBED)

@@ -19,6 +19,8 @@ import java.util.Arrays;
  * the same for every executor comes first, and unpacking goes to one place per user, once per version.
  */
 final class LibraryFile {
+    /** The library with the variable of a thread's context. It is in the jar only. */
+    static final String THREAD_CONTEXT = "libsmtt_thread_context.so";
     private static final String NAME = "libsmtt_marker.so";
     private static final Path INSTALLED = Paths.get("/usr/lib/smtt", NAME);
 
@@ -38,7 +40,7 @@ final class LibraryFile {
                 return path;
             }
         }
-        return unpack();
+        return bundledFile(NAME);
     }
 
     /** Whether a library is of this JVM's processor: a folder that several machines share may hold another's. */
@@ -80,8 +82,9 @@ final class LibraryFile {
         }
     }
 
-    private static Path unpack() throws Exception {
-        byte[] bytes = bundled();
+    /** A library of the jar, unpacked. */
+    static Path bundledFile(String name) throws Exception {
+        byte[] bytes = bundled(name);
         String user = System.getProperty("user.name");
         Path folder = Paths.get(System.getProperty("java.io.tmpdir"), "smtt-marker-" + user);
         if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
@@ -95,7 +98,7 @@ final class LibraryFile {
         }
         // A folder per version: the daemon knows the file in a process's memory map by its name.
         Path version = Files.createDirectories(folder.resolve(digest(bytes)));
-        Path file = version.resolve(NAME);
+        Path file = version.resolve(name);
         if (Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS) && Arrays.equals(Files.readAllBytes(file), bytes)) {
             return file;
         }
@@ -104,11 +107,12 @@ final class LibraryFile {
         return Files.move(part, file, StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
     }
 
-    private static byte[] bundled() throws IOException {
-        String resource = "/native/linux-" + processor() + "/" + NAME;
+    private static byte[] bundled(String name) throws IOException {
+        String resource = "/native/linux-" + processor() + "/" + name;
         try (InputStream in = LibraryFile.class.getResourceAsStream(resource)) {
             if (in == null) {
-                throw new IOException("no " + NAME + " beside the jar, at " + INSTALLED + " (for this processor), or in the jar (" + resource + ")");
+                String elsewhere = name.equals(NAME) ? " beside the jar, at " + INSTALLED + " (for this processor), or" : "";
+                throw new IOException("no " + name + elsewhere + " in the jar (" + resource + ")");
             }
             ByteArrayOutputStream out = new ByteArrayOutputStream();
             byte[] part = new byte[8192];

@@ -130,6 +130,12 @@ public final class Native {
     /** Anonymous resident memory of this process, or -1. */
     static native long anonymousBytes();
 
+    /**
+     * Publishes a process context of OTEP 4719: in a new mapping where {@code header} is 0, else in place of the one before;
+     * the header's address, or a negative errno.
+     */
+    static native long publish(long header, long payload, int length);
+
     /** The calling thread's id in this JVM's pid namespace. */
     static native int threadId();
 }

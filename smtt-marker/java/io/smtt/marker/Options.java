@@ -13,6 +13,7 @@ import java.util.Properties;
  * works without the JVM's tool interface, {@code off} reports no address on the heap.
  * <li>{@code memory}: {@code unsafe} or {@code foreign} replaces the choice of {@link Memory}, for comparisons.
  * <li>{@code examine=N}: examinations of resident memory take at most a part of a CPU's time in N (2000).
+ * <li>{@code otel=true}: publishes the context of each thread for OpenTelemetry's profilers.
  * <li>{@code log}: a file that gets one line per fact, for diagnosis; {@code %p} becomes the process id.
  * </ul>
  */
@@ -44,5 +45,9 @@ final class Options {
 
     static boolean exact() {
         return "true".equalsIgnoreCase(get("exact"));
+    }
+
+    static boolean otel() {
+        return "true".equalsIgnoreCase(get("otel"));
     }
 }

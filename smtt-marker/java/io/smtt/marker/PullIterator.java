@@ -70,8 +70,10 @@ final class PullIterator extends AbstractIterator<Object> {
             here.pipeline = pipeline;
         }
         here.outside = false;
-        Memory.putLongOrdered(slot, pipeline.word);
+        long word = pipeline.word;
+        Memory.putLongOrdered(slot, word);
         Memory.loadFence();
+        here.show(word);
         return before;
     }
 
@@ -83,5 +85,6 @@ final class PullIterator extends AbstractIterator<Object> {
         }
         here.outside = outside;
         Memory.putLongOrdered(slot, before);
+        here.show(before);
     }
 }

@@ -26,6 +26,8 @@ public final class ThreadState {
     final Accounts accounts = new Accounts();
     /** What this thread does to help a task, or null. */
     Helpers.Run helping;
+    /** The thread's context for profilers, or null. */
+    ThreadContext context;
     /** The next call of acquireExecutionMemory or releaseExecutionMemory belongs to a page. */
     boolean pageCall;
 
@@ -69,12 +71,24 @@ public final class ThreadState {
     void hot(long word) {
         Memory.putLongOrdered(slot, word);
         Memory.loadFence();
+        show(word);
+    }
+
+    /** Shows the hot word to profilers, where that is on. */
+    void show(long word) {
+        ThreadContext shown = context;
+        if (shown != null) {
+            shown.show(word);
+        }
     }
 
     /** Allocates a slot for the thread, once the executor is known and while a slot is free. */
     void register() {
         if (registered || refused || !ExecutorIdentity.describe()) {
             return;
+        }
+        if (context == null) {
+            context = ThreadContext.of(this);
         }
         int tid = Native.threadId();
         long taken = SlotFile.take(tid);
@@ -95,6 +109,9 @@ public final class ThreadState {
     void work(Task next, long word) {
         hot(0);
         task = next;
+        if (context != null) {
+            context.clear();
+        }
         SlotFile.setTask(slot, next);
         hot(word);
     }
@@ -144,6 +161,9 @@ public final class ThreadState {
                 SlotFile.give(state.slot);
             }
             Memory.free(state.memory);
+            if (state.context != null) {
+                state.context.free();
+            }
         }
     }
 }

@@ -41,6 +41,7 @@
  *
  * State of threads and tasks
  *   ThreadState        one thread: its slot, its buffer, its task
+ *   ThreadContext      what the thread does, in the form that OpenTelemetry's profilers read (option otel)
  *   Pipeline           user code on a thread, as a coroutine with the cached blocks that it reads
  *   Task               one running task attempt
  *   Accounts           what a task uses: the JVM's count of its heap, and the begin of the kernel's accounts
@@ -85,6 +86,7 @@
  *   Words              packs and unpacks the hot word
  *   SlotFile           header words and free slots of the slot file
  *   Native             entry points and helpers of the native library
+ *   Published          the process's context for those profilers
  *   LibraryFile        finds the native library
  *   Memory             raw memory
  *   ForeignMemory      raw memory from JDK 24 on, where Unsafe warns
