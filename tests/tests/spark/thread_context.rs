@@ -23,6 +23,7 @@ fn application(lab: &SparkLab, options: &str) -> Result<Application> {
         "Contexts",
         &[],
     )?
+    .conf("spark.app.name", "Contexts")
     .with_marker(&lab.paths);
     Ok(if options.is_empty() {
         application
