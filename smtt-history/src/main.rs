@@ -119,10 +119,14 @@ fn run(command: Command) -> Result<bool> {
             apps,
         } => {
             let store = Store::open(&store, copies.object_cache_bytes)?;
-            let is_all = apps.is_empty();
             let mut is_whole = true;
-            for app in if is_all { store.names()? } else { apps } {
-                match store.compact(&app, dead && !is_all) {
+            let all = if apps.is_empty() {
+                store.names()?
+            } else {
+                apps
+            };
+            for app in all {
+                match store.compact(&app, dead) {
                     Ok(done) => {
                         let sizes = [done.sizes.tasks, done.sizes.task_sql, done.sizes.meta];
                         println!(

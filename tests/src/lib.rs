@@ -47,6 +47,7 @@ pub mod skip;
 pub mod slot;
 pub mod steps;
 pub mod task_metrics;
+#[cfg(target_arch = "x86_64")]
 pub mod thread_context;
 pub mod truth;
 pub mod workload;

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use xtask::elf::Elf;
 use xtask::witness;
@@ -79,8 +80,13 @@ impl Reader {
             Variable::Static(offset) => stopped.thread_pointer.wrapping_add_signed(offset),
             Variable::Dynamic(module, offset) => {
                 let vector = word(self.pid, stopped.thread_pointer + 8)?;
-                let block = word(self.pid, vector + module * 16)?;
-                if block == u64::MAX {
+                let known = word(self.pid, vector - 16)?;
+                let block = if module <= known {
+                    word(self.pid, vector + module * 16)?
+                } else {
+                    0
+                };
+                if [0, u64::MAX].contains(&block) {
                     // The thread has never used the library's variables.
                     return Ok(None);
                 }
@@ -123,6 +129,8 @@ impl Reader {
 /// A thread that does not run; dropping it lets it go on.
 struct Stopped {
     tid: Pid,
+    /// A signal that reached the thread meanwhile, which it gets when it goes on.
+    signal: Option<Signal>,
     /// The thread's pointer, to which places of variables are relative.
     thread_pointer: u64,
 }
@@ -134,10 +142,15 @@ impl Stopped {
             .with_context(|| format!("thread {tid} cannot be traced"))?;
         let mut stopped = Self {
             tid,
+            signal: None,
             thread_pointer: 0,
         };
         ptrace::interrupt(tid)?;
-        waitpid(tid, Some(WaitPidFlag::__WALL))?;
+        match waitpid(tid, Some(WaitPidFlag::__WALL))? {
+            WaitStatus::Stopped(_, signal) => stopped.signal = Some(signal),
+            WaitStatus::PtraceEvent(..) => {}
+            other => bail!("thread {tid} did not stop: {other:?}"),
+        }
         stopped.thread_pointer = ptrace::getregs(tid)?.fs_base;
         Ok(stopped)
     }
@@ -146,7 +159,7 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         // A thread that has ended needs no detaching.
-        let _ = ptrace::detach(self.tid, None);
+        let _ = ptrace::detach(self.tid, self.signal);
     }
 }
 

@@ -129,7 +129,7 @@ fn contract() -> String {
         "{HEAD}
 /**
  * What the marker shares with the kernel side and the daemon. Only constants, which the compiler copies to where they are
- * used: this class is never loaded.
+ * used, but for the names of activities.
  */
 final class Contract {{
     private Contract() {{}}

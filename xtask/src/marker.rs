@@ -202,7 +202,7 @@ fn build_thread_context(root: &Path, library: &Path) -> Result<()> {
         "-Wl,-soname,libsmtt_thread_context.so",
     ]);
     if cfg!(target_arch = "x86_64") {
-        // The form of access that the proposal recommends; other processors have it without a word.
+        // The form of access that the proposal recommends; on aarch64 it is the compiler's own choice.
         compiler.arg("-mtls-dialect=gnu2");
     }
     compiler

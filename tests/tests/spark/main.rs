@@ -28,6 +28,7 @@ mod slow_disk;
 mod splits;
 mod storage;
 mod tasks;
+#[cfg(target_arch = "x86_64")]
 mod thread_context;
 mod touched;
 mod trace;

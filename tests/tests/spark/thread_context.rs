@@ -2,6 +2,7 @@
 //! with Spark's REST API and with the threads that the tasks say they run on.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -53,6 +54,14 @@ fn process_of(tid: u32) -> Result<u32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     Ok(line.context("no process")?.trim().parse()?)
+}
+
+/// What was read of a thread, or nothing where it has ended meanwhile.
+fn unless_ended<T>(tid: u32, read: Result<Option<T>>) -> Result<Option<T>> {
+    match read {
+        Err(_) if !Path::new(&format!("/proc/{tid}/status")).exists() => Ok(None),
+        other => other,
+    }
 }
 
 /// The tasks of a stage that runs, as Spark lists them, by attempt, and the ids of the stage's RDDs.
@@ -133,27 +142,25 @@ fn a_profiler_reads_what_each_thread_does() -> Result<()> {
         let (tid, _) = threads.first_key_value().context("two threads")?;
         let pid = process_of(*tid)?;
         let reader = Reader::new(pid)?.context("nothing is published")?;
+        let mut others = 0;
         for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
             let other: u32 = entry?.file_name().to_string_lossy().parse()?;
             if threads.contains_key(&other) {
                 continue;
             }
-            // A thread may end meanwhile.
-            if let Ok(Some(found)) = reader.thread(other) {
-                anyhow::bail!("thread {other} says {found:?}");
-            }
+            let found = unless_ended(other, reader.thread(other))?;
+            ensure!(found.is_none(), "thread {other} says {found:?}");
+            others += 1;
         }
+        ensure!(others > 10, "only {others} other threads");
         run.open(gate)?;
         if gate == "computing" {
             run.reach("idle")?;
             let begin = Instant::now();
             for tid in threads.keys() {
                 wait_for("the thread has no context", LIMIT, || {
-                    // A thread of the pool may have ended.
-                    Ok(reader
-                        .thread(*tid)
-                        .map_or(true, |found| found.is_none())
-                        .then_some(()))
+                    let found = unless_ended(*tid, reader.thread(*tid))?;
+                    Ok(found.is_none().then_some(()))
                 })?;
             }
             println!("no context {:?} after the end", begin.elapsed());

@@ -16,7 +16,7 @@ public final class Agent {
         "Context", "Scopes", "Tasks", "TaskNames", "Reads", "Blocks", "BlockRecord", "Pages", "TaskMemory", "Python", "Calls", "Frame", "Task",
         "TaskFrame", "ThreadState", "SlotFile", "FactWriter", "FactForm", "FactLog", "Pipeline", "HookTable", "ExecutorIdentity", "Background",
         "PullIterator", "ExactIterator", "Consumers", "Peaks", "Addresses", "HeapHandle", "Samples", "Columns", "Pace",
-        "ArrayLayout", "Memory", "ThreadContext", "Published", "MemoryPeaks", "MemoryFigures", "Failures",
+        "ArrayLayout", "Memory", "Contract", "ThreadContext", "Published", "MemoryPeaks", "MemoryFigures", "Failures",
     };
 
     private static Transformer transformer;

@@ -23,7 +23,8 @@ final class ExactIterator extends AbstractIterator<Object> {
         try {
             return source.hasNext();
         } finally {
-            here.hot(before);
+            Memory.putLongOrdered(here.slot, before);
+            here.show(before);
         }
     }
 
@@ -35,7 +36,8 @@ final class ExactIterator extends AbstractIterator<Object> {
         try {
             return source.next();
         } finally {
-            here.hot(before);
+            Memory.putLongOrdered(here.slot, before);
+            here.show(before);
         }
     }
 

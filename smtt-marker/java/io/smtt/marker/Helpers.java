@@ -81,6 +81,10 @@ public final class Helpers {
             run.end();
         } finally {
             state.helping = null;
+            if (state.context != null) {
+                // The thread may end without another hook.
+                state.context.clear();
+            }
         }
     }
 }

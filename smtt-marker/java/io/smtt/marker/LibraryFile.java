@@ -3,6 +3,7 @@ package io.smtt.marker;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.ByteArrayOutputStream;
+import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
@@ -88,13 +89,17 @@ final class LibraryFile {
         String user = System.getProperty("user.name");
         Path folder = Paths.get(System.getProperty("java.io.tmpdir"), "smtt-marker-" + user);
         if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
-            Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+            try {
+                Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+            } catch (FileAlreadyExistsException another) {
+                // Another JVM of this user was first, or whoever is found out below.
+            }
         }
         // Another user's folder of that name in a shared place could hold that user's code.
         boolean ours = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS).getName().equals(user)
                 && PosixFilePermissions.toString(Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS)).equals("rwx------");
         if (!ours) {
-            throw new IOException(folder + " belongs to another user; give library=PATH");
+            throw new IOException(folder + " belongs to another user" + (name.equals(NAME) ? "; give library=PATH" : ""));
         }
         // A folder per version: the daemon knows the file in a process's memory map by its name.
         Path version = Files.createDirectories(folder.resolve(digest(bytes)));

@@ -19,6 +19,7 @@ final class Published {
     private static volatile boolean on;
     private static boolean refused;
     private static volatile String application = "";
+    private static String said;
     /** Address of the context's header, or 0. */
     private static long header;
 
@@ -35,7 +36,8 @@ final class Published {
 
     /** Publishes who this executor is, or which application it serves from now on. One caller at a time. */
     static void describe(String applicationId, String applicationName, String executorId) {
-        if (refused || !Options.otel()) {
+        String saying = applicationId + '\n' + applicationName + '\n' + executorId;
+        if (refused || !Options.otel() || saying.equals(said)) {
             return;
         }
         try {
@@ -58,6 +60,7 @@ final class Published {
                 return;
             }
             header = answer;
+            said = saying;
             application = applicationId;
             on = true;
         } catch (Throwable e) {

@@ -6,12 +6,14 @@ import java.nio.charset.StandardCharsets;
  * What one thread does, in the form in which OpenTelemetry's profilers read it from outside (OTEP 4947): the thread's
  * variable {@code otel_thread_ctx_v1} points to a record of a few texts, or is null while the thread has no Spark work.
  *
- * <p>A record is made once for each hot word of a task. A change of context is then one look-up by the word and one
- * store of a pointer. A reader has stopped the thread, so the order of the stores is all that matters.
+ * <p>A record is made when its hot word is shown first in a task. A change of context is then one look-up by the word and
+ * one store of a pointer. A reader has stopped the thread, so the order of the stores is all that matters.
  */
 final class ThreadContext {
     /** Records of a thread at a time; a power of two. */
     static final int RECORDS = 64;
+    /** Places in which a word may have its record: words that alternate must not take each other's. */
+    private static final int NEIGHBOURS = 8;
     /** Offsets in a record: whether it is valid, the size of its attributes, and the attributes. */
     static final int VALID = 24;
     static final int SIZE = 26;
@@ -39,6 +41,7 @@ final class ThreadContext {
         this.state = state;
         this.place = place;
         records = Memory.allocate(RECORDS * RECORD_BYTES);
+        Memory.putLongOrdered(place, 0);
     }
 
     /** The context of the current thread, or null where nothing is published. */
@@ -64,9 +67,9 @@ final class ThreadContext {
     void show(long word) {
         int index = index(word);
         if (words[index] == word) {
-            Memory.putLongOrdered(place, word == 0 ? 0 : records + (long) index * RECORD_BYTES);
+            Memory.putLongOrdered(place, word == 0 ? 0 : record(index));
         } else {
-            make(word, index);
+            find(word, index);
         }
     }
 
@@ -86,19 +89,41 @@ final class ThreadContext {
         return (int) ((word * 0x9e3779b97f4a7c15L) >>> (64 - Integer.numberOfTrailingZeros(RECORDS)));
     }
 
-    /** Writes the record of a word in the place of another word, and shows it. */
+    private long record(int index) {
+        return records + (long) index * RECORD_BYTES;
+    }
+
+    /** Shows a word whose record is not in its first place, or not made yet. */
+    private void find(long word, int first) {
+        if (word == 0) {
+            Memory.putLongOrdered(place, 0);
+            return;
+        }
+        int free = first;
+        for (int i = NEIGHBOURS - 1; i >= 0; i--) {
+            int index = (first + i) & (RECORDS - 1);
+            if (words[index] == word) {
+                Memory.putLongOrdered(place, record(index));
+                return;
+            }
+            if (words[index] == 0) {
+                free = index;
+            }
+        }
+        make(word, free);
+    }
+
+    /** Writes the record of a word, in place of another where all are taken, and shows it. */
     private void make(long word, int index) {
         // The record may be the one that is shown.
         Memory.putLongOrdered(place, 0);
-        if (word == 0) {
-            // The record at the place of the word 0 belongs to another word, and stays.
-            return;
-        }
+        Memory.storeFence();
         words[index] = 0;
         try {
-            write(word, records + (long) index * RECORD_BYTES);
-            words[index] = word;
-            Memory.putLongOrdered(place, records + (long) index * RECORD_BYTES);
+            write(word, record(index));
+            // Without a task a record is used once: the application may have changed when the word is shown again.
+            words[index] = state.task == null ? 0 : word;
+            Memory.putLongOrdered(place, record(index));
         } catch (Throwable e) {
             // A thread without a context is right, too; user code must not see the exception.
             Scopes.failed(e);
@@ -106,7 +131,6 @@ final class ThreadContext {
     }
 
     private void write(long word, long record) {
-        Memory.putByte(record + VALID, (byte) 0);
         long end = record + ATTRIBUTES;
         Task task = state.task;
         end = put(end, 0, Published.application());

@@ -87,9 +87,6 @@ public final class ThreadState {
         if (registered || refused || !ExecutorIdentity.describe()) {
             return;
         }
-        if (context == null) {
-            context = ThreadContext.of(this);
-        }
         int tid = Native.threadId();
         long taken = SlotFile.take(tid);
         if (taken == 0) {
@@ -103,6 +100,11 @@ public final class ThreadState {
                 .word(Contract.THREAD_REGISTERED_TID, tid)
                 .word(Contract.THREAD_REGISTERED_GENERATION, Memory.getInt(slot + Contract.SLOT_GENERATION))
                 .text(Contract.THREAD_REGISTERED_THREAD_NAME, thread.getName()).tell();
+        try {
+            context = ThreadContext.of(this);
+        } catch (Throwable e) {
+            Warnings.once("a thread's context is not published", e);
+        }
     }
 
     /** Starts or ends work for a task; the hot word is 0 while the cold words change. */

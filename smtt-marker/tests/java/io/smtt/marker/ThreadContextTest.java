@@ -80,6 +80,38 @@ final class ThreadContextTest {
         work(null);
         context.show(word);
         Check.same("no task", null, shown().get("spark.task.attempt_id"));
+        // Without a task nothing is kept: the next one may be of another application.
+        state.task = task(3);
+        context.show(word);
+        Check.same("made anew", "3", shown().get("spark.task.attempt_id"));
+    }
+
+    /** Words of which any two have the same first place, as a cached RDD and the shuffle of its child may have: each keeps its own record. */
+    @Test
+    void wordsThatAlternateKeepTheirRecords() {
+        work(task(1));
+        long[] words = new long[4];
+        int found = 0;
+        for (int rdd = 1; found < words.length; rdd++) {
+            long word = COMPUTE | Words.rdd(rdd, 0);
+            if (ThreadContext.index(word) == 5) {
+                words[found++] = word;
+            }
+        }
+        long[] records = new long[words.length];
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < words.length; i++) {
+                context.show(words[i]);
+                long record = Memory.getLong(place);
+                if (round == 0) {
+                    records[i] = record;
+                }
+                Check.same("record " + i, records[i], record);
+                Check.same("RDD " + i, Integer.toString(Words.rddId(words[i])), shown().get("spark.rdd.id"));
+                context.show(0);
+                Check.same("idle", null, shown());
+            }
+        }
     }
 
     /** Far more words than records: each is right when it is shown, also where it takes the record that is shown. */
