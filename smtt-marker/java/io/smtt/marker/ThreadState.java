@@ -10,6 +10,9 @@ public final class ThreadState {
     private static final ThreadLocal<ThreadState> CURRENT = ThreadLocal.withInitial(ThreadState::new);
     private static final Queue<ThreadState> ALL = new ConcurrentLinkedQueue<>();
 
+    /** A constant, so that a change of context costs nothing more where nothing is published. */
+    private static final boolean SHOWS = Options.otel();
+
     final Thread thread = Thread.currentThread();
     final FactWriter facts;
     /** Address of the hot word: the slot's, or of private memory while the thread has no slot. */
@@ -76,9 +79,11 @@ public final class ThreadState {
 
     /** Shows the hot word to profilers, where that is on. */
     void show(long word) {
-        ThreadContext shown = context;
-        if (shown != null) {
-            shown.show(word);
+        if (SHOWS) {
+            ThreadContext shown = context;
+            if (shown != null) {
+                shown.show(word);
+            }
         }
     }
 
