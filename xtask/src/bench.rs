@@ -34,7 +34,7 @@ use crate::marker::JAR_NAME;
 use crate::marker::unit::{NATIVE_ACCESS, UNSAFE_WARNS};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
 use crate::process::{cargo, run, wait_for};
-use crate::setup::setup;
+use crate::setup::{self, setup};
 use crate::spark::Spark;
 use crate::step::Steps;
 use crate::{demo, experiment, witness};
@@ -267,8 +267,13 @@ fn switches(paths: &Paths, jdk: &Jdk, folder: &Path, forms: &[&str]) -> Result<V
     if jdk.release >= UNSAFE_WARNS {
         java.args([NATIVE_ACCESS, "--sun-misc-unsafe-memory-access=allow"]);
     }
+    let spark = setup::compile_jars(paths)?;
     java.arg("-cp")
-        .arg(paths.fixture_jar())
+        .arg(format!(
+            "{}:{}/*",
+            paths.fixture_jar().display(),
+            spark.display()
+        ))
         .arg("io.smtt.fixture.SwitchBench")
         .arg(paths.marker().join(LIBRARY_NAME));
     let jar = paths.marker().join(JAR_NAME);
