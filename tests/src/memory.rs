@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -143,6 +143,31 @@ impl Drop for Mapping {
         // SAFETY: exactly this mapping; no code uses it afterwards.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
+}
+
+/// Maps every page of the program's code and of its libraries': where the linker puts a function must not decide whether
+/// the task that calls it first has a page fault more.
+///
+/// # Errors
+/// When the kernel does not list the mappings.
+pub fn map_code() -> Result<()> {
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(rights), Some(path)) = (words.next(), words.next(), words.nth(3))
+        else {
+            continue;
+        };
+        if !path.starts_with('/') || !rights.starts_with("r-x") {
+            continue;
+        }
+        let (start, end) = range.split_once('-').context("no range")?;
+        let end = usize::from_str_radix(end, 16)?;
+        for at in (usize::from_str_radix(start, 16)?..end).step_by(PAGE) {
+            // SAFETY: a page that this program may read, and does not unmap.
+            unsafe { (at as *const u8).read_volatile() };
+        }
+    }
+    Ok(())
 }
 
 /// Sets the command name of the program.

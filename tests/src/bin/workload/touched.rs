@@ -15,7 +15,7 @@ use crate::Options;
 use crate::accounts::{begin, end};
 use crate::fault_kinds::handle;
 use crate::marker::{Marker, computing};
-use crate::memory::{Mapping, PAGE, WINDOW, thread_faults};
+use crate::memory::{Mapping, PAGE, WINDOW, map_code, thread_faults};
 use crate::pages::{LARGE, advise, alone, small, write};
 use crate::scenario::STAGE;
 
@@ -145,6 +145,8 @@ pub fn touched(marker: &Marker, _: &Options) -> Result<Value> {
     ensure!(error == 0, "mprotect: {}", std::io::Error::last_os_error());
     let zeros = File::open("/dev/zero")?;
     let file = Mapping::file(40)?;
+
+    map_code()?;
 
     let slot = marker.register_with(range)?;
     let mut tasks = Vec::new();
