@@ -1,7 +1,7 @@
 //! `--host`: the socket of another machine's daemon, forwarded by the system's ssh.
 //!
-//! `ssh` brings its own configuration, keys and agent. It never asks at the terminal. A script at the other end says
-//! whether the socket can be used and ends when this program does.
+//! `ssh` brings its own configuration, keys and agent. It never asks at the terminal, nor does the ssh that it starts
+//! for a jump. A script at the other end says whether the socket can be used and ends when this program does.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -11,9 +11,10 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
@@ -23,15 +24,19 @@ use crate::args::ClusterArgs;
 const CONNECT: Duration = Duration::from_secs(10);
 /// Time beyond its own limit in which ssh complains and ends.
 const END: Duration = Duration::from_secs(2);
+/// Time that ssh has to end with what it started, and the interval of looking for its end.
+const LAST: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(5);
 /// Bytes of what ssh and the other machine say that are read.
 const SAID_MAX: u64 = 64 << 10;
 /// Beginning of the lines of the script at the other end.
 const MARK: &str = "smtt-ctl: ";
 /// Options that hold whatever the user's configuration says: no questions, no rights for the other machine, no
-/// connection that outlives this program.
-const OPTIONS: [&str; 10] = [
+/// connection that outlives this program. Whether the socket is forwarded shows where it is opened: other forwards of
+/// the configuration may fail.
+const OPTIONS: [&str; 12] = [
     "BatchMode=yes",
-    "ExitOnForwardFailure=yes",
+    "ExitOnForwardFailure=no",
     "StreamLocalBindMask=0177",
     "ControlMaster=no",
     "ControlPath=none",
@@ -39,7 +44,16 @@ const OPTIONS: [&str; 10] = [
     "PermitLocalCommand=no",
     "ForwardAgent=no",
     "ForwardX11=no",
+    "GSSAPIDelegateCredentials=no",
+    "Tunnel=no",
     "LogLevel=ERROR",
+];
+
+/// Environment of ssh. A jump is an ssh of its own, which inherits this but no option: instead of asking at the terminal
+/// it runs a program that gives no answer (OpenSSH 8.4).
+const ENVIRONMENT: [(&str, &str); 2] = [
+    ("SSH_ASKPASS_REQUIRE", "force"),
+    ("SSH_ASKPASS", "/bin/false"),
 ];
 
 /// Why the socket of another machine cannot be used. One line each.
@@ -168,6 +182,8 @@ pub struct Settings {
     /// ssh's configuration instead of the user's.
     config: Option<PathBuf>,
     limit: Duration,
+    /// The program and its first arguments.
+    program: &'static [&'static str],
 }
 
 impl Settings {
@@ -188,7 +204,14 @@ impl Settings {
             socket: text.to_owned(),
             config: args.ssh_config.clone(),
             limit: CONNECT.max(args.deadline),
+            program: &["ssh"],
         })
+    }
+
+    /// The same settings for another program than ssh.
+    #[cfg(test)]
+    pub(crate) fn with_program(self, program: &'static [&'static str]) -> Self {
+        Self { program, ..self }
     }
 
     /// The script at the other end. It has neither quotes nor backslashes, whatever the account's shell makes of them,
@@ -205,7 +228,9 @@ impl Settings {
     }
 
     fn command(&self, place: &Place, local: &Path) -> Command {
-        let mut command = Command::new("ssh");
+        let (program, first) = self.program.split_first().unwrap_or((&"ssh", &[]));
+        let mut command = Command::new(program);
+        command.args(first).envs(ENVIRONMENT);
         if let Some(config) = &self.config {
             command.arg("-F").arg(config);
         }
@@ -327,9 +352,15 @@ impl Tunnel {
                     .open(&local);
                 // The folder is not needed any more: nothing stays behind, however this program ends.
                 drop(folder);
+                let unforwarded = |error: io::Error| match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        SshError::Failed("it does not forward the socket".to_owned())
+                    }
+                    _ => failed(error),
+                };
                 Ok(Open {
                     ssh,
-                    socket: socket.map_err(failed)?,
+                    socket: socket.map_err(unforwarded)?,
                 })
             }
             Some(("denied", group)) => {
@@ -385,13 +416,20 @@ impl Open {
     }
 }
 
-/// ssh; ends on drop. Where this program is killed, the end of its input ends it.
+/// ssh; ends on drop, with its connection to a jump. Where this program is killed, the end of its input ends it.
 #[derive(Debug)]
 struct Ssh(Child);
 
 impl Drop for Ssh {
     fn drop(&mut self) {
-        // It may have ended itself.
+        let until = Instant::now() + LAST;
+        // It may have ended itself. Killed at once, it would leave the ssh of a jump behind.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

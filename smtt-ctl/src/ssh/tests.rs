@@ -129,3 +129,88 @@ fn complaints_of_ssh_become_what_to_do() {
         );
     }
 }
+
+#[test]
+fn a_jump_does_not_ask_either() {
+    let settings = settings("/s").expect("plain");
+    let place = Place::parse("w").expect("a place");
+    let command = settings.command(&place, Path::new("/tmp/x/s"));
+    assert_eq!(command.get_program(), "ssh");
+    let environment: Vec<_> = command.get_envs().collect();
+    for (name, value) in [
+        ("SSH_ASKPASS_REQUIRE", "force"),
+        ("SSH_ASKPASS", "/bin/false"),
+    ] {
+        let set = (name.as_ref(), Some(value.as_ref()));
+        assert!(environment.contains(&set), "{environment:?}");
+    }
+}
+
+#[test]
+fn only_the_sockets_forward_counts_and_no_rights_go_to_the_other_machine() {
+    let settings = settings("/s").expect("plain");
+    let place = Place::parse("w").expect("a place");
+    let command = settings.command(&place, Path::new("/tmp/x/s"));
+    let arguments: Vec<_> = command.get_args().map(|it| it.to_string_lossy()).collect();
+    let options: Vec<_> = arguments
+        .windows(2)
+        .filter(|pair| pair[0] == "-o")
+        .map(|pair| &*pair[1])
+        .collect();
+    for option in [
+        "BatchMode=yes",
+        "ExitOnForwardFailure=no",
+        "ForwardAgent=no",
+        "ForwardX11=no",
+        "GSSAPIDelegateCredentials=no",
+        "Tunnel=no",
+    ] {
+        assert!(options.contains(&option), "{option}: {options:?}");
+    }
+}
+
+#[test]
+fn a_socket_that_is_not_forwarded_is_said() {
+    let says_ready = settings("/s").expect("plain").with_program(&[
+        "sh",
+        "-c",
+        "echo smtt-ctl: ready; exec cat >/dev/null",
+    ]);
+    let tunnel = Tunnel::new(Place::parse("w").expect("a place"), says_ready);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let error = runtime.block_on(tunnel.open()).expect_err("no socket");
+    assert_eq!(error.to_string(), "ssh: it does not forward the socket");
+}
+
+/// A program with this script, once it has said that it runs.
+fn running(script: &str, folder: &Path) -> Ssh {
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh runs");
+    let mut out = BufReader::new(child.stdout.take().expect("its output"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("read");
+    assert_eq!(line, "ready\n");
+    Ssh(child)
+}
+
+#[test]
+fn ssh_may_end_what_it_started_and_is_killed_where_it_does_not_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wait = "echo ready; while :; do sleep 0.01; done";
+    drop(running(
+        &format!("trap 'touch ended; exit' TERM; {wait}"),
+        folder.path(),
+    ));
+    assert!(folder.path().join("ended").exists());
+    let stubborn = running(&format!("trap '' TERM; {wait}"), folder.path());
+    let process = PathBuf::from(format!("/proc/{}", stubborn.0.id()));
+    drop(stubborn);
+    assert!(!process.exists());
+}
