@@ -12,17 +12,39 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
+use smtt_model::units;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::cluster::{Cluster, Merge, with_host};
+use super::cluster::{Cluster, Merge, harmless, message, read_harmless, with_host};
 use super::columns::ListingKind;
 use super::ssh::{SshError, Tunnel};
 
 /// Timeout for the first byte of a response, and between two pieces of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of a refusal of another machine that are read.
+const REFUSAL: usize = 64 << 10;
+
+/// Bounds of what the daemon of another machine sends.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Bytes of an answer.
+    answer: usize,
+    /// Bytes of a line of an endless answer.
+    line: usize,
+    /// Time of an answer from the request to its end.
+    time: Duration,
+}
+
+/// The bounds of `--host`.
+const FAR: Bounds = Bounds {
+    answer: 256 << 20,
+    line: 1 << 20,
+    time: Duration::from_secs(300),
+};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +100,10 @@ pub struct Client {
     path: PathBuf,
     tunnel: Option<Arc<Tunnel>>,
     cluster: Option<Arc<Cluster>>,
+    /// Bounds of the answers; `None` for the daemon of this machine, which is trusted.
+    bounds: Option<Bounds>,
+    /// Timeout of a step of a response.
+    timeout: Duration,
 }
 
 impl Client {
@@ -88,16 +114,19 @@ impl Client {
             path: path.to_owned(),
             tunnel: None,
             cluster: None,
+            bounds: None,
+            timeout: TIMEOUT,
         }
     }
 
     /// Client of the daemon of another machine. Its path is a name for messages.
     #[must_use]
     pub fn through(tunnel: Tunnel) -> Self {
+        let path = tunnel.shown();
         Self {
-            path: tunnel.shown().into(),
             tunnel: Some(Arc::new(tunnel)),
-            cluster: None,
+            bounds: Some(FAR),
+            ..Self::new(Path::new(&path))
         }
     }
 
@@ -105,9 +134,8 @@ impl Client {
     #[must_use]
     pub fn of(cluster: Cluster) -> Self {
         Self {
-            path: PathBuf::new(),
-            tunnel: None,
             cluster: Some(Arc::new(cluster)),
+            ..Self::new(Path::new(""))
         }
     }
 
@@ -137,8 +165,16 @@ impl Client {
         if !status.is_success() {
             return Err(self.refusal(path_and_query, status, &body));
         }
-        serde_json::from_slice(&body)
-            .map_err(|error| self.broken(format!("{path_and_query}: {error}")))
+        self.read(&body)
+            .map_err(|reason| self.broken(format!("{path_and_query}: {reason}")))
+    }
+
+    /// Reads an answer. No text of another machine has a character that harms a terminal.
+    fn read<Answer: DeserializeOwned>(&self, body: &[u8]) -> Result<Answer, String> {
+        match self.bounds {
+            Some(bounds) => read_harmless(body, bounds.answer as u64),
+            None => serde_json::from_slice(body).map_err(|error| error.to_string()),
+        }
     }
 
     /// Requests a path with a typed query and parses the response as JSON; of a cluster the responses of all workers.
@@ -177,9 +213,19 @@ impl Client {
         path_and_query: &str,
         accept: &str,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let (response, _connection) = self.in_time(self.send(path_and_query, accept)).await?;
-        let status = response.status();
-        Ok((status, self.whole(response.into_body()).await?))
+        self.open().await?;
+        let answer = async {
+            let (response, _connection) = self.in_time(self.send(path_and_query, accept)).await?;
+            let status = response.status();
+            Ok((status, self.whole(response.into_body()).await?))
+        };
+        let Some(Bounds { time, .. }) = self.bounds else {
+            return answer.await;
+        };
+        match tokio::time::timeout(time, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.broken(format!("its answer has no end within {time:?}"))),
+        }
     }
 
     /// Requests an endless stream of lines.
@@ -188,6 +234,7 @@ impl Client {
     /// See [`ClientError`].
     pub async fn lines(&self, path: &str, question: &impl Serialize) -> Result<Lines, ClientError> {
         let path_and_query = &with_query(path, question)?;
+        self.open().await?;
         let asked = self.send(path_and_query, "application/x-ndjson");
         let (response, connection) = self.in_time(asked).await?;
         let (status, body) = (response.status(), response.into_body());
@@ -203,14 +250,25 @@ impl Client {
         })
     }
 
-    /// Waits for a step of a response, no longer than [`TIMEOUT`].
+    /// Lets ssh connect where the daemon is on another machine. It has a limit of its own.
+    async fn open(&self) -> Result<(), ClientError> {
+        match &self.tunnel {
+            Some(tunnel) => tunnel.open().await.map_err(|error| ClientError::NoSsh {
+                socket: tunnel.shown(),
+                error,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a step of a response, no longer than the timeout.
     async fn in_time<T>(
         &self,
         step: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        match tokio::time::timeout(TIMEOUT, step).await {
+        match tokio::time::timeout(self.timeout, step).await {
             Ok(done) => done,
-            Err(_) => Err(self.broken(format!("no answer within {} s", TIMEOUT.as_secs()))),
+            Err(_) => Err(self.broken(format!("no answer within {} s", self.timeout.as_secs()))),
         }
     }
 
@@ -265,17 +323,29 @@ impl Client {
             if let Some(data) = frame.data_ref() {
                 bytes.extend_from_slice(data);
             }
+            if let Some(Bounds { answer, .. }) = self.bounds
+                && bytes.len() > answer
+            {
+                let most = units::bytes(answer as u64);
+                return Err(self.broken(format!(
+                    "its answer is larger than {most}: narrow with --app or --limit"
+                )));
+            }
         }
     }
 
     /// The error that the daemon reports.
     fn refusal(&self, path_and_query: &str, status: StatusCode, body: &[u8]) -> ClientError {
-        let error: Option<Value> = serde_json::from_slice(body).ok();
+        let error: Option<Value> = match self.bounds {
+            Some(_) if body.len() > REFUSAL => None,
+            _ => serde_json::from_slice(body).ok(),
+        };
         let said = error
             .as_ref()
             .and_then(|error| error.get("error"))
             .and_then(Value::as_str);
-        let said = said.map_or_else(|| format!("{path_and_query}: {status}"), str::to_owned);
+        let said = said.map(|said| self.message(said));
+        let said = said.unwrap_or_else(|| format!("{path_and_query}: {status}"));
         match status {
             StatusCode::SERVICE_UNAVAILABLE => ClientError::Busy(said),
             StatusCode::NOT_FOUND if error.is_some() => ClientError::Unknown(said),
@@ -287,7 +357,15 @@ impl Client {
     fn broken(&self, reason: String) -> ClientError {
         ClientError::Broken {
             path: self.path.clone(),
-            reason,
+            reason: self.message(&reason),
+        }
+    }
+
+    /// A message of the daemon or about its answer; of another machine one short line.
+    fn message(&self, text: &str) -> String {
+        match self.bounds {
+            Some(_) => message(text),
+            None => text.to_owned(),
         }
     }
 }
@@ -329,19 +407,49 @@ impl Lines {
     /// When the connection breaks.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         loop {
-            if let Some(end) = self.read.iter().rposition(|byte| *byte == b'\n') {
-                let rest = self.read.split_off(end + 1);
-                let lines = std::mem::replace(&mut self.read, rest);
-                return Ok(Some(String::from_utf8_lossy(&lines).into_owned()));
-            }
             let Some(frame) = self.body.frame().await else {
                 return Ok(None);
             };
             let frame = frame.map_err(|error| self.client.broken(error.to_string()))?;
-            if let Some(data) = frame.data_ref() {
-                self.read.extend_from_slice(data);
+            let Some(data) = frame.data_ref() else {
+                continue;
+            };
+            let before = self.read.len();
+            self.read.extend_from_slice(data);
+            if let Some(end) = data.iter().rposition(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(before + end + 1);
+                let lines = std::mem::replace(&mut self.read, rest);
+                return Ok(Some(self.text(&lines)));
+            }
+            if let Some(Bounds { line, .. }) = self.client.bounds
+                && self.read.len() > line
+            {
+                let most = units::bytes(line as u64);
+                return Err(self.client.broken(format!("a line is longer than {most}")));
             }
         }
+    }
+
+    fn text(&self, lines: &[u8]) -> String {
+        let text = String::from_utf8_lossy(lines);
+        match self.client.bounds {
+            Some(_) => text
+                .split('\n')
+                .map(harmless)
+                .collect::<Vec<_>>()
+                .join("\n"),
+            None => text.into_owned(),
+        }
+    }
+
+    /// A line as a record.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn record(&self, line: &str) -> Result<Map<String, Value>, String> {
+        self.client
+            .read(line.as_bytes())
+            .map_err(|error| self.client.message(&format!("no record: {error}: {line}")))
     }
 }
 
@@ -360,24 +468,4 @@ pub(super) fn with_query(path: &str, question: &impl Serialize) -> Result<String
 }
 
 #[cfg(test)]
-mod tests {
-    use smtt_model::protocol::ListQuery;
-
-    use super::with_query;
-
-    #[test]
-    fn a_question_is_escaped_and_leaves_out_what_is_not_asked() {
-        let query = ListQuery {
-            app: Some("a b&c".to_owned()),
-            stage: Some("3.1".to_owned()),
-            task: Some(7),
-            ..ListQuery::default()
-        };
-        assert_eq!(
-            with_query("/v1/rdds", &query).expect("written"),
-            "/v1/rdds?app=a+b%26c&stage=3.1&task=7"
-        );
-        let all = ListQuery::default();
-        assert_eq!(with_query("/v1/rdds", &all).expect("written"), "/v1/rdds");
-    }
-}
+mod tests;

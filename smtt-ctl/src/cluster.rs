@@ -14,7 +14,7 @@ mod spec;
 mod transport;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,7 +35,7 @@ use super::{Exit, Failure, say};
 pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
 
-pub(super) use self::answer::harmless;
+pub(super) use self::answer::{harmless, message, read_harmless};
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 
@@ -54,6 +54,8 @@ pub struct Cluster {
     said: Mutex<BTreeMap<String, Said>>,
     /// Workers with the identity of another one of the list, by name.
     claimed: Mutex<BTreeMap<String, Twin>>,
+    /// Names that were counted in this run, each with a name of the same daemon that was left out of an answer for it.
+    counted: Mutex<BTreeSet<(String, String)>>,
 }
 
 /// What is known of a worker.
@@ -102,6 +104,7 @@ impl Cluster {
             deadline: args.deadline,
             said: Mutex::default(),
             claimed: Mutex::default(),
+            counted: Mutex::default(),
         })
     }
 
@@ -127,6 +130,8 @@ impl Cluster {
         let mut troubles = Vec::new();
         for (name, part) in answer::read_all::<Answer>(answers, limit) {
             match part {
+                // It was counted under another name, which has failed since.
+                Ok(_) if self.has_failed(&name) => troubles.extend(self.trouble(&name)),
                 Ok(part) => {
                     let lack = part.lack();
                     self.note(&name, lack.map_or(Said::Answered, Said::Lacks));
@@ -195,11 +200,25 @@ impl Cluster {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what is known of a worker; a failure stays.
+    fn counted(&self) -> std::sync::MutexGuard<'_, BTreeSet<(String, String)>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
+    /// answers to earlier questions are not there.
     fn note(&self, name: &str, said: Said) {
-        let mut all = self.said();
-        if all.get(name).and_then(Said::trouble).is_none() {
-            all.insert(name.to_owned(), said);
+        if self.has_failed(name) {
+            return;
+        }
+        let fails = said.trouble().is_some();
+        self.said().insert(name.to_owned(), said);
+        if fails {
+            let counted = self.counted().clone();
+            let twins = counted.iter().filter(|(counted, _)| counted == name);
+            for (_, twin) in twins {
+                let reason = format!("was counted as {name}, the same daemon, which failed");
+                self.note(twin, Said::Failed(reason));
+            }
         }
     }
 
@@ -207,6 +226,7 @@ impl Cluster {
     pub(super) fn begin(&self) {
         self.said().clear();
         self.claimed().clear();
+        self.counted().clear();
     }
 
     /// The workers with their errors, for JSON.
@@ -242,8 +262,8 @@ impl Cluster {
         let answers = self.bytes(path_and_query).await;
         for (name, part) in answer::read_all::<Answer>(answers, None) {
             match part {
+                _ if self.has_failed(&name) => {}
                 Ok(part) => parts.push((name, part)),
-                Err(_) if self.has_failed(&name) => {}
                 Err(_) => without.push(name),
             }
         }
@@ -252,7 +272,12 @@ impl Cluster {
 
     /// Whether a worker failed to answer a question of this run.
     pub(super) fn has_failed(&self, name: &str) -> bool {
-        self.said().get(name).and_then(Said::trouble).is_some()
+        self.trouble(name).is_some()
+    }
+
+    /// Why a worker is in no figure.
+    fn trouble(&self, name: &str) -> Option<Trouble> {
+        self.said().get(name).and_then(Said::trouble)
     }
 
     /// The workers that are in no figure, by reason.
@@ -270,9 +295,13 @@ impl Cluster {
 
     /// Workers that are in no figure, and all workers; a worker with two names is one.
     pub(super) fn missing(&self) -> (usize, usize) {
-        let is_twin = |twin: &&Twin| matches!(twin, Twin::Same(_));
-        let twins = self.claimed().values().filter(is_twin).count();
-        let failed = self.said().values().filter_map(Said::trouble).count();
+        let (said, claimed) = (self.said(), self.claimed());
+        let is_twin = |(name, twin): &(&String, &Twin)| {
+            let fails = said.get(*name).and_then(Said::trouble).is_some();
+            matches!(twin, Twin::Same(_)) && !fails
+        };
+        let twins = claimed.iter().filter(is_twin).count();
+        let failed = said.values().filter_map(Said::trouble).count();
         (failed, self.workers.len() - twins)
     }
 
@@ -301,17 +330,19 @@ impl Cluster {
         let mut lines: BTreeMap<(Exit, String), Vec<&str>> = BTreeMap::new();
         for worker in &self.workers {
             let name = worker.name.as_str();
-            let twin = claimed.get(name).map(|twin| match twin {
-                Twin::Same(other) => (
+            let fails = said.get(name).and_then(Said::trouble).is_some();
+            let twin = claimed.get(name).and_then(|twin| match twin {
+                Twin::Same(_) if fails => None,
+                Twin::Same(other) => Some((
                     Exit::Fine,
                     format!("the same daemon as {other}, counted once"),
-                ),
-                Twin::Claims(other) => (
+                )),
+                Twin::Claims(other) => Some((
                     Exit::Degraded,
                     format!(
                         "answers with the identity of {other} but did not give its answer: both count"
                     ),
-                ),
+                )),
             });
             let answer = said.get(name).and_then(|said| match said {
                 Said::Answered => None,

@@ -1,6 +1,6 @@
 //! `smtt-ctl report`: a readable summary per application.
 
-mod of_workers;
+pub(super) mod of_workers;
 
 use crate::users;
 use std::collections::BTreeMap;

@@ -14,6 +14,8 @@ const TEXT_MIN: usize = 20;
 const TITLE_MIN: usize = 32;
 /// Maximum width of a text column, even where there is room.
 const TEXT_MAX: usize = 48;
+/// Characters of a text for each column of its width, with accents and the like.
+const PER_COLUMN: usize = 4;
 /// Placeholder for an absent value.
 const ABSENT: &str = "-";
 /// Placeholder for text that was cut.
@@ -159,29 +161,37 @@ fn holders(value: &Value) -> Option<String> {
     Some(format!("{name} {}{others}", units::bytes(*bytes)))
 }
 
-/// Cuts text in the middle, so that it is at most `width` columns wide: names of Spark differ at both ends.
+/// Cuts text in the middle, so that it is at most `width` columns wide: names of Spark differ at both ends. Characters
+/// without a width are bounded by their number.
 #[must_use]
 pub fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
+    cut_to(text, width, width.saturating_mul(PER_COLUMN))
+}
+
+/// Cuts text as [`cut`], and to at most so many characters.
+#[must_use]
+pub fn cut_to(text: &str, width: usize, most: usize) -> String {
+    if text.width() <= width && text.chars().count() <= most {
         return text.to_owned();
     }
-    if width == 0 {
+    if width == 0 || most == 0 {
         return String::new();
     }
-    let room = width - 1;
-    let take = |characters: &mut dyn Iterator<Item = char>, room: usize| {
+    let (room, most) = (width - 1, most - 1);
+    let take = |characters: &mut dyn Iterator<Item = char>, room: usize, most: usize| {
         let mut used = 0;
         characters
+            .take(most)
             .take_while(|character| {
                 used += character.width().unwrap_or(0);
                 used <= room
             })
             .collect::<Vec<char>>()
     };
-    let head: String = take(&mut text.chars(), room.div_ceil(2))
+    let head: String = take(&mut text.chars(), room.div_ceil(2), most.div_ceil(2))
         .into_iter()
         .collect();
-    let tail: String = take(&mut text.chars().rev(), room / 2)
+    let tail: String = take(&mut text.chars().rev(), room / 2, most / 2)
         .into_iter()
         .rev()
         .collect();
@@ -461,5 +471,12 @@ mod tests {
         assert_eq!(cut("abc", 5), "abc");
         assert_eq!(cut("日本語日本語", 5), "日…語");
         assert_eq!(cut("abc", 0), "");
+        let accents = "e\u{301}".repeat(5);
+        assert_eq!(cut(&accents, 5), accents);
+        let flood = cut(&format!("a{}b", "\u{301}".repeat(10_000)), 5);
+        assert!(
+            flood.chars().count() <= 20 && flood.ends_with('b'),
+            "{flood}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! `smtt-ctl top`: live view of the listings.
 
 use std::collections::HashMap;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
@@ -23,6 +24,8 @@ use crate::client::{Client, ClientError};
 
 /// Maximum number of rows per request.
 const ROWS: usize = 500;
+/// Interval of looking for keys while an answer is awaited.
+const KEYS: Duration = Duration::from_millis(50);
 /// Field that `top` itself adds to rows.
 const RATE: &str = "page_faults_per_second";
 
@@ -88,10 +91,11 @@ fn live(
     terminal: &mut ratatui::DefaultTerminal,
 ) -> Result<Exit, Failure> {
     let mut next = Instant::now() + interval;
+    let mut ask_now = false;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
-        let mut ask_now = false;
-        if event::poll(next.saturating_duration_since(Instant::now()))?
+        if !ask_now
+            && event::poll(next.saturating_duration_since(Instant::now()))?
             && let Event::Key(key) = event::read()?
         {
             match screen.key(key) {
@@ -101,14 +105,59 @@ fn live(
             }
         }
         if ask_now || Instant::now() >= next {
-            match runtime.block_on(ask(client, filter, screen.view)) {
-                Ok(answer) => screen.look(answer, Instant::now()),
+            ask_now = false;
+            let asked = ask(client, filter, screen.view);
+            match runtime.block_on(beside_keys(asked, || pressed(screen)))? {
+                Heard::Key(Action::Quit) => return Ok(Exit::Fine),
+                // Another view is asked for.
+                Heard::Key(_) => {
+                    ask_now = true;
+                    continue;
+                }
+                Heard::Answer(Ok(answer)) => screen.look(answer, Instant::now()),
                 // The daemon may come back.
-                Err(error) => screen.error = Some(error.to_string()),
+                Heard::Answer(Err(error)) => screen.error = Some(error.to_string()),
             }
             next = Instant::now() + interval;
         }
     }
+}
+
+/// What comes first.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard<Answer> {
+    Answer(Answer),
+    Key(Action),
+}
+
+/// Waits for an answer or for a key that ends the wait: in raw mode Ctrl-C is a key, too.
+async fn beside_keys<Answer>(
+    asked: impl Future<Output = Answer>,
+    mut pressed: impl FnMut() -> io::Result<Action>,
+) -> io::Result<Heard<Answer>> {
+    let mut asked = pin!(asked);
+    loop {
+        if let Ok(answer) = tokio::time::timeout(KEYS, &mut asked).await {
+            return Ok(Heard::Answer(answer));
+        }
+        match pressed()? {
+            Action::Nothing => {}
+            action => return Ok(Heard::Key(action)),
+        }
+    }
+}
+
+/// Applies the keys that were pressed until now, up to the first that asks or quits.
+fn pressed(screen: &mut Screen) -> io::Result<Action> {
+    while event::poll(Duration::ZERO)? {
+        if let Event::Key(key) = event::read()? {
+            match screen.key(key) {
+                Action::Nothing => {}
+                action => return Ok(action),
+            }
+        }
+    }
+    Ok(Action::Nothing)
 }
 
 async fn ask(
@@ -354,6 +403,23 @@ mod tests {
     use smtt_model::protocol::SelfFigures;
     use smtt_model::rows::Summary;
     use smtt_model::state::{FaultFigures, Measured};
+
+    #[test]
+    fn a_key_quits_while_an_answer_is_awaited() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let mut keys = [Action::Nothing, Action::Quit].into_iter();
+        let silent = beside_keys(std::future::pending::<()>(), || {
+            Ok(keys.next().unwrap_or(Action::Nothing))
+        });
+        let heard = runtime.block_on(silent).expect("heard");
+        assert_eq!(heard, Heard::Key(Action::Quit));
+        let answered = beside_keys(std::future::ready(7), || Ok(Action::Quit));
+        let heard = runtime.block_on(answered).expect("heard");
+        assert_eq!(heard, Heard::Answer(7));
+    }
 
     fn answer(faults: u64) -> (Status, Rows) {
         let status = Status {

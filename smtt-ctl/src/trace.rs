@@ -94,13 +94,12 @@ async fn live(
         attempt,
         kind: query.kind.clone(),
     };
-    let mut lines = client.lines("/v1/trace/follow", &question).await?;
+    let mut answer = client.lines("/v1/trace/follow", &question).await?;
     printer.heading()?;
     let mut exit = Exit::Fine;
-    while let Some(lines) = lines.next().await? {
+    while let Some(lines) = answer.next().await? {
         for line in lines.lines() {
-            let record: Record = serde_json::from_str(line)
-                .map_err(|error| Failure::Question(format!("no record: {error}: {line}")))?;
+            let record = answer.record(line).map_err(Failure::Question)?;
             if let Some(lost) = number(&record, LOST) {
                 exit = Exit::Degraded;
                 say(&format!(

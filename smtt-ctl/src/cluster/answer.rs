@@ -3,8 +3,10 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::bounds::{Larger, cost};
 use super::transport::Trouble;
 use super::{Merge, WORKER};
+use crate::table::cut_to;
 
 /// Characters of a message from a worker.
 const MESSAGE: usize = 200;
@@ -51,9 +53,27 @@ fn read<Answer: DeserializeOwned + Merge>(
     serde_json::from_value(value).map_err(|error| message(&error.to_string()))
 }
 
+/// Reads the answer of one daemon of another machine: its values have room for so many bytes, and no text of it has a
+/// harmful character.
+///
+/// # Errors
+/// When it is larger, or none of this type.
+pub fn read_harmless<Answer: DeserializeOwned>(bytes: &[u8], room: u64) -> Result<Answer, String> {
+    if cost(bytes) > room {
+        return Err(Larger::Structure.to_string());
+    }
+    let wrong = |error: serde_json::Error| message(&error.to_string());
+    if is_plain(bytes) {
+        return serde_json::from_slice(bytes).map_err(wrong);
+    }
+    let mut value: Value = serde_json::from_slice(bytes).map_err(wrong)?;
+    make_harmless(&mut value);
+    serde_json::from_value(value).map_err(wrong)
+}
+
 /// A message of a worker or about its answer: one line without control characters, not too long.
-pub(super) fn message(text: &str) -> String {
-    crate::table::cut(&harmless(text), MESSAGE)
+pub fn message(text: &str) -> String {
+    cut_to(&harmless(text), MESSAGE, MESSAGE)
 }
 
 /// Whether an answer is of visible ASCII characters without an escape: then all of its text is harmless.
@@ -62,10 +82,18 @@ fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().all(plain)
 }
 
-/// Whether a character controls a terminal, separates lines, or changes the direction of text.
+/// Whether a character controls a terminal, separates lines, changes the direction of text, or is invisible: those that
+/// the daemon replaces in what executors send.
 fn is_harmful(letter: char) -> bool {
-    let turns = matches!(letter, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    letter.is_control() || turns
+    let is_hidden = matches!(
+        letter,
+        '\u{61c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+            | '\u{feff}'
+    );
+    letter.is_control() || is_hidden
 }
 
 /// Text without harmful characters.
@@ -103,11 +131,21 @@ mod tests {
     #[test]
     fn text_of_a_worker_stays_in_its_line_and_direction() {
         for letter in [
-            '\u{1b}', '\n', '\u{61c}', '\u{2028}', '\u{2029}', '\u{202e}',
+            '\u{1b}', '\n', '\u{61c}', '\u{200b}', '\u{200d}', '\u{2028}', '\u{2029}', '\u{202e}',
+            '\u{feff}',
         ] {
             assert_eq!(harmless(&format!("a{letter}b")), "a\u{fffd}b");
         }
         assert_eq!(harmless("a\u{2027}\u{e9}"), "a\u{2027}\u{e9}");
+    }
+
+    #[test]
+    fn a_message_is_short_whatever_its_width() {
+        for text in ["a", "\u{301}", "\u{200b}", "a\u{301}", "日"] {
+            let said = message(&text.repeat(10_000));
+            assert!(said.chars().count() <= MESSAGE, "{text:?}: {said}");
+        }
+        assert_eq!(message("a\u{301} b"), "a\u{301} b");
     }
 
     #[test]

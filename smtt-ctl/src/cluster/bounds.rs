@@ -154,7 +154,7 @@ impl Room {
 }
 
 /// Room that an answer takes when it is parsed, too: its bytes, or more where it has many objects or values.
-fn cost(bytes: &[u8]) -> u64 {
+pub(super) fn cost(bytes: &[u8]) -> u64 {
     let (mut objects, mut values) = (0_u64, 0_u64);
     let (mut in_text, mut is_escaped) = (false, false);
     for byte in bytes {

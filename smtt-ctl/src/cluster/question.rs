@@ -187,6 +187,7 @@ impl Cluster {
                 };
                 match (confirmed, counted.first()) {
                     (Some((same, _)), _) => {
+                        self.counted().insert((name(same), name(index)));
                         said.insert(name(index), Twin::Same(name(same)));
                         twins.insert(*index);
                         continue;

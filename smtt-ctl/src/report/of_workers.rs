@@ -120,11 +120,15 @@ fn text(client: &Client, reports: &Reports, output: Output) -> String {
 }
 
 /// Lines about figures that are less exact. Workers choose the words, so their number and length are bounded.
-fn degraded(reasons: &BTreeMap<String, Vec<String>>, output: Output) -> String {
+pub fn degraded<Text: AsRef<str>>(reasons: &BTreeMap<Text, Vec<Text>>, output: Output) -> String {
     let width = output.width.unwrap_or(usize::MAX);
     let mut text = String::new();
     for (reason, workers) in reasons.iter().take(REASONS) {
-        let line = format!("degraded on {}: {}", named(workers), cut(reason, WORDS));
+        let line = format!(
+            "degraded on {}: {}",
+            named(workers),
+            cut(reason.as_ref(), WORDS)
+        );
         for line in wrapped(&line, width, 0) {
             text.push_str(&format!("{line}\n"));
         }

@@ -10,6 +10,7 @@ use smtt_model::units;
 use crate::client::Client;
 use crate::cluster::{Cluster, Merge as _};
 use crate::output::Form as OutputForm;
+use crate::report::of_workers::degraded;
 use crate::table::{self, Column, Form, column};
 use crate::{Exit, Failure, Output};
 
@@ -129,8 +130,37 @@ fn text(all: &[(String, Status)], summary: &Summary, output: Output) -> String {
             reasons.entry(reason).or_default().push(name);
         }
     }
-    for (reason, names) in reasons {
-        text.push_str(&format!("degraded on {}: {reason}\n", names.join(", ")));
-    }
+    text.push_str(&degraded(&reasons, output));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_model::protocol::SelfFigures;
+
+    use super::*;
+
+    #[test]
+    fn reasons_of_workers_do_not_fill_the_terminal() {
+        let status = Status {
+            degraded: (0..5000).map(|n| format!("{n:05} why")).collect(),
+            version: "0.1.0".to_owned(),
+            kernel_side: String::new(),
+            ready: true,
+            probes: Vec::new(),
+            ledger: Vec::new(),
+            trace: None,
+            daemon: SelfFigures::default(),
+            summary: Summary::default(),
+            page_walks: None,
+        };
+        let all = [("w1".to_owned(), status)];
+        let text = text(&all, &Summary::default(), Output::default());
+        assert!(text.lines().count() < 200, "{text}");
+        assert!(text.contains("degraded on w1: 00000 why\n"), "{text}");
+        assert!(
+            text.ends_with("4980 more reasons: --json has all\n"),
+            "{text}"
+        );
+    }
 }

@@ -28,10 +28,22 @@ fn second(workers: &Workers, daemon: usize) -> Port {
 /// A worker that passes on what it is asked, and answers as the one at `real` with its identity, but with `alter`ed
 /// listings.
 fn mask(real: SocketAddr, alter: impl Fn(String) -> String + Send + Sync + 'static) -> SocketAddr {
+    mask_until(real, "/never", alter)
+}
+
+/// A worker as [`mask`] that does not answer questions with this path.
+fn mask_until(
+    real: SocketAddr,
+    silent: &'static str,
+    alter: impl Fn(String) -> String + Send + Sync + 'static,
+) -> SocketAddr {
     worker(move |mut stream| {
         let mut head = [0; 4096];
         let count = stream.read(&mut head).unwrap_or(0);
         let head = String::from_utf8_lossy(&head[..count]).into_owned();
+        if head.contains(silent) {
+            return;
+        }
         // A body in one piece, which ends with the connection.
         let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
         let mut real = TcpStream::connect(real).expect("connected");
@@ -161,6 +173,36 @@ fn a_worker_that_only_passes_answers_on_changes_no_sum() {
         real[0]
     );
     assert!(text(&output.stderr).contains(&line), "{output:?}");
+}
+
+#[test]
+fn a_daemon_that_was_counted_under_a_name_that_fails_later_is_missing_and_named() {
+    let workers = Workers::start();
+    let real = workers.addresses();
+    let relay = mask_until(real[0], "/v1/rdds", |answer| answer);
+    let addresses = [&[relay], &real[..]].concat();
+    let output = workers.ctl(&addresses, &["report", "--json"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let line = format!(
+        "worker {}: was counted as {relay}, the same daemon, which failed",
+        real[0]
+    );
+    assert!(said.contains(&line), "{said}");
+    assert!(!said.contains("counted once"), "{said}");
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(all["complete"], false);
+    let (missing, there): (Vec<_>, Vec<_>) = rows(&all["workers"])
+        .into_iter()
+        .partition(|worker| worker["error"].is_string());
+    assert_eq!((missing.len(), there.len()), (2, 2), "{}", all["workers"]);
+    let names = [relay, real[0]].map(|address| address.to_string());
+    for application in rows(&all["applications"]) {
+        for host in rows(&application["hosts"]) {
+            let host = host.as_str().expect("a name");
+            assert!(!names.iter().any(|name| name == host), "{application}");
+        }
+    }
 }
 
 #[test]
