@@ -179,6 +179,7 @@ impl ListQuery {
             block: self.block.clone(),
             spanning: self.spanning,
             key: None,
+            part: None,
         }
     }
 }

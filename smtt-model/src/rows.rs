@@ -11,8 +11,10 @@ mod memory;
 mod over_executors;
 mod page_walks;
 mod pages;
+mod part;
 mod quantiles;
 mod rdds;
+mod short;
 mod splits;
 mod used;
 mod work;
@@ -36,6 +38,7 @@ pub use memory::{
 pub use over_executors::{RddOverExecutors, made_at};
 pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, Spread};
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
+pub use part::Part;
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
 pub use rdds::{BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
@@ -86,6 +89,9 @@ pub struct Filter {
     /// Key of one executor, for a listing that is made executor by executor.
     #[serde(skip)]
     pub key: Option<u64>,
+    /// One part of the stages, tasks or RDDs, for a listing that is made part by part.
+    #[serde(skip)]
+    pub part: Option<Part>,
 }
 
 impl Filter {

@@ -181,6 +181,16 @@ impl State {
         })
     }
 
+    /// Page walks of a part of a row; empty without a sample of the part, because a row has hundreds of parts.
+    pub(super) fn walks_part(
+        &self,
+        executor: &Executor,
+        own: Option<&WalkCounters>,
+    ) -> PageWalkRow {
+        own.filter(|own| is_sampled(own))
+            .map_or_else(PageWalkRow::default, |own| self.walks_sum(executor, own))
+    }
+
     /// What is measured of page walks; `None` where page walks are not measured.
     #[must_use]
     pub fn page_walks_shown(&self) -> Option<PageWalksShown> {
@@ -209,6 +219,11 @@ impl State {
             calibration: meaning.calibration.clone(),
         })
     }
+}
+
+/// Whether there is any sample in the counters.
+pub(super) fn is_sampled(counters: &WalkCounters) -> bool {
+    counters.samples.iter().any(|samples| *samples > 0)
 }
 
 fn row(meaning: &Meaning, compared: &Compared<'_>) -> PageWalkRow {

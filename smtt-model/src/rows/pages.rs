@@ -285,6 +285,7 @@ fn of_executors(filter: &Filter) -> Filter {
         application: filter.application.clone(),
         executor: filter.executor.clone(),
         key: filter.key,
+        part: filter.part,
         ..Filter::default()
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::page_walks::is_sampled;
+use super::short::matters;
 use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, matches};
 use crate::attribute::{Doing, RddKey};
 use crate::decode::RddDescribed;
@@ -100,7 +102,7 @@ pub struct RddRow {
     pub walks: PageWalkRow,
 }
 
-/// Page faults of one RDD during one activity.
+/// Page faults of one RDD during one activity. Figures of page walks are absent where none was sampled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DoingRow {
     /// Activity of the thread.
@@ -215,6 +217,11 @@ impl State {
     /// RDDs that the filter selects. Rows without `rdd_id` are `(no RDD)` and `(overflow)`.
     #[must_use]
     pub fn list_rdds(&self, filter: &Filter) -> Listing<RddRow> {
+        self.rdd_listing(filter, true)
+    }
+
+    /// RDDs that the filter selects; where they are not wanted whole, only what the rules of `advise` use.
+    pub(super) fn rdd_listing(&self, filter: &Filter, whole: bool) -> Listing<RddRow> {
         self.listing(filter, |_, executor, rows| {
             let mut held: BTreeMap<RddKey, MemoryHeld> = BTreeMap::new();
             for (rdd, holds) in executor.memory.holders() {
@@ -222,9 +229,17 @@ impl State {
             }
             let mut keys: Vec<RddKey> = executor.rdds.keys().copied().collect();
             keys.extend(held.keys().filter(|key| !executor.rdds.contains_key(key)));
+            keys.retain(|key| {
+                let (rdd, holds) = (executor.rdds.get(key), held.contains_key(key));
+                filter.in_part(key) && (whole || matters(*key, rdd, holds))
+            });
             keys.sort_unstable();
             let levels = levels_of(executor);
-            let queries = queries_of(executor);
+            let queries = if whole {
+                queries_of(executor)
+            } else {
+                BTreeMap::new()
+            };
             let staged = filter
                 .stage
                 .as_ref()
@@ -235,7 +250,8 @@ impl State {
                     .filter(|key| staged.as_ref().is_none_or(|staged| staged.contains(key)))
                     .map(|key| {
                         let held = held.get(&key).copied().unwrap_or_default();
-                        let row = self.rdd_row(executor, key, held, levels.get(&key).copied());
+                        let level = levels.get(&key).copied();
+                        let row = self.rdd_row(executor, key, held, level, whole);
                         let query = queries.get(&key).filter(|_| key.id().is_some());
                         RddRow {
                             sql_execution_id: query.map(|(id, _)| *id),
@@ -255,6 +271,7 @@ impl State {
         key: RddKey,
         held: MemoryHeld,
         level: Option<&'static str>,
+        whole: bool,
     ) -> RddRow {
         let nothing = Rdd::default();
         let rdd = executor.rdds.get(&key).unwrap_or(&nothing);
@@ -303,11 +320,19 @@ impl State {
             tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
-            contexts: doing_rows(self, executor, rdd),
+            contexts: if whole {
+                doing_rows(self, executor, rdd)
+            } else {
+                Vec::new()
+            },
             page_walk_samples_by_address: (executor.walk_agreement.share().is_some()
                 || rdd.walk_samples_by_address > 0)
                 .then_some(rdd.walk_samples_by_address),
-            walks: self.walks_of(executor, &rdd.walks, Some(&rdd.distribution)),
+            walks: if whole || is_sampled(&rdd.walks.life) {
+                self.walks_of(executor, &rdd.walks, Some(&rdd.distribution))
+            } else {
+                PageWalkRow::default()
+            },
         }
     }
 
@@ -387,10 +412,7 @@ fn doing_rows(state: &State, executor: &Executor, rdd: &Rdd) -> Vec<DoingRow> {
             access: doing.access.name().unwrap_or("unknown").to_owned(),
             region: doing.region.name().unwrap_or("unknown").to_owned(),
             faults: state.figures(&rdd.doing.get(doing).copied().unwrap_or_default()),
-            walks: state.walks_sum(
-                executor,
-                &rdd.doing_walks.get(doing).copied().unwrap_or_default(),
-            ),
+            walks: state.walks_part(executor, rdd.doing_walks.get(doing)),
         })
         .collect()
 }

@@ -76,7 +76,7 @@ pub struct StageRow {
     pub walks: PageWalkRow,
 }
 
-/// Page faults of one RDD within a stage.
+/// Page faults of one RDD within a stage. Figures of page walks are absent where none was sampled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageRddRow {
     /// Id of the RDD; absent for work of no RDD and for the overflow row.
@@ -185,6 +185,19 @@ impl Filter {
     }
 }
 
+/// Live memory and the largest peak of its tasks, by stage.
+pub(super) fn memory_of_tasks(executor: &Executor) -> HashMap<StageKey, (u64, u64)> {
+    let mut memory: HashMap<StageKey, (u64, u64)> = HashMap::new();
+    for task in executor.tasks.tasks.values() {
+        if let Some(stage) = task.stage {
+            let (live, peak) = memory.entry(stage).or_default();
+            *live = live.saturating_add(task.live_bytes);
+            *peak = (*peak).max(task.seen_peak_bytes);
+        }
+    }
+    memory
+}
+
 impl State {
     /// Stages that the filter selects.
     #[must_use]
@@ -201,15 +214,7 @@ impl State {
                     .map(|said| said.name.clone())
                     .filter(|name| !name.is_empty()),
             };
-            // Live memory and the largest peak of its tasks, by stage.
-            let mut memory: HashMap<StageKey, (u64, u64)> = HashMap::new();
-            for task in executor.tasks.tasks.values() {
-                if let Some(stage) = task.stage {
-                    let (live, peak) = memory.entry(stage).or_default();
-                    *live = live.saturating_add(task.live_bytes);
-                    *peak = (*peak).max(task.seen_peak_bytes);
-                }
-            }
+            let memory = memory_of_tasks(executor);
             let row = |key: StageKey, stage: &Stage| {
                 let said = stage.described.as_ref();
                 let (live, peak) = memory.get(&key).copied().unwrap_or_default();
@@ -250,10 +255,7 @@ impl State {
                             rdd_id: rdd.id(),
                             name: name_of(*rdd),
                             faults: self.figures(&stage.rdds.get(rdd).copied().unwrap_or_default()),
-                            walks: self.walks_sum(
-                                executor,
-                                &stage.rdd_walks.get(rdd).copied().unwrap_or_default(),
-                            ),
+                            walks: self.walks_part(executor, stage.rdd_walks.get(rdd)),
                         })
                         .collect(),
                     walks: self.walks_of(executor, &stage.walks, Some(&stage.distribution)),
@@ -264,12 +266,13 @@ impl State {
                     .tasks
                     .stages
                     .iter()
-                    .filter(|(key, _)| filter.stage(Some(**key)))
+                    .filter(|(key, _)| filter.in_part(*key) && filter.stage(Some(**key)))
                     .filter(|(_, stage)| filter.rdd_of(executor, stage))
                     .map(|(key, stage)| row(*key, stage)),
             );
             let over = executor.tasks.stages_over_cap;
-            if over.is_shown() && filter.stage.is_none() && filter.rdd.is_none() {
+            let all = filter.stage.is_none() && filter.rdd.is_none() && filter.in_first_part();
+            if over.is_shown() && all {
                 rows.push(StageRow {
                     who: who.clone(),
                     name: Some(OVERFLOW.to_owned()),
@@ -378,6 +381,7 @@ impl State {
                     .tasks
                     .tasks
                     .iter()
+                    .filter(|(id, _)| filter.in_part(*id))
                     .filter(|(id, _)| filter.task.is_none_or(|wanted| **id == wanted))
                     .filter(|(_, task)| filter.stage(task.stage))
                     .filter(|(_, task)| {
@@ -388,7 +392,7 @@ impl State {
             );
             let over = executor.tasks.tasks_over_cap;
             let all = filter.stage.is_none() && filter.rdd.is_none() && filter.task.is_none();
-            if over.rows > 0 && all {
+            if over.rows > 0 && all && filter.in_first_part() {
                 let faults = self.figures(&over.faults);
                 rows.push(TaskRow {
                     who: who.clone(),

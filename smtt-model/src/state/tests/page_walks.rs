@@ -6,7 +6,7 @@ use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
 use crate::readings::{Calibration, Channel, ChannelFigure, CostPerWalk, PageWalkReadings};
-use crate::rows::{Number, PageWalkRow};
+use crate::rows::{Number, PageWalkRow, Part};
 
 fn channel(role: Role, fault: &str) -> Channel {
     Channel {
@@ -381,4 +381,100 @@ fn what_has_no_row_is_kept_in_the_overflow_rows() {
         sum(tasks.into_iter().map(|row| row.walks).collect()),
         200_000
     );
+}
+
+#[test]
+fn parts_without_a_sample_have_no_figures_and_their_row_has() {
+    let mut state = state();
+    let mut work = work(big_core());
+    work.contexts
+        .push((context(1, 1, 3, Some(9)), faults(1, 0, 0)));
+    state.add(&work, S);
+    let stage = state.list_stages(&Filter::default()).rows.remove(0);
+    let parts: Vec<_> = stage
+        .rdds
+        .iter()
+        .map(|part| (part.rdd_id, whole(&part.walks, "cycles")))
+        .collect();
+    let wanted = [
+        (Some(7), Some(100_000)),
+        (Some(8), Some(50_000)),
+        (Some(9), None),
+    ];
+    assert_eq!(parts, wanted);
+    assert_eq!(stage.rdds[2].walks, PageWalkRow::default());
+    assert_eq!(whole(&rdd_row(&state, 9), "cycles"), Some(0));
+    let rdds = state.list_rdds(&Filter::default()).rows;
+    let of = |id| {
+        rdds.iter()
+            .find(|row| row.rdd_id == Some(id))
+            .expect("listed")
+    };
+    assert_eq!(whole(&of(7).contexts[0].walks, "cycles"), Some(100_000));
+    assert_eq!(of(9).contexts[0].walks, PageWalkRow::default());
+}
+
+#[test]
+fn parts_of_a_listing_have_each_row_once() {
+    let mut state = state();
+    for stage in 0..300 {
+        let contexts = (0..9).map(|rdd| {
+            (
+                context(1, u64::from(stage), stage, Some(rdd)),
+                faults(1, 0, 0),
+            )
+        });
+        state.add(&readings(contexts.collect()), S);
+    }
+    let key = key(1);
+    assert_eq!(state.rows_of_stages(key), 300 * 10);
+    let parts: Vec<_> = Part::all(state.rows_of_stages(key), 7).collect();
+    assert_eq!(parts.len(), 3);
+    let filters = parts.into_iter().map(|part| Filter {
+        part: Some(part),
+        ..Filter::default()
+    });
+    let (mut stages, mut tasks, mut rdds) = (Vec::new(), Vec::new(), Vec::new());
+    for filter in filters {
+        let rows = state.list_stages(&filter).rows;
+        assert!(
+            (50..200).contains(&rows.len()),
+            "{} stages in a part",
+            rows.len()
+        );
+        stages.extend(rows.into_iter().map(|row| row.stage_id));
+        tasks.extend(
+            state
+                .list_tasks(&filter)
+                .rows
+                .into_iter()
+                .map(|row| row.task_attempt_id),
+        );
+        rdds.extend(
+            state
+                .list_rdds(&filter)
+                .rows
+                .into_iter()
+                .map(|row| row.rdd_id),
+        );
+    }
+    stages.sort_unstable();
+    tasks.sort_unstable();
+    rdds.sort_unstable();
+    assert_eq!(stages, (0..300).map(Some).collect::<Vec<_>>());
+    assert_eq!(tasks, (0..300).map(Some).collect::<Vec<_>>());
+    assert_eq!(rdds, (0..9).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn rows_in_short_have_what_the_rules_use() {
+    let mut state = state();
+    state.add(&work(big_core()), S);
+    let short = state.stages_in_short(&Filter::default());
+    let whole = state.list_stages(&Filter::default()).rows;
+    let sum: u64 = whole.iter().map(|row| row.task_time_ns).sum();
+    assert_eq!((short.len(), short[0].task_time_ns), (1, sum));
+    assert_eq!(short[0].stage_id, whole[0].stage_id);
+    // Neither holds memory nor has blocks.
+    assert_eq!(state.rdds_in_short(&Filter::default()), []);
 }

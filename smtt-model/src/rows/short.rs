@@ -1,0 +1,52 @@
+//! Rows with only what the rules of `advise` use: those of all executors of an application are in memory together.
+
+use super::{Filter, RddRow, StageRow};
+use crate::attribute::RddKey;
+use crate::state::State;
+
+impl State {
+    /// RDDs with an id that the filter selects and that a rule may be about, because they have or had blocks or hold
+    /// memory. Without contexts and SQL executions; of page walks the figures with a ratio.
+    #[must_use]
+    pub fn rdds_in_short(&self, filter: &Filter) -> Vec<RddRow> {
+        let mut rows = self.rdd_listing(filter, false).rows;
+        for row in &mut rows {
+            row.walks.flat.clear();
+            row.walks
+                .page_walks
+                .retain(|_, figure| figure.ratio.is_some());
+        }
+        rows
+    }
+
+    /// One row for all stages of each executor that the filter selects: the sum of their task times, and the largest
+    /// peak of execution memory of a task, with its stage.
+    #[must_use]
+    pub fn stages_in_short(&self, filter: &Filter) -> Vec<StageRow> {
+        self.listing(filter, |_, executor, rows| {
+            let memory = super::work::memory_of_tasks(executor);
+            let mut short: Option<StageRow> = None;
+            for (key, stage) in &executor.tasks.stages {
+                if !filter.stage(Some(*key)) || !filter.rdd_of(executor, stage) {
+                    continue;
+                }
+                let row = short.get_or_insert_default();
+                let live = memory.get(key).map_or(0, |(_, peak)| *peak);
+                let peak = stage.peak_bytes.max(live);
+                if row.stage_id.is_none() || peak > row.execution_memory_peak_bytes {
+                    row.stage_id = Some(key.id);
+                    row.execution_memory_peak_bytes = peak;
+                }
+                row.task_time_ns = row.task_time_ns.saturating_add(stage.task_time_ns);
+            }
+            rows.extend(short);
+        })
+        .rows
+    }
+}
+
+/// Whether a rule may be about the RDD.
+pub(super) fn matters(key: RddKey, rdd: Option<&crate::state::Rdd>, holds_memory: bool) -> bool {
+    let had_blocks = rdd.is_some_and(|rdd| rdd.uses.stored > 0 || rdd.uses.found > 0);
+    key.id().is_some() && (holds_memory || had_blocks)
+}
