@@ -169,7 +169,8 @@ impl Exporter {
         collect::see(shared, &mut accounts.births, &executors, measured, now_ns);
     }
 
-    /// Looks for findings; scrapes show them until the next call. Reads files: call it off the event loop.
+    /// Looks for findings; scrapes show them until the next call. Reads files, and waits for the large answer that is
+    /// being made: call it on a thread of its own.
     pub fn find(&self, shared: &Shared) {
         let found = findings::find(shared);
         self.accounts().findings = found;

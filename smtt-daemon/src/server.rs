@@ -6,6 +6,7 @@ mod connections;
 mod deaths;
 mod heavy;
 mod lines;
+pub(crate) mod parts;
 mod report;
 mod routes;
 mod rows;

@@ -2,7 +2,7 @@
 //! ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics and the placement of pages read them.
 
 use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
-use smtt_model::state::{Limits, State};
+use smtt_model::state::{Executor, Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::discover::SlotFile;
@@ -21,7 +21,7 @@ use smtt_machine::surroundings;
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
-use smtt_model::rows::{PageWalksShown, Summary};
+use smtt_model::rows::{ApplicationKey, PageWalksShown, Summary};
 
 use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
@@ -158,6 +158,21 @@ impl Shared {
     #[must_use]
     pub fn executor_keys(&self) -> Vec<u64> {
         self.state().executors().keys().copied().collect()
+    }
+
+    /// Keys of the executors of one application.
+    #[must_use]
+    pub fn executor_keys_of(&self, application: &ApplicationKey) -> Vec<u64> {
+        let state = self.state();
+        let id = |executor: &Executor| {
+            let said = executor.described.as_ref();
+            said.map(|said| said.application_id.clone())
+        };
+        let all = state.executors().iter();
+        all.filter(|(_, executor)| executor.uid == application.uid)
+            .filter(|(_, executor)| id(executor) == application.id)
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     /// What the event loop does.

@@ -13,6 +13,7 @@ use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::REST;
 
 use crate::server::advice;
+use crate::server::parts::each_rows;
 use crate::shared::Shared;
 
 /// Bytes of an application's documents.
@@ -58,8 +59,11 @@ impl Documents {
     }
 }
 
-/// All documents of an application. Each listing of each executor locks the state separately.
+/// All documents of an application. Each listing of each executor locks the state separately. Waits for the large answer
+/// that is being made: call it on a thread of its own.
 pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
+    let making = shared.making();
+    let _making = making.blocking_lock();
     let mut documents = Documents {
         batch: Batch::new(&REST),
         bytes: 0,
@@ -119,15 +123,21 @@ fn of_executor(shared: &Shared, filter: &Filter, documents: &mut Documents) {
     for row in rows(shared, |state| state.list_memory(filter).rows) {
         documents.add("memory", &id(&row.who), &row);
     }
-    for row in rows(shared, |state| state.list_stages(filter).rows) {
-        let stage = row.stage_id.zip(row.stage_attempt);
-        let stage = stage.map_or(String::new(), |(id, attempt)| format!("{id}.{attempt}."));
-        documents.add("stage", &format!("{stage}{}", id(&row.who)), &row);
-    }
-    for row in rows(shared, |state| state.list_rdds(filter).rows) {
-        let rdd = row.rdd_id.map_or(String::new(), |id| format!("{id}."));
-        documents.add("rdd", &format!("{rdd}{}", id(&row.who)), &row);
-    }
+    let stages = |state: &State, filter: &Filter| state.list_stages(filter).rows;
+    each_rows(shared, filter, State::rows_of_stages, stages, |rows| {
+        for row in rows {
+            let stage = row.stage_id.zip(row.stage_attempt);
+            let stage = stage.map_or(String::new(), |(id, attempt)| format!("{id}.{attempt}."));
+            documents.add("stage", &format!("{stage}{}", id(&row.who)), &row);
+        }
+    });
+    let rdds = |state: &State, filter: &Filter| state.list_rdds(filter).rows;
+    each_rows(shared, filter, State::rows_of_rdds, rdds, |rows| {
+        for row in rows {
+            let rdd = row.rdd_id.map_or(String::new(), |id| format!("{id}."));
+            documents.add("rdd", &format!("{rdd}{}", id(&row.who)), &row);
+        }
+    });
     for row in rows(shared, |state| state.list_pages(filter, PagesBy::Rdd).rows) {
         documents.add("places", "", &row);
     }

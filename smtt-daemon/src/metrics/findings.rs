@@ -14,11 +14,12 @@ use crate::shared::Shared;
 /// Values of the labels of findings that are shown as one, and their number.
 pub(super) type Findings = BTreeMap<[String; 6], u64>;
 
-/// The findings of all applications now. Reads files, and locks the state for one listing at a time.
+/// The findings of all applications now. Reads files, locks the state for one listing at a time, and waits for the large
+/// answer that is being made: call it on a thread of its own.
 pub(super) fn find(shared: &Shared) -> Findings {
     let mut findings = Findings::new();
-    let executors = shared.state().list_executors(&Filter::default());
-    let rows = executors.rows.iter();
+    let executors = shared.state().list_executors(&Filter::default()).rows;
+    let rows = executors.into_iter();
     let applications: BTreeSet<_> = rows.map(|row| row.who.application()).collect();
     // One at a time: the listings of an application may be large.
     for application in applications {
@@ -26,6 +27,8 @@ pub(super) fn find(shared: &Shared) -> Findings {
             application: Some(application),
             ..Filter::default()
         };
+        let making = shared.making();
+        let _making = making.blocking_lock();
         for advice in advice(shared, &filter).applications {
             let user = advice.uid.map_or_else(String::new, |uid| uid.to_string());
             for finding in advice.findings {

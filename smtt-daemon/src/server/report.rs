@@ -6,6 +6,7 @@ use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
 use smtt_model::rows::{ApplicationKey, Filter, RddRow};
 use smtt_model::state::State;
 
+use super::parts::{Size, each_rows};
 use crate::shared::Shared;
 
 /// The report of everything that the filter lets through.
@@ -35,24 +36,28 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
             let by_faults = first(
                 shared,
                 &filter,
+                State::rows_of_rdds,
                 |state, filter| state.list_rdds(filter).rows,
                 |row| row.faults.page_faults.filter(|faults| *faults > 0),
             );
             let by_memory = first(
                 shared,
                 &filter,
+                State::rows_of_rdds,
                 |state, filter| state.list_rdds(filter).rows,
                 |row| Some(most(row)).filter(|bytes| *bytes > 0),
             );
             let stages = first(
                 shared,
                 &filter,
+                State::rows_of_stages,
                 |state, filter| state.list_stages(filter).rows,
                 |row| Some(row.faults.page_faults),
             );
             let tasks = first(
                 shared,
                 &filter,
+                State::rows_of_tasks,
                 |state, filter| state.list_tasks(filter).rows,
                 |row| Some(row.faults.page_faults),
             );
@@ -79,24 +84,20 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
     }
 }
 
-/// The first rows of a listing by `rank`, the largest first; rows without a rank are left out. Rows of one executor at a
-/// time are in memory.
+/// The first rows of a listing by `rank`, the largest first; rows without a rank are left out. A part of one executor's
+/// rows at a time is in memory.
 fn first<R, Rank: Ord>(
     shared: &Shared,
     filter: &Filter,
+    size: Size,
     list: impl Fn(&State, &Filter) -> Vec<R>,
     rank: impl Fn(&R) -> Option<Rank>,
 ) -> Vec<R> {
     let mut rows: Vec<R> = Vec::new();
-    for key in shared.executor_keys() {
-        let filter = Filter {
-            key: Some(key),
-            ..filter.clone()
-        };
-        let more = list(&shared.state(), &filter);
+    each_rows(shared, filter, size, list, |more| {
         rows.extend(more.into_iter().filter(|row| rank(row).is_some()));
         rows.sort_by_key(|row| std::cmp::Reverse(rank(row)));
         rows.truncate(REPORT_ROWS);
-    }
+    });
     rows
 }

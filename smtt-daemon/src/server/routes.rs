@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, Query, State as Extract};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
@@ -16,6 +16,7 @@ use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::{FollowQuery, Histories, ListQuery, order};
 use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy};
 use smtt_model::sort::{Keys, Sort, SortError};
+use smtt_model::state::State;
 use smtt_web::connections::Endless;
 use smtt_web::guard::{add_headers, admit};
 
@@ -25,6 +26,7 @@ use super::answered::remember;
 use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
+use super::parts::{self, SMALL, Size};
 use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
@@ -55,7 +57,7 @@ impl Service {
     }
 }
 
-type Held = State<Service>;
+type Held = Extract<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(shared: Arc<Shared>) -> Router {
@@ -77,11 +79,11 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
     Router::new()
         .route(
             "/v1/answered",
-            get(async |State(service): Held| Json(service.shared.answered().list())),
+            get(async |Extract(service): Held| Json(service.shared.answered().list())),
         )
         .route(
             "/v1/status",
-            get(|State(service): Held| {
+            get(|Extract(service): Held| {
                 off_loop(move || Json(service.shared.status()).into_response())
             }),
         )
@@ -94,14 +96,16 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
             "/v1/executors",
             get(|held, query| {
                 let order = order("/v1/executors");
-                list(held, query, order, |s, f| s.state().list_executors(f))
+                list(held, query, order, SMALL, |s, f| s.list_executors(f))
             }),
         )
         .route(
             "/v1/stages",
             get(|held, query| {
                 let order = order("/v1/stages");
-                list(held, query, order, |s, f| s.state().list_stages(f))
+                list(held, query, order, State::rows_of_stages, |s, f| {
+                    s.list_stages(f)
+                })
             }),
         )
         .route(
@@ -128,7 +132,9 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
             "/v1/tasks/failed",
             get(|held, query| {
                 let order = order("/v1/tasks/failed");
-                list(held, query, order, |s, f| s.state().list_failed_tasks(f))
+                list(held, query, order, State::rows_of_tasks, |s, f| {
+                    s.list_failed_tasks(f)
+                })
             }),
         )
         .route("/v1/tasks/ended", get(ended))
@@ -136,28 +142,32 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
             "/v1/tasks",
             get(|held, query| {
                 let order = order("/v1/tasks");
-                list(held, query, order, |s, f| s.state().list_tasks(f))
+                list(held, query, order, State::rows_of_tasks, |s, f| {
+                    s.list_tasks(f)
+                })
             }),
         )
         .route(
             "/v1/rdds",
             get(|held, query| {
                 let order = order("/v1/rdds");
-                list(held, query, order, |s, f| s.state().list_rdds(f))
+                list(held, query, order, State::rows_of_rdds, |s, f| {
+                    s.list_rdds(f)
+                })
             }),
         )
         .route(
             "/v1/blocks",
             get(|held, query| {
                 let order = order("/v1/blocks");
-                list(held, query, order, |s, f| s.state().list_blocks(f))
+                list(held, query, order, SMALL, |s, f| s.list_blocks(f))
             }),
         )
         .route(
             "/v1/memory",
             get(|held, query| {
                 let order = order("/v1/memory");
-                list(held, query, order, |s, f| s.state().list_memory(f))
+                list(held, query, order, SMALL, |s, f| s.list_memory(f))
             }),
         )
         .route(
@@ -223,36 +233,35 @@ pub(super) async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static)
 /// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
 /// field first.
 async fn list<R: Serialize + Send + 'static>(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
-    listing: impl Fn(&Shared, &Filter) -> Listing<R> + Send + 'static,
+    size: Size,
+    listing: impl Fn(&State, &Filter) -> Listing<R> + Send + 'static,
 ) -> Response {
     match query {
         Ok(Query(query)) => {
-            let make = move || listed(&service.shared, &query, order, listing);
+            let make = move || listed(&service.shared, &query, order, size, listing);
             service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),
     }
 }
 
-/// The state is locked for one executor at a time.
+/// The state is locked for a part of one executor's rows at a time.
 fn listed<R: Serialize>(
     shared: &Shared,
     query: &ListQuery,
     order: &[&str],
-    listing: impl Fn(&Shared, &Filter) -> Listing<R>,
+    size: Size,
+    listing: impl Fn(&State, &Filter) -> Listing<R>,
 ) -> Response {
     sorted(shared, query, order, |runs| {
-        for key in shared.executor_keys() {
-            let filter = Filter {
-                key: Some(key),
-                ..query.filter()
-            };
-            runs.add(listing(shared, &filter).rows)?;
-        }
-        Ok(())
+        parts::each(shared, &query.filter(), size, |filter| {
+            // A statement of its own, because a guard lives until the end of its statement.
+            let rows = listing(&shared.state(), filter).rows;
+            runs.add(rows)
+        })
     })
 }
 
@@ -286,13 +295,16 @@ fn sorted(
             ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
         Ok(Err(error)) => refused(&error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => refused(
+            "these rows take more memory than an answer may: select fewer, by application, executor or limit",
+        ),
         Err(error) => failed(&format!("the rows cannot be written: {error}")),
     }
 }
 
 /// A listing whose rows are over several executors.
 async fn over_executors(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     rows: fn(&Shared, &Filter, &mut Runs) -> io::Result<()>,
@@ -331,17 +343,17 @@ async fn pages(
     by: PagesBy,
 ) -> Response {
     let order = order("/v1/pages");
-    list(held, query, order, move |s, f| s.state().list_pages(f, by)).await
+    list(held, query, order, SMALL, move |s, f| s.list_pages(f, by)).await
 }
 
-async fn doctor(State(service): Held) -> Response {
+async fn doctor(Extract(service): Held) -> Response {
     let checks = service.shared.info().doctor;
     // The checks read files and try system calls.
     off_loop(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -354,7 +366,7 @@ async fn report_route(
 }
 
 async fn advise_route(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -367,7 +379,7 @@ async fn advise_route(
 }
 
 async fn deaths_route(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -380,7 +392,7 @@ async fn deaths_route(
 }
 
 async fn death_route(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -394,7 +406,7 @@ async fn death_route(
 
 /// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
-    State(service): Held,
+    Extract(service): Held,
     Extension(endless): Extension<Endless>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
@@ -417,7 +429,7 @@ async fn follow_route(
 }
 
 async fn history(
-    State(service): Held,
+    Extract(service): Held,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -437,7 +449,7 @@ async fn history(
     }
 }
 
-async fn landing(State(service): Held) -> Response {
+async fn landing(Extract(service): Held) -> Response {
     let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
@@ -451,7 +463,7 @@ async fn landing(State(service): Held) -> Response {
 }
 
 /// Waits for no lock and for no other thread.
-async fn healthy(State(service): Held) -> (StatusCode, String) {
+async fn healthy(Extract(service): Held) -> (StatusCode, String) {
     match service.shared.progress().longer_than(UNHEALTHY) {
         None => (StatusCode::OK, "smtt-daemon is healthy\n".to_owned()),
         Some((step, time)) => {
@@ -462,7 +474,7 @@ async fn healthy(State(service): Held) -> (StatusCode, String) {
     }
 }
 
-async fn ready(State(service): Held) -> (StatusCode, &'static str) {
+async fn ready(Extract(service): Held) -> (StatusCode, &'static str) {
     if service.shared.is_ready() {
         (StatusCode::OK, "smtt-daemon is ready\n")
     } else {
@@ -470,7 +482,7 @@ async fn ready(State(service): Held) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics(State(service): Held, headers: HeaderMap) -> Response {
+async fn metrics(Extract(service): Held, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT);
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
