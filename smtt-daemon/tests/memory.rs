@@ -1,68 +1,30 @@
 //! The server under everything that is asked at once, within the memory that the systemd unit gives the daemon. The
 //! process of this test is the daemon: it has a state, the server, and clients that keep nothing.
 
+mod resident;
 mod served;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smtt_common::event::used::{ACCOUNTS, TaskUsed};
-use smtt_daemon::shared::{DaemonInfo, Shared};
+use smtt_daemon::shared::Shared;
 use smtt_model::decode::{
-    BlockFact, ConsumerUsed, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed,
-    StageDescribed, TaskEnded, TaskStarted,
+    BlockFact, ConsumerUsed, Fact, Outcome, PageAllocated, RddDescribed, StageDescribed, TaskEnded,
+    TaskStarted,
 };
 use smtt_model::state::{Limits, Outcome as Applied};
 
+use self::resident::{apply, begin, described, figure, peak, read, shared, within_memory};
 use self::served::served;
 
-/// `MemoryMax=` of config/smtt.service.
-const MEMORY_MAX: u64 = 256 << 20;
 /// Rows of each kind that are offered for an executor: several times what the state takes.
 const ROWS_MAX: u64 = 600;
 /// Resident memory of the process at which the state counts as full.
 const STATE_MAX: u64 = 112 << 20;
-
-fn shared(limits: Limits) -> Arc<Shared> {
-    let info = DaemonInfo {
-        version: "test".to_owned(),
-        kernel_side: "test".to_owned(),
-        telemetry_path: "/metrics".to_owned(),
-        metrics: smtt_daemon::metrics::MetricsSettings::at_once(1000),
-        doctor: Vec::new,
-    };
-    Arc::new(Shared::new(info, limits))
-}
-
-fn apply(shared: &Shared, executor: u64, fact: Fact) -> Applied {
-    shared.state().apply(Event {
-        time_ns: 1_000_000,
-        executor: executor << 32 | 1,
-        pid: executor as u32,
-        tid: 1,
-        uid: 1000,
-        fact,
-    })
-}
-
-fn described(shared: &Shared, executor: u64) {
-    let described = ExecutorDescribed {
-        application_id: "app-20260101120000-0001".to_owned(),
-        application_name: "An application with a name of usual length".to_owned(),
-        executor_id: executor.to_string(),
-        host: "worker-3.cluster.example".to_owned(),
-        ..ExecutorDescribed::default()
-    };
-    apply(
-        shared,
-        executor,
-        Fact::ExecutorDescribed(Box::new(described)),
-    );
-}
 
 /// A task as Spark SQL has them, with the consumers of its execution memory.
 fn task(shared: &Shared, executor: u64, task: u64) {
@@ -97,38 +59,6 @@ fn task(shared: &Shared, executor: u64, task: u64) {
         reason: String::new(),
     };
     apply(shared, executor, Fact::TaskEnded(ended));
-}
-
-/// The largest resident memory of this process so far, in bytes.
-fn peak() -> u64 {
-    figure("VmHWM:")
-}
-
-fn figure(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status");
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("a figure in kB")
-        * 1024
-}
-
-/// Reads an answer to its end without keeping it: its status, and its bytes.
-fn read(mut stream: impl Read + Write, path: &str) -> (u16, u64) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: smtt\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("asked");
-    let (mut buffer, mut bytes, mut status) = ([0; 16 << 10], 0, 0);
-    loop {
-        let count = stream.read(&mut buffer).expect("an answer");
-        if count == 0 {
-            return (status, bytes);
-        }
-        if bytes == 0 {
-            let head = std::str::from_utf8(&buffer[9..12]).expect("a status");
-            status = head.parse().expect("a number");
-        }
-        bytes += count as u64;
-    }
 }
 
 /// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
@@ -272,21 +202,6 @@ fn stages_of_one_task_each_fit_the_memory_of_the_unit() {
         }
     });
     within_memory();
-}
-
-/// The tests of this file measure the process: one at a time, from here on.
-fn begin() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Sets the peak back to what is resident now.
-    std::fs::write("/proc/self/clear_refs", "5").expect("the peak is set back");
-    one
-}
-
-fn within_memory() {
-    let peak = peak();
-    println!("peak {} MiB", peak >> 20);
-    assert!(peak < MEMORY_MAX, "the peak is {} MiB", peak >> 20);
 }
 
 /// A name of the length that an executor may give at most, different for each number.
