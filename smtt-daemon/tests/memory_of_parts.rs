@@ -70,9 +70,12 @@ fn stages_of_many_rdds(shared: &Shared, executor: u64, measured: bool, sampled: 
         apply(shared, executor, Fact::RddDescribed(Box::new(described)));
     }
     let mut samples = WalkCounters::default();
-    (samples.events[..3].fill(1000), samples.samples[..3].fill(1));
-    let mut fault = ContextCounters::default();
-    fault.read = 1;
+    samples.events[..3].fill(1000);
+    samples.samples[..3].fill(1);
+    let fault = ContextCounters {
+        read: 1,
+        ..ContextCounters::default()
+    };
     for stage_id in 0..Limits::default().stages_per_executor as u32 {
         let keys = (0..PARTS).map(|rdd| ContextKey {
             executor: executor << 32 | 1,
