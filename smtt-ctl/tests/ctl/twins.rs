@@ -193,7 +193,7 @@ fn a_daemon_that_was_counted_under_a_name_that_fails_later_is_missing_and_named(
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(all["complete"], false);
     let (missing, there): (Vec<_>, Vec<_>) = rows(&all["workers"])
-        .into_iter()
+        .iter()
         .partition(|worker| worker["error"].is_string());
     assert_eq!((missing.len(), there.len()), (2, 2), "{}", all["workers"]);
     let names = [relay, real[0]].map(|address| address.to_string());
