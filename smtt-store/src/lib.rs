@@ -3,6 +3,7 @@
 //! [`history`] has the tables of a finished application.
 
 pub mod folder;
+pub(crate) mod footer;
 pub mod history;
 pub mod read;
 pub mod record;

@@ -12,13 +12,17 @@ use parquet::record::{Field, List, Row};
 use serde_json::{Map, Value, json};
 use smtt_model::time::utc;
 
+use crate::footer::{self, Source};
 use crate::segment::{APPLICATION_KEY, HOST_KEY, USER_KEY};
 
 pub use parquet::errors::ParquetError;
 
+/// Levels of a segment's columns: of a list the values are below two groups.
+const LEVELS: u32 = 3;
+
 /// A segment that is open for reading.
 pub struct Reader {
-    file: SerializedFileReader<File>,
+    file: SerializedFileReader<Source>,
     /// User of the executors, as the kernel said.
     pub uid: Option<u32>,
     /// Application id, as the executor claimed it.
@@ -33,7 +37,7 @@ impl Reader {
     /// # Errors
     /// When it cannot be read or is no Parquet file.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = guarded(|| SerializedFileReader::new(File::open(path)?))?;
+        let file = guarded(|| footer::open(File::open(path)?, LEVELS))?;
         let said = |key: &str| {
             let pairs = file.metadata().file_metadata().key_value_metadata();
             pairs

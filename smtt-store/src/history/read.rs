@@ -1,6 +1,6 @@
 //! Reads columns of a table: the rows that are asked for, and no others.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -14,6 +14,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::derived::{self, DERIVED, DERIVED_KEY};
 use super::{MAGIC_KEY, VERSION, VERSION_KEY};
+use crate::footer::{self, Source};
 use crate::read::guarded;
 
 /// Rows of a row group at most. The writer's largest have 400,000.
@@ -27,7 +28,7 @@ const READ_BYTES: usize = 512 << 20;
 
 /// A table that is open for reading.
 pub struct Reader {
-    file: SerializedFileReader<File>,
+    file: SerializedFileReader<Source>,
     groups: Vec<u64>,
     /// Row groups in which columns have no values of their own.
     derived: [Vec<bool>; DERIVED.len()],
@@ -59,7 +60,7 @@ impl Reader {
         if metadata.len() > most {
             return Err(damaged(&format!("the file has more than {most} bytes")));
         }
-        let file = guarded(|| SerializedFileReader::new(file))?;
+        let file = guarded(|| footer::open(file, 1))?;
         let mut groups = Vec::new();
         let mut rows = 0_u64;
         for group in file.metadata().row_groups() {
