@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use serde_json::Value;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::columns::{META, METRICS, TASKS};
@@ -158,6 +160,13 @@ impl<T> Rows<T> {
     }
 }
 
+/// Opens a folder. Every user may have a name in a store: what is there now may be a link or a pipe.
+fn opened(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = File::options();
+    options.read(true).custom_flags(flags.bits()).open(path)
+}
+
 /// Removes the folders of imports that were killed: no process holds their locks.
 fn sweep(store: &Path) {
     for entry in fs::read_dir(store).into_iter().flatten().flatten() {
@@ -169,7 +178,7 @@ fn sweep(store: &Path) {
             continue;
         }
         let path = entry.path();
-        if File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok())
+        if opened(&path).is_ok_and(|folder| folder.try_lock().is_ok())
             && let Err(error) = fs::remove_dir_all(&path)
         {
             tracing::warn!(path = %path.display(), %error, "cannot remove the rest of a killed import");
@@ -186,7 +195,10 @@ impl Out {
         fs::create_dir_all(store)?;
         // Under the store's lock no folder is between its creation and its own lock.
         let lock = place::lock(store).ok();
-        if lock.is_some() {
+        if let Some(lock) = &lock {
+            for error in place::put_back(store, lock) {
+                tracing::warn!(%error, "a replaced folder cannot be put back or removed");
+            }
             sweep(store);
         }
         let folder = tempfile::Builder::new()

@@ -44,6 +44,41 @@ fn the_folder_of_a_killed_import_is_removed_and_that_of_a_running_one_stays() {
 }
 
 #[test]
+fn an_import_puts_back_what_a_killed_import_had_renamed() {
+    let store = tempfile::tempdir().expect("makes a folder");
+    let folder = |name: &str, text: &str| {
+        let path = store.path().join(name);
+        fs::create_dir(&path).expect("makes a folder");
+        fs::write(path.join("file"), text).expect("writes");
+    };
+    // Killed between the renames: the old tables have no name, the new ones are unfinished.
+    folder(".import-killed.inprogress", "new");
+    folder(".replaced-app-1_1-0123abcd", "old");
+    folder("app-2", "new");
+    folder(".replaced-app-2-0123abcd", "old");
+    drop(Out::create(store.path()).expect("creates"));
+    let text = |name: &str| fs::read_to_string(store.path().join(name).join("file")).ok();
+    assert_eq!(text("app-1_1").as_deref(), Some("old"));
+    assert_eq!(text("app-2").as_deref(), Some("new"));
+    let left = fs::read_dir(store.path()).expect("lists").flatten();
+    let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".lock", "app-1_1", "app-2"]);
+}
+
+#[test]
+fn a_pipe_or_a_link_in_a_folder_s_place_is_not_waited_for() {
+    use nix::sys::stat::Mode;
+    let store = tempfile::tempdir().expect("makes a folder");
+    let pipe = store.path().join(".import-pipe.inprogress");
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).expect("makes a pipe");
+    let link = store.path().join(".import-link.inprogress");
+    std::os::unix::fs::symlink(store.path(), &link).expect("links");
+    assert!(opened(&pipe).is_err() && opened(&link).is_err());
+    assert!(opened(store.path()).is_ok());
+}
+
+#[test]
 fn the_application_s_own_documents_have_room_and_details_give_way_first() {
     let store = tempfile::tempdir().expect("makes a folder");
     let mut out = Out::create(store.path()).expect("creates");

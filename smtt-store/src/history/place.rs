@@ -1,6 +1,7 @@
 //! Where an application's tables are: `<store>/<application id>[_<attempt>]/<table>.parquet`.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,14 +11,22 @@ use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 
 /// Longest application id or attempt, in bytes.
 const LONGEST: usize = 160;
+/// How the name of a folder begins that is being replaced in two steps. After it are the folder's name, `-`, and
+/// [`DIGITS`] digits.
+const ASIDE: &str = ".replaced-";
+/// Hexadecimal digits at the end of such a name.
+const DIGITS: usize = 8;
 
 /// Whether an application id or an attempt may be part of a path: letters, digits, `.`, `_` and `-`, no leading dot.
 #[must_use]
 pub fn is_safe(id: &str) -> bool {
-    !id.is_empty()
-        && id.len() <= LONGEST
-        && !id.starts_with('.')
-        && id
+    id.len() <= LONGEST && has_safe_bytes(id)
+}
+
+fn has_safe_bytes(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('.')
+        && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
@@ -105,6 +114,11 @@ fn exchange(from: &Path, to: &Path) -> io::Result<()> {
     Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, exchange)?)
 }
 
+fn keep_other(from: &Path, to: &Path) -> io::Result<()> {
+    let keep = RenameFlags::RENAME_NOREPLACE;
+    Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, keep)?)
+}
+
 fn publish_with(
     finished: &Path,
     target: &Path,
@@ -131,11 +145,7 @@ fn publish_with(
             Err(error) => return Err(failed(error)),
         }
     } else {
-        keep(finished, target, |from, to| {
-            let keep = RenameFlags::RENAME_NOREPLACE;
-            Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, keep)?)
-        })
-        .map_err(failed)?;
+        keep(finished, target, keep_other).map_err(failed)?;
         None
     };
     drop(lock);
@@ -182,11 +192,50 @@ fn cannot_exchange(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
+/// A name for a folder while it is replaced in two steps. It says what the folder is.
+fn aside(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Other users may have names in the store: nobody can guess this one.
+    let random = RandomState::new().hash_one(0) as u32;
+    target.with_file_name(format!("{ASIDE}{name}-{random:0DIGITS$x}"))
+}
+
+/// The name of the folder that was renamed to such a name.
+fn of_aside(name: &str) -> Option<&str> {
+    let (name, digits) = name.strip_prefix(ASIDE)?.rsplit_once('-')?;
+    let is_random = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_random && has_safe_bytes(name)).then_some(name)
+}
+
+/// Ends what was killed while it replaced a folder in two steps: the old folder gets its name again, or where the new one
+/// has it, is removed. The store's lock is held.
+pub fn put_back(store: &Path, _lock: &File) -> Vec<io::Error> {
+    let mut errors = Vec::new();
+    for entry in fs::read_dir(store).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(of_aside) else {
+            continue;
+        };
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let (aside, target) = (entry.path(), store.join(name));
+        let put = match keep(&aside, &target, keep_other) {
+            Err(error) if is_taken(&error) => fs::remove_dir_all(&aside),
+            put => put,
+        };
+        if let Err(error) = put
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            errors.push(named(error.kind(), &aside, &target, &error));
+        }
+    }
+    errors
+}
+
 /// Replaces in two steps; the store's lock is held. A reader between them finds no tables. Answers where the old folder is.
 fn replace(finished: &Path, target: &Path) -> io::Result<Option<PathBuf>> {
-    let mut aside = finished.as_os_str().to_owned();
-    aside.push(".replaced.inprogress");
-    let aside = PathBuf::from(aside);
+    let aside = aside(target);
     match fs::rename(target, &aside) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -230,6 +279,42 @@ mod tests {
         let mut names: Vec<_> = names.map(|it| it.file_name()).collect();
         names.sort();
         assert_eq!(names, [".lock", "app-1"]);
+    }
+
+    #[test]
+    fn a_folder_whose_replacement_was_killed_is_put_back() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        let put_back = || {
+            let lock = lock(store.path()).expect("locks");
+            let errors = put_back(store.path(), &lock);
+            assert!(errors.is_empty(), "{errors:?}");
+        };
+        let target = store.path().join("app-1_2");
+        folder_with(&target, "old");
+        // Killed between the renames.
+        fs::rename(&target, aside(&target)).expect("renames");
+        put_back();
+        assert_eq!(fs::read(target.join("file")).expect("reads"), b"old");
+        // Killed after them.
+        let old = aside(&target);
+        folder_with(&old, "older");
+        put_back();
+        assert!(!old.exists());
+        assert_eq!(fs::read(target.join("file")).expect("reads"), b"old");
+        // Names of others stay, and a link is not followed.
+        let others = [
+            ".replaced-app-3",
+            ".replaced-.lock-00000000",
+            ".replaced-app-3-0000000g",
+        ];
+        for name in others {
+            folder_with(&store.path().join(name), "other");
+        }
+        let link = store.path().join(".replaced-app-4-00000000");
+        std::os::unix::fs::symlink(&target, &link).expect("links");
+        put_back();
+        assert!(others.iter().all(|it| store.path().join(it).exists()));
+        assert!(link.is_symlink() && !store.path().join("app-3").exists());
     }
 
     #[test]
