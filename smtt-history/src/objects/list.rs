@@ -17,7 +17,7 @@ use super::bucket::{Bucket, Object, Trouble};
 use super::mirror::finished;
 use crate::live::{self, FILE_BYTES};
 use crate::open::summary_up_to;
-use crate::serve::applications::{LISTED, TEXTS};
+use crate::serve::applications::{LISTED, TEXTS, is_of};
 
 /// How long a list is good.
 const FRESH: Duration = Duration::from_secs(5);
@@ -243,6 +243,10 @@ impl Applications {
         let Some(text) = document(&self.bucket, &name, &self.tables).await? else {
             return Ok(None);
         };
+        if !is_of(&text, &name) {
+            tracing::debug!(name, "the document is of another application");
+            return Ok(None);
+        }
         let has_ended = has_ended(&text);
         let good = if has_ended { DOCUMENT.0 } else { DOCUMENT.1 };
         let text: Arc<str> = text.into();

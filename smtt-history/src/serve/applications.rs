@@ -32,16 +32,21 @@ pub(crate) enum Listing {
 }
 
 impl Listing {
-    /// One document after the other; `None` for one of more than `most` bytes, or one that cannot be read.
+    /// One document after the other; `None` for one of more than `most` bytes, one that cannot be read, or one of another
+    /// application than its folder's name says.
     fn texts(&self, most: usize) -> Box<dyn Iterator<Item = Option<String>> + '_> {
         match self {
             Self::Folder(store) => Box::new(names(store).into_iter().filter_map(move |name| {
                 let folder = store.join(&name);
-                if exists(&folder) {
-                    return summary_up_to(&folder, most).map_or(Some(None), |it| it.map(Some));
-                }
-                let text = live::summary(&folder)?;
-                Some((text.len() <= most).then_some(text))
+                let text = if exists(&folder) {
+                    match summary_up_to(&folder, most) {
+                        Ok(text) => text?,
+                        Err(_) => return Some(None),
+                    }
+                } else {
+                    live::summary(&folder)?
+                };
+                Some((text.len() <= most && is_of(&text, &name)).then_some(text))
             })),
             Self::Texts(texts) => Box::new(texts.iter().map(move |text| {
                 let fits = text.len() <= most;
@@ -55,6 +60,25 @@ impl Listing {
 #[derive(Deserialize)]
 struct Named {
     id: String,
+}
+
+/// Whether a document is of the application that a folder's name says: whoever makes a folder can write any document.
+pub(crate) fn is_of(text: &str, name: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Attempt {
+        #[serde(rename = "attemptId")]
+        id: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Own {
+        id: String,
+        #[serde(default)]
+        attempts: Vec<Attempt>,
+    }
+    serde_json::from_str(text).is_ok_and(|own: Own| {
+        let attempt = own.attempts.first().and_then(|it| it.id.as_deref());
+        own.attempts.len() <= 1 && place::name(&own.id, attempt).as_deref() == Some(name)
+    })
 }
 
 /// Documents of all applications as text, by their ids: as values they would take many times their bytes.
@@ -80,7 +104,7 @@ fn by_id(listing: &Listing, (most, most_of_all): (usize, usize)) -> BTreeMap<Str
     }
     if left_out > 0 {
         tracing::warn!(
-            "the list is without {left_out} documents of applications: they are too large, or cannot be read"
+            "the list is without {left_out} documents of applications: they are too large, cannot be read, or are not of their folder's application"
         );
     }
     by_id
@@ -203,10 +227,13 @@ mod tests {
     use super::*;
 
     /// A store with an application whose document has about so many bytes.
-    fn add(store: &Path, folder: &str, id: &str, start: i64, bytes: usize) {
-        let folder = store.join(folder);
+    fn add(store: &Path, name: &str, id: &str, start: i64, bytes: usize) {
+        let folder = store.join(name);
         fs::create_dir(&folder).expect("makes a folder");
-        let attempt = serde_json::json!({"completed": true, "startTimeEpoch": start, "endTimeEpoch": start + 1});
+        let mut attempt = serde_json::json!({"completed": true, "startTimeEpoch": start, "endTimeEpoch": start + 1});
+        if let Some((_, number)) = name.split_once('_') {
+            attempt["attemptId"] = number.into();
+        }
         let json = serde_json::json!({"id": id, "name": "n".repeat(bytes), "attempts": [attempt]});
         let mut batch = Batch::new(&META);
         batch.push(&["application", "", &json.to_string()].map(Cell::Text));
@@ -234,7 +261,7 @@ mod tests {
             add(store.path(), &id, &id, number * 1000, 1000);
         }
         add(store.path(), "app-6", "app-6", 6000, 300_000);
-        // Two attempts of one application, and a folder that claims its id with much text.
+        // Two attempts of one application.
         add(store.path(), "app-7_1", "app-7", 7000, 10);
         add(store.path(), "app-7_2", "app-7", 7500, 10);
         let all = [
@@ -250,6 +277,27 @@ mod tests {
         let text = list(&listing, &Parameters(Vec::new())).expect("lists");
         let json: Vec<Value> = serde_json::from_str(&text).expect("is JSON");
         assert_eq!((json.len(), &json[1]["id"]), (6, &Value::from("app-5")));
+    }
+
+    #[test]
+    fn a_folder_speaks_for_no_other_application() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        add(store.path(), "app-1", "app-1", 1000, 10);
+        add(store.path(), "app-2_1", "app-2", 2000, 10);
+        for (folder, id) in [
+            ("app-9", "app-1"),
+            ("app-9_1", "app-2"),
+            ("app-9_2", "app-2_1"),
+            ("app-1_1", "app-1"),
+        ] {
+            add(store.path(), folder, id, 9000, 10);
+        }
+        // The last one is a second attempt of its own application.
+        assert_eq!(ids(store.path(), TEXTS, &[]), ["app-1 2", "app-2 1"]);
+        let own = |attempts: &str| format!(r#"{{"id":"app-1","attempts":{attempts}}}"#);
+        assert!(is_of(&own("[]"), "app-1") && is_of(&own(r#"[{"attemptId":"1"}]"#), "app-1_1"));
+        assert!(!is_of(&own("[{},{}]"), "app-1") && !is_of(&own("[]"), "app-1_1"));
+        assert!(!is_of("{}", "app-1"));
     }
 
     #[test]
